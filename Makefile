@@ -1,0 +1,85 @@
+# Everything below needs nothing but `make` and a supported Python with venv.
+# Paths are relative: make splits names at spaces, and the folder's own path may hold some.
+
+# The first supported interpreter; choose another with `make PYTHON=python3.12 ...`.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.10; do \
+	"$$python" -c '$(SUPPORTED)' 2>/dev/null && { echo "$$python"; break; }; done)
+SUPPORTED = import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 14))
+VERSION = import sys; print("%d.%d" % sys.version_info[:2])
+
+VENV = .venv
+VENV_PYTHON = $(VENV)/bin/python
+INPUTS = pyproject.toml constraints.txt
+# The variables pin the tools that build packages from source too (older pips read the
+# first, newer the second) and build those in isolation whatever the age of pip.
+INSTALL = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_USE_PEP517=1 \
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV_PYTHON) -m pip install --quiet -c constraints.txt
+
+# Arguments for the command that a target runs: make run ARGS="train.steps=100".
+ARGS ?=
+
+.PHONY: help run test check format constraints clean same-python
+.NOTPARALLEL:
+
+help:
+	@echo 'make run          train the example: python -m runner +experiment=lstm_cnn $$ARGS'
+	@echo 'make test         run the tests: pytest $$ARGS'
+	@echo 'make check        lint, format check and strict types'
+	@echo 'make format       apply the formatter and the safe lint fixes'
+	@echo 'make constraints  pin the newest versions that pyproject.toml allows'
+	@echo 'make clean        remove .venv and caches; runs and results stay'
+
+run: $(VENV)/installed
+	$(VENV_PYTHON) -m runner +experiment=lstm_cnn $(ARGS)
+
+test: $(VENV)/installed-dev
+	$(VENV_PYTHON) -m pytest $(ARGS)
+
+check: $(VENV)/installed-dev
+	$(VENV_PYTHON) -m ruff check .
+	$(VENV_PYTHON) -m ruff format --check .
+	$(VENV_PYTHON) -m mypy
+
+format: $(VENV)/installed-dev
+	$(VENV_PYTHON) -m ruff check --fix .
+	$(VENV_PYTHON) -m ruff format .
+
+# uv.lock holds addresses of package indexes, so only names and versions are kept. The
+# old pins may contradict a new pyproject.toml, so nothing but uv is installed with them.
+constraints: same-python
+	$(INSTALL) uv
+	rm -f uv.lock
+	$(VENV_PYTHON) -m uv export --quiet --python $(VENV_PYTHON) --no-python-downloads \
+		--all-extras --no-emit-project --no-hashes --no-annotate --no-header -o constraints.txt
+	rm -f uv.lock
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist
+
+# Stamps: an install is repeated only when what it installs has changed.
+$(VENV)/created:
+	@"$(PYTHON)" -c '$(SUPPORTED)' 2>/dev/null || { \
+		echo 'No supported Python: "$(PYTHON)" is missing, not 3.10 to 3.13, or without venv.' >&2; \
+		echo 'Remedy: install Python 3.10 to 3.13 (on Debian and Ubuntu with its python3-venv' >&2; \
+		echo 'package), or name one: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)' >&2; \
+		exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+	@touch $@
+
+$(VENV)/installed: $(VENV)/created $(INPUTS) | same-python
+	@echo 'Installing the pinned packages into $(VENV) (3 GB; a few minutes the first time).'
+	$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/created $(INPUTS) | same-python
+	@echo 'Installing the pinned packages into $(VENV) (3 GB; a few minutes the first time).'
+	$(INSTALL) -e '.[dev]'
+	@touch $(VENV)/installed $@
+
+# A Python asked for by name must be the one that .venv was made with.
+same-python: $(VENV)/created
+	@[ '$(origin PYTHON)' = file ] || \
+	[ "$$("$(PYTHON)" -c '$(VERSION)')" = "$$($(VENV_PYTHON) -c '$(VERSION)')" ] || { \
+		echo '$(VENV) was made by another version of Python than "$(PYTHON)".' >&2; \
+		echo 'Remedy: run make clean first, or leave PYTHON out to use $(VENV) as it is.' >&2; \
+		exit 1; }

@@ -1,0 +1,156 @@
+"""What a user installs: the wheel, the pinned versions, the supported Pythons."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT: dict[str, Any] = PYPROJECT["project"]
+CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+PYTHONS = [
+    f"3.{minor}" for minor in range(30) if f"3.{minor}" in SpecifierSet(PROJECT["requires-python"])
+]
+PLATFORMS = [("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64")]
+
+
+def files_below(folder: str) -> Iterator[str]:
+    """The files of a folder of the repository, as paths relative to the repository."""
+    for path in sorted((ROOT / folder).rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path.relative_to(ROOT).as_posix()
+
+
+def build_wheel(folder: Path, version: str) -> set[str]:
+    """Builds the `standard` or `editable` wheel and returns the names of the files in it."""
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=[version])
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+def marker_environment(python: str, platform: str, machine: str) -> dict[str, str]:
+    """The environment in which markers are evaluated, for another Python than this one."""
+    return {
+        "implementation_name": "cpython",
+        "os_name": "posix",
+        "platform_machine": machine,
+        "platform_python_implementation": "CPython",
+        "platform_system": {"linux": "Linux", "darwin": "Darwin"}[platform],
+        "python_full_version": f"{python}.0",
+        "python_version": python,
+        "sys_platform": platform,
+        "extra": "",
+    }
+
+
+def pins(environment: dict[str, str]) -> list[tuple[str, str]]:
+    """(name, version) of each pin that holds in the environment."""
+    parsed = [Requirement(line) for line in CONSTRAINTS]
+    return [
+        (canonicalize_name(each.name), str(each.specifier).removeprefix("=="))
+        for each in parsed
+        if each.marker is None or each.marker.evaluate(environment)
+    ]
+
+
+def requirements() -> list[str]:
+    """Everything that pyproject.toml asks for: to run, to develop and to build."""
+    extras: dict[str, list[str]] = PROJECT["optional-dependencies"]
+    build: list[str] = PYPROJECT["build-system"]["requires"]
+    return [*PROJECT["dependencies"], *chain(*extras.values()), *build]
+
+
+def test_the_wheel_holds_every_config_inside_the_package(tmp_path: Path) -> None:
+    expected = {f"runner/{path}" for path in files_below("conf")}
+    assert "runner/conf/config.yaml" in expected
+    names = build_wheel(tmp_path, "standard")
+    assert expected == {name for name in names if name.startswith("runner/conf/")}
+    assert not {name for name in names if name.startswith("conf/")}
+
+
+def test_the_wheel_holds_both_packages_and_nothing_else(tmp_path: Path) -> None:
+    expected = {*files_below("runner"), *files_below("experiments")}
+    assert {"runner/__init__.py", "runner/py.typed"} <= expected
+    names = build_wheel(tmp_path, "standard")
+    assert expected == {n for n in names if ".dist-info/" not in n and "runner/conf/" not in n}
+
+
+def test_an_installed_wheel_finds_its_configs_from_an_empty_folder(tmp_path: Path) -> None:
+    site, empty = tmp_path / "site", tmp_path / "empty"
+    empty.mkdir()
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    zipfile.ZipFile(wheel).extractall(site)
+    done = subprocess.run(
+        [sys.executable, "-m", "runner", "--info", "searchpath"],
+        cwd=empty,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"file://{site / 'runner' / 'conf'} " in done.stdout
+
+
+def test_an_editable_install_leaves_no_copy_of_the_configs(tmp_path: Path) -> None:
+    names = build_wheel(tmp_path, "editable")
+    assert any(name.endswith(".pth") for name in names)
+    assert not {name for name in names if "conf" in Path(name).parts}
+
+
+def test_constraints_are_names_and_versions_for_any_index() -> None:
+    pin = re.compile(r"[a-z0-9._-]+==[a-z0-9.]+( ; [a-zA-Z0-9_.,'()=!<>* ]+)?")
+    assert len(CONSTRAINTS) > 100
+    assert [line for line in CONSTRAINTS if not pin.fullmatch(line)] == []
+
+
+@pytest.mark.parametrize(("platform", "machine"), PLATFORMS)
+@pytest.mark.parametrize("python", PYTHONS)
+def test_constraints_satisfy_every_requirement(python: str, platform: str, machine: str) -> None:
+    environment = marker_environment(python, platform, machine)
+    versions = dict(pins(environment))
+    for text in requirements():
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            name = canonicalize_name(requirement.name)
+            assert name in versions, f"{text} has no pin for Python {python}; run make constraints"
+            assert requirement.specifier.contains(versions[name]), (
+                f"{text} is pinned to {versions[name]}"
+            )
+
+
+@pytest.mark.parametrize(("platform", "machine"), PLATFORMS)
+@pytest.mark.parametrize("python", PYTHONS)
+def test_no_package_is_pinned_twice(python: str, platform: str, machine: str) -> None:
+    names = [name for name, _ in pins(marker_environment(python, platform, machine))]
+    assert len(names) == len(set(names))
+
+
+def test_supported_pythons_are_stated_alike_everywhere() -> None:
+    prefix = "Programming Language :: Python :: "
+    classifiers = [each.removeprefix(prefix) for each in PROJECT["classifiers"] if prefix in each]
+    assert classifiers == PYTHONS
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    bounds = re.search(r"not (\(.*?\)) <= sys\.version_info\[:2\] < (\(.*?\))\)", makefile)
+    assert bounds is not None
+    low, high = (ast.literal_eval(bound) for bound in bounds.groups())
+    assert [f"3.{minor}" for minor in range(low[1], high[1])] == PYTHONS
