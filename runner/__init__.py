@@ -1,0 +1,50 @@
+"""Warm-start one TensorFlow model from several checkpoints, in ten lines without any config.
+
+import tensorflow.compat.v1 as tf, runner
+
+with tf.Graph().as_default():
+    cnn, head = tf.get_variable("cnn", [3]), tf.get_variable("head", [3])
+    train_op = tf.train.GradientDescentOptimizer(0.1).minimize(
+        tf.reduce_sum((cnn * head - 1) ** 2), tf.train.get_or_create_global_step())
+    pretrained = runner.Scaffold(saver=tf.train.Saver({"features/cnn": cnn}))
+    with runner.MonitoredTrainingSession(
+            hooks=[tf.train.StopAtStepHook(100)], model_checkpoint_dir="model",
+            pretrained_scaffolds=[pretrained],
+            pretrained_checkpoint_dirs=["features"]) as session:
+        while not session.should_stop():
+            session.run(train_op)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runner.run import run_experiment
+    from runner.session.monitored_session import ChiefSessionCreator, MonitoredTrainingSession
+    from runner.session.scaffold import Scaffold
+    from runner.session.session_manager import SessionManager
+
+__all__ = [
+    "ChiefSessionCreator",
+    "MonitoredTrainingSession",
+    "Scaffold",
+    "SessionManager",
+    "run_experiment",
+]
+
+# Imported when they are asked for: configuration errors and --help must not wait for TensorFlow.
+_MODULES = {
+    "ChiefSessionCreator": "runner.session.monitored_session",
+    "MonitoredTrainingSession": "runner.session.monitored_session",
+    "Scaffold": "runner.session.scaffold",
+    "SessionManager": "runner.session.session_manager",
+    "run_experiment": "runner.run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'runner' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

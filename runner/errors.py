@@ -1,0 +1,111 @@
+"""The errors a user can cause, each with its state, cause, remedy and nearest valid choices."""
+
+from __future__ import annotations
+
+import difflib
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong, in the words of the person who has to mend it.
+
+    Attributes:
+      state: what was found, naming the offending value.
+      cause: why that is wrong.
+      remedy: what to type or change.
+      choices: valid values, nearest first; shown when there are any.
+    """
+
+    state: str
+    cause: str = ""
+    remedy: str = ""
+    choices: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        lines = [self.state]
+        if self.cause:
+            lines.append(f"  cause: {self.cause}")
+        if self.remedy:
+            lines.append(f"  remedy: {self.remedy}")
+        if self.choices:
+            lines.append(f"  choices: {', '.join(self.choices)}")
+        return "\n".join(lines)
+
+
+class RunnerError(Exception):
+    """One or more problems, reported together.
+
+    Attributes:
+      problems: every problem found, in the order found.
+      exit_code: the exit code of `python -m runner` when this error ends it.
+    """
+
+    exit_code: int = 1
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__(*problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)
+
+
+class ConfigError(RunnerError):
+    """The command line or the configuration cannot be run as it stands."""
+
+    exit_code = 2
+
+
+class CheckpointError(RunnerError):
+    """A checkpoint is missing, damaged or not what its place in the config says."""
+
+    exit_code = 2
+
+
+class PlanError(RunnerError):
+    """The restoration plan has problems, so no session was opened."""
+
+    exit_code = 3
+
+
+class RunDirectoryError(RunnerError):
+    """The run directory cannot be used: owned by another process, or not what `resume` asks."""
+
+    exit_code = 2
+
+
+class TrackingError(RunnerError):
+    """The tracking store cannot be used."""
+
+
+class NonFiniteLossError(RunnerError):
+    """The loss became NaN or infinite, so training stopped."""
+
+
+class InterruptedRunError(RunnerError):
+    """A signal ended the run; what was reached is kept and the same command continues it.
+
+    Attributes:
+      exit_code: 128 plus the signal's number, as shells have it: 130 or 143.
+    """
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(
+            Problem(f"ended by {number.name}", remedy="the same command continues the run")
+        )
+        self.exit_code = 128 + number
+
+
+def nearest(name: str, valid: Iterable[str], count: int = 3) -> tuple[str, ...]:
+    """Returns up to `count` of the `valid` names, those most like `name` first.
+
+    Names that resemble `name` come first; when none does, the first `count` names in
+    alphabetical order are returned, so that a reader always sees what is possible.
+    """
+    names = sorted(set(valid))
+    return tuple(difflib.get_close_matches(name, names, n=count, cutoff=0.6)) or tuple(
+        names[:count]
+    )

@@ -1,0 +1,30 @@
+"""What a run says to the person who started it."""
+
+from __future__ import annotations
+
+from rich.console import Console, RenderableType
+
+
+class Screen:
+    """Prints to standard output, in colour and at the terminal's width only on a terminal."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        """Uses the given console, by default one on standard output."""
+        self.console = console or Console(highlight=False)
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person watches, so that a line may be drawn again."""
+        return self.console.is_terminal
+
+    def line(self, text: str) -> None:
+        """Prints a line as it is, above a progress bar if one is shown."""
+        self.console.print(text, soft_wrap=True, markup=False)
+
+    def show(self, renderable: RenderableType, plain: str) -> None:
+        """Prints `renderable` on a terminal, and `plain`, which is never folded, elsewhere."""
+        if self.is_terminal:
+            self.console.print(renderable)
+        else:
+            self.console.file.write(plain)
+            self.console.file.flush()

@@ -1,0 +1,185 @@
+"""Checks a composed configuration as a whole and reports every problem at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from runner.config import RunConfig, ScaffoldConfig
+from runner.errors import ConfigError, Problem, nearest
+
+TARGETS = ("data", "model", "loss", "optimizer")
+POSITIVE = ("steps", "log_every", "evaluate_every", "checkpoint_every", "keep_checkpoints")
+
+
+def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
+    """Returns the typed configuration, with `scaffolds` as a dict of `ScaffoldConfig`.
+
+    Args:
+      config: the composed configuration, over the schema `RunConfig`.
+      experiments: the names that `+experiment=` accepts, for the messages.
+
+    Raises:
+      ConfigError: with every problem found.
+    """
+    missing = sorted(OmegaConf.missing_keys(config))
+    if "name" in missing:
+        raise ConfigError(no_experiment(experiments))
+    problems = [_missing(key) for key in missing]
+    try:
+        resolved: Any = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        state = f"{error.full_key or 'the configuration'} cannot be resolved"
+        raise ConfigError(*problems, Problem(state, str(error).splitlines()[0])) from error
+    problems += _target_problems(resolved)
+    problems += _number_problems(resolved)
+    scaffolds, scaffold_problems = _scaffolds(resolved["scaffolds"])
+    problems += scaffold_problems
+    problems += _objective_problems(resolved)
+    if problems:
+        raise ConfigError(*problems)
+    typed = OmegaConf.to_object(config)
+    if not isinstance(typed, RunConfig):
+        raise TypeError(f"the configuration is not composed over RunConfig but {type(typed)}")
+    typed.scaffolds = scaffolds
+    return typed
+
+
+def no_experiment(experiments: Sequence[str]) -> Problem:
+    """The problem of a command that names no experiment."""
+    return Problem(
+        "no experiment is named",
+        "the configuration has no `name`; an experiment's file sets it",
+        "python -m runner +experiment=NAME",
+        tuple(sorted(experiments)),
+    )
+
+
+def _missing(key: str) -> Problem:
+    return Problem(
+        f"{key} has no value", "it is mandatory (`???`)", f"set it: {key}=... or in the YAML"
+    )
+
+
+def _target_problems(resolved: Mapping[str, Any]) -> list[Problem]:
+    entries = [(key, resolved[key]) for key in TARGETS if resolved[key] != "???"]
+    for group in ("metrics", "hooks"):
+        entries += [(f"{group}.{key}", value) for key, value in resolved[group].items()]
+    return [
+        Problem(
+            f"{key} has no _target_",
+            "it must name the class or function to call",
+            f"give {key} a `_target_: package.module.Name`",
+        )
+        for key, value in entries
+        if not isinstance(value, Mapping) or "_target_" not in value
+    ]
+
+
+def _number_problems(resolved: Mapping[str, Any]) -> list[Problem]:
+    return [
+        Problem(f"train.{key} is {resolved['train'][key]}", "it must be at least 1")
+        for key in POSITIVE
+        if resolved["train"][key] < 1
+    ]
+
+
+def _objective_problems(resolved: Mapping[str, Any]) -> list[Problem]:
+    objective = resolved["train"]["objective"]
+    valid = [f"validation/{name}" for name in ("loss", *resolved["metrics"])]
+    if objective in valid:
+        return []
+    return [
+        Problem(
+            f"train.objective is {objective!r}",
+            "no evaluation produces a metric of that name",
+            "name one of the metrics, or add it to `metrics`",
+            nearest(objective, valid, count=len(valid)),
+        )
+    ]
+
+
+def _scaffolds(value: Any) -> tuple[dict[str, ScaffoldConfig], list[Problem]]:
+    """Reads the mapping or the list of named entries; order is the order of application."""
+    problems: list[Problem] = []
+    entries: list[tuple[str, Any]] = []
+    if isinstance(value, Mapping):
+        entries = [(str(name), entry) for name, entry in value.items()]
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for index, entry in enumerate(value):
+            if isinstance(entry, Mapping) and isinstance(entry.get("name"), str):
+                rest = {key: item for key, item in entry.items() if key != "name"}
+                entries.append((entry["name"], rest))
+            else:
+                problems.append(
+                    Problem(
+                        f"scaffolds.{index} has no name",
+                        "each entry of a list of scaffolds is a mapping with a `name`",
+                        "add `name: ...`, or write scaffolds as a mapping name -> scaffold",
+                    )
+                )
+    elif value is not None:
+        problems.append(
+            Problem(
+                f"scaffolds is {value!r}",
+                "it must be a mapping name -> scaffold, or a list of entries with a `name`",
+            )
+        )
+    scaffolds: dict[str, ScaffoldConfig] = {}
+    for name, entry in entries:
+        if name in scaffolds:
+            problems.append(Problem(f"two scaffolds are named {name!r}", "names must differ"))
+            continue
+        scaffold, found = _scaffold(name, entry)
+        problems += found
+        scaffolds[name] = scaffold
+    return scaffolds, problems
+
+
+def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
+    schema = OmegaConf.structured(ScaffoldConfig)
+    if not isinstance(entry, Mapping):
+        return ScaffoldConfig(), [
+            Problem(
+                f"scaffolds.{name} is {entry!r}",
+                "a scaffold is a mapping",
+                choices=tuple(str(key) for key in schema),
+            )
+        ]
+    problems = []
+    for key, value in entry.items():
+        try:
+            schema = OmegaConf.merge(schema, {key: value})
+        except OmegaConfBaseException as error:
+            problems.append(_scaffold_key(name, str(key), error))
+    if OmegaConf.is_missing(schema.variables, "include"):
+        problems.append(
+            Problem(
+                f"scaffolds.{name}.variables.include has no value",
+                "a scaffold names the variables it owns",
+                f'for example scaffolds.{name}.variables.include=["{name}/*"]',
+            )
+        )
+    if problems:
+        return ScaffoldConfig(), problems
+    scaffold: ScaffoldConfig = OmegaConf.to_object(schema)  # type: ignore[assignment]
+    return scaffold, []
+
+
+def _scaffold_key(name: str, key: str, error: OmegaConfBaseException) -> Problem:
+    full_key = f"scaffolds.{name}.{error.full_key or key}"
+    parent = OmegaConf.structured(ScaffoldConfig)
+    for part in (error.full_key or key).split(".")[:-1]:
+        parent = parent[part]
+    wrong = full_key.rsplit(".", 1)[-1]
+    valid = [str(each) for each in parent] if OmegaConf.is_dict(parent) else []
+    if wrong in valid:
+        return Problem(f"{full_key} has a value of the wrong type", str(error).splitlines()[0])
+    return Problem(
+        f"{full_key} is not a key of a scaffold",
+        "it is misspelt, or belongs elsewhere",
+        choices=nearest(wrong, valid, count=len(valid)),
+    )
