@@ -1,0 +1,1 @@
+"""Reading checkpoints: what tensors they hold, without building a graph."""

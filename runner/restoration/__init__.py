@@ -1,0 +1,1 @@
+"""Deciding, and then carrying out, where every variable's value comes from."""
