@@ -1,0 +1,1 @@
+"""TensorFlow's session management, extended to several scaffolds and checkpoints."""

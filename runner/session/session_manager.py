@@ -1,0 +1,259 @@
+"""A SessionManager that initialises everything first and then restores several checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from runner.checkpoints.locate import latest_checkpoint, require_checkpoint
+from runner.errors import CheckpointError, ConfigError, Problem
+
+_Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
+_Session: TypeAlias = tf.compat.v1.Session
+
+
+class SessionManager(tf.compat.v1.train.SessionManager):
+    """`tf.compat.v1.train.SessionManager` that warm-starts from several checkpoints.
+
+    On a fresh start `prepare_session` runs the given `init_op` and every init of every scaffold,
+    then the given `init_fn`, then restores each scaffold's saver from its checkpoint, in order;
+    then, as in TensorFlow, the local init and the ready check. When there is a checkpoint of the
+    model's own, all of it is restored instead, and neither initialisers nor scaffolds are used.
+
+    The scaffolds' savers only ever restore: no saver learns which files a source consists of, so
+    none can delete them.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dirs: Sequence[str | None] | None = None,
+        scaffolds: Sequence[_Scaffold] | None = None,
+        graph: tf.Graph | None = None,
+        ready_op: tf.Tensor | None = None,
+        target: str = "",
+        **kwargs: Any,
+    ) -> None:
+        """Stores the sources; nothing is looked for before `prepare_session`.
+
+        Args:
+          checkpoint_dirs: for each scaffold a checkpoint directory or prefix, or None to leave
+            its variables to their initialisers.
+          scaffolds: the scaffolds whose savers restore from these directories. They are plain
+            `tf.compat.v1.train.Scaffold`s, finalised or not, or `runner.Scaffold`s.
+          graph: the graph; by default the default graph.
+          ready_op: as in TensorFlow.
+          target: the TensorFlow master used when `prepare_session` is given none.
+          **kwargs: the other arguments of `tf.compat.v1.train.SessionManager`.
+
+        Raises:
+          ConfigError: when the two lists differ in length.
+        """
+        super().__init__(graph=graph, ready_op=ready_op, **kwargs)
+        self._sources = pair_sources(checkpoint_dirs, scaffolds)
+        self._default_target = target
+        self._own_local_init = kwargs.get("local_init_op")
+
+    def prepare_session(
+        self,
+        master: str | None = None,
+        init_op: tf.Operation | None = None,
+        saver: tf.compat.v1.train.Saver | None = None,
+        checkpoint_dir: str | None = None,
+        checkpoint_filename_with_path: str | None = None,
+        wait_for_checkpoint: bool = False,
+        max_wait_secs: int = 7200,
+        config: tf.compat.v1.ConfigProto | None = None,
+        init_feed_dict: dict[Any, Any] | None = None,
+        init_fn: Callable[[_Session], None] | None = None,
+    ) -> _Session:
+        """Creates a new session whose model is initialised or restored.
+
+        The arguments are those of `tf.compat.v1.train.SessionManager.prepare_session`; `master`
+        defaults to the manager's `target`.
+
+        Raises:
+          CheckpointError: when a source has no checkpoint and is not declared optional.
+          RuntimeError: when the model is not ready afterwards.
+        """
+        own = checkpoint_filename_with_path or (
+            checkpoint_dir and latest_checkpoint(checkpoint_dir)
+        )
+        fresh = saver is None or not (own or wait_for_checkpoint)
+        if fresh and self._sources:
+            paths = [_resolve(scaffold, source) for scaffold, source in self._sources]
+            init_op, init_fn = _initialise_then_restore(
+                self._sources, paths, init_op, init_feed_dict, init_fn, self._own_local_init
+            )
+            init_feed_dict = None
+        return super().prepare_session(
+            self._default_target if master is None else master,
+            init_op=init_op,
+            saver=saver,
+            checkpoint_dir=checkpoint_dir,
+            checkpoint_filename_with_path=checkpoint_filename_with_path,
+            wait_for_checkpoint=wait_for_checkpoint,
+            max_wait_secs=max_wait_secs,
+            config=config,
+            init_feed_dict=init_feed_dict,
+            init_fn=init_fn,
+        )
+
+
+def pair_sources(
+    checkpoint_dirs: Sequence[str | None] | None, scaffolds: Sequence[_Scaffold] | None
+) -> list[tuple[_Scaffold, str | None]]:
+    """Returns each scaffold with its checkpoint directory.
+
+    Raises:
+      ConfigError: when the two lists differ in length.
+    """
+    directories, parts = list(checkpoint_dirs or ()), list(scaffolds or ())
+    if len(directories) != len(parts):
+        raise ConfigError(
+            Problem(
+                f"{len(parts)} scaffolds and {len(directories)} checkpoint directories are given",
+                "each scaffold restores from the directory at its place in the list",
+                "give lists of one length, with None for a scaffold without a checkpoint",
+            )
+        )
+    return list(zip(parts, directories, strict=True))
+
+
+def build_savers(scaffolds: Sequence[_Scaffold]) -> None:
+    """Lets deferred savers add their operations, while the graph can still grow.
+
+    Raises:
+      ConfigError: when a scaffold has no saver: TensorFlow would give it the default one, which
+        restores every variable of the model.
+    """
+    without = [_label(scaffold) for scaffold in scaffolds if scaffold.saver is None]
+    if without:
+        raise ConfigError(
+            *(
+                Problem(
+                    f"{label} has no saver",
+                    "its saver says which variables its checkpoint gives",
+                    "Scaffold(saver=tf.compat.v1.train.Saver(var_list))",
+                )
+                for label in without
+            )
+        )
+    for scaffold in scaffolds:
+        scaffold.saver.build()
+
+
+def _resolve(scaffold: _Scaffold, source: str | None) -> str | None:
+    if source is None:
+        return None
+    optional = getattr(scaffold, "optional", False)
+    return latest_checkpoint(source) if optional else require_checkpoint(source)
+
+
+def _initialise_then_restore(
+    sources: Sequence[tuple[_Scaffold, str | None]],
+    paths: Sequence[str | None],
+    init_op: tf.Operation | None,
+    init_feed_dict: dict[Any, Any] | None,
+    init_fn: Callable[[_Session], None] | None,
+    local_init_op: tf.Operation | None,
+) -> tuple[tf.Operation | None, Callable[[_Session], None]]:
+    """Returns the init op and init function with which TensorFlow runs the two phases.
+
+    Both phases are in the function: an init that TensorFlow ran after it would undo a restore.
+    """
+    scaffolds = [scaffold for scaffold, _ in sources]
+    restores = [
+        (scaffold, path)
+        for scaffold, path in zip(scaffolds, paths, strict=True)
+        if path is not None
+    ]
+    build_savers(scaffolds)
+    _refuse_overlap(restores)
+
+    def initialise_and_restore(session: _Session) -> None:
+        for op, feed in _distinct_inits(init_op, init_feed_dict, scaffolds):
+            session.run(op, feed_dict=feed)
+        for function in (init_fn, *(scaffold.init_fn for scaffold in scaffolds)):
+            if function is not None:
+                function(session)
+        for scaffold, path in restores:
+            _restore(session, scaffold, path)
+        for scaffold in scaffolds:
+            if scaffold.local_init_op not in (None, local_init_op):
+                session.run(scaffold.local_init_op, feed_dict=scaffold.local_init_feed_dict)
+
+    return None, initialise_and_restore
+
+
+def _distinct_inits(
+    init_op: tf.Operation | None,
+    init_feed_dict: dict[Any, Any] | None,
+    scaffolds: Sequence[_Scaffold],
+) -> Iterator[tuple[tf.Operation, dict[Any, Any] | None]]:
+    """Yields each init once: scaffolds that are given no init share the graph's default one."""
+    seen = set()
+    inits = [(init_op, init_feed_dict)]
+    inits += [(scaffold.init_op, scaffold.init_feed_dict) for scaffold in scaffolds]
+    for op, feed in inits:
+        if op is not None and op not in seen:
+            seen.add(op)
+            yield op, feed
+
+
+def _restore(session: _Session, scaffold: _Scaffold, path: str) -> None:
+    try:
+        scaffold.saver.restore(session, path)
+    except (tf.errors.OpError, ValueError) as error:
+        raise CheckpointError(
+            Problem(
+                f"{_label(scaffold)} cannot be restored from {path}",
+                str(error).splitlines()[0],
+                "compare the names in the saver's var_list with those in the checkpoint",
+            )
+        ) from error
+
+
+def _refuse_overlap(restores: Sequence[tuple[_Scaffold, str]]) -> None:
+    owner: dict[str, tuple[_Scaffold, str]] = {}
+    problems = []
+    for scaffold, path in restores:
+        for variable in sorted(restored_variables(scaffold.saver)):
+            if variable in owner:
+                first, first_path = owner[variable]
+                problems.append(
+                    Problem(
+                        f"{variable} is restored by {_label(first)} from {first_path} and by "
+                        f"{_label(scaffold)} from {path}",
+                        "a variable's value comes from one place",
+                        "leave it out of one saver's var_list",
+                    )
+                )
+            owner[variable] = (scaffold, path)
+    if problems:
+        raise ConfigError(*problems)
+
+
+def restored_variables(saver: Any) -> set[str]:
+    """Returns the names of the variables' operations that a saver's restore assigns.
+
+    A saver lists no variables, so its restore operation is followed to the assignments.
+    """
+    if not isinstance(saver, tf.compat.v1.train.Saver):
+        return {variable.op.name for variable in saver.variables}
+    graph = tf.compat.v1.get_default_graph()
+    pending = [graph.get_operation_by_name(saver.as_saver_def().restore_op_name)]
+    names = set()
+    while pending:
+        op = pending.pop()
+        if op.type.startswith("Assign"):
+            names.add(op.inputs[0].op.name)
+        else:
+            pending += op.control_inputs
+    return names
+
+
+def _label(scaffold: _Scaffold) -> str:
+    name = getattr(scaffold, "name", "")
+    return f"scaffold {name}" if name else "a scaffold"
