@@ -1,0 +1,103 @@
+"""What a user's experiment provides, and the graph that is built from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import tensorflow as tf
+
+from runner.restoration.variables import VariableSpec
+
+
+@runtime_checkable
+class Data(Protocol):
+    """The data of an experiment: three pipelines of `(features, labels)` batches.
+
+    Features and labels are tensors, or nested structures of tensors, whose first dimension is the
+    batch.
+    """
+
+    def train(self) -> tf.data.Dataset:
+        """Returns batches without end, in an order that the seed decides."""
+
+    def validation(self) -> tf.data.Dataset:
+        """Returns one pass over the validation split."""
+
+    def test(self) -> tf.data.Dataset:
+        """Returns one pass over the test split."""
+
+
+class Model(Protocol):
+    """The model of an experiment, normally a `keras.Model`.
+
+    The runner calls it through `tf.function` inside the graph, so that batch-norm statistics and
+    random state are updated; a plain call in a graph drops those updates.
+    """
+
+    def __call__(self, features: Any, training: bool) -> Any:
+        """Returns the outputs for a batch of features."""
+
+
+class PerExample(Protocol):
+    """A loss or a metric, for example a function of `keras.losses`."""
+
+    def __call__(self, labels: Any, outputs: Any) -> tf.Tensor:
+        """Returns values whose first dimension is the batch; the runner averages over all."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """One pass over a split of the data, in the same graph and session as training.
+
+    Attributes:
+      name: `validation` or `test`.
+      initializer: starts the pass anew.
+      sums: metric name -> sum over the batch's values, a float64 scalar.
+      counts: metric name -> how many values were summed, an int64 scalar.
+    """
+
+    name: str
+    initializer: tf.Operation
+    sums: Mapping[str, tf.Tensor]
+    counts: Mapping[str, tf.Tensor]
+
+
+@dataclass(frozen=True)
+class Training:
+    """The training step.
+
+    Attributes:
+      train_op: runs one step and increments the global step.
+      step: the global step, an int64 scalar, read after the train op has run.
+      values: metric name -> float32 scalar over the step's batch; `loss` is one of them.
+      input_initializer: starts the training input at its beginning.
+    """
+
+    train_op: tf.Operation
+    step: tf.Tensor
+    values: Mapping[str, tf.Tensor]
+    input_initializer: tf.Operation
+
+
+@dataclass(frozen=True)
+class BuiltGraph:
+    """A complete graph, before it is finalised.
+
+    Attributes:
+      graph: the graph.
+      variables: name -> global variable, every one. Names are Keras paths without the root model's
+        own name, and variable names for what is not Keras's.
+      specs: what the planner knows of them, in the same order.
+      training: the training step; None in a graph that only evaluates.
+      split: the pass over the split that is evaluated.
+      saver: saves and restores all variables and, where there is one, the training input.
+    """
+
+    graph: tf.Graph
+    variables: Mapping[str, tf.Variable]
+    specs: tuple[VariableSpec, ...]
+    training: Training | None
+    split: Split
+    saver: tf.compat.v1.train.Saver

@@ -1,0 +1,106 @@
+"""Shows how far the training is: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import tensorflow as tf
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from runner.screen import Screen
+
+_RunArgs: TypeAlias = tf.compat.v1.train.SessionRunArgs
+_RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
+_RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        """Returns the steps per second of the last seconds."""
+        return Text(f"{task.speed:.0f} steps/s" if task.speed else "")
+
+
+class ProgressHook(tf.compat.v1.train.SessionRunHook):
+    """A bar with rate and time left on a terminal; elsewhere `show` prints a line at each call."""
+
+    def __init__(
+        self,
+        step: tf.Tensor,
+        steps: int,
+        screen: Screen,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Stores its arguments.
+
+        Args:
+          step: the global step after the train op has run.
+          steps: the step at which training ends.
+          screen: where to show it.
+          clock: seconds from any start.
+        """
+        self._step_after, self._steps, self._screen, self._clock = step, steps, screen, clock
+        self._began = (0.0, 0)
+        self._bar: Progress | None = None
+
+    def after_create_session(
+        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
+    ) -> None:
+        """Starts the bar at the step the session starts from."""
+        step = int(session.run(tf.compat.v1.train.get_global_step()))
+        self._began = (self._clock(), step)
+        if self._screen.is_terminal:
+            self.close()
+            self._bar = Progress(
+                TextColumn("training"),
+                BarColumn(bar_width=None),
+                MofNCompleteColumn(),
+                _Rate(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[values]}"),
+                console=self._screen.console,
+                transient=True,
+                expand=True,
+            )
+            self._task = self._bar.add_task("", total=self._steps, completed=step, values="")
+            self._bar.start()
+
+    def before_run(self, run_context: _RunContext) -> _RunArgs:
+        """Asks for the step."""
+        return _RunArgs(self._step_after)
+
+    def after_run(self, run_context: _RunContext, run_values: _RunValues) -> None:
+        """Moves the bar."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=int(run_values.results))
+
+    def show(self, values: Mapping[str, float], step: int) -> None:
+        """Shows training metrics: in the bar, or as a line with rate and time left."""
+        text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+        if self._bar is not None:
+            self._bar.update(self._task, values=text)
+            return
+        seconds, first = self._clock() - self._began[0], self._began[1]
+        rate = (step - first) / seconds if seconds > 0 else 0.0
+        left = f", {(self._steps - step) / rate:.0f} s left" if rate else ""
+        self._screen.line(f"step {step}/{self._steps}  {text}  ({rate:.0f} steps/s{left})")
+
+    def end(self, session: tf.compat.v1.Session) -> None:
+        """Takes the bar away."""
+        self.close()
+
+    def close(self) -> None:
+        """Takes the bar away, also when training ended by an error; again does nothing."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

@@ -1,0 +1,41 @@
+"""Ends the loop at a global step, or when something asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+
+class StopAtStepHook(tf.compat.v1.train.StopAtStepHook):
+    """`tf.compat.v1.train.StopAtStepHook` that takes no step when the last one is already done."""
+
+    def __init__(self, last_step: int) -> None:
+        """Stops when the global step reaches `last_step`."""
+        super().__init__(last_step=last_step)
+        self._until = last_step
+
+    def after_create_session(
+        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
+    ) -> None:
+        """Stops at once when a resumed session is at its end."""
+        super().after_create_session(session, coord)
+        if int(session.run(tf.compat.v1.train.get_global_step())) >= self._until:
+            coord.request_stop()
+
+
+class StopWhenHook(tf.compat.v1.train.SessionRunHook):
+    """Ends the loop after the step during which `asked` became true."""
+
+    def __init__(self, asked: Callable[[], bool]) -> None:
+        """Stores the question."""
+        self._asked = asked
+
+    def after_run(
+        self,
+        run_context: tf.compat.v1.train.SessionRunContext,
+        run_values: tf.compat.v1.train.SessionRunValues,
+    ) -> None:
+        """Asks."""
+        if self._asked():
+            run_context.request_stop()

@@ -1,0 +1,262 @@
+"""The files of a run, the record that says how far it came, and the lock of its owner."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from runner.errors import Problem, RunDirectoryError
+
+RECORD = "run.json"
+RUNNING = "RUNNING"
+FINISHED = "FINISHED"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run says of itself in `run.json`.
+
+    Attributes:
+      name: the experiment.
+      fingerprint: of the configuration, see `runner.fingerprint`.
+      status: RUNNING, FINISHED, FAILED or KILLED; RUNNING with a free lock was killed.
+      settings: the configuration that the fingerprint is of.
+      tracking_uri: the tracking store that records the run; None when none does.
+      tracking_run_id: the run in that store; None before it is created.
+      objective: the best value of the objective; None before the first evaluation.
+    """
+
+    name: str
+    fingerprint: str
+    status: str
+    settings: Mapping[str, Any]
+    tracking_uri: str | None = None
+    tracking_run_id: str | None = None
+    objective: float | None = None
+
+
+class RunDirectory:
+    """The folder of one run.
+
+    Raises:
+      RunDirectoryError: from `claim`, when a living process owns it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = FileLock(path / "lock")
+
+    @property
+    def checkpoints(self) -> Path:
+        """The newest checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def best(self) -> Path:
+        """The checkpoint with the best objective."""
+        return self.path / "best"
+
+    @property
+    def best_record(self) -> Path:
+        """The step and the evaluation of the best checkpoint."""
+        return self.best / "best.json"
+
+    @property
+    def config(self) -> Path:
+        """The composed configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def overrides(self) -> Path:
+        """The command line's overrides."""
+        return self.path / "overrides.yaml"
+
+    @property
+    def plan(self) -> Path:
+        """The restoration plan as text."""
+        return self.path / "plan.txt"
+
+    @property
+    def export(self) -> Path:
+        """The SavedModel."""
+        return self.path / "export"
+
+    def claim(self) -> None:
+        """Takes the lock for the life of this process, or until `release`."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout as error:
+            raise RunDirectoryError(
+                Problem(
+                    f"{self.path} is in use",
+                    f"another process owns it: {self._owner()}",
+                    "wait for it or end it; resume=never starts another run beside it",
+                )
+            ) from error
+        owner = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        }
+        _write(self.path / "owner.json", owner)
+
+    def release(self) -> None:
+        """Gives the lock back."""
+        self._lock.release()
+
+    def read(self) -> RunRecord | None:
+        """Returns the run's record, or None when the folder holds none."""
+        record = self.path / RECORD
+        if not record.is_file():
+            return None
+        return RunRecord(**json.loads(record.read_text()))
+
+    def require(self) -> RunRecord:
+        """Returns the run's record.
+
+        Raises:
+          FileNotFoundError: when the folder holds none.
+        """
+        record = self.read()
+        if record is None:
+            raise FileNotFoundError(self.path / RECORD)
+        return record
+
+    def write(self, record: RunRecord) -> None:
+        """Replaces the run's record in one step, so that a crash leaves the old or the new."""
+        _write(self.path / RECORD, asdict(record))
+
+    def update(self, **changes: Any) -> None:
+        """Changes fields of the run's record."""
+        self.write(replace(self.require(), **changes))
+
+    def has_checkpoint(self) -> bool:
+        """Whether the run has saved a checkpoint that it can resume from."""
+        return any(self.checkpoints.glob("*.index"))
+
+    def _owner(self) -> str:
+        owner = self.path / "owner.json"
+        if not owner.is_file():
+            return "unknown"
+        known = json.loads(owner.read_text())
+        return f"process {known['pid']} on {known['host']} since {known['since']}"
+
+
+def runs(container: Path) -> list[tuple[RunDirectory, RunRecord]]:
+    """Returns the runs in `container`, newest first; or the run that `container` itself is."""
+    own = RunDirectory(container).read()
+    if own is not None:
+        return [(RunDirectory(container), own)]
+    numbered = [each for each in container.glob("*") if each.name.isdigit()]
+    found = []
+    for path in sorted(numbered, key=lambda each: int(each.name), reverse=True):
+        directory = RunDirectory(path)
+        record = directory.read()
+        if record is not None:
+            found.append((directory, record))
+    return found
+
+
+def interrupted_run(container: Path, record: RunRecord, resume: str) -> RunDirectory | None:
+    """Returns the run that is to be resumed, or None when a new one is to be started.
+
+    Changes nothing.
+
+    Args:
+      container: the configured `run_dir`.
+      record: the record a new run starts with.
+      resume: `auto` resumes an interrupted run of the same configuration, if there is one; `must`
+        only resumes; `never` only starts.
+
+    Raises:
+      RunDirectoryError: when `must` finds no such run, or `container` is itself a run that is not
+        to be resumed.
+    """
+    for directory, found in runs(container) if resume != "never" else ():
+        if found.fingerprint == record.fingerprint and found.status != FINISHED:
+            return directory
+    if resume == "must":
+        raise RunDirectoryError(_nothing_to_resume(container, record))
+    if RunDirectory(container).read() is not None:
+        raise RunDirectoryError(
+            Problem(
+                f"{container} is a run of its own, and not one to resume",
+                "it is finished or has another configuration, and a run is never overwritten",
+                "give run_dir=... another folder; a new run is made inside it",
+            )
+        )
+    return None
+
+
+def open_run(container: Path, record: RunRecord, resume: str) -> RunDirectory:
+    """Claims the directory of the run to resume, or a new, numbered one in `container`.
+
+    The arguments and errors are those of `interrupted_run`.
+
+    Raises:
+      RunDirectoryError: also when a living process owns the run to resume.
+    """
+    container.mkdir(parents=True, exist_ok=True)
+    with FileLock(container / ".lock"):
+        directory = interrupted_run(container, record, resume)
+        if directory is not None:
+            directory.claim()
+            directory.update(status=RUNNING)
+            return directory
+        numbers = [int(each.name) for each in container.glob("*") if each.name.isdigit()]
+        directory = RunDirectory(container / f"{max(numbers, default=0) + 1:03d}")
+        directory.claim()
+        directory.write(record)
+        return directory
+
+
+def _nothing_to_resume(container: Path, record: RunRecord) -> Problem:
+    """Explains why no run in `container` can be resumed with the record's configuration."""
+    unfinished = [(d, r) for d, r in runs(container) if r.status != FINISHED]
+    if not unfinished:
+        return Problem(
+            f"{container} holds no interrupted run",
+            "resume=must only resumes",
+            "use resume=auto to start one",
+        )
+    directory, found = unfinished[0]
+    changes = differences(found.settings, record.settings)
+    return Problem(
+        f"the interrupted run {directory.path} has another configuration",
+        "; ".join(changes),
+        "repeat its configuration, or use resume=never to start anew",
+    )
+
+
+def differences(old: Any, new: Any, key: str = "") -> list[str]:
+    """Returns `key: old -> new` for each leaf that differs between two nested settings."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        keys = [*old, *(each for each in new if each not in old)]
+        prefix = f"{key}." if key else ""
+        return [
+            line
+            for each in keys
+            for line in differences(
+                old.get(each, "(absent)"), new.get(each, "(absent)"), f"{prefix}{each}"
+            )
+        ]
+    return [] if old == new else [f"{key}: {old} -> {new}"]
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes by renaming, so that a reader never sees half a file."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w") as file:
+        json.dump(content, file, indent=2, sort_keys=True)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,65 @@
+"""Gives every variable of a graph the name that users, plans and checkpoints know it by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from runner.errors import ConfigError, Problem
+
+
+def model_variables(model: Any) -> dict[str, tf.Variable]:
+    """Returns name -> variable of a Keras model, empty for a callable that is none.
+
+    Keras names a variable by its path (`model/dense/kernel`) but gives the TensorFlow variable only
+    the last part, made unique by a counter (`model/kernel_3`), which changes with the order in
+    which layers are built. The path, without the root model's name, is what stays.
+    """
+    root = f"{getattr(model, 'name', '')}/"
+    return {
+        each.path.removeprefix(root): each.value
+        for each in _distinct(getattr(model, "variables", []))
+    }
+
+
+def _distinct(variables: list[Any]) -> list[Any]:
+    paths = [each.path for each in variables]
+    twice = sorted({path for path in paths if paths.count(path) > 1})
+    if twice:
+        raise ConfigError(
+            *(
+                Problem(
+                    f"two variables of the model are named {path}",
+                    "two layers of one parent share a name, so a checkpoint could not tell them",
+                    "give the layers distinct names",
+                )
+                for path in twice
+            )
+        )
+    return variables
+
+
+def name_variables(
+    variables: list[tf.Variable], known: dict[str, tf.Variable]
+) -> dict[str, tf.Variable]:
+    """Returns name -> variable for all of `variables`.
+
+    Args:
+      variables: the graph's global variables.
+      known: the names of the model's variables, from `model_variables`. An optimizer's slot
+        `model/kernel_3/Adam` takes the known name of `model/kernel_3` as its prefix.
+    """
+    by_op = {variable.op.name: name for name, variable in known.items()}
+    named = {}
+    for variable in variables:
+        op_name = variable.op.name
+        if op_name in by_op:
+            named[by_op[op_name]] = variable
+            continue
+        owner, rest = op_name, ""
+        while owner not in by_op and "/" in owner:
+            owner, _, last = owner.rpartition("/")
+            rest = f"/{last}{rest}"
+        named[f"{by_op[owner]}{rest}" if owner in by_op else op_name] = variable
+    return named
