@@ -1,0 +1,102 @@
+"""What can be done with a finished run: evaluate it on the test split, export its model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from runner.checkpoints.locate import require_checkpoint
+from runner.config import RunConfig
+from runner.errors import Problem, RunDirectoryError
+from runner.graph import build_data, build_graph
+from runner.hooks import evaluate
+from runner.run_directory import FINISHED, RunDirectory, RunRecord, runs
+from runner.screen import Screen
+from runner.targets import build_target
+from runner.tracking import RunStatus, RunStore
+from runner.variable_names import model_variables
+
+
+def evaluate_run(config: RunConfig, fingerprint: str, store: RunStore, screen: Screen) -> float:
+    """Evaluates the best checkpoint of the newest finished run on the test split.
+
+    The metrics are added to the run's record as `test/...`. Returns the objective's value there.
+
+    Raises:
+      RunDirectoryError: when there is no finished run of this configuration.
+    """
+    directory, record = finished_run(config, fingerprint)
+    prefix = require_checkpoint(str(directory.best))
+    built = build_graph(config, "test", train=False)
+    with built.graph.as_default(), tf.compat.v1.Session() as session:
+        built.saver.restore(session, prefix)
+        step = int(session.run(tf.compat.v1.train.get_global_step()))
+        metrics = evaluate(session, built.split)
+    shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+    screen.line(f"{prefix}: test  {shown}")
+    if record.tracking_run_id is not None and record.tracking_uri == config.tracking.uri:
+        tracker = store.resume(record.tracking_run_id)
+        tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
+        tracker.close(RunStatus.FINISHED)
+        screen.line(f"results: {store.location(tracker.run_id)}")
+    return metrics[config.train.objective.removeprefix("validation/")]
+
+
+def export_run(config: RunConfig, fingerprint: str, screen: Screen) -> None:
+    """Writes the best checkpoint of the newest finished run as a SavedModel.
+
+    Its signature `serving_default` takes `features`, a batch of any size, and gives `outputs`; both
+    have numbered names where they are structures of several tensors.
+
+    Raises:
+      RunDirectoryError: when there is no finished run of this configuration, or it has an export.
+    """
+    directory, _ = finished_run(config, fingerprint)
+    if directory.export.exists():
+        raise RunDirectoryError(
+            Problem(f"{directory.export} exists", "nothing is overwritten", "move it away")
+        )
+    prefix = require_checkpoint(str(directory.best))
+    keras.utils.clear_session()
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+        spec = build_data(config).test().element_spec[0]
+        features = tf.nest.map_structure(
+            lambda each: tf.compat.v1.placeholder(each.dtype, [None, *each.shape[1:]]), spec
+        )
+        model = build_target("model", config.model)
+        outputs = tf.function(lambda batch: model(batch, training=False), autograph=False)(features)
+        names = model_variables(model)
+        tf.compat.v1.train.Saver(names or None).restore(session, prefix)
+        tf.compat.v1.saved_model.simple_save(
+            session, str(directory.export), _named("features", features), _named("outputs", outputs)
+        )
+    screen.line(f"{prefix}: exported to {directory.export}")
+
+
+def finished_run(config: RunConfig, fingerprint: str) -> tuple[RunDirectory, RunRecord]:
+    """Returns the newest finished run of this configuration in `run_dir`.
+
+    Raises:
+      RunDirectoryError: when there is none.
+    """
+    found = runs(Path(config.run_dir))
+    for directory, record in found:
+        if record.fingerprint == fingerprint and record.status == FINISHED:
+            return directory, record
+    raise RunDirectoryError(
+        Problem(
+            f"{config.run_dir} holds no finished run of this configuration",
+            "; ".join(f"{directory.path} is {record.status}" for directory, record in found)
+            or "it holds no run at all",
+            "train it first: the same command with mode=train",
+        )
+    )
+
+
+def _named(prefix: str, structure: object) -> dict[str, tf.Tensor]:
+    tensors = tf.nest.flatten(structure)
+    if len(tensors) == 1:
+        return {prefix: tensors[0]}
+    return {f"{prefix}_{index}": tensor for index, tensor in enumerate(tensors)}

@@ -1,0 +1,134 @@
+"""Finds each scaffold's checkpoint, training the experiment it comes from when that is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from runner.checkpoints.bundle import BundleReader
+from runner.checkpoints.locate import latest_checkpoint, require_checkpoint
+from runner.checkpoints.reader import CheckpointSpec
+from runner.composition import compose_experiment, experiment_names
+from runner.config import Mode, Resume, RunConfig, ScaffoldConfig
+from runner.errors import CheckpointError, ConfigError, Problem, RunnerError
+from runner.fingerprint import EXPERIMENT, fingerprint, settings
+from runner.graph import build_graph
+from runner.run_directory import FINISHED, RunDirectory, runs
+from runner.tracking import RunStore
+from runner.validation import validate
+
+FINGERPRINT_TAG = "runner.fingerprint"
+
+
+class Sources:
+    """The checkpoints of a run's scaffolds."""
+
+    def __init__(self, config: RunConfig, store: RunStore) -> None:
+        """Stores the run's configuration and where its predecessors are recorded."""
+        self._config, self._store = config, store
+        self._experiments: dict[str, RunConfig] = {}
+
+    def settings(self) -> dict[str, object]:
+        """Returns what identifies the run, with its sources' experiments identified likewise.
+
+        Raises:
+          ConfigError: when the configuration of a source is not valid.
+        """
+        return settings(self._config, lambda name: self._fingerprint(self._experiment(name)))
+
+    def expected(self) -> dict[str, CheckpointSpec | None]:
+        """Returns scaffold name -> its checkpoint.
+
+        For an experiment that is not trained yet, that is what its graph will save.
+
+        Raises:
+          CheckpointError: with every checkpoint that is missing or cannot be read.
+          ConfigError: when the experiment of a source does not compose or build.
+        """
+        specs: dict[str, CheckpointSpec | None] = {}
+        problems: list[Problem] = []
+        for name, scaffold in self._config.scaffolds.items():
+            try:
+                specs[name] = self._expected(name, scaffold)
+            except CheckpointError as error:
+                problems += (_in_scaffold(name, each) for each in error.problems)
+        if problems:
+            raise CheckpointError(*problems)
+        return specs
+
+    def train_missing(self, train: Callable[[RunConfig], object]) -> None:
+        """Trains every experiment that a scaffold comes from and that has no finished run."""
+        for name, scaffold in self._config.scaffolds.items():
+            if _is_experiment(scaffold) and self._finished(self._experiment(name)) is None:
+                train(self._experiment(name))
+
+    def _expected(self, name: str, scaffold: ScaffoldConfig) -> CheckpointSpec | None:
+        if scaffold.checkpoint is None:
+            return None
+        if _is_experiment(scaffold):
+            experiment = self._experiment(name)
+            found = self._finished(experiment)
+            return BundleReader(found).spec() if found else _to_be_trained(experiment)
+        find = latest_checkpoint if scaffold.optional else require_checkpoint
+        prefix = find(scaffold.checkpoint)
+        return BundleReader(prefix).spec() if prefix else None
+
+    def _experiment(self, scaffold: str) -> RunConfig:
+        """Returns the configuration of the experiment that a scaffold comes from."""
+        if scaffold not in self._experiments:
+            entry: ScaffoldConfig = self._config.scaffolds[scaffold]
+            name = str(entry.checkpoint).removeprefix(EXPERIMENT)
+            try:
+                composed = compose_experiment(name, entry.overrides)
+                experiment = validate(composed, experiment_names())
+            except RunnerError as error:
+                problems = (_in_scaffold(scaffold, each) for each in error.problems)
+                raise ConfigError(*problems) from error
+            experiment.tracking = self._config.tracking
+            experiment.run_dir = str(Path(self._config.run_dir).parent / experiment.name)
+            experiment.mode, experiment.resume = Mode.train, Resume.auto
+            self._experiments[scaffold] = experiment
+        return self._experiments[scaffold]
+
+    def _fingerprint(self, experiment: RunConfig) -> str:
+        return fingerprint(Sources(experiment, self._store).settings())
+
+    def _finished(self, experiment: RunConfig) -> str | None:
+        """Returns the best checkpoint of the newest finished run of the experiment, if any."""
+        wanted = self._fingerprint(experiment)
+        tracked = self._store.finished(experiment.name, {FINGERPRINT_TAG: wanted})
+        folders = [each.run_dir for each in tracked if each.run_dir is not None]
+        folders += [
+            directory.path
+            for directory, record in runs(Path(experiment.run_dir))
+            if record.fingerprint == wanted and record.status == FINISHED
+        ]
+        for folder in folders:
+            directory = RunDirectory(folder)
+            for place in (directory.best, directory.checkpoints):
+                prefix = latest_checkpoint(str(place))
+                if prefix:
+                    return prefix
+        return None
+
+
+def _is_experiment(scaffold: ScaffoldConfig) -> bool:
+    return (scaffold.checkpoint or "").startswith(EXPERIMENT)
+
+
+def _to_be_trained(experiment: RunConfig) -> CheckpointSpec:
+    built = build_graph(experiment, "validation", train=True)
+    return CheckpointSpec(
+        f"{EXPERIMENT}{experiment.name} (not trained yet)",
+        None,
+        {each.name: each.tensor for each in built.specs},
+    )
+
+
+def _in_scaffold(name: str, problem: Problem) -> Problem:
+    return Problem(
+        f"scaffolds.{name}.checkpoint: {problem.state}",
+        problem.cause,
+        problem.remedy,
+        problem.choices,
+    )

@@ -1,0 +1,1 @@
+"""What Hydra's sweepers and launchers need from the runner."""

@@ -1,0 +1,257 @@
+"""Trains one run: opens the session, runs the loop, and records how it truly ended."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import tensorflow as tf
+from omegaconf import OmegaConf
+
+from runner.config import RunConfig
+from runner.errors import InterruptedRunError, NonFiniteLossError, Problem
+from runner.experiment import BuiltGraph
+from runner.hooks import (
+    BestCheckpoint,
+    CheckpointHook,
+    EvaluationHook,
+    MetricsHook,
+    ProgressHook,
+    StopAtStepHook,
+    StopWhenHook,
+)
+from runner.interruption import Interruption
+from runner.restoration.plan import RestorationPlan
+from runner.restoration.report import text
+from runner.restoration.restorer import subset_restorers
+from runner.run_directory import RunDirectory
+from runner.screen import Screen
+from runner.session.monitored_session import ChiefSessionCreator
+from runner.session.scaffold import Scaffold
+from runner.sources import FINGERPRINT_TAG
+from runner.targets import build_target
+from runner.tracking import (
+    PARENT_RUN,
+    RUN_DIR_TAG,
+    RunStatus,
+    RunStore,
+    Tracker,
+    environment_tags,
+    flatten,
+)
+
+
+def train_run(
+    config: RunConfig,
+    built: BuiltGraph,
+    plan: RestorationPlan | None,
+    directory: RunDirectory,
+    store: RunStore,
+    overrides: Sequence[str],
+    screen: Screen,
+    interruption: Interruption,
+) -> float:
+    """Trains to the last step and returns the best objective.
+
+    Args:
+      config: the run's configuration.
+      built: its graph, not finalised.
+      plan: where variables come from; None for a run that resumes from its own checkpoint.
+      directory: the run's directory, claimed; it is released at the end.
+      store: where to record.
+      overrides: the command line's overrides.
+      screen: where to print.
+      interruption: tells of signals.
+
+    Raises:
+      InterruptedRunError: after a signal; the last step is saved.
+      NonFiniteLossError: when the loss is NaN.
+    """
+    status = RunStatus.FAILED
+    tracker: Tracker | None = None
+    try:
+        tracker = _open_tracker(config, directory, store, overrides)
+        _record_start(config, plan, directory, tracker, overrides)
+        best = _loop(config, built, plan, directory, tracker, screen, interruption)
+        interruption.check()
+        status = RunStatus.FINISHED
+    except InterruptedRunError:
+        status = RunStatus.KILLED
+        raise
+    except BaseException as error:
+        if tracker is not None:
+            tracker.set_tags({"runner.exception": f"{type(error).__name__}: {error}"[:5000]})
+            tracker.log_text(traceback.format_exc(), "traceback.txt")
+        raise
+    finally:
+        directory.update(status=status.value)
+        if tracker is not None:
+            _record_end(directory, tracker)
+            tracker.close(status)
+        directory.release()
+    screen.line(f"results: {store.location(tracker.run_id)}")
+    screen.line(f"files:   {directory.path}")
+    if store.open_command():
+        screen.line(f"open:    {store.open_command()}")
+    return best
+
+
+def _open_tracker(
+    config: RunConfig, directory: RunDirectory, store: RunStore, overrides: Sequence[str]
+) -> Tracker:
+    record = directory.require()
+    uri = config.tracking.uri
+    if record.tracking_run_id is not None and record.tracking_uri == uri:
+        return store.resume(record.tracking_run_id)
+    tags = {
+        FINGERPRINT_TAG: record.fingerprint,
+        RUN_DIR_TAG: str(directory.path.resolve()),
+        "runner.overrides": " ".join(overrides),
+        **environment_tags(Path.cwd()),
+    }
+    name = f"{config.name} {directory.path.name}"
+    tracker = store.start(config.name, name, tags, os.environ.get(PARENT_RUN))
+    directory.update(tracking_uri=uri, tracking_run_id=tracker.run_id)
+    return tracker
+
+
+def _record_start(
+    config: RunConfig,
+    plan: RestorationPlan | None,
+    directory: RunDirectory,
+    tracker: Tracker,
+    overrides: Sequence[str],
+) -> None:
+    plain = asdict(config)
+    directory.config.write_text(OmegaConf.to_yaml(OmegaConf.create(plain)))
+    directory.overrides.write_text(OmegaConf.to_yaml(OmegaConf.create(list(overrides))))
+    tracker.log_parameters(flatten(plain))
+    tracker.log_artifact(directory.config)
+    tracker.log_artifact(directory.overrides)
+    if plan is not None:
+        directory.plan.write_text(text(plan))
+        tracker.log_artifact(directory.plan)
+        tracker.set_tags(
+            {
+                f"runner.source.{name}": source.path
+                for name, source in plan.sources.items()
+                if source is not None
+            }
+        )
+
+
+def _record_end(directory: RunDirectory, tracker: Tracker) -> None:
+    """Keeps the final and the best checkpoint with the run."""
+    final = tf.train.latest_checkpoint(str(directory.checkpoints))
+    for file in sorted(Path(final).parent.glob(f"{Path(final).name}.*")) if final else ():
+        tracker.log_artifact(file, "checkpoints")
+    if directory.best.is_dir():
+        tracker.log_artifact(directory.best)
+
+
+def _loop(
+    config: RunConfig,
+    built: BuiltGraph,
+    plan: RestorationPlan | None,
+    directory: RunDirectory,
+    tracker: Tracker,
+    screen: Screen,
+    interruption: Interruption,
+) -> float:
+    training = built.training
+    if training is None:
+        raise ValueError("the graph was built without a training step")
+    with built.graph.as_default():
+        best = BestCheckpoint(
+            built.saver,
+            directory.best,
+            directory.best_record,
+            config.train.objective.removeprefix("validation/"),
+            config.train.goal,
+        )
+        progress = ProgressHook(training.step, config.train.steps, screen)
+
+        def record_training(values: Mapping[str, float], step: int) -> None:
+            tracker.log_metrics({f"train/{name}": value for name, value in values.items()}, step)
+            progress.show(values, step)
+
+        def record_evaluation(
+            session: tf.compat.v1.Session, values: Mapping[str, float], step: int
+        ) -> None:
+            tracker.log_metrics(
+                {f"validation/{name}": value for name, value in values.items()}, step
+            )
+            mark = "  (best so far)" if best.offer(session, values, step) else ""
+            shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+            screen.line(f"step {step}  validation  {shown}{mark}")
+
+        hooks = [
+            # First, so that nothing is recorded or saved of a step whose loss is NaN.
+            tf.compat.v1.train.NanTensorHook(training.values["loss"]),
+            StopAtStepHook(config.train.steps),
+            StopWhenHook(interruption.received),
+            MetricsHook(training.values, training.step, config.train.log_every, record_training),
+            EvaluationHook(
+                built.split,
+                training.step,
+                config.train.evaluate_every,
+                record_evaluation,
+                at_end=lambda: not interruption.received(),
+            ),
+            CheckpointHook(
+                built.saver, directory.checkpoints, training.step, config.train.checkpoint_every
+            ),
+            progress,
+            *(build_target(f"hooks.{name}", node) for name, node in config.hooks.items()),
+        ]
+        creator = _session_creator(config, built, plan, directory)
+        try:
+            with (
+                interruption.deferred(),
+                tf.compat.v1.train.MonitoredSession(creator, hooks) as session,
+            ):
+                while not session.should_stop():
+                    session.run(training.train_op)
+        except tf.compat.v1.train.NanLossDuringTrainingError as error:
+            raise NonFiniteLossError(
+                Problem(
+                    "training stopped because the loss is NaN",
+                    f"the last checkpoint, before that, is in {directory.checkpoints}",
+                    "look at the data and the learning rate, for example with half of it: "
+                    f"optimizer.learning_rate={_half_rate(config)}",
+                )
+            ) from error
+        finally:
+            progress.close()
+    reached = best.best()
+    directory.update(objective=reached)
+    return float("nan") if reached is None else reached
+
+
+def _session_creator(
+    config: RunConfig, built: BuiltGraph, plan: RestorationPlan | None, directory: RunDirectory
+) -> ChiefSessionCreator:
+    restorers = subset_restorers(plan, built.variables) if plan is not None else {}
+    scaffolds = [Scaffold(name=name, saver=restorer) for name, restorer in restorers.items()]
+    paths = [restorer.path for restorer in restorers.values()]
+    initializers = [tf.compat.v1.global_variables_initializer()]
+    if built.training is not None:
+        initializers.append(built.training.input_initializer)
+    return ChiefSessionCreator(
+        tf.compat.v1.train.Scaffold(init_op=tf.group(*initializers), saver=built.saver),
+        config=tf.compat.v1.ConfigProto(
+            intra_op_parallelism_threads=config.session.intra_op_threads,
+            inter_op_parallelism_threads=config.session.inter_op_threads,
+        ),
+        checkpoint_dir=str(directory.checkpoints),
+        pretrained_checkpoint_dirs=paths,
+        pretrained_scaffolds=scaffolds,
+    )
+
+
+def _half_rate(config: RunConfig) -> str:
+    rate = config.optimizer.get("learning_rate")
+    return f"{rate / 2:g}" if isinstance(rate, float) else "..."

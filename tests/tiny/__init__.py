@@ -1,0 +1,1 @@
+"""A tiny experiment whose steps take a fraction of a millisecond."""
