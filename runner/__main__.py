@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from runner.composition import COMPOSITION_ERRORS, experiment_names, explain
 from runner.config import register
 from runner.errors import RunnerError
+from runner.quiet_import import without_import_notes
 from runner.validation import validate
 
 
@@ -30,7 +31,8 @@ def _job(config: DictConfig) -> float | None:
     try:
         run_config = validate(config, experiment_names())
         # TensorFlow is imported only now, for a valid configuration.
-        from runner.run import run_experiment
+        with without_import_notes():
+            from runner.run import run_experiment
 
         # Its warnings are of deprecated parts that its own Saver uses.
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
@@ -47,8 +49,6 @@ def main() -> int:
     register()
     # Lets Hydra's errors reach us as exceptions; otherwise it prints them and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    # TensorFlow's notes on CPU features and missing GPUs; a user's own setting stands.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         _job()
     except RunnerError as error:
