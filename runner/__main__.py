@@ -14,8 +14,9 @@ from omegaconf import DictConfig
 
 from runner.composition import COMPOSITION_ERRORS, experiment_names, explain
 from runner.config import register
-from runner.errors import RunnerError
+from runner.errors import InterruptedRunError, RunnerError
 from runner.quiet_import import without_import_notes
+from runner.tracking import PARENT_RUN
 from runner.validation import validate
 
 
@@ -36,9 +37,13 @@ def _job(config: DictConfig) -> float | None:
 
         # Its warnings are of deprecated parts that its own Saver uses.
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
-        return run_experiment(run_config, HydraConfig.get().overrides.task)
+        return run_experiment(
+            run_config, HydraConfig.get().overrides.task, parent=os.environ.get(PARENT_RUN)
+        )
     except RunnerError as error:
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
+        # Hydra goes on to the next trial after a failed one, but a signal is for the whole sweep.
+        interrupted = isinstance(error, InterruptedRunError)
+        if HydraConfig.get().mode == RunMode.MULTIRUN and not interrupted:
             raise
         # Hydra would print a line of its own before an exception; SystemExit passes through.
         raise SystemExit(_fail(error)) from error

@@ -21,7 +21,10 @@ from runner.training import train_run
 
 
 def run_experiment(
-    config: RunConfig, overrides: Sequence[str] = (), screen: Screen | None = None
+    config: RunConfig,
+    overrides: Sequence[str] = (),
+    screen: Screen | None = None,
+    parent: str | None = None,
 ) -> float | None:
     """Does with an experiment what its `mode` says.
 
@@ -29,6 +32,7 @@ def run_experiment(
       config: the validated configuration, from `runner.validation.validate`.
       overrides: the command line's overrides, recorded with the run.
       screen: where to print; by default standard output.
+      parent: id of the tracked run that this one is a part of, such as a sweep.
 
     Returns:
       The best objective of a training run, the test metrics' objective of an evaluation, and None
@@ -44,7 +48,7 @@ def run_experiment(
         _show_plan(config, sources, screen)
         return None
     if config.mode is Mode.train:
-        return _train(config, sources, store, overrides, screen)
+        return _train(config, sources, store, overrides, screen, parent)
     identity = fingerprint(sources.settings())
     if config.mode is Mode.evaluate:
         return evaluate_run(config, identity, store, screen)
@@ -59,27 +63,49 @@ def _show_plan(config: RunConfig, sources: Sources, screen: Screen) -> None:
 
 
 def _train(
-    config: RunConfig, sources: Sources, store: RunStore, overrides: Sequence[str], screen: Screen
+    config: RunConfig,
+    sources: Sources,
+    store: RunStore,
+    overrides: Sequence[str],
+    screen: Screen,
+    parent: str | None,
 ) -> float:
     settings = sources.settings()
     record = RunRecord(config.name, fingerprint(settings), RUNNING, settings)
     container = Path(config.run_dir)
+    store.connect()  # A store that cannot be used is found before anything is made.
     built = build_graph(config, "validation", train=True)
     resumed = interrupted_run(container, record, config.resume.value)
     plan = None
     if resumed is None or not resumed.has_checkpoint():
-        # Before an experiment is trained as a source, its graph tells what it will save, so that a
-        # plan with problems is found now and not after that training.
-        _plan(config, built, sources).require_sound()
-        sources.train_missing(lambda source: run_experiment(source, screen=screen))
-        plan = _plan(config, built, sources)
-        plan.require_sound()
+        plan = _warm_start(config, built, sources, screen)
     with Interruption().handled() as interruption:
         directory = open_run(container, record, config.resume.value)
-        screen.line(f"{config.name}: {'resumes' if resumed else 'runs'} in {directory.path}")
+        # What another process has done since decides anew whether this is a warm start.
+        if directory.has_checkpoint():
+            plan = None
+        elif plan is None:
+            plan = _warm_start(config, built, sources, screen)
+        verb = "resumes" if resumed and resumed.path == directory.path else "runs"
+        screen.line(f"{config.name}: {verb} in {directory.path}")
         for line in summary(plan) if plan else ("own checkpoint: pretrained sources not read",):
             screen.line(f"  {line}")
-        return train_run(config, built, plan, directory, store, overrides, screen, interruption)
+        return train_run(
+            config, built, plan, directory, store, overrides, screen, interruption, parent
+        )
+
+
+def _warm_start(
+    config: RunConfig, built: BuiltGraph, sources: Sources, screen: Screen
+) -> RestorationPlan:
+    """Returns a sound plan, after training the sources that are experiments not trained yet."""
+    # Before an experiment is trained as a source, its graph tells what it will save, so that a
+    # plan with problems is found now and not after that training.
+    _plan(config, built, sources).require_sound()
+    sources.train_missing(lambda source: run_experiment(source, screen=screen))
+    plan = _plan(config, built, sources)
+    plan.require_sound()
+    return plan
 
 
 def _plan(config: RunConfig, built: BuiltGraph, sources: Sources) -> RestorationPlan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,7 +11,7 @@ import tensorflow as tf
 from omegaconf import OmegaConf
 
 from runner.config import RunConfig
-from runner.errors import InterruptedRunError, NonFiniteLossError, Problem
+from runner.errors import ConfigError, InterruptedRunError, NonFiniteLossError, Problem
 from runner.experiment import BuiltGraph
 from runner.hooks import (
     BestCheckpoint,
@@ -34,7 +33,6 @@ from runner.session.scaffold import Scaffold
 from runner.sources import FINGERPRINT_TAG
 from runner.targets import build_target
 from runner.tracking import (
-    PARENT_RUN,
     RUN_DIR_TAG,
     RunStatus,
     RunStore,
@@ -53,6 +51,7 @@ def train_run(
     overrides: Sequence[str],
     screen: Screen,
     interruption: Interruption,
+    parent: str | None = None,
 ) -> float:
     """Trains to the last step and returns the best objective.
 
@@ -65,6 +64,7 @@ def train_run(
       overrides: the command line's overrides.
       screen: where to print.
       interruption: tells of signals.
+      parent: id of the tracked run that this one is a part of.
 
     Raises:
       InterruptedRunError: after a signal; the last step is saved.
@@ -73,7 +73,9 @@ def train_run(
     status = RunStatus.FAILED
     tracker: Tracker | None = None
     try:
-        tracker = _open_tracker(config, directory, store, overrides)
+        with interruption.deferred():  # A run that a signal left unknown would stay RUNNING.
+            tracker = _open_tracker(config, directory, store, overrides, parent)
+        interruption.check()
         _record_start(config, plan, directory, tracker, overrides)
         best = _loop(config, built, plan, directory, tracker, screen, interruption)
         interruption.check()
@@ -87,11 +89,12 @@ def train_run(
             tracker.log_text(traceback.format_exc(), "traceback.txt")
         raise
     finally:
-        directory.update(status=status.value)
-        if tracker is not None:
-            _record_end(directory, tracker)
-            tracker.close(status)
-        directory.release()
+        with interruption.deferred():
+            directory.update(status=status.value)
+            if tracker is not None:
+                _record_end(directory, tracker)
+                tracker.close(status)
+            directory.release()
     screen.line(f"results: {store.location(tracker.run_id)}")
     screen.line(f"files:   {directory.path}")
     if store.open_command():
@@ -100,7 +103,11 @@ def train_run(
 
 
 def _open_tracker(
-    config: RunConfig, directory: RunDirectory, store: RunStore, overrides: Sequence[str]
+    config: RunConfig,
+    directory: RunDirectory,
+    store: RunStore,
+    overrides: Sequence[str],
+    parent: str | None,
 ) -> Tracker:
     record = directory.require()
     uri = config.tracking.uri
@@ -113,7 +120,7 @@ def _open_tracker(
         **environment_tags(Path.cwd()),
     }
     name = f"{config.name} {directory.path.name}"
-    tracker = store.start(config.name, name, tags, os.environ.get(PARENT_RUN))
+    tracker = store.start(config.name, name, tags, parent)
     directory.update(tracking_uri=uri, tracking_run_id=tracker.run_id)
     return tracker
 
@@ -214,7 +221,11 @@ def _loop(
                 tf.compat.v1.train.MonitoredSession(creator, hooks) as session,
             ):
                 while not session.should_stop():
-                    session.run(training.train_op)
+                    try:
+                        session.run(training.train_op)
+                    except tf.errors.OutOfRangeError as error:
+                        # MonitoredSession would take it for an orderly end.
+                        raise ConfigError(_input_ended(config)) from error
         except tf.compat.v1.train.NanLossDuringTrainingError as error:
             raise NonFiniteLossError(
                 Problem(
@@ -249,6 +260,14 @@ def _session_creator(
         checkpoint_dir=str(directory.checkpoints),
         pretrained_checkpoint_dirs=paths,
         pretrained_scaffolds=scaffolds,
+    )
+
+
+def _input_ended(config: RunConfig) -> Problem:
+    return Problem(
+        f"data.train() ended before step {config.train.steps}",
+        "the training data must repeat without end",
+        "end its pipeline with .repeat() before .batch(), or lower train.steps",
     )
 
 
