@@ -141,7 +141,8 @@ class RunDirectory:
 
     def has_checkpoint(self) -> bool:
         """Whether the run has saved a checkpoint that it can resume from."""
-        return any(self.checkpoints.glob("*.index"))
+        # TensorFlow writes this file last, and finds checkpoints by it alone.
+        return (self.checkpoints / "checkpoint").is_file()
 
     def _owner(self) -> str:
         owner = self.path / "owner.json"
