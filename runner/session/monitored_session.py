@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from runner.errors import ConfigError, Problem
 from runner.session.session_manager import SessionManager, build_savers, pair_sources
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
@@ -94,7 +95,7 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
 ) -> tf.compat.v1.train.MonitoredSession:
     """Creates a `tf.compat.v1.train.MonitoredSession` that may start from several checkpoints.
 
-    Everything but the last two arguments has the meaning and default it has in
+    Everything but the last four arguments has the meaning and default it has in
     `tf.compat.v1.train.MonitoredTrainingSession`.
 
     Args:
@@ -122,8 +123,23 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
       pretrained_scaffolds: scaffolds whose savers restore just their subset of the variables.
 
     Raises:
-      ConfigError: when the two lists differ in length.
+      ConfigError: when the two lists differ in length, or both names of an argument are given.
     """
+    twice = [
+        name
+        for name, values in (
+            ("checkpoint_dir", (checkpoint_dir, model_checkpoint_dir)),
+            ("scaffold", (scaffold, model_scaffold)),
+        )
+        if None not in values
+    ]
+    if twice:
+        raise ConfigError(
+            *(
+                Problem(f"{name} and model_{name} are given", "they are one argument", "give one")
+                for name in twice
+            )
+        )
     checkpoint_dir = model_checkpoint_dir or checkpoint_dir
     scaffold = model_scaffold or scaffold or tf.compat.v1.train.Scaffold()
     if not is_chief:
