@@ -82,7 +82,7 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     save_summaries_secs: Any = USE_DEFAULT,
     config: tf.compat.v1.ConfigProto | None = None,
     stop_grace_period_secs: int = 120,
-    log_step_count_steps: int = 100,
+    log_step_count_steps: int | None = 100,
     max_wait_secs: int = 7200,
     save_checkpoint_steps: Any = USE_DEFAULT,
     summary_dir: str | None = None,
@@ -111,7 +111,7 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
       save_summaries_secs: seconds between summaries.
       config: the session's configuration.
       stop_grace_period_secs: seconds that threads are given to stop.
-      log_step_count_steps: steps between logs of the step rate.
+      log_step_count_steps: steps between logs of the step rate; None logs none.
       max_wait_secs: seconds that a worker waits for the chief.
       save_checkpoint_steps: steps between checkpoints.
       summary_dir: where summaries go; by default `checkpoint_dir`.
