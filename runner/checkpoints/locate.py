@@ -53,10 +53,18 @@ def require_checkpoint(path: str) -> str:
         choices = _prefixes(path)
     else:
         state, cause = f"there is no checkpoint at {path}", "neither a directory nor a prefix"
-        siblings = tf.io.gfile.listdir(parent or ".") if tf.io.gfile.isdir(parent or ".") else []
-        choices = tuple(os.path.join(parent, each.rstrip("/")) for each in nearest(name, siblings))
+        choices = tuple(os.path.join(parent, each) for each in nearest(name, _siblings(parent)))
     remedy = "mend the path, or set `optional: true` to initialise these variables instead"
     raise CheckpointError(Problem(state, cause, remedy, choices))
+
+
+def _siblings(parent: str) -> list[str]:
+    """Returns the names in `parent` that may stand for a checkpoint: folders and prefixes."""
+    folder = parent or "."
+    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+    prefixes = [each.removesuffix(".index") for each in names if each.endswith(".index")]
+    folders = [each.rstrip("/") for each in names if tf.io.gfile.isdir(os.path.join(folder, each))]
+    return prefixes + folders
 
 
 def _prefixes(directory: str) -> tuple[str, ...]:
