@@ -216,7 +216,7 @@ def test_lists_of_different_length_are_refused_before_any_session() -> None:
 
 
 def test_a_missing_checkpoint_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="there is no checkpoint at .*nowhere"):
+    with pytest.raises(CheckpointError, match=r"there is no checkpoint at .*nowhere"):
         _train(1, tmp_path / "nowhere", own=None)
 
 
