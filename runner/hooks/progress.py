@@ -25,6 +25,10 @@ _RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
 _RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
 
 
+# Columns of a terminal from which on the bar and the metrics find room beside the numbers.
+_WIDE = 80
+
+
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         """Returns the steps per second of the last seconds."""
@@ -61,17 +65,15 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
         self._shown = (self._clock(), step)
         if self._screen.is_terminal:
             self.close()
-            self._bar = Progress(
-                TextColumn("training"),
-                BarColumn(bar_width=None),
-                MofNCompleteColumn(),
-                _Rate(),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[values]}"),
-                console=self._screen.console,
-                transient=True,
-                expand=True,
-            )
+            columns: list[ProgressColumn] = [MofNCompleteColumn(), _Rate(), TimeRemainingColumn()]
+            if self._screen.console.width >= _WIDE:
+                columns = [
+                    TextColumn("training"),
+                    BarColumn(),
+                    *columns,
+                    TextColumn("{task.fields[values]}"),
+                ]
+            self._bar = Progress(*columns, console=self._screen.console, transient=True)
             self._task = self._bar.add_task("", total=self._steps, completed=step, values="")
             self._bar.start()
 
