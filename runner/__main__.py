@@ -13,10 +13,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from runner.composition import COMPOSITION_ERRORS, experiment_names, explain
-from runner.config import register
+from runner.config import Mode, register
 from runner.errors import InterruptedRunError, RunnerError
 from runner.quiet_import import without_import_notes
-from runner.tracking import PARENT_RUN
+from runner.tracking import PARENT_RUN, FollowerProcess, is_tracked
 from runner.validation import validate
 
 
@@ -31,6 +31,11 @@ def conf_directory() -> Path:
 def _job(config: DictConfig) -> float | None:
     try:
         run_config = validate(config, experiment_names())
+        follower = None
+        if run_config.mode is Mode.train and is_tracked(run_config.tracking):
+            # Its imports overlap those below.
+            follower = FollowerProcess()
+            follower.start()
         # TensorFlow is imported only now, for a valid configuration.
         with without_import_notes():
             from runner.run import run_experiment
@@ -38,7 +43,10 @@ def _job(config: DictConfig) -> float | None:
         # Its warnings are of deprecated parts that its own Saver uses.
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
         return run_experiment(
-            run_config, HydraConfig.get().overrides.task, parent=os.environ.get(PARENT_RUN)
+            run_config,
+            HydraConfig.get().overrides.task,
+            parent=os.environ.get(PARENT_RUN),
+            follower=follower,
         )
     except RunnerError as error:
         # Hydra goes on to the next trial after a failed one, but a signal is for the whole sweep.

@@ -27,7 +27,7 @@ def evaluate_run(config: RunConfig, fingerprint: str, store: RunStore, screen: S
     Raises:
       RunDirectoryError: when there is no finished run of this configuration.
     """
-    directory, record = finished_run(config, fingerprint)
+    directory, _ = finished_run(config, fingerprint)
     prefix = require_checkpoint(str(directory.best))
     built = build_graph(config, "test", train=False)
     with built.graph.as_default(), tf.compat.v1.Session() as session:
@@ -36,11 +36,10 @@ def evaluate_run(config: RunConfig, fingerprint: str, store: RunStore, screen: S
         metrics = evaluate(session, built.split)
     shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
     screen.line(f"{prefix}: test  {shown}")
-    if record.tracking_run_id is not None and record.tracking_uri == config.tracking.uri:
-        tracker = store.resume(record.tracking_run_id)
-        tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
-        tracker.close(RunStatus.FINISHED)
-        screen.line(f"results: {store.location(tracker.run_id)}")
+    tracker = store.open(directory.path, config.name, f"{config.name} {directory.path.name}", {})
+    tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
+    tracker.close(RunStatus.FINISHED)
+    screen.line(f"results: {tracker.location()}")
     return metrics[config.train.objective.removeprefix("validation/")]
 
 

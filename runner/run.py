@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from runner.config import Mode, RunConfig
@@ -16,7 +17,7 @@ from runner.restoration.report import summary, table, text
 from runner.run_directory import RUNNING, RunRecord, interrupted_run, open_run
 from runner.screen import Screen
 from runner.sources import Sources
-from runner.tracking import RunStore, open_store
+from runner.tracking import FollowerProcess, RunStore, open_store
 from runner.training import train_run
 
 
@@ -25,6 +26,7 @@ def run_experiment(
     overrides: Sequence[str] = (),
     screen: Screen | None = None,
     parent: str | None = None,
+    follower: FollowerProcess | None = None,
 ) -> float | None:
     """Does with an experiment what its `mode` says.
 
@@ -32,7 +34,8 @@ def run_experiment(
       config: the validated configuration, from `runner.validation.validate`.
       overrides: the command line's overrides, recorded with the run.
       screen: where to print; by default standard output.
-      parent: id of the tracked run that this one is a part of, such as a sweep.
+      parent: directory of the tracked run that this one is a part of, such as a sweep.
+      follower: a process started ahead that delivers what the run records.
 
     Returns:
       The best objective of a training run, the test metrics' objective of an evaluation, and None
@@ -42,7 +45,7 @@ def run_experiment(
       RunnerError: see its subclasses in `runner.errors`; `InterruptedRunError` after a signal.
     """
     screen = screen or Screen()
-    store = open_store(config.tracking.uri)
+    store = open_store(config.tracking, asdict(config), follower)
     sources = Sources(config, store)
     if config.mode is Mode.plan:
         _show_plan(config, sources, screen)
@@ -73,7 +76,7 @@ def _train(
     settings = sources.settings()
     record = RunRecord(config.name, fingerprint(settings), RUNNING, settings)
     container = Path(config.run_dir)
-    store.connect()  # A store that cannot be used is found before anything is made.
+    store.connect()  # A mistake that can be seen at once is found before anything is made.
     built = build_graph(config, "validation", train=True)
     resumed = interrupted_run(container, record, config.resume.value)
     plan = None

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -29,18 +29,16 @@ class RunRecord:
       fingerprint: of the configuration, see `runner.fingerprint`.
       status: RUNNING, FINISHED, FAILED or KILLED; RUNNING with a free lock was killed.
       settings: the configuration that the fingerprint is of.
-      tracking_uri: the tracking store that records the run; None when none does.
-      tracking_run_id: the run in that store; None before it is created.
       objective: the best value of the objective; None before the first evaluation.
+      sources: scaffold name -> the checkpoint that it started from.
     """
 
     name: str
     fingerprint: str
     status: str
     settings: Mapping[str, Any]
-    tracking_uri: str | None = None
-    tracking_run_id: str | None = None
     objective: float | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 class RunDirectory:
@@ -85,6 +83,11 @@ class RunDirectory:
         return self.path / "plan.txt"
 
     @property
+    def tracking(self) -> Path:
+        """The journal of what the run records, and how far it is delivered."""
+        return self.path / "tracking"
+
+    @property
     def export(self) -> Path:
         """The SavedModel."""
         return self.path / "export"
@@ -107,7 +110,7 @@ class RunDirectory:
             "pid": os.getpid(),
             "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         }
-        _write(self.path / "owner.json", owner)
+        write_json(self.path / "owner.json", owner)
 
     def release(self) -> None:
         """Gives the lock back."""
@@ -118,7 +121,9 @@ class RunDirectory:
         record = self.path / RECORD
         if not record.is_file():
             return None
-        return RunRecord(**json.loads(record.read_text()))
+        known = {each.name for each in fields(RunRecord)}
+        content = json.loads(record.read_text())
+        return RunRecord(**{name: value for name, value in content.items() if name in known})
 
     def require(self) -> RunRecord:
         """Returns the run's record.
@@ -133,7 +138,7 @@ class RunDirectory:
 
     def write(self, record: RunRecord) -> None:
         """Replaces the run's record in one step, so that a crash leaves the old or the new."""
-        _write(self.path / RECORD, asdict(record))
+        write_json(self.path / RECORD, asdict(record))
 
     def update(self, **changes: Any) -> None:
         """Changes fields of the run's record."""
@@ -253,7 +258,7 @@ def differences(old: Any, new: Any, key: str = "") -> list[str]:
     return [] if old == new else [f"{key}: {old} -> {new}"]
 
 
-def _write(path: Path, content: Mapping[str, Any]) -> None:
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes by renaming, so that a reader never sees half a file."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("w") as file:

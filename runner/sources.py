@@ -113,20 +113,25 @@ class Sources:
     def _finished(self, experiment: RunConfig) -> str | None:
         """Returns the best checkpoint of the newest finished run of the experiment, if any."""
         wanted = self._fingerprint(experiment)
-        tracked = self._store.finished(experiment.name, {FINGERPRINT_TAG: wanted})
-        folders = [each.run_dir for each in tracked if each.run_dir is not None]
-        folders += [
-            directory.path
-            for directory, record in runs(Path(experiment.run_dir))
-            if record.fingerprint == wanted and record.status == FINISHED
-        ]
-        for folder in folders:
-            directory = RunDirectory(folder)
-            for place in (directory.best, directory.checkpoints):
-                prefix = latest_checkpoint(str(place))
+        # The run directories answer at once; the store is asked for runs that are elsewhere.
+        for directory, record in runs(Path(experiment.run_dir)):
+            if record.fingerprint == wanted and record.status == FINISHED:
+                prefix = _checkpoint(directory)
                 if prefix:
                     return prefix
+        for tracked in self._store.finished(experiment.name, {FINGERPRINT_TAG: wanted}):
+            prefix = _checkpoint(RunDirectory(tracked.run_dir)) if tracked.run_dir else None
+            if prefix:
+                return prefix
         return None
+
+
+def _checkpoint(directory: RunDirectory) -> str | None:
+    for place in (directory.best, directory.checkpoints):
+        prefix = latest_checkpoint(str(place))
+        if prefix:
+            return prefix
+    return None
 
 
 def _is_experiment(scaffold: ScaffoldConfig) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -23,6 +25,7 @@ from runner.hooks import (
     StopWhenHook,
 )
 from runner.interruption import Interruption
+from runner.lineage import SOURCE_TAG, source_run_tags
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import text
 from runner.restoration.restorer import subset_restorers
@@ -34,6 +37,7 @@ from runner.sources import FINGERPRINT_TAG
 from runner.targets import build_target
 from runner.tracking import (
     RUN_DIR_TAG,
+    Mask,
     RunStatus,
     RunStore,
     Tracker,
@@ -71,12 +75,13 @@ def train_run(
       NonFiniteLossError: when the loss is NaN.
     """
     status = RunStatus.FAILED
+    mask = Mask(config.tracking.mask, asdict(config))
     tracker: Tracker | None = None
     try:
         with interruption.deferred():  # A run that a signal left unknown would stay RUNNING.
             tracker = _open_tracker(config, directory, store, overrides, parent)
         interruption.check()
-        _record_start(config, plan, directory, tracker, overrides)
+        _record_start(config, plan, directory, store, tracker, overrides, mask)
         best = _loop(config, built, plan, directory, tracker, screen, interruption)
         interruption.check()
         status = RunStatus.FINISHED
@@ -95,7 +100,7 @@ def train_run(
                 _record_end(directory, tracker)
                 tracker.close(status)
             directory.release()
-    screen.line(f"results: {store.location(tracker.run_id)}")
+    screen.line(f"results: {tracker.location()}")
     screen.line(f"files:   {directory.path}")
     if store.open_command():
         screen.line(f"open:    {store.open_command()}")
@@ -110,9 +115,6 @@ def _open_tracker(
     parent: str | None,
 ) -> Tracker:
     record = directory.require()
-    uri = config.tracking.uri
-    if record.tracking_run_id is not None and record.tracking_uri == uri:
-        return store.resume(record.tracking_run_id)
     tags = {
         FINGERPRINT_TAG: record.fingerprint,
         RUN_DIR_TAG: str(directory.path.resolve()),
@@ -120,34 +122,40 @@ def _open_tracker(
         **environment_tags(Path.cwd()),
     }
     name = f"{config.name} {directory.path.name}"
-    tracker = store.start(config.name, name, tags, parent)
-    directory.update(tracking_uri=uri, tracking_run_id=tracker.run_id)
-    return tracker
+    return store.open(directory.path, config.name, name, tags, parent)
 
 
 def _record_start(
     config: RunConfig,
     plan: RestorationPlan | None,
     directory: RunDirectory,
+    store: RunStore,
     tracker: Tracker,
     overrides: Sequence[str],
+    mask: Mask,
 ) -> None:
-    plain = asdict(config)
+    plain = mask.settings(asdict(config))
     directory.config.write_text(OmegaConf.to_yaml(OmegaConf.create(plain)))
-    directory.overrides.write_text(OmegaConf.to_yaml(OmegaConf.create(list(overrides))))
+    shown = [mask.text(each) for each in overrides]
+    directory.overrides.write_text(OmegaConf.to_yaml(OmegaConf.create(shown)))
     tracker.log_parameters(flatten(plain))
+    data = json.dumps(plain["data"], sort_keys=True, default=str)
+    tracker.log_dataset(
+        str(config.data["_target_"]),
+        hashlib.sha256(data.encode()).hexdigest()[:16],
+        "train",
+        data,
+        {key: value for key, value in plain["data"].items() if type(value) is int},
+    )
     tracker.log_artifact(directory.config)
     tracker.log_artifact(directory.overrides)
     if plan is not None:
         directory.plan.write_text(text(plan))
         tracker.log_artifact(directory.plan)
-        tracker.set_tags(
-            {
-                f"runner.source.{name}": source.path
-                for name, source in plan.sources.items()
-                if source is not None
-            }
-        )
+        sources = {n: each.path for n, each in plan.sources.items() if each is not None}
+        directory.update(sources={name: str(Path(p).absolute()) for name, p in sources.items()})
+        tracker.set_tags({f"{SOURCE_TAG}.{name}": path for name, path in sources.items()})
+        tracker.set_tags(source_run_tags(sources, store))
 
 
 def _record_end(directory: RunDirectory, tracker: Tracker) -> None:

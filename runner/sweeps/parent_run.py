@@ -16,7 +16,8 @@ from runner.tracking import PARENT_RUN, RunStatus, Tracker, environment_tags, op
 class ParentRun(Callback):
     """Opens the parent before the first trial and closes it after the last.
 
-    The trials, also those in other processes of this machine, find its id in the environment.
+    The trials, also those in other processes of this machine, find its directory in the
+    environment.
     """
 
     def __init__(self) -> None:
@@ -29,8 +30,12 @@ class ParentRun(Callback):
             "runner.overrides": " ".join(config.hydra.overrides.task),
             **environment_tags(Path.cwd()),
         }
-        self._tracker = open_store(config.tracking.uri).start(name, f"{name} sweep", tags)
-        os.environ[PARENT_RUN] = self._tracker.run_id
+        settings: Any = OmegaConf.to_container(config)
+        tracking: Any = OmegaConf.to_object(config.tracking)
+        directory = Path(config.hydra.sweep.dir).absolute()
+        store = open_store(tracking, settings)
+        self._tracker = store.open(directory, name, f"{name} sweep", tags)
+        os.environ[PARENT_RUN] = str(directory)
         # Hydra tells callbacks nothing when a trial's error ends the sweep.
         atexit.register(self._close, RunStatus.FAILED)
 

@@ -1,8 +1,14 @@
-"""What a run records of itself, and where: MLflow, or the log alone."""
+"""What a run records of itself, and where: a journal, MLflow and TensorBoard, or the log alone."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from runner.config import TrackingConfig
 from runner.tracking.flatten import flatten
+from runner.tracking.follower_process import FollowerProcess
+from runner.tracking.journal_tracker import JournalStore
+from runner.tracking.masking import Mask
 from runner.tracking.no_tracker import LoggingStore, LoggingTracker
 from runner.tracking.source_control import environment_tags
 from runner.tracking.tracker import (
@@ -17,32 +23,42 @@ from runner.tracking.tracker import (
 __all__ = [
     "PARENT_RUN",
     "RUN_DIR_TAG",
+    "FollowerProcess",
     "LoggingStore",
     "LoggingTracker",
+    "Mask",
     "RunStatus",
     "RunStore",
     "TrackedRun",
     "Tracker",
     "environment_tags",
     "flatten",
+    "is_tracked",
     "open_store",
 ]
 
 
-def open_store(uri: str | None, drain_seconds: float = 30.0) -> RunStore:
-    """Returns the store that a tracking URI names; nothing is contacted yet.
+def is_tracked(config: TrackingConfig) -> bool:
+    """Whether the configuration names any store."""
+    return config.tensorboard or not (config.uri is None or config.uri.lower() == "none")
+
+
+def open_store(
+    config: TrackingConfig,
+    settings: Mapping[str, object],
+    follower: FollowerProcess | None = None,
+) -> RunStore:
+    """Returns the stores that a configuration names; nothing is contacted yet.
 
     Args:
-      uri: an MLflow tracking URI, such as `sqlite:///mlflow.db` or `http://localhost:5000`;
-        None or `none` turns tracking off.
-      drain_seconds: how long a tracker's `close` delivers what is left before it gives up.
+      config: where runs are recorded, and how.
+      settings: the whole configuration, nested, in which secrets are looked for.
+      follower: a follower process that has been started ahead.
 
     Raises:
       TrackingError: the URI is malformed, or of a kind that MLflow does not offer.
+      ConfigError: a pattern of secrets is malformed.
     """
-    if uri is None or uri.lower() == "none":
+    if not is_tracked(config):
         return LoggingStore()
-    # Importing MLflow takes seconds, which a run without tracking does not owe.
-    from runner.tracking.mlflow_tracker import MlflowStore
-
-    return MlflowStore(uri, drain_seconds=drain_seconds)
+    return JournalStore(config, Mask(config.mask, settings), follower)

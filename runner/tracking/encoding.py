@@ -10,6 +10,7 @@ from enum import Enum
 from runner.tracking.keys import clean, encode_key, shorten, shorten_key
 from runner.tracking.records import (
     Artifact,
+    Dataset,
     Entry,
     MetricPoint,
     Metrics,
@@ -87,7 +88,7 @@ class Encoder:
                 yield from self.encode_tags(record.values)
             elif isinstance(record, Text):
                 yield Text(clean(record.text), clean(record.file))
-            elif isinstance(record, Artifact):
+            elif isinstance(record, Artifact | Dataset):
                 yield record
 
     def encode_tags(self, tags: Mapping[str, str]) -> Iterator[Tag]:

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shlex
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.entities import Dataset as MlflowDataset
+from mlflow.entities import DatasetInput, InputTag, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
 from runner.errors import Problem, RunnerError, TrackingError
 from runner.tracking.address import DEFAULT_URI, Address, resolve
-from runner.tracking.background_tracker import BackgroundTracker, Destination
+from runner.tracking.batching import batches
+from runner.tracking.destination import Destination
 from runner.tracking.encoding import Encoder, encode_tag
 from runner.tracking.keys import decode_key
-from runner.tracking.records import Batch, Delivery, Text, named
+from runner.tracking.records import Batch, Dataset, Delivery, Record, Text, named
 from runner.tracking.sqlite_database import exclusive
-from runner.tracking.tracker import RUN_DIR_TAG, RunStatus, RunStore, TrackedRun, Tracker
+from runner.tracking.tracker import RUN_DIR_TAG, UID_TAG, RunStatus, TrackedRun
+from runner.tracking.tracking_directory import Opening
 
 logger = logging.getLogger(__name__)
 
 NOT_DELIVERED_TAG = "runner.not_delivered"
+FAILURES_TAG = "runner.delivery_failures"
 
 _PARENT_TAG = "mlflow.parentRunId"
 # Trying again cannot change these answers.
@@ -46,6 +53,8 @@ _MAX_FAILURES = 4
 # Values that MLflow's search grammar takes between single quotes without any escape.
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/=+, ")
 _PAGE = 100
+_MAX_DATASET_NAME = 500
+_MAX_DIGEST = 36
 _MAX_CAUSE = 500
 
 
@@ -59,25 +68,23 @@ class MlflowRun(Destination):
     """
 
     def __init__(self, client: MlflowClient, run: Run, address: Address) -> None:
+        self.run_id: str = run.info.run_id
+        self.experiment_id: str = run.info.experiment_id
+        self.name = address.shown
         self._client = client
-        self._run_id: str = run.info.run_id
         self._address = address
+        self._encoder = Encoder(run.data.params, run.data.tags)
         self._refused: list[Delivery] = []
-
-    @property
-    def run_id(self) -> str:
-        """MLflow's id of the run."""
-        return self._run_id
-
-    @property
-    def name(self) -> str:
-        """The tracking URI, passwords masked."""
-        return self._address.shown
+        self._monitor: Any = None
 
     @property
     def refused(self) -> Sequence[Delivery]:
         """What MLflow would never take; narrowed down to single entries."""
         return tuple(self._refused)
+
+    def deliveries(self, records: Iterable[Record]) -> Iterable[Delivery]:
+        """Yields requests within MLflow's limits."""
+        return batches(self._encoder.encode(records))
 
     def deliver(self, delivery: Delivery, failures: int = 0) -> None:
         """See `Destination.deliver`."""
@@ -93,11 +100,23 @@ class MlflowRun(Destination):
                 self._refused.append(delivery)
                 logger.warning("MLflow refuses %s: %s", named(delivery), self.describe(error))
 
+    def monitor(self) -> None:
+        """Records the load of this machine, as metrics `system/...`, until the run has ended."""
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+        self._monitor = SystemMetricsMonitor(  # type: ignore[no-untyped-call]
+            self.run_id, resume_logging=True, tracking_uri=self._address.uri
+        )
+        self._monitor.start()
+
     def finish(self, status: RunStatus, missing: str) -> None:
         """See `Destination.finish`."""
+        if self._monitor is not None and status is not RunStatus.RUNNING:
+            self._monitor.finish()
+            self._monitor = None
         if missing:
-            self._client.set_tag(self._run_id, NOT_DELIVERED_TAG, missing)
-        _set_status(self._client, self._run_id, status)
+            self._client.set_tag(self.run_id, NOT_DELIVERED_TAG, missing)
+        _set_status(self._client, self.run_id, status)
 
     def describe(self, error: Exception) -> str:
         """Returns the kind and the first line of an error, passwords masked."""
@@ -106,93 +125,101 @@ class MlflowRun(Destination):
     def _send(self, delivery: Delivery) -> None:
         if isinstance(delivery, Batch):
             self._client.log_batch(
-                self._run_id,
+                self.run_id,
                 metrics=[Metric(*point) for point in delivery.metrics],
                 params=[Param(*parameter) for parameter in delivery.parameters],
                 tags=[RunTag(*tag) for tag in delivery.tags],
             )
         elif isinstance(delivery, Text):
-            self._client.log_text(self._run_id, delivery.text, delivery.file)
+            self._client.log_text(self.run_id, delivery.text, delivery.file)
+        elif isinstance(delivery, Dataset):
+            self._client.log_inputs(self.run_id, [_dataset_input(delivery)])
         else:
-            self._client.log_artifact(self._run_id, str(delivery.path), delivery.folder or None)
+            self._client.log_artifact(self.run_id, str(delivery.path), delivery.folder or None)
 
     def _is_final(self, error: Exception, failures: int) -> bool:
         code = error.error_code if isinstance(error, MlflowException) else ""
         final = code in _FINAL_CODES or isinstance(error, FileNotFoundError)
-        return (final or (code != _AWAY_CODE and failures >= _MAX_FAILURES)) and self._answers()
+        if not final and (code == _AWAY_CODE or failures < _MAX_FAILURES):
+            return False
+        return self._answers(failures)
 
-    def _answers(self) -> bool:
-        """Whether the run is there to be written to."""
+    def _answers(self, failures: int) -> bool:
+        """Whether the run is there and can be written to; a store may be read-only for a time."""
         try:
-            run = self._client.get_run(self._run_id)
+            run = self._client.get_run(self.run_id)
+            # Another value each time: MLflow does not write what is there.
+            self._client.set_tag(self.run_id, FAILURES_TAG, f"{failures} at {time.time():.0f}")
         except Exception as error:  # noqa: BLE001 - then it is not
-            logger.debug("Run %s cannot be read: %s", self._run_id, self.describe(error))
+            logger.debug("Run %s cannot be written to: %s", self.run_id, self.describe(error))
             return False
         return bool(run.info.lifecycle_stage == "active")
 
 
-class MlflowStore(RunStore):
+class MlflowStore:
     """Runs in an MLflow tracking store.
 
     Args:
       uri: the tracking URI; None is `sqlite:///mlflow.db`. A relative SQLite path is relative
         to the directory the program is in when the store is made.
-      interval: seconds for which a tracker gathers records before it sends them together.
-      drain_seconds: how long a tracker's `close` delivers what is left before it gives up.
 
     Raises:
       TrackingError: the URI is malformed, or of a kind that MLflow does not offer.
     """
 
-    def __init__(
-        self, uri: str | None = None, *, interval: float = 1.0, drain_seconds: float = 30.0
-    ) -> None:
+    def __init__(self, uri: str | None = None) -> None:
         self.address = resolve(uri or DEFAULT_URI, Path.cwd())
-        self._interval = interval
-        self._drain_seconds = drain_seconds
         self._client: MlflowClient | None = None
         self._connecting = threading.Lock()
-        # Run id -> experiment id, for the address of a run's page.
-        self._experiment_ids: dict[str, str] = {}
 
     def connect(self) -> None:
         """Opens the database, or asks the server for an experiment."""
         self._connected()
 
-    def start(
-        self,
-        experiment: str,
-        run_name: str,
-        tags: Mapping[str, str],
-        parent: str | None = None,
-    ) -> Tracker:
-        """Creates the run, and its experiment with artifacts beside an SQLite database."""
-        client = self._connected()
-        encoder = Encoder({}, {})
-        given = {**tags, _PARENT_TAG: parent} if parent else tags
-        encoded = {tag.key: tag.value for tag in encoder.encode_tags(given)}
-        with self._reported(f"no run of experiment {experiment!r} can be started"):
-            experiment_id = self._experiment_id(client, experiment)
-            run = client.create_run(experiment_id, tags=encoded, run_name=run_name)
-        return self._tracker(client, run, encoder)
+    def open_run(self, opening: Opening, run_id: str | None, parent: str | None) -> MlflowRun:
+        """Opens a run that is to be delivered to, creating it where there is none.
 
-    def resume(self, run_id: str) -> Tracker:
-        """Opens the run again; the parameters it has stay as they are."""
+        A run is created once: its tag `runner.uid` tells when the process that created it died
+        before it could write the id down.
+
+        Args:
+          opening: what the run is.
+          run_id: MLflow's id of it; None when that is not known.
+          parent: MLflow's id of the run that it is a part of; None for none.
+
+        Raises:
+          TrackingError: the store cannot be used, or the run or its experiment is deleted.
+        """
         client = self._connected()
-        state = f"run {run_id} cannot be resumed"
-        with self._reported(state, remedy="start anew with resume=never"):
-            run = client.get_run(run_id)
-            if run.info.lifecycle_stage != "active":
-                raise TrackingError(
-                    Problem(
-                        state=state,
-                        cause=f"it has been deleted in {self.address.shown}",
-                        remedy=f"restore it: {self._command(f'runs restore --run-id {run_id}')};"
-                        " or start anew with resume=never",
-                    )
+        with self._reported(f"run {opening.run_name!r} of {opening.experiment!r} cannot be opened"):
+            if run_id is not None:
+                run = client.get_run(run_id)
+            else:
+                experiment_id = self._experiment_id(client, opening.experiment)
+                run = self._find(client, experiment_id, opening.uid) or self._create(
+                    client, experiment_id, opening, parent
                 )
-            client.update_run(run_id, status=RunStatus.RUNNING.value)
-        return self._tracker(client, run, Encoder(run.data.params, run.data.tags))
+        if run.info.lifecycle_stage != "active":
+            run_id = run.info.run_id
+            raise TrackingError(
+                Problem(
+                    state=f"run {run_id} cannot be recorded any further",
+                    cause=f"it has been deleted in {self.address.shown}",
+                    remedy=f"restore it: {self._command(f'runs restore --run-id {run_id}')}",
+                )
+            )
+        return MlflowRun(client, run, self.address)
+
+    def run(self, run_id: str) -> TrackedRun:
+        """Returns a run.
+
+        Raises:
+          TrackingError: the store cannot be used, or has no such run.
+        """
+        client = self._connected()
+        with self._reported(f"run {run_id} cannot be read"):
+            run = client.get_run(run_id)
+            return _tracked(run, client.get_experiment(run.info.experiment_id).name)
 
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
         """Returns the finished runs with these tags, the one started last first."""
@@ -225,35 +252,18 @@ class MlflowStore(RunStore):
             if all(run.data.tags.get(key) == value for key, value in wanted.items())
         ]
 
-    def mark(self, run_id: str, status: RunStatus) -> None:
-        """Sets the run's status, and its end time unless it is RUNNING."""
-        client = self._connected()
-        with self._reported(f"run {run_id} cannot be marked {status.value}"):
-            _set_status(client, run_id, status)
+    def _find(self, client: MlflowClient, experiment_id: str, uid: str) -> Run | None:
+        found = client.search_runs([experiment_id], f"tags.`{UID_TAG}` = '{uid}'", max_results=1)
+        return found[0] if found else None
 
-    def location(self, run_id: str | None = None) -> str:
-        """Returns the tracking URI, for a run its page on the server or its id beside the URI."""
-        if run_id is None:
-            return self.address.shown
-        experiment_id = self._experiment_ids.get(run_id)
-        if self.address.is_server and experiment_id is not None:
-            return f"{self.address.shown}/#/experiments/{experiment_id}/runs/{run_id}"
-        return f"{self.address.shown}, run {run_id}"
-
-    def open_command(self) -> str:
-        """Returns the command that serves the results, or opens the server's page."""
-        return self.address.open_command()
-
-    def _tracker(self, client: MlflowClient, run: Run, encoder: Encoder) -> Tracker:
-        self._experiment_ids[run.info.run_id] = run.info.experiment_id
-        tracker = BackgroundTracker(
-            MlflowRun(client, run, self.address),
-            encoder,
-            interval=self._interval,
-            drain_seconds=self._drain_seconds,
-        )
-        tracker.start()
-        return tracker
+    def _create(
+        self, client: MlflowClient, experiment_id: str, opening: Opening, parent: str | None
+    ) -> Run:
+        tags = {**opening.tags, UID_TAG: opening.uid}
+        if parent is not None:
+            tags[_PARENT_TAG] = parent
+        encoded = {tag.key: tag.value for tag in Encoder({}, {}).encode_tags(tags)}
+        return client.create_run(experiment_id, tags=encoded, run_name=opening.run_name)
 
     def _experiment_id(self, client: MlflowClient, name: str) -> str:
         found = client.get_experiment_by_name(name)
@@ -352,6 +362,19 @@ def _set_status(client: MlflowClient, run_id: str, status: RunStatus) -> None:
         client.update_run(run_id, status=status.value)
     else:
         client.set_terminated(run_id, status.value)
+
+
+def _dataset_input(dataset: Dataset) -> DatasetInput:
+    return DatasetInput(
+        MlflowDataset(
+            name=dataset.name[:_MAX_DATASET_NAME],
+            digest=dataset.digest[:_MAX_DIGEST],
+            source_type="code",
+            source=json.dumps({"source": dataset.source}),
+            profile=json.dumps(dict(dataset.sizes)),
+        ),
+        [InputTag("mlflow.data.context", dataset.context)] if dataset.context else [],
+    )
 
 
 def _tracked(run: Run, experiment: str) -> TrackedRun:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,19 +15,14 @@ class LoggingTracker(Tracker):
     """Writes what one run records to the log, each call as one line.
 
     Args:
-      run_id: the run's id; nothing is stored under it.
+      name: the run's name.
       level: the level of the lines.
     """
 
-    def __init__(self, run_id: str, level: int = logging.INFO) -> None:
-        self._run_id = run_id
+    def __init__(self, name: str, level: int = logging.INFO) -> None:
+        self._name = name
         self._level = level
         self._closed = False
-
-    @property
-    def run_id(self) -> str:
-        """The id given."""
-        return self._run_id
 
     def log_parameters(self, parameters: Mapping[str, object]) -> None:
         """Logs all of them in one line."""
@@ -50,11 +44,25 @@ class LoggingTracker(Tracker):
         """Logs the text."""
         logger.log(self._level, "%s:\n%s", file, text)
 
+    def log_dataset(
+        self, name: str, digest: str, context: str, source: str, sizes: Mapping[str, int]
+    ) -> None:
+        """Logs all of it in one line."""
+        logger.log(self._level, "%s data: %s, digest %s, %s", context, name, digest, _listed(sizes))
+
+    def rewind(self, step: int) -> None:
+        """Logs the step."""
+        logger.log(self._level, "run %s: goes on from step %d", self._name, step)
+
     def close(self, status: RunStatus) -> None:
         """Logs the status."""
         if not self._closed:
-            logger.log(self._level, "run %s: %s", self._run_id, status.value)
+            logger.log(self._level, "run %s: %s", self._name, status.value)
         self._closed = True
+
+    def location(self) -> str:
+        """Returns words that say so."""
+        return "only in the log: tracking is off"
 
 
 class LoggingStore(RunStore):
@@ -70,35 +78,27 @@ class LoggingStore(RunStore):
     def connect(self) -> None:
         """Does nothing: there is no store to reach."""
 
-    def start(
+    def open(
         self,
+        directory: Path,
         experiment: str,
         run_name: str,
         tags: Mapping[str, str],
         parent: str | None = None,
     ) -> Tracker:
-        """Returns a tracker with a new random id."""
-        tracker = LoggingTracker(uuid.uuid4().hex, self._level)
-        logger.log(self._level, "run %s: %s of %s", tracker.run_id, run_name, experiment)
+        """Returns a tracker that writes to the log."""
+        tracker = LoggingTracker(run_name, self._level)
+        logger.log(self._level, "run %s of %s", run_name, experiment)
         tracker.set_tags(tags)
         return tracker
 
-    def resume(self, run_id: str) -> Tracker:
-        """Returns a tracker with the same id."""
-        logger.log(self._level, "run %s: resumed", run_id)
-        return LoggingTracker(run_id, self._level)
+    def run_id(self, directory: Path) -> str | None:
+        """Returns None: nothing is stored."""
+        return None
 
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
         """Returns an empty list: nothing is stored."""
         return []
-
-    def mark(self, run_id: str, status: RunStatus) -> None:
-        """Logs the status."""
-        logger.log(self._level, "run %s: %s", run_id, status.value)
-
-    def location(self, run_id: str | None = None) -> str:
-        """Returns words that say so."""
-        return "only in the log: tracking is off"
 
     def open_command(self) -> str:
         """Returns an empty string: there is nothing to open."""

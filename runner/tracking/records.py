@@ -1,12 +1,14 @@
-"""What a run records, as plain values that wait in memory or in a journal to be delivered."""
+"""What a run records, as plain values that wait in the journal to be delivered."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
+
+from runner.tracking.tracker import RunStatus
 
 # The first three are named tuples, not dataclasses: a frozen dataclass costs the training
 # step twice as long to make.
@@ -48,7 +50,33 @@ class Text:
     file: str
 
 
-Record: TypeAlias = Metrics | Parameters | Tags | Artifact | Text
+@dataclass(frozen=True)
+class Dataset:
+    """A data set that the run reads.
+
+    Attributes:
+      name: its name.
+      digest: changes when the data set does; at most 36 characters are kept.
+      context: what the run does with it, such as `train` or `validation`.
+      source: where it comes from, in words.
+      sizes: what is known of its size, such as `{"examples": 1200}`.
+    """
+
+    name: str
+    digest: str
+    context: str = ""
+    source: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+class End(NamedTuple):
+    """How the run ended, and how many records could not be written to the journal."""
+
+    status: RunStatus
+    lost: int = 0
+
+
+Record: TypeAlias = Metrics | Parameters | Tags | Artifact | Text | Dataset | End
 
 
 class MetricPoint(NamedTuple):
@@ -74,7 +102,7 @@ class Tag(NamedTuple):
     value: str
 
 
-Entry: TypeAlias = MetricPoint | Parameter | Tag | Artifact | Text
+Entry: TypeAlias = MetricPoint | Parameter | Tag | Artifact | Text | Dataset
 
 
 @dataclass(frozen=True)
@@ -100,21 +128,15 @@ class Batch:
         )
 
 
-Delivery: TypeAlias = Batch | Artifact | Text
+Delivery: TypeAlias = Batch | Artifact | Text | Dataset
 
 
-def summary(items: Iterable[Record | Delivery]) -> str:
+def summary(items: Iterable[Delivery]) -> str:
     """Returns what `items` hold, such as `1,200 metric values, artifact plan.txt`."""
     counts: Counter[str] = Counter()
     artifacts: list[str] = []
     for item in items:
         match item:
-            case Metrics():
-                counts["metric value"] += len(item.values)
-            case Parameters():
-                counts["parameter"] += len(item.values)
-            case Tags():
-                counts["tag"] += len(item.values)
             case Batch():
                 counts["metric value"] += len(item.metrics)
                 counts["parameter"] += len(item.parameters)
@@ -123,6 +145,8 @@ def summary(items: Iterable[Record | Delivery]) -> str:
                 artifacts.append(f"artifact {item.path.name}")
             case Text():
                 artifacts.append(f"artifact {item.file}")
+            case Dataset():
+                artifacts.append(f"data set {item.name}")
     parts = [
         f"{count:,} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items() if count
     ]

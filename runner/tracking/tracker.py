@@ -11,8 +11,11 @@ from pathlib import Path
 RUN_DIR_TAG = "runner.run_dir"
 """Tag that holds the absolute path of a run's own directory."""
 
+UID_TAG = "runner.uid"
+"""Tag that identifies a run in every store, given by the run and not by the store."""
+
 PARENT_RUN = "RUNNER_PARENT_RUN"
-"""Environment variable that holds the id of the run that the trials of a sweep are parts of."""
+"""Environment variable with the directory of the run that the trials of a sweep are parts of."""
 
 
 class RunStatus(str, Enum):
@@ -52,14 +55,9 @@ class TrackedRun:
 class Tracker(abc.ABC):
     """Records one run.
 
-    No method waits for the store and none raises because of it: what cannot be recorded is
+    No method waits for a store and none raises because of it: what cannot be recorded is
     reported through `logging`, at the latest by `close`.
     """
-
-    @property
-    @abc.abstractmethod
-    def run_id(self) -> str:
-        """The store's name of the run, under which `RunStore.resume` finds it again."""
 
     @abc.abstractmethod
     def log_parameters(self, parameters: Mapping[str, object]) -> None:
@@ -78,8 +76,8 @@ class Tracker(abc.ABC):
         """Keeps a copy of a file or directory, under its own name, with the run.
 
         Args:
-          path: what to keep. It may be copied later than this call, at the latest in `close`,
-            so it stays in the run directory until then.
+          path: what to keep. It is copied later than this call, when the store can take it, so
+            it stays in the run directory.
           folder: where to put it among the artifacts, with `/` between the parts; the default
             is their root.
         """
@@ -89,11 +87,36 @@ class Tracker(abc.ABC):
         """Keeps `text` as the artifact named `file`, with `/` between the parts of the name."""
 
     @abc.abstractmethod
+    def log_dataset(
+        self, name: str, digest: str, context: str, source: str, sizes: Mapping[str, int]
+    ) -> None:
+        """Records a data set that the run reads.
+
+        Args:
+          name: its name.
+          digest: changes when the data set does; 36 characters are kept.
+          context: what the run does with it, such as `train`.
+          source: where it comes from, in words.
+          sizes: what is known of its size, such as `{"examples": 1200}`.
+        """
+
+    @abc.abstractmethod
+    def rewind(self, step: int) -> None:
+        """Says that the run goes on from `step`: metrics of later steps are recorded again.
+
+        Each step is then recorded once, whether it was before this call or is after it.
+        """
+
+    @abc.abstractmethod
     def close(self, status: RunStatus) -> None:
         """Delivers what is left, within a bounded time, and records how the run ended.
 
         `RunStatus.RUNNING` leaves the run open, to be resumed. A second call does nothing.
         """
+
+    @abc.abstractmethod
+    def location(self) -> str:
+        """Returns where the run is recorded, in words to show; passwords masked."""
 
 
 class RunStore(abc.ABC):
@@ -101,39 +124,37 @@ class RunStore(abc.ABC):
 
     @abc.abstractmethod
     def connect(self) -> None:
-        """Reaches the store, creating it where it is local; the other methods do so if needed.
+        """Finds mistakes that can be seen at once; a store that is only away is none.
 
         Raises:
-          TrackingError: the store cannot be reached or used.
+          TrackingError: the store can never be used as it stands.
         """
 
     @abc.abstractmethod
-    def start(
+    def open(
         self,
+        directory: Path,
         experiment: str,
         run_name: str,
         tags: Mapping[str, str],
         parent: str | None = None,
     ) -> Tracker:
-        """Opens a new run, creating its experiment where there is none.
+        """Opens the run of a run directory: a new one, or the one recorded from there before.
 
         Args:
+          directory: the run directory.
           experiment: name of the experiment.
           run_name: name of the run, for people.
-          tags: the first tags of the run.
-          parent: id of the run that this one is a part of, such as a sweep.
+          tags: the first tags of the run; a run that exists keeps its own.
+          parent: directory of the run that this one is a part of, such as a sweep.
 
         Raises:
-          TrackingError: the store cannot be used, or the experiment has been deleted in it.
+          TrackingError: another process records from this directory.
         """
 
     @abc.abstractmethod
-    def resume(self, run_id: str) -> Tracker:
-        """Opens an existing run again and marks it RUNNING.
-
-        Raises:
-          TrackingError: the store cannot be used, or holds no such run, or only a deleted one.
-        """
+    def run_id(self, directory: Path) -> str | None:
+        """Returns the store's name of the run of a run directory; None while there is none."""
 
     @abc.abstractmethod
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
@@ -142,18 +163,6 @@ class RunStore(abc.ABC):
         Raises:
           TrackingError: the store cannot be used.
         """
-
-    @abc.abstractmethod
-    def mark(self, run_id: str, status: RunStatus) -> None:
-        """Sets the status of a run that has no open tracker, for one found dead.
-
-        Raises:
-          TrackingError: the store cannot be used, or holds no such run.
-        """
-
-    @abc.abstractmethod
-    def location(self, run_id: str | None = None) -> str:
-        """Returns where the store, or one run in it, is, in words to show; passwords masked."""
 
     @abc.abstractmethod
     def open_command(self) -> str:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import http.server
-import logging
 import math
 import socket
 import sqlite3
@@ -9,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -18,17 +18,28 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from runner.errors import TrackingError
-from runner.tracking.background_tracker import BackgroundTracker
-from runner.tracking.encoding import Encoder
 from runner.tracking.keys import decode_key
 from runner.tracking.mlflow_tracker import MlflowRun, MlflowStore
-from runner.tracking.records import Artifact, Batch, Delivery, MetricPoint, Parameter, Tag
-from runner.tracking.tracker import RunStatus, Tracker
+from runner.tracking.records import (
+    Artifact,
+    Batch,
+    Dataset,
+    MetricPoint,
+    Metrics,
+    Parameter,
+    Parameters,
+    Record,
+    Tag,
+    Tags,
+    Text,
+)
+from runner.tracking.tracker import RunStatus
+from runner.tracking.tracking_directory import Opening
 
 
 @pytest.fixture
 def store(database: Path) -> MlflowStore:
-    return MlflowStore(f"sqlite:///{database}", interval=0.001)
+    return MlflowStore(f"sqlite:///{database}")
 
 
 @pytest.fixture
@@ -37,23 +48,35 @@ def client(store: MlflowStore) -> MlflowClient:
 
 
 @pytest.fixture
-def tracker(store: MlflowStore) -> Iterator[Tracker]:
-    tracker = store.start("digits", "one", {})
-    yield tracker
-    tracker.close(RunStatus.FINISHED)
-
-
-@pytest.fixture
 def unused_port() -> int:
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         return int(server.getsockname()[1])
 
 
+def opening(
+    experiment: str = "digits", run_name: str = "one", tags: Mapping[str, str] | None = None
+) -> Opening:
+    return Opening(uuid.uuid4().hex, experiment, run_name, tags or {})
+
+
 @pytest.fixture
-def mlflow_run(store: MlflowStore, client: MlflowClient) -> MlflowRun:
-    """A run to deliver to without a thread in between."""
-    run = client.create_run(client.create_experiment("plain"))
-    return MlflowRun(client, run, store.address)
+def mlflow_run(store: MlflowStore) -> MlflowRun:
+    return store.open_run(opening("plain"), None, None)
+
+
+def record(
+    store: MlflowStore,
+    *records: Record,
+    experiment: str = "digits",
+    tags: Mapping[str, str] | None = None,
+    status: RunStatus = RunStatus.FINISHED,
+) -> str:
+    """Records a whole run and returns its id."""
+    run = store.open_run(opening(experiment, tags=tags), None, None)
+    for delivery in run.deliveries(records):
+        run.deliver(delivery)
+    run.finish(status, "")
+    return run.run_id
 
 
 def read(client: MlflowClient, run_id: str) -> Run:
@@ -73,43 +96,66 @@ def test_a_run_holds_everything_that_was_recorded(
     (tmp_path / "plan.txt").write_text("the plan")
     (tmp_path / "best" / "deep").mkdir(parents=True)
     (tmp_path / "best" / "deep" / "weights").write_bytes(b"\x00\x01")
-    tracker = store.start("digits", "digits-1", {"host": "here"}, parent="0" * 32)
-    assert read(client, tracker.run_id).info.status == "RUNNING"
-    tracker.log_parameters({"train.steps": 10, "name": "cnn"})
-    tracker.log_metrics({"loss": 0.5}, step=1)
-    tracker.log_metrics({"loss": 0.25}, step=2)
-    tracker.set_tags({"sources": "none"})
-    tracker.log_artifact(tmp_path / "plan.txt", "plans")
-    tracker.log_artifact(tmp_path / "best", "checkpoints")
-    tracker.log_text("größe", "reports/report.txt")
-    tracker.close(RunStatus.FINISHED)
+    run_ = store.open_run(opening("digits", "digits-1", {"host": "here"}), None, "0" * 32)
+    assert read(client, run_.run_id).info.status == "RUNNING"
+    for delivery in run_.deliveries(
+        [
+            Parameters({"train.steps": 10, "name": "cnn"}),
+            Metrics({"loss": 0.5}, 1, 5),
+            Metrics({"loss": 0.25}, 2, 6),
+            Tags({"sources": "none"}),
+            Artifact(tmp_path / "plan.txt", "plans"),
+            Artifact(tmp_path / "best", "checkpoints"),
+            Text("größe", "reports/report.txt"),
+            Dataset("digits", "abc", "train", "digits.npz", {"examples": 100}),
+        ]
+    ):
+        run_.deliver(delivery)
+    run_.finish(RunStatus.FINISHED, "")
 
-    run = read(client, tracker.run_id)
+    run = read(client, run_.run_id)
     assert run.info.run_name == "digits-1"
     assert run.info.status == "FINISHED"
     assert run.info.end_time >= run.info.start_time
     assert run.data.params == {"train.steps": "10", "name": "cnn"}
     assert run.data.metrics == {"loss": 0.25}
-    assert steps(client, tracker.run_id, "loss") == [1, 2]
+    assert steps(client, run_.run_id, "loss") == [1, 2]
     assert {
         "host": "here",
         "sources": "none",
         "mlflow.parentRunId": "0" * 32,
     }.items() <= run.data.tags.items()
-    root = Path(client.download_artifacts(tracker.run_id, ""))
+    root = Path(client.download_artifacts(run_.run_id, ""))
     assert (root / "plans/plan.txt").read_text() == "the plan"
     assert (root / "checkpoints/best/deep/weights").read_bytes() == b"\x00\x01"
     assert (root / "reports/report.txt").read_text(encoding="utf-8") == "größe"
+    (data,) = run.inputs.dataset_inputs
+    assert (data.dataset.name, data.dataset.digest) == ("digits", "abc")
+    assert data.dataset.profile == '{"examples": 100}'
+    assert [(tag.key, tag.value) for tag in data.tags] == [("mlflow.data.context", "train")]
 
 
 @pytest.mark.parametrize("status", list(RunStatus))
 def test_the_status_is_the_one_that_was_given(
     store: MlflowStore, client: MlflowClient, status: RunStatus
 ) -> None:
-    tracker = store.start("digits", "one", {})
-    tracker.close(status)
-    assert read(client, tracker.run_id).info.status == status.value
-    assert (read(client, tracker.run_id).info.end_time is None) == (status is RunStatus.RUNNING)
+    run_id = record(store, status=status)
+    assert read(client, run_id).info.status == status.value
+    assert (read(client, run_id).info.end_time is None) == (status is RunStatus.RUNNING)
+
+
+def test_what_is_missing_is_a_tag(mlflow_run: MlflowRun, client: MlflowClient) -> None:
+    mlflow_run.finish(RunStatus.FINISHED, "2 tags")
+    assert read(client, mlflow_run.run_id).data.tags["runner.not_delivered"] == "2 tags"
+
+
+def test_a_run_whose_id_was_lost_is_not_created_twice(
+    store: MlflowStore, client: MlflowClient
+) -> None:
+    first, other = opening(), opening()
+    runs = [store.open_run(each, None, None) for each in (first, first, other)]
+    assert runs[0].run_id == runs[1].run_id != runs[2].run_id
+    assert len(client.search_runs([runs[0].experiment_id])) == 2
 
 
 def test_files_stay_beside_the_database_wherever_the_program_runs(
@@ -120,40 +166,35 @@ def test_files_stay_beside_the_database_wherever_the_program_runs(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    tracker = store.start("digits/cnn", "one", {})
-    tracker.log_text("here", "a.txt")
-    tracker.close(RunStatus.FINISHED)
+    run_id = record(store, Text("here", "a.txt"), experiment="digits/cnn")
     assert list(elsewhere.iterdir()) == []
     found = [path.relative_to(database.parent) for path in database.parent.rglob("a.txt")]
-    assert found == [Path("mlartifacts/digits%2Fcnn", tracker.run_id, "artifacts/a.txt")]
-    assert store.location() == f"sqlite:///{database}"
-    assert store.location(tracker.run_id) == f"sqlite:///{database}, run {tracker.run_id}"
-    assert f"'sqlite:///{database}'" in store.open_command()
+    assert found == [Path("mlartifacts/digits%2Fcnn", run_id, "artifacts/a.txt")]
+    assert store.address.uri == f"sqlite:///{database}"
 
 
 def test_more_than_one_request_holds_arrives_whole(
     store: MlflowStore, client: MlflowClient
 ) -> None:
-    tracker = store.start("digits", "one", {f"first{index}": "1" for index in range(150)})
-    tracker.log_parameters({f"p{index}": index for index in range(250)})
-    tracker.set_tags({f"t{index}": "1" for index in range(150)})
-    for step in range(1250):
-        tracker.log_metrics({"loss": float(step), "accuracy": 0.5}, step)
-    tracker.close(RunStatus.FINISHED)
-    run = read(client, tracker.run_id)
+    run_id = record(
+        store,
+        Parameters({f"p{index}": index for index in range(250)}),
+        Tags({f"t{index}": "1" for index in range(150)}),
+        *(Metrics({"loss": float(step), "accuracy": 0.5}, step, 0) for step in range(1250)),
+        tags={f"first{index}": "1" for index in range(150)},
+    )
+    run = read(client, run_id)
     assert len(run.data.params) == 250
     assert len([tag for tag in run.data.tags if tag[0] in "tf" and tag[-1].isdigit()]) == 300
     for key in ("loss", "accuracy"):
-        assert steps(client, tracker.run_id, key) == list(range(1250))
+        assert steps(client, run_id, key) == list(range(1250))
 
 
 def test_numbers_that_are_not_finite_are_told_apart(
     store: MlflowStore, client: MlflowClient
 ) -> None:
-    tracker = store.start("digits", "one", {})
-    tracker.log_metrics({"nan": math.nan, "inf": math.inf, "minus": -math.inf}, 1)
-    tracker.close(RunStatus.FAILED)
-    run = read(client, tracker.run_id)
+    run_id = record(store, Metrics({"nan": math.nan, "inf": math.inf, "minus": -math.inf}, 1, 0))
+    run = read(client, run_id)
     assert math.isnan(run.data.metrics["nan"])
     # What MLflow makes of infinity; the tag says that it was one.
     assert run.data.metrics["inf"] == -run.data.metrics["minus"] == sys.float_info.max
@@ -162,12 +203,14 @@ def test_numbers_that_are_not_finite_are_told_apart(
 
 def test_names_and_values_of_any_kind_arrive(store: MlflowStore, client: MlflowClient) -> None:
     names = ["f(x)=1", "größe", "a//b", "../up", "", "🎯", "tab\t", "100%", '["a.b"]', "k" * 300]
-    tracker = store.start("digits", "one", {"tag @ start": "'quoted' \x00"})
-    tracker.log_parameters(dict.fromkeys(names, "v" * 7000))
-    tracker.log_metrics(dict.fromkeys(names, 1.0), 1)
-    tracker.set_tags(dict.fromkeys(names, "v" * 9000))
-    tracker.close(RunStatus.FINISHED)
-    run = read(client, tracker.run_id)
+    run_id = record(
+        store,
+        Parameters(dict.fromkeys(names, "v" * 7000)),
+        Metrics(dict.fromkeys(names, 1.0), 1, 0),
+        Tags(dict.fromkeys(names, "v" * 9000)),
+        tags={"tag @ start": "'quoted' \x00"},
+    )
+    run = read(client, run_id)
     for held in (run.data.params, run.data.metrics, run.data.tags):
         assert set(names[:-1]) <= {decode_key(key) for key in held}
         assert any(key.startswith("kkk") and len(key) == 250 for key in held)
@@ -177,60 +220,49 @@ def test_names_and_values_of_any_kind_arrive(store: MlflowStore, client: MlflowC
         run.data.tags["runner.parameters_shortened"].replace("tab ", "tab\t").split("\n")
     ) == set(names)
     assert run.data.tags["tag _x0040_ start"] == "'quoted' \\x00"
-    assert "runner.not_delivered" not in run.data.tags
-
-
-def test_a_step_waits_microseconds_for_tracking(tracker: Tracker) -> None:
-    metrics = {"loss": 0.5, "accuracy": 0.25}
-    durations = []
-    for step in range(2000):
-        began = time.perf_counter()
-        tracker.log_metrics(metrics, step)
-        durations.append(time.perf_counter() - began)
-    # Delivering one takes milliseconds; the median keeps other programs out of it.
-    assert sorted(durations)[1000] < 1e-4
 
 
 # Resuming
 
 
 def test_a_resumed_run_goes_on_where_it_was(store: MlflowStore, client: MlflowClient) -> None:
-    first = store.start("digits", "one", {"host": "here"})
-    first.log_parameters({"steps": 10, "rate": 0.1, "long": "v" * 7000})
-    first.log_metrics({"loss": math.inf}, 1)
-    first.close(RunStatus.KILLED)
-
-    second = store.resume(first.run_id)
-    assert read(client, first.run_id).info.status == "RUNNING"
-    second.log_parameters({"steps": 20, "rate": 0.1, "long": "v" * 7000, "new": 1})
-    second.log_metrics({"loss": 0.5, "gain": math.inf}, 2)
-    second.close(RunStatus.FINISHED)
-
-    run = read(client, first.run_id)
-    assert second.run_id == first.run_id
+    run_id = record(
+        store,
+        Parameters({"steps": 10, "rate": 0.1, "long": "v" * 7000}),
+        Metrics({"loss": math.inf}, 1, 0),
+        status=RunStatus.KILLED,
+    )
+    second = store.open_run(opening(), run_id, None)
+    assert second.run_id == run_id
+    second.finish(RunStatus.RUNNING, "")
+    assert read(client, run_id).info.status == "RUNNING"
+    for delivery in second.deliveries(
+        [
+            Parameters({"steps": 20, "rate": 0.1, "long": "v" * 7000, "new": 1}),
+            Metrics({"loss": 0.5, "gain": math.inf}, 2, 0),
+        ]
+    ):
+        second.deliver(delivery)
+    second.finish(RunStatus.FINISHED, "")
+    run = read(client, run_id)
     assert run.info.status == "FINISHED"
-    assert steps(client, first.run_id, "loss") == [1, 2]
+    assert steps(client, run_id, "loss") == [1, 2]
     assert run.data.params["steps"] == "10"
     assert run.data.params["new"] == "1"
     assert run.data.tags["runner.parameters_changed"] == "steps: 10 -> 20"
     assert run.data.tags["runner.infinite_metrics"] == "loss\ngain"
-    assert "runner.not_delivered" not in run.data.tags
 
 
-def test_a_run_that_does_not_exist_cannot_be_resumed(store: MlflowStore) -> None:
-    with pytest.raises(TrackingError, match=rf"run {'0' * 32} cannot be resumed\n.*not found"):
-        store.resume("0" * 32)
+def test_a_run_that_does_not_exist_cannot_be_opened(store: MlflowStore) -> None:
+    with pytest.raises(TrackingError, match=r"run 'one' of 'digits' cannot be opened\n.*not found"):
+        store.open_run(opening(), "0" * 32, None)
 
 
-def test_a_deleted_run_cannot_be_resumed(store: MlflowStore, client: MlflowClient) -> None:
-    tracker = store.start("digits", "one", {})
-    tracker.close(RunStatus.KILLED)
-    client.delete_run(tracker.run_id)
-    with pytest.raises(
-        TrackingError, match=rf"deleted.*\n.*runs restore --run-id {tracker.run_id}"
-    ):
-        store.resume(tracker.run_id)
-    assert client.get_run(tracker.run_id).info.status == "KILLED"
+def test_a_deleted_run_cannot_be_opened(store: MlflowStore, client: MlflowClient) -> None:
+    run_id = record(store)
+    client.delete_run(run_id)
+    with pytest.raises(TrackingError, match=rf"deleted.*\n.*runs restore --run-id {run_id}"):
+        store.open_run(opening(), run_id, None)
 
 
 # Experiments
@@ -245,33 +277,31 @@ def test_a_deleted_experiment_is_an_error_with_the_command_that_restores_it(
         TrackingError,
         match=rf"experiment 'digits'.*\n.*deleted.*\n.*restore --experiment-id {experiment_id}",
     ):
-        store.start("digits", "one", {})
+        store.open_run(opening(), None, None)
 
 
 def test_an_experiment_name_that_mlflow_refuses_is_an_error(store: MlflowStore) -> None:
-    with pytest.raises(TrackingError, match="no run of experiment '' can be started"):
-        store.start("", "one", {})
+    with pytest.raises(TrackingError, match="run 'one' of '' cannot be opened"):
+        store.open_run(opening(""), None, None)
 
 
 def test_threads_that_start_an_experiment_at_once_share_it(
     store: MlflowStore, client: MlflowClient
 ) -> None:
     barrier = threading.Barrier(4)
-    trackers: list[Tracker] = []
+    runs: list[MlflowRun] = []
 
     def start() -> None:
         barrier.wait()
-        trackers.append(store.start("raced", "one", {}))
+        runs.append(store.open_run(opening("raced"), None, None))
 
     threads = [threading.Thread(target=start) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for tracker in trackers:
-        tracker.close(RunStatus.FINISHED)
-    experiments = {read(client, tracker.run_id).info.experiment_id for tracker in trackers}
-    assert len(trackers) == 4
+    experiments = {read(client, run.run_id).info.experiment_id for run in runs}
+    assert len(runs) == 4
     assert len(experiments) == 1
 
 
@@ -281,14 +311,16 @@ def test_processes_that_create_the_database_at_once_share_it_and_keep_quiet(
     script = (
         "import logging, sys\n"
         "logging.basicConfig(level=logging.INFO)\n"
-        "from runner.tracking import RunStatus, open_store\n"
-        "tracker = open_store('sqlite:///mlflow.db').start('raced', 'one', {})\n"
-        "tracker.log_metrics({'loss': 1.0}, 1)\n"
-        "tracker.close(RunStatus.FINISHED)\n"
+        "from runner.tracking.mlflow_tracker import MlflowStore\n"
+        "from runner.tracking.tracker import RunStatus\n"
+        "from runner.tracking.tracking_directory import Opening\n"
+        "opening = Opening(sys.argv[1], 'raced', 'one', {})\n"
+        "run = MlflowStore('sqlite:///mlflow.db').open_run(opening, None, None)\n"
+        "run.finish(RunStatus.FINISHED, '')\n"
     )
     processes = [
-        subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, stderr=subprocess.PIPE)
-        for _ in range(2)
+        subprocess.Popen([sys.executable, "-c", script, uid], cwd=tmp_path, stderr=subprocess.PIPE)
+        for uid in "ab"
     ]
     outputs = [process.communicate(timeout=120)[1].decode() for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
@@ -304,11 +336,10 @@ def test_processes_that_create_the_database_at_once_share_it_and_keep_quiet(
 
 def test_finished_runs_are_found_by_their_tags_newest_first(store: MlflowStore) -> None:
     def run(experiment: str, status: RunStatus, **tags: str) -> str:
-        tracker = store.start(experiment, "one", tags)
-        tracker.close(status)
+        run_id = record(store, experiment=experiment, tags=tags, status=status)
         # MLflow orders by milliseconds.
         time.sleep(0.002)
-        return tracker.run_id
+        return run_id
 
     first = run("digits", RunStatus.FINISHED, config="a", host="x")
     run("digits", RunStatus.FINISHED, config="b", host="x")
@@ -329,28 +360,28 @@ def test_finished_runs_are_found_by_their_tags_newest_first(store: MlflowStore) 
 )
 def test_any_value_of_a_tag_can_be_looked_for(store: MlflowStore, value: str) -> None:
     for name in (value, "something else"):
-        store.start("digits", "one", {"note @": name}).close(RunStatus.FINISHED)
+        record(store, tags={"note @": name})
     assert len(store.finished("digits", {"note @": value})) == 1
 
 
 def test_a_found_run_tells_what_is_needed_to_use_it(store: MlflowStore, tmp_path: Path) -> None:
     tags = {"runner.run_dir": str(tmp_path), "f(x)": "1"}
-    tracker = store.start("digits", "digits-1", tags)
-    tracker.close(RunStatus.FINISHED)
+    run_id = record(store, tags=tags)
     (found,) = store.finished("digits", {"f(x)": "1"})
-    assert (found.run_id, found.experiment, found.name) == (tracker.run_id, "digits", "digits-1")
+    assert (found.run_id, found.experiment, found.name) == (run_id, "digits", "one")
+    assert store.run(run_id) == found
     assert (found.status, found.run_dir) == (RunStatus.FINISHED, tmp_path)
     assert tags.items() <= found.tags.items()
     assert found.end_time is not None
     assert found.start_time <= found.end_time
-    store.start("bare", "one", {}).close(RunStatus.FINISHED)
+    record(store, experiment="bare")
     assert store.finished("bare", {})[0].run_dir is None
 
 
 def test_all_pages_of_runs_are_read(store: MlflowStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.tracking.mlflow_tracker._PAGE", 2)
     for _ in range(5):
-        store.start("digits", "one", {}).close(RunStatus.FINISHED)
+        record(store)
     assert len({run.run_id for run in store.finished("digits", {})}) == 5
 
 
@@ -364,21 +395,9 @@ def test_runs_cannot_be_listed_in_a_store_that_broke(store: MlflowStore, databas
         store.finished("digits", {})
 
 
-def test_a_dead_run_can_be_marked(store: MlflowStore, client: MlflowClient) -> None:
-    tracker = store.start("digits", "one", {})
-    store.mark(tracker.run_id, RunStatus.KILLED)
-    assert read(client, tracker.run_id).info.status == "KILLED"
-    assert read(client, tracker.run_id).info.end_time is not None
-    store.mark(tracker.run_id, RunStatus.RUNNING)
-    assert read(client, tracker.run_id).info.status == "RUNNING"
-    tracker.close(RunStatus.FINISHED)
-
-
-def test_a_run_that_does_not_exist_cannot_be_marked(store: MlflowStore) -> None:
-    with pytest.raises(
-        TrackingError, match=rf"run {'0' * 32} cannot be marked KILLED\n.*not found"
-    ):
-        store.mark("0" * 32, RunStatus.KILLED)
+def test_a_run_that_does_not_exist_cannot_be_read(store: MlflowStore) -> None:
+    with pytest.raises(TrackingError, match=rf"run {'0' * 32} cannot be read\n.*not found"):
+        store.run("0" * 32)
 
 
 # Stores that cannot be opened
@@ -412,7 +431,7 @@ def test_a_server_that_is_not_there_cannot_be_opened(unused_port: int) -> None:
     began = time.monotonic()
     store = MlflowStore(f"http://me:s3cret@127.0.0.1:{unused_port}")
     with pytest.raises(TrackingError, match=r"127\.0\.0\.1:\d+ cannot be opened\n.*") as raised:
-        store.start("digits", "one", {})
+        store.open_run(opening(), None, None)
     assert len(str(raised.value)) < 1000
     assert "refused" in str(raised.value)
     assert "check tracking.uri" in str(raised.value)
@@ -448,12 +467,6 @@ def test_a_server_that_is_not_mlflow_cannot_be_opened(tmp_path: Path) -> None:
         thread.join()
 
 
-def test_the_page_of_a_run_on_a_server_is_its_location() -> None:
-    store = MlflowStore("http://127.0.0.1:5000/")
-    assert store.location() == "http://127.0.0.1:5000"
-    assert store.location("abc") == "http://127.0.0.1:5000, run abc"
-
-
 # Deliveries that fail
 
 
@@ -483,19 +496,13 @@ def test_a_batch_delivered_twice_is_there_once(mlflow_run: MlflowRun, client: Ml
     assert mlflow_run.refused == ()
 
 
-def test_an_artifact_that_has_gone_is_refused_and_noted(
-    store: MlflowStore, client: MlflowClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_an_artifact_that_has_gone_is_refused(
+    mlflow_run: MlflowRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tracker = store.start("digits", "one", {})
-    tracker.log_artifact(tmp_path / "gone.txt", "plans")
-    tracker.log_metrics({"loss": 1.0}, 1)
-    tracker.close(RunStatus.FINISHED)
-    run = read(client, tracker.run_id)
-    assert run.info.status == "FINISHED"
-    assert run.data.metrics == {"loss": 1.0}
-    assert run.data.tags["runner.not_delivered"] == "artifact gone.txt"
+    artifact = Artifact(tmp_path / "gone.txt", "plans")
+    mlflow_run.deliver(artifact)
+    assert mlflow_run.refused == (artifact,)
     assert "MLflow refuses artifact gone.txt: FileNotFoundError" in caplog.text
-    assert "not delivered to sqlite" in caplog.text
 
 
 def test_an_error_of_unknown_kind_is_final_after_a_few_attempts(
@@ -540,32 +547,35 @@ def test_a_store_that_is_away_is_waited_for_however_long(
     assert mlflow_run.refused == ()
 
 
-def test_an_outage_in_mid_request_loses_and_doubles_nothing(
-    store: MlflowStore, client: MlflowClient, caplog: pytest.LogCaptureFixture
+def test_a_store_that_is_read_only_for_a_time_is_waited_for_however_long(
+    mlflow_run: MlflowRun, database: Path, client: MlflowClient
 ) -> None:
-    class AnswerLost(MlflowRun):
-        """Delivers, and then fails as if the answer had been lost."""
+    def sql(statement: str) -> None:
+        with closing(sqlite3.connect(database)) as connection, connection:
+            connection.execute(statement)
 
-        lost = 0
+    batch = Batch((MetricPoint("loss", 1.0, 0, 1),))
+    # Reading goes on, and MLflow's own error is the same as for a record that it cannot take.
+    sql("CREATE TRIGGER m BEFORE INSERT ON metrics BEGIN SELECT RAISE(FAIL, 'full'); END")
+    sql("CREATE TRIGGER t BEFORE UPDATE ON tags BEGIN SELECT RAISE(FAIL, 'full'); END")
+    sql("CREATE TRIGGER u BEFORE INSERT ON tags BEGIN SELECT RAISE(FAIL, 'full'); END")
+    with pytest.raises(Exception, match="full"):
+        mlflow_run.deliver(batch, 100)
+    for name in "mtu":
+        sql(f"DROP TRIGGER {name}")
+    mlflow_run.deliver(batch, 101)
+    assert mlflow_run.refused == ()
+    assert steps(client, mlflow_run.run_id, "loss") == [1]
 
-        def deliver(self, delivery: Delivery, failures: int = 0) -> None:
-            super().deliver(delivery, failures)
-            if not failures:
-                self.lost += 1
-                raise ConnectionError("the answer was lost")
 
-    run = client.create_run(client.create_experiment("outage"))
-    destination = AnswerLost(client, run, store.address)
-    tracker = BackgroundTracker(destination, Encoder({}, {}), interval=0.001)
-    tracker.log_parameters({"rate": 0.1})
-    for step in range(500):
-        tracker.log_metrics({"loss": float(step)}, step)
-    tracker.start()
-    tracker.close(RunStatus.FINISHED)
-    assert destination.lost >= 1
-    assert steps(client, tracker.run_id, "loss") == list(range(500))
-    found = read(client, tracker.run_id)
-    assert found.data.params == {"rate": "0.1"}
-    assert found.info.status == "FINISHED"
-    assert "runner.not_delivered" not in found.data.tags
-    assert [item for item in caplog.records if item.levelno >= logging.ERROR] == []
+def test_the_load_of_the_machine_is_recorded_until_the_run_ends(
+    mlflow_run: MlflowRun, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.05")
+    mlflow_run.monitor()
+    deadline = time.monotonic() + 20.0
+    while "system/cpu_utilization_percentage" not in read(client, mlflow_run.run_id).data.metrics:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    mlflow_run.finish(RunStatus.FINISHED, "")
+    assert "SystemMetricsMonitor" not in {thread.name for thread in threading.enumerate()}

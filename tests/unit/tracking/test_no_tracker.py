@@ -8,53 +8,46 @@ import pytest
 from runner.tracking import LoggingStore, RunStatus
 
 
-def test_a_run_is_logged_from_start_to_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_is_logged_from_start_to_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     store = LoggingStore()
     store.connect()
-    tracker = store.start("digits", "digits-1", {"host": "here"}, parent="p")
+    tracker = store.open(tmp_path, "digits", "digits-1", {"host": "here"}, parent="p")
     tracker.log_parameters({"rate": 0.001, "name": "cnn"})
+    tracker.log_dataset("digits", "abc", "train", "here", {"examples": 3})
+    tracker.rewind(10)
     tracker.log_metrics({"loss": 0.123456789, "count": 3}, step=20)
     tracker.log_artifact(Path("run/plan.txt"), "plans")
     tracker.log_text("all is well", "report.txt")
     tracker.close(RunStatus.KILLED)
     tracker.close(RunStatus.FINISHED)
     assert caplog.messages == [
-        f"run {tracker.run_id}: digits-1 of digits",
+        "run digits-1 of digits",
         "tags: host=here",
         "parameters: rate=0.001, name=cnn",
+        "train data: digits, digest abc, examples=3",
+        "run digits-1: goes on from step 10",
         "step 20: loss=0.123457, count=3",
         "artifact: run/plan.txt",
         "report.txt:\nall is well",
-        f"run {tracker.run_id}: KILLED",
+        "run digits-1: KILLED",
     ]
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_the_level_can_be_chosen(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_level_can_be_chosen(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    tracker = LoggingStore(logging.DEBUG).start("digits", "one", {})
+    tracker = LoggingStore(logging.DEBUG).open(tmp_path, "digits", "one", {})
     tracker.log_metrics({"loss": 1.0}, step=1)
     assert {record.levelno for record in caplog.records} == {logging.DEBUG}
 
 
-def test_every_run_has_an_id_of_its_own() -> None:
+def test_nothing_is_found_again(tmp_path: Path) -> None:
     store = LoggingStore()
-    ids = {store.start("digits", "one", {}).run_id for _ in range(10)}
-    assert len(ids) == 10
-
-
-def test_a_resumed_run_keeps_its_id(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    assert LoggingStore().resume("abc").run_id == "abc"
-    assert caplog.messages == ["run abc: resumed"]
-
-
-def test_nothing_is_found_again(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    store = LoggingStore()
-    run_id = store.start("digits", "one", {}).run_id
-    store.mark(run_id, RunStatus.FINISHED)
-    assert caplog.messages[-1] == f"run {run_id}: FINISHED"
+    tracker = store.open(tmp_path, "digits", "one", {})
+    assert "tracking is off" in tracker.location()
+    assert store.run_id(tmp_path) is None
     assert store.finished("digits", {}) == []
     assert store.open_command() == ""
-    assert "tracking is off" in store.location(run_id)

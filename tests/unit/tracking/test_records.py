@@ -7,14 +7,11 @@ import pytest
 from runner.tracking.records import (
     Artifact,
     Batch,
+    Dataset,
     Delivery,
     MetricPoint,
-    Metrics,
     Parameter,
-    Parameters,
-    Record,
     Tag,
-    Tags,
     Text,
     named,
     summary,
@@ -38,16 +35,16 @@ def test_halves_hold_everything_once(metrics: int, parameters: int, tags: int) -
 
 
 def test_a_summary_counts_what_waits() -> None:
-    items: list[Record | Delivery] = [
-        Metrics({"loss": 1.0, "accuracy": 0.5}, 1, 0),
+    items: list[Delivery] = [
         Batch(POINTS * 400, PARAMETERS[:1]),
-        Parameters({"a": 1}),
-        Tags({"t": "1"}),
+        Batch(POINTS[:2], PARAMETERS[1:], TAGS[:1]),
+        Dataset("digits", "abc"),
         Artifact(Path("run/plan.txt")),
         Text("text", "reports/plan.txt"),
     ]
     assert summary(items) == (
-        "1,202 metric values, 2 parameters, 1 tag, artifact plan.txt, artifact reports/plan.txt"
+        "1,202 metric values, 2 parameters, 1 tag, data set digits, artifact plan.txt,"
+        " artifact reports/plan.txt"
     )
     assert summary([]) == ""
 

@@ -1,0 +1,192 @@
+"""Delivers what a run recorded to its stores: `python -m runner.sync RUN_DIR`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from filelock import Timeout
+
+from runner.errors import Problem, RunDirectoryError, RunnerError, TrackingError
+from runner.tracking.destination import Destination
+from runner.tracking.follower import Follower
+from runner.tracking.follower_process import AWAIT
+from runner.tracking.journal_tracker import TENSORBOARD
+from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
+
+logger = logging.getLogger(__name__)
+
+# How long, besides the life of the run, to wait for another process that delivers.
+_LOCK_SECONDS = 60.0
+_NICENESS = 5
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns 0 when all is delivered, 1 when something is left, 2 for a mistake."""
+    parser = argparse.ArgumentParser(prog="python -m runner.sync", description=__doc__)
+    parser.add_argument("run_dir", help="the directory of one run")
+    parser.add_argument("--uri", help="deliver to this MLflow tracking URI from now on")
+    options = parser.parse_args(arguments)
+    try:
+        if options.run_dir == AWAIT:
+            directory = _awaited()
+            if directory is None:
+                return 0
+        else:
+            directory = TrackingDirectory(Path(options.run_dir).absolute())
+        return 0 if sync(directory, options.uri) else 1
+    except RunnerError as error:
+        print(f"runner.sync: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def sync(directory: TrackingDirectory, uri: str | None = None) -> bool:
+    """Delivers what a run recorded, to the end of the run; whether nothing is left.
+
+    Args:
+      directory: where it recorded.
+      uri: an MLflow tracking URI in place of the one it was recorded with.
+
+    Raises:
+      RunDirectoryError: nothing was recorded there.
+      TrackingError: the URI cannot be used.
+    """
+    opening = directory.opening()
+    if opening is None:
+        raise RunDirectoryError(
+            Problem(
+                f"{directory.run_directory} holds nothing to deliver",
+                "it has no tracking/opening.json: it is no run's directory, or was not tracked",
+                "name the directory of one run, such as runs/NAME/001",
+            )
+        )
+    if uri is not None:
+        opening = replace(opening, stores=_moved(opening.stores, uri))
+        directory.write_opening(opening)
+    _log_to(directory.log)
+    wakes = {store: threading.Event() for store in opening.stores}
+    results: dict[str, bool] = {}
+
+    def follow(store: str) -> None:
+        results[store] = _follow(directory, store, lambda seconds: _wait(wakes[store], seconds))
+
+    threads = [threading.Thread(target=follow, args=(store,)) for store in opening.stores]
+    for thread in threads:
+        thread.start()
+    if not sys.stdin.isatty():
+        threading.Thread(target=_wake_at_end_of_input, args=(wakes,), daemon=True).start()
+    for thread in threads:
+        thread.join()
+    return all(results.get(store, False) for store in opening.stores)
+
+
+def _follow(directory: TrackingDirectory, uri: str, wait: Callable[[float], object]) -> bool:
+    lock = directory.delivery_lock(uri)
+    waited = 0.0
+    while waited < _LOCK_SECONDS:
+        try:
+            with lock.acquire(timeout=0):
+                done = Follower(directory, uri, _connector(directory, uri), wait=wait).run()
+        except Timeout:
+            # The process of the run's former life may still be at work, and may end any moment.
+            wait(1.0)
+            waited = 0.0 if directory.is_written() else waited + 1.0
+            continue
+        if not done:
+            logger.warning(
+                "Not all is delivered; the rest is kept in %s. When the store is back:"
+                " python -m runner.sync %s",
+                directory.journal,
+                directory.run_directory,
+            )
+        return done
+    logger.warning("Another process delivers what is in %s.", directory.journal)
+    return False
+
+
+def _connector(
+    directory: TrackingDirectory, uri: str
+) -> Callable[[Opening, Position], Destination]:
+    def connect(opening: Opening, position: Position) -> Destination:
+        if uri == TENSORBOARD:
+            from runner.tracking.tensorboard_run import TensorBoardRun
+
+            return TensorBoardRun(directory.tensorboard)
+        from runner.tracking.mlflow_tracker import MlflowStore
+
+        run = MlflowStore(uri).open_run(opening, position.run_id, _parent(opening, uri))
+        if opening.system_metrics and directory.is_written():
+            run.monitor()
+        return run
+
+    return connect
+
+
+def _parent(opening: Opening, uri: str) -> str | None:
+    """Returns the store's name of the run that this one is a part of."""
+    if opening.parent is None:
+        return None
+    found = TrackingDirectory(Path(opening.parent)).position(uri).run_id
+    if found is None:
+        raise TrackingError(
+            Problem(
+                f"run {opening.run_name!r} cannot be opened yet",
+                f"it is a part of the one in {opening.parent}, which the store does not have yet",
+                f"deliver that first: python -m runner.sync {opening.parent}",
+            )
+        )
+    return found
+
+
+def _moved(stores: tuple[str, ...], uri: str) -> tuple[str, ...]:
+    from runner.tracking.address import resolve
+
+    kept = tuple(store for store in stores if store == TENSORBOARD)
+    return (resolve(uri, Path.cwd()).uri, *kept)
+
+
+def _awaited() -> TrackingDirectory | None:
+    """Imports MLflow while a run gets ready, and returns the directory that it names then."""
+    os.nice(_NICENESS)  # Training comes first.
+    import runner.tracking.mlflow_tracker  # noqa: F401
+
+    line = sys.stdin.readline().rstrip("\n")
+    return TrackingDirectory(Path(line)) if line else None
+
+
+def _wait(wake: threading.Event, seconds: float) -> None:
+    wake.wait(seconds)
+    wake.clear()
+
+
+def _wake_at_end_of_input(wakes: Mapping[str, threading.Event]) -> None:
+    sys.stdin.read()
+    for wake in wakes.values():
+        wake.set()
+
+
+class _Warnings(logging.StreamHandler):  # type: ignore[type-arg]
+    """Warnings to standard output, as long as somebody reads them."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Stops: the run that read them has ended."""
+        logging.getLogger().removeHandler(self)
+
+
+def _log_to(path: Path) -> None:
+    lines = logging.FileHandler(path)
+    lines.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    warnings = _Warnings(sys.stdout)
+    warnings.setLevel(logging.WARNING)
+    warnings.setFormatter(logging.Formatter("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[lines, warnings], force=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

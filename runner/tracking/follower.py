@@ -1,0 +1,265 @@
+"""Delivers a run's journal to one store: each record once, however often anyone dies meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from itertools import islice
+
+from runner.errors import RunnerError
+from runner.tracking.destination import Destination
+from runner.tracking.journal import Line, Segment, read_lines, segments, write_out
+from runner.tracking.records import Artifact, Delivery, End, Metrics, Record, Tags, summary
+from runner.tracking.tracker import RunStatus
+from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
+
+logger = logging.getLogger(__name__)
+
+RECORDED_AGAIN_TAG = "runner.metrics_recorded_differently"
+
+# Lines that are delivered, and acknowledged, together.
+_CHUNK = 1000
+_RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+
+Connect = Callable[[Opening, Position], Destination]
+
+
+class Follower:
+    """Delivers a journal to one store, from where the store has acknowledged it.
+
+    Before a chunk is sent, the position says that it may have been; afterwards, that it was. A
+    chunk that may have been is sent again as it was, and the store, which names a metric's value
+    by key, step, time and value, holds it once.
+
+    A run that resumes records the steps since its checkpoint again. What of them was not sent is
+    left out; what was sent stays, and its second recording is left out where it is the same. A
+    value that differs is sent too, and its metric named in `runner.metrics_recorded_differently`.
+
+    A run whose process ended without a word is KILLED: nobody may ever resume it, so RUNNING
+    might stay untrue for ever; if someone does, it is RUNNING again.
+
+    Args:
+      directory: where the journal and the position are.
+      uri: the store, as the run's opening names it.
+      connect: opens the run in the store, creating it where the position has no id; may raise.
+      wait: waits so many seconds, or less.
+      now: a clock that never goes back, in seconds.
+      interval: seconds for which records gather before they are delivered together.
+    """
+
+    def __init__(
+        self,
+        directory: TrackingDirectory,
+        uri: str,
+        connect: Connect,
+        *,
+        wait: Callable[[float], object] = time.sleep,
+        now: Callable[[], float] = time.monotonic,
+        interval: float = 1.0,
+    ) -> None:
+        self._directory = directory
+        self._uri = uri
+        self._connect = connect
+        self._wait = wait
+        self._now = now
+        self._interval = interval
+        self._destination: Destination | None = None
+        self._position = Position()
+        self._saved = Position()
+        self._pending: deque[Delivery] = deque()
+        # (metric, step) -> value, of what the store has of steps that the run records again.
+        self._delivered: dict[tuple[str, float], float] = {}
+        self._failures = 0
+
+    def run(self) -> bool:
+        """Delivers until the run has ended and the store has all; False when it gave up.
+
+        It gives up when the run has ended and nothing could be delivered for
+        `Opening.patience_seconds`, and at once when the run is no longer to go to this store.
+        """
+        self._position = self._directory.position(self._uri)
+        self._resume_segment()
+        hopeful_until: float | None = None
+        while True:
+            # Read first: what an ended run has recorded is then in the journal.
+            written = self._directory.is_written()
+            opening = self._directory.opening()
+            if opening is None or self._uri not in opening.stores:
+                return False
+            before = (self._position.segment, self._position.offset)
+            try:
+                self._deliver_all(opening)
+                self._report_status(written)
+            except Exception as error:  # noqa: BLE001 - it is tried again
+                self._failed(error)
+                progress = before != (self._position.segment, self._position.offset)
+                if written or progress or hopeful_until is None:
+                    hopeful_until = self._now() + opening.patience_seconds
+                elif self._now() >= hopeful_until:
+                    return False
+                self._wait(_RETRY_DELAYS[min(self._failures, len(_RETRY_DELAYS)) - 1])
+            else:
+                if not written:
+                    return True
+                self._wait(self._interval)
+
+    def _deliver_all(self, opening: Opening) -> None:
+        if self._destination is None:
+            destination = self._connect(opening, self._position)
+            self._position.run_id = destination.run_id
+            self._position.experiment_id = destination.experiment_id
+            self._save()
+            logger.info("Run %s is recorded in %s.", destination.run_id, destination.name)
+            self._destination = destination
+        while self._pending or self._take(self._destination):
+            while self._pending:
+                self._destination.deliver(self._pending[0], self._failures)
+                self._pending.popleft()
+                self._succeeded()
+            self._position.offset = self._position.sending
+
+    def _take(self, destination: Destination) -> bool:
+        """Takes the next chunk; False when there is none."""
+        position = self._position
+        # Listed first: a segment with a later one is written to no more.
+        found = segments(self._directory.journal)
+        current = next((each for each in found if each.number == position.segment), None)
+        later = [each for each in found if each.number > position.segment]
+        lines = list(islice(read_lines(current.path, position.offset), _CHUNK)) if current else []
+        if current is None or not lines:
+            if not later:
+                self._save()
+                return False
+            position.segment, position.offset, position.sending = later[0].number, 0, 0
+            position.ended = None
+            self._resume_segment()
+            return True
+        sent = max(position.sending, position.offset)
+        self._cut(sent, [each.after for each in later if each.after is not None])
+        write_out(current.path)
+        records = list(self._wanted(position.segment, lines, sent))
+        position.sending = lines[-1].end
+        self._save()
+        self._pending.extend(destination.deliveries(records))
+        return True
+
+    def _cut(self, sent: int, afters: list[int]) -> None:
+        """Notes that what was not sent of this segment is void beyond a step that follows it."""
+        if afters and not any(
+            number == self._position.segment and step <= min(afters)
+            for number, _, step in self._position.cuts
+        ):
+            self._position.cuts.append([self._position.segment, sent, min(afters)])
+
+    def _wanted(self, segment: int, lines: list[Line], sent: int) -> Iterator[Record]:
+        for line in lines:
+            record = line.record
+            first_time = line.end > sent
+            if record is None:
+                self._position.lost += first_time
+                logger.warning("A record before byte %d of the journal is damaged.", line.end)
+            elif isinstance(record, Metrics):
+                if not self._is_cut(segment, line.end, record.step):
+                    yield from self._new(record)
+            elif isinstance(record, End):
+                self._position.ended = record.status.value
+                self._position.lost += record.lost * first_time
+            elif isinstance(record, Artifact):
+                yield Artifact(self._directory.run_directory / record.path, record.folder)
+            else:
+                yield record
+
+    def _is_cut(self, segment: int, end: int, step: float) -> bool:
+        return any(
+            segment == number and end > offset and step > beyond
+            for number, offset, beyond in self._position.cuts
+        )
+
+    def _new(self, record: Metrics) -> Iterator[Record]:
+        """Yields what the store does not have of a record."""
+        if not self._delivered:
+            yield record
+            return
+        values = {}
+        differing = set(self._position.differing)
+        for name, value in record.values.items():
+            known = self._delivered.get((name, record.step))
+            if known is None or not _same(known, value):
+                values[name] = value
+                if known is not None:
+                    differing.add(name)
+        if values:
+            yield record._replace(values=values)
+        if len(differing) > len(self._position.differing):
+            self._position.differing = sorted(differing)
+            yield Tags({RECORDED_AGAIN_TAG: "\n".join(self._position.differing)})
+
+    def _resume_segment(self) -> None:
+        """Learns what the store has of the steps that the present segment records again."""
+        self._delivered = {}
+        found = segments(self._directory.journal)
+        current = next((each for each in found if each.number == self._position.segment), None)
+        if current is None or current.after is None:
+            return
+        for segment in found[: found.index(current)]:
+            self._delivered.update(self._sent_beyond(segment, current.after))
+
+    def _sent_beyond(
+        self, segment: Segment, step: int
+    ) -> Iterator[tuple[tuple[str, float], float]]:
+        for record, end in read_lines(segment.path):
+            if not isinstance(record, Metrics) or record.step <= step:
+                continue
+            if not self._is_cut(segment.number, end, record.step):
+                for name, value in record.values.items():
+                    yield (name, record.step), value
+
+    def _report_status(self, written: bool) -> None:
+        status = self._position.ended
+        if status is None:
+            status = RunStatus.RUNNING.value if written else RunStatus.KILLED.value
+        if self._destination is None or status == self._position.status:
+            return
+        missing = [summary(self._destination.refused)]
+        if self._position.lost:
+            missing.append(f"{self._position.lost:,} records that did not reach the journal")
+        self._destination.finish(RunStatus(status), ", ".join(filter(None, missing)))
+        self._position.status = status
+        self._save()
+        logger.info("Run %s is %s.", self._destination.run_id, status)
+
+    def _save(self) -> None:
+        if self._position != self._saved:
+            self._directory.write_position(self._uri, self._position)
+            self._saved = deepcopy(self._position)
+
+    def _failed(self, error: Exception) -> None:
+        self._failures += 1
+        if self._destination is not None:
+            words = self._destination.describe(error)
+        else:
+            words = str(error) if isinstance(error, RunnerError) else repr(error)
+        # Once for an outage on the terminal, at every attempt in the log.
+        level = logging.WARNING if self._failures == 1 else logging.INFO
+        logger.log(
+            level,
+            "Tracking is interrupted; the run goes on, and what it records is kept on disk and"
+            " delivered when the store is back: %s",
+            words,
+        )
+
+    def _succeeded(self) -> None:
+        if self._failures:
+            logger.info("Tracking goes on.")
+        self._failures = 0
+
+
+def _same(one: float, other: float) -> bool:
+    try:
+        return one == other or (math.isnan(one) and math.isnan(other))
+    except TypeError:
+        return False

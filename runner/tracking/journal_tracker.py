@@ -1,0 +1,247 @@
+"""Records a run in a journal on disk, from which a process of its own delivers it to stores."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sqlite3
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from filelock import Timeout
+
+from runner.config import TrackingConfig
+from runner.errors import Problem, TrackingError
+from runner.tracking.address import Address, resolve
+from runner.tracking.follower_process import FollowerProcess
+from runner.tracking.journal import Journal
+from runner.tracking.masking import Mask
+from runner.tracking.records import Artifact, Dataset, End, Metrics, Parameters, Tags, Text
+from runner.tracking.tracker import RunStatus, RunStore, TrackedRun, Tracker
+from runner.tracking.tracking_directory import Opening, TrackingDirectory
+
+logger = logging.getLogger(__name__)
+
+TENSORBOARD = "tensorboard:"
+"""The URI of event files in the run directory."""
+
+
+class JournalTracker(Tracker):
+    """Appends what one run records to its journal.
+
+    Args:
+      directory: the journal's place, claimed.
+      journal: the journal.
+      follower: follows it.
+      mask: knows the secrets.
+      store: where the run is recorded.
+      close_seconds: how long `close` waits until everything is delivered.
+    """
+
+    def __init__(
+        self,
+        directory: TrackingDirectory,
+        journal: Journal,
+        follower: FollowerProcess,
+        mask: Mask,
+        store: JournalStore,
+        close_seconds: float,
+    ) -> None:
+        self._directory = directory
+        self._journal = journal
+        self._follower = follower
+        self._mask = mask
+        self._store = store
+        self._close_seconds = close_seconds
+        self._closed = False
+
+    def log_parameters(self, parameters: Mapping[str, object]) -> None:
+        """Appends parameters, secrets masked."""
+        masked = {name: self._mask.value(name, value) for name, value in parameters.items()}
+        self._journal.append(Parameters(masked))
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Appends metrics with the present time."""
+        self._journal.append(Metrics(metrics, step, time.time_ns() // 1_000_000))
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Appends tags, secrets masked."""
+        self._journal.append(Tags(_masked(tags, self._mask)))
+
+    def log_artifact(self, path: Path, folder: str = "") -> None:
+        """Appends the path; one in the run directory stays valid when that is moved."""
+        path, root = path.absolute(), self._directory.run_directory.absolute()
+        inside = path.is_relative_to(root)
+        self._journal.append(Artifact(path.relative_to(root) if inside else path, folder))
+
+    def log_text(self, text: str, file: str) -> None:
+        """Appends text, secrets masked."""
+        self._journal.append(Text(self._mask.text(text), file))
+
+    def log_dataset(
+        self, name: str, digest: str, context: str, source: str, sizes: Mapping[str, int]
+    ) -> None:
+        """Appends a data set."""
+        self._journal.append(Dataset(name, digest, context, self._mask.text(source), dict(sizes)))
+
+    def rewind(self, step: int) -> None:
+        """Begins another segment of the journal, if the run had been further."""
+        self._journal.rewind(step)
+
+    def close(self, status: RunStatus) -> None:
+        """Appends the status, and waits for the follower."""
+        if self._closed:
+            return
+        self._closed = True
+        self._journal.append(End(status, self._journal.lost))
+        self._journal.close()
+        self._directory.release()
+        if not self._follower.finish(self._close_seconds):
+            logger.warning(
+                "Not all that the run recorded is delivered yet. It is kept in %s; a process"
+                " delivers on for a time and tells of it in %s. When the store is back:"
+                " python -m runner.sync %s",
+                self._directory.journal,
+                self._directory.log,
+                shlex.quote(str(self._directory.run_directory)),
+            )
+
+    def location(self) -> str:
+        """Returns the run's page or its id and store, and the folder of event files."""
+        return self._store.location(self._directory.run_directory)
+
+
+class JournalStore(RunStore):
+    """Runs that are recorded through journals, in MLflow, as event files, or both.
+
+    Args:
+      config: where, and how.
+      mask: knows the secrets.
+      follower: a follower that has been started ahead; None starts one for each run.
+
+    Raises:
+      TrackingError: the URI is malformed, or of a kind that MLflow does not offer.
+    """
+
+    def __init__(
+        self, config: TrackingConfig, mask: Mask, follower: FollowerProcess | None = None
+    ) -> None:
+        self._config = config
+        self._mask = mask
+        self._follower = follower
+        self._address = resolve(config.uri, Path.cwd()) if config.uri else None
+
+    def connect(self) -> None:
+        """Looks whether an SQLite store that exists can be read."""
+        if self._address is not None and self._address.database is not None:
+            _look_at(self._address, self._address.database)
+
+    def open(
+        self,
+        directory: Path,
+        experiment: str,
+        run_name: str,
+        tags: Mapping[str, str],
+        parent: str | None = None,
+    ) -> Tracker:
+        """Opens the run's journal and has it followed."""
+        files = TrackingDirectory(directory.absolute())
+        try:
+            files.claim()
+        except Timeout as error:
+            raise TrackingError(
+                Problem(
+                    f"nothing can be recorded from {directory}",
+                    "another process records from it",
+                    "wait for it, or end it",
+                )
+            ) from error
+        opening = files.opening() or Opening(
+            uuid.uuid4().hex, experiment, run_name, _masked(tags, self._mask), parent
+        )
+        files.write_opening(
+            replace(
+                opening,
+                stores=tuple(self._stores()),
+                system_metrics=self._config.system_metrics,
+                patience_seconds=self._config.patience_seconds,
+            )
+        )
+        follower, self._follower = self._follower, None
+        if follower is None:
+            follower = FollowerProcess()
+            follower.start()
+        follower.follow(files.run_directory)
+        journal = Journal(files.journal)
+        return JournalTracker(
+            files, journal, follower, self._mask, self, self._config.close_seconds
+        )
+
+    def run_id(self, directory: Path) -> str | None:
+        """Returns MLflow's id of the run."""
+        if self._address is None:
+            return None
+        return TrackingDirectory(directory).position(self._address.uri).run_id
+
+    def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
+        """Asks MLflow."""
+        if self._address is None:
+            return []
+        # Importing MLflow takes seconds, which only who asks it owes.
+        from runner.tracking.mlflow_tracker import MlflowStore
+
+        return MlflowStore(self._address.uri).finished(experiment, tags)
+
+    def location(self, directory: Path) -> str:
+        """Returns where the run of a run directory is recorded, in words to show."""
+        files = TrackingDirectory(directory)
+        places = []
+        if self._address is not None:
+            position = files.position(self._address.uri)
+            places.append(_place(self._address, position.run_id, position.experiment_id))
+        if self._config.tensorboard:
+            places.append(f"event files in {files.tensorboard}")
+        return "; ".join(places)
+
+    def open_command(self) -> str:
+        """Returns the command that serves MLflow's results, or opens the server's page."""
+        return self._address.open_command() if self._address else ""
+
+    def _stores(self) -> Sequence[str]:
+        stores = [self._address.uri] if self._address else []
+        return [*stores, TENSORBOARD] if self._config.tensorboard else stores
+
+
+def _masked(tags: Mapping[str, str], mask: Mask) -> dict[str, str]:
+    return {name: mask.text(str(value)) for name, value in tags.items()}
+
+
+def _place(address: Address, run_id: str | None, experiment_id: str | None) -> str:
+    if run_id is None:
+        return f"{address.shown} (not delivered yet)"
+    if address.is_server:
+        return f"{address.shown}/#/experiments/{experiment_id}/runs/{run_id}"
+    return f"{address.shown}, run {run_id}"
+
+
+def _look_at(address: Address, database: Path) -> None:
+    if not database.exists():
+        return
+    try:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
+            connection.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.DatabaseError as error:
+        # Another process at work on it is none of the run's business.
+        if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+            return
+        raise TrackingError(
+            Problem(
+                f"the tracking store {address.shown} cannot be opened",
+                str(error),
+                "check tracking.uri and what it names; tracking=none tracks nothing",
+            )
+        ) from error

@@ -1,0 +1,100 @@
+"""Values that are nobody else's business, replaced before anything is recorded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from runner.config import MaskConfig
+from runner.errors import ConfigError, Problem
+from runner.tracking.flatten import flatten
+
+MASKED = "***"
+
+# A shorter value occurs by chance within other words.
+_MIN_LENGTH = 5
+
+
+class Mask:
+    """Puts `***` in place of secrets.
+
+    A secret is a value whose dotted name in the configuration matches one of `config.names`,
+    wherever that value occurs in a text; and whatever in a text matches one of `config.values`.
+
+    Args:
+      config: the patterns.
+      settings: the configuration, nested.
+
+    Raises:
+      ConfigError: a pattern of `config.values` is no regular expression.
+    """
+
+    def __init__(self, config: MaskConfig, settings: Mapping[str, object]) -> None:
+        self._names = [pattern.lower() for pattern in config.names]
+        self._patterns = _compiled(config.values)
+        found = {
+            str(value)
+            for name, value in flatten(settings).items()
+            if self._is_secret(name, value) and len(str(value)) >= _MIN_LENGTH
+        }
+        # The longest first: one secret may be a part of another.
+        self._known = sorted(found, key=len, reverse=True)
+
+    def text(self, text: str) -> str:
+        """Returns `text` without the secrets in it."""
+        for secret in self._known:
+            text = text.replace(secret, MASKED)
+        for pattern in self._patterns:
+            text = pattern.sub(_masked, text)
+        return text
+
+    def value(self, name: str, value: object) -> object:
+        """Returns the value of the dotted `name` without the secrets in it."""
+        if self._is_secret(name, value):
+            return MASKED
+        if isinstance(value, str):
+            return self.text(value)
+        return value
+
+    def settings(self, settings: Any, name: str = "") -> Any:
+        """Returns a nested configuration, dicts and lists, without the secrets in it."""
+        if isinstance(settings, Mapping):
+            prefix = f"{name}." if name else ""
+            return {key: self.settings(each, f"{prefix}{key}") for key, each in settings.items()}
+        if isinstance(settings, list | tuple):
+            return [self.settings(each, f"{name}.{index}") for index, each in enumerate(settings)]
+        return self.value(name, settings)
+
+    def _is_secret(self, name: str, value: object) -> bool:
+        # What is absent or a switch gives nothing away.
+        if value is None or value == "" or isinstance(value, bool | dict | list):
+            return False
+        return any(fnmatchcase(name.lower(), pattern) for pattern in self._names)
+
+
+def _compiled(patterns: Sequence[str]) -> list[re.Pattern[str]]:
+    compiled, problems = [], []
+    for pattern in patterns:
+        try:
+            compiled.append(re.compile(pattern))
+        except re.error as error:
+            problems.append(
+                Problem(
+                    f"tracking.mask.values: {pattern!r} is no regular expression",
+                    str(error),
+                    "mend it; what its first group matches is masked, or else all it matches",
+                )
+            )
+    if problems:
+        raise ConfigError(*problems)
+    return compiled
+
+
+def _masked(match: re.Match[str]) -> str:
+    if not match.re.groups or match[1] is None:
+        return MASKED
+    start, end = match.span(1)
+    whole = match[0]
+    return f"{whole[: start - match.start()]}{MASKED}{whole[end - match.start() :]}"

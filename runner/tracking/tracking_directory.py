@@ -1,0 +1,156 @@
+"""The files in which a run's journal, its owner and its deliveries are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from runner.run_directory import RunDirectory, write_json
+
+# A process that looks whether the writer lives holds its lock for an instant.
+_CLAIM_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a run is, and where it is to be recorded.
+
+    Attributes:
+      uid: identifies the run in every store, from before the store knows it.
+      experiment: name of the experiment that the run belongs to.
+      run_name: the run's own name, for people.
+      tags: its first tags.
+      parent: directory of the run that this one is a part of, such as a sweep; None for none.
+      stores: URIs; those of MLflow absolute, `tensorboard:` for event files beside the journal.
+      system_metrics: whether the load of the machine is recorded in MLflow too.
+      patience_seconds: how long delivery is tried without success once the run has ended.
+    """
+
+    uid: str
+    experiment: str
+    run_name: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    parent: str | None = None
+    stores: tuple[str, ...] = ()
+    system_metrics: bool = False
+    patience_seconds: float = 60.0
+
+
+@dataclass
+class Position:
+    """How far one store has been given a journal.
+
+    Attributes:
+      run_id: the store's name of the run; None before it is created.
+      experiment_id: the store's name of the experiment.
+      segment: number of the segment that is being delivered; 0 before the first.
+      offset: bytes of it that the store has acknowledged.
+      sending: bytes of it that may have reached the store.
+      cuts: `[segment, offset, step]`: of that segment beyond `offset`, metrics of steps beyond
+        `step` are not delivered, because the run went back to that step before they were.
+      differing: metrics whose values differed when they were recorded again.
+      status: how the run stands in the store.
+      ended: how the segments so far say that the run ended.
+      lost: records that did not reach the journal, or are damaged in it.
+    """
+
+    run_id: str | None = None
+    experiment_id: str | None = None
+    segment: int = 0
+    offset: int = 0
+    sending: int = 0
+    cuts: list[list[int]] = field(default_factory=list)
+    differing: list[str] = field(default_factory=list)
+    status: str | None = None
+    ended: str | None = None
+    lost: int = 0
+
+
+class TrackingDirectory:
+    """The `tracking` folder of a run directory."""
+
+    def __init__(self, run_directory: Path) -> None:
+        self.run_directory = run_directory
+        self.path = RunDirectory(run_directory).tracking
+        self._writer = FileLock(self.path / "writer.lock")
+
+    @property
+    def journal(self) -> Path:
+        """The folder of the journal's segments."""
+        return self.path / "journal"
+
+    @property
+    def log(self) -> Path:
+        """What the follower has to say."""
+        return self.path / "follower.log"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The folder of TensorBoard's event files."""
+        return self.run_directory / "tensorboard"
+
+    def store(self, uri: str) -> Path:
+        """The folder of what is known of the run in one store."""
+        digest = hashlib.sha256(uri.encode()).hexdigest()[:8]
+        return self.path / f"{uri.partition(':')[0]}-{digest}"
+
+    def delivery_lock(self, uri: str) -> FileLock:
+        """The lock of the one process that delivers to a store; not thread-local."""
+        self.store(uri).mkdir(parents=True, exist_ok=True)
+        return FileLock(self.store(uri) / "lock", thread_local=False)
+
+    def opening(self) -> Opening | None:
+        """Returns what the run is, or None when nothing was ever recorded here."""
+        content = _read(self.path / "opening.json")
+        if content is None:
+            return None
+        return Opening(**{**content, "stores": tuple(content["stores"])})
+
+    def write_opening(self, opening: Opening) -> None:
+        """Replaces what the run is; only its owner may read it, for URIs hold passwords."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_json(self.path / "opening.json", asdict(opening))
+
+    def position(self, uri: str) -> Position:
+        """Returns how far a store has been given the journal."""
+        content = _read(self.store(uri) / "position.json")
+        return Position(**content) if content else Position()
+
+    def write_position(self, uri: str, position: Position) -> None:
+        """Replaces that in one step, and waits until it is on the disk."""
+        write_json(self.store(uri) / "position.json", asdict(position))
+
+    def claim(self) -> None:
+        """Marks this process as the one that writes, for its life or until `release`.
+
+        Raises:
+          filelock.Timeout: another process writes.
+        """
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._writer.acquire(timeout=_CLAIM_SECONDS)
+
+    def release(self) -> None:
+        """Ends that."""
+        self._writer.release()
+
+    def is_written(self) -> bool:
+        """Whether a process lives that writes."""
+        try:
+            with FileLock(self.path / "writer.lock", timeout=0):
+                return False
+        except Timeout:
+            return True
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    return content

@@ -1,0 +1,477 @@
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from runner.tracking.batching import batches
+from runner.tracking.destination import Destination
+from runner.tracking.encoding import Encoder
+from runner.tracking.follower import RECORDED_AGAIN_TAG, Follower
+from runner.tracking.journal import Journal, segments
+from runner.tracking.mlflow_tracker import MlflowStore
+from runner.tracking.records import Artifact, Batch, Delivery, End, Metrics, Record, Tags, Text
+from runner.tracking.tracker import RunStatus
+from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
+
+URI = "memory:"
+
+
+class Killed(BaseException):
+    """The follower's process is killed."""
+
+
+class Memory(Destination):
+    """A store that outlives its clients, and holds a point once as MLflow's primary key does."""
+
+    def __init__(self) -> None:
+        self.run_id, self.experiment_id, self.name = "r1", "1", "memory"
+        self.points: set[tuple[str, float, int, int]] = set()
+        self.tags: dict[str, str] = {}
+        self.others: list[Delivery] = []
+        self.statuses: list[tuple[RunStatus, str]] = []
+        self.before: Callable[[], None] = lambda: None
+        self.after: Callable[[], None] = lambda: None
+        self.refuses: list[Delivery] = []
+
+    @property
+    def refused(self) -> Sequence[Delivery]:
+        return self.refuses
+
+    def deliveries(self, records: Iterable[Record]) -> Iterable[Delivery]:
+        return batches(Encoder({}, {}).encode(records))
+
+    def deliver(self, delivery: Delivery, failures: int = 0) -> None:
+        self.before()
+        if isinstance(delivery, Batch):
+            self.points |= {
+                (p.key, "nan" if math.isnan(p.value) else p.value, p.time, p.step)  # type: ignore[misc]
+                for p in delivery.metrics
+            }
+            self.tags.update(dict(delivery.tags))
+        else:
+            self.others.append(delivery)
+        self.after()
+
+    def finish(self, status: RunStatus, missing: str) -> None:
+        self.before()
+        self.statuses.append((status, missing))
+        self.after()
+
+    def describe(self, error: Exception) -> str:
+        return f"described {error}"
+
+    def history(self, key: str) -> list[tuple[int, float]]:
+        return sorted((step, value) for name, value, _, step in self.points if name == key)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> TrackingDirectory:
+    directory = TrackingDirectory(tmp_path / "run")
+    directory.write_opening(Opening("u", "digits", "one", {}, None, (URI,)))
+    directory.delivery_lock(URI)
+    return directory
+
+
+def connect_to(store: Destination) -> Callable[[Opening, Position], Destination]:
+    return lambda opening, position: store
+
+
+def never(seconds: float) -> None:
+    raise AssertionError("nothing is left to wait for")
+
+
+def follow(
+    directory: TrackingDirectory, store: Destination, wait: Callable[[float], None] = never
+) -> bool:
+    return Follower(directory, URI, connect_to(store), wait=wait).run()
+
+
+def record(directory: TrackingDirectory, *records: Record, after: int | None = None) -> None:
+    """A process of a run that goes on from step `after`, records and dies."""
+    journal = Journal(directory.journal)
+    if after is not None:
+        journal.rewind(after)
+    for each in records:
+        journal.append(each)
+    journal.close()
+
+
+def loss(step: int, time: int = 0, value: float | None = None) -> Metrics:
+    return Metrics({"loss": step / 3 if value is None else value}, step, time)
+
+
+def twin(steps: int) -> list[tuple[int, float]]:
+    return [(step, step / 3) for step in range(1, steps + 1)]
+
+
+def test_everything_arrives_and_then_the_status(directory: TrackingDirectory) -> None:
+    store = Memory()
+    record(
+        directory,
+        *(loss(step) for step in range(1, 3001)),
+        Tags({"host": "here"}),
+        Text("well", "report.txt"),
+        Artifact(Path("plan.txt"), "plans"),
+        Artifact(Path("/elsewhere/x"), ""),
+        End(RunStatus.FAILED),
+    )
+    assert follow(directory, store)
+    assert store.history("loss") == twin(3000)
+    assert store.tags == {"host": "here"}
+    assert store.others == [
+        Text("well", "report.txt"),
+        Artifact(directory.run_directory / "plan.txt", "plans"),
+        Artifact(Path("/elsewhere/x"), ""),
+    ]
+    assert store.statuses == [(RunStatus.FAILED, "")]
+    position = directory.position(URI)
+    assert (position.run_id, position.status) == ("r1", "FAILED")
+    assert position.offset == segments(directory.journal)[0].path.stat().st_size
+
+
+def test_nothing_is_delivered_twice_by_the_next_follower(directory: TrackingDirectory) -> None:
+    store = Memory()
+    record(directory, loss(1), End(RunStatus.FINISHED))
+    assert follow(directory, store)
+    other = Memory()
+    assert follow(directory, other)
+    assert (other.points, other.statuses) == (set(), [])
+    record(directory, Metrics({"test/loss": 1.0}, 1, 0), End(RunStatus.FINISHED))
+    assert follow(directory, other)
+    assert [status for status, _ in other.statuses] == []
+    assert len(other.points) == 1
+
+
+def test_a_run_is_running_while_it_is_written_and_killed_without_a_word(
+    directory: TrackingDirectory,
+) -> None:
+    store = Memory()
+    directory.claim()
+    record(directory, loss(1))
+    assert follow(directory, store, lambda seconds: directory.release())
+    assert [status for status, _ in store.statuses] == [RunStatus.RUNNING, RunStatus.KILLED]
+    directory.claim()
+    assert follow(directory, store, lambda seconds: directory.release())
+    assert [status for status, _ in store.statuses][2:] == [RunStatus.RUNNING, RunStatus.KILLED]
+
+
+def test_what_is_recorded_while_it_follows_is_delivered(directory: TrackingDirectory) -> None:
+    store = Memory()
+    directory.claim()
+    journal = Journal(directory.journal)
+    steps = iter(range(1, 6))
+
+    def wait(seconds: float) -> None:
+        assert seconds == 1.0
+        step = next(steps, None)
+        if step is None:
+            journal.close()
+            directory.release()
+        else:
+            journal.append(loss(step))
+
+    assert follow(directory, store, wait)
+    assert store.history("loss") == twin(5)
+
+
+def test_a_store_that_is_away_is_tried_again_after_growing_delays(
+    directory: TrackingDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Memory()
+    directory.claim()
+    record(directory, loss(1))
+    delays: list[float] = []
+
+    def away() -> None:
+        raise ConnectionError("away")
+
+    def wait(seconds: float) -> None:
+        delays.append(seconds)
+        if len(delays) == 10:
+            store.before = lambda: None
+            directory.release()
+
+    store.before = away
+    with caplog.at_level(logging.INFO):
+        assert follow(directory, store, wait)
+    assert delays == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0]
+    assert store.history("loss") == twin(1)
+    warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert warnings[0].endswith("delivered when the store is back: described away")
+    assert "Tracking goes on." in caplog.text
+
+
+def test_a_store_that_stays_away_is_given_up_some_time_after_the_run(
+    directory: TrackingDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    opening = directory.opening()
+    assert opening is not None
+    directory.write_opening(replace(opening, patience_seconds=100.0))
+    directory.claim()
+    record(directory, loss(1), End(RunStatus.FINISHED))
+    clock = [0.0]
+
+    def wait(seconds: float) -> None:
+        clock[0] += seconds
+        if clock[0] > 1000.0:
+            directory.release()
+
+    def away(opening: Opening, position: Position) -> Destination:
+        raise ConnectionError("away")
+
+    assert not Follower(directory, URI, away, wait=wait, now=lambda: clock[0]).run()
+    assert 1100.0 <= clock[0] <= 1200.0
+    assert "ConnectionError('away')" in caplog.text
+    store = Memory()
+    assert follow(directory, store)
+    assert store.history("loss") == twin(1)
+
+
+def test_a_run_that_is_recorded_elsewhere_now_is_left(directory: TrackingDirectory) -> None:
+    store = Memory()
+    record(directory, loss(1))
+    opening = directory.opening()
+    assert opening is not None
+    directory.write_opening(replace(opening, stores=("other:",)))
+    assert not follow(directory, store)
+    assert store.points == set()
+
+
+def test_what_is_missing_is_told_with_the_status(
+    directory: TrackingDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Memory()
+    store.refuses = [Text("x", "refused.txt")]
+    record(directory, loss(1), loss(2), End(RunStatus.FINISHED, 2))
+    (segment,) = segments(directory.journal)
+    content = bytearray(segment.path.read_bytes())
+    content[15] ^= 1
+    segment.path.write_bytes(content)
+    assert follow(directory, store)
+    assert store.history("loss") == twin(2)[1:]
+    assert store.statuses == [
+        (
+            RunStatus.FINISHED,
+            "artifact refused.txt, 3 records that did not reach the journal",
+        )
+    ]
+    assert "is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("died_in", range(4))
+def test_a_follower_killed_around_a_request_loses_and_doubles_nothing(
+    directory: TrackingDirectory, moment: str, died_in: int
+) -> None:
+    store = Memory()
+    record(directory, *(loss(step, time=step) for step in range(1, 2501)), End(RunStatus.FINISHED))
+    requests = iter(range(100))
+
+    def die() -> None:
+        if next(requests) == died_in:
+            raise Killed
+
+    setattr(store, moment, die)
+    with pytest.raises(Killed):
+        follow(directory, store)
+    assert follow(directory, store)
+    assert store.history("loss") == twin(2500)
+    assert store.statuses[-1] == (RunStatus.FINISHED, "")
+
+
+def test_steps_recorded_again_are_delivered_once_with_their_first_time(
+    directory: TrackingDirectory,
+) -> None:
+    store = Memory()
+    record(directory, *(loss(step, time=1) for step in range(1, 9)))
+    assert follow(directory, store)
+    record(directory, *(loss(step, time=2) for step in range(5, 13)), after=4)
+    assert follow(directory, store)
+    assert store.history("loss") == twin(12)
+    assert {(time, step) for _, _, time, step in store.points} == {
+        *((1, step) for step in range(1, 9)),
+        *((2, step) for step in range(9, 13)),
+    }
+    assert RECORDED_AGAIN_TAG not in store.tags
+
+
+def test_steps_not_delivered_yet_are_void_once_they_are_recorded_again(
+    directory: TrackingDirectory,
+) -> None:
+    store = Memory()
+    record(directory, *(loss(step) for step in range(1, 9)), Tags({"kept": "1"}))
+    record(directory, *(loss(step, value=-float(step)) for step in range(5, 8)), after=4)
+    record(directory, *(loss(step, value=-float(step)) for step in range(7, 10)), after=6)
+    assert follow(directory, store)
+    assert store.history("loss") == [*twin(4), *((step, -float(step)) for step in range(5, 10))]
+    assert store.tags == {"kept": "1"}
+
+
+def test_a_value_that_differs_is_delivered_too_and_named(directory: TrackingDirectory) -> None:
+    store = Memory()
+    record(directory, *(loss(step) for step in range(1, 4)), Metrics({"n": math.nan}, 2, 0))
+    assert follow(directory, store)
+    again = [loss(2, 5), loss(3, 5, value=9.0), Metrics({"n": math.nan}, 2, 5)]
+    record(directory, *again, after=1)
+    assert follow(directory, store)
+    assert store.history("loss") == [*twin(3), (3, 9.0)]
+    assert len(store.history("n")) == 1
+    assert store.tags == {RECORDED_AGAIN_TAG: "loss"}
+
+
+def test_what_may_have_been_sent_is_not_void(directory: TrackingDirectory) -> None:
+    store = Memory()
+    record(directory, *(loss(step, time=1) for step in range(1, 9)))
+
+    def die() -> None:
+        raise Killed
+
+    store.after = die  # The store has them, and nobody knows.
+    with pytest.raises(Killed):
+        follow(directory, store)
+    store.after = lambda: None
+    record(directory, *(loss(step, time=2) for step in range(5, 13)), after=4)
+    assert follow(directory, store)
+    assert store.history("loss") == twin(12)
+
+
+class Training:
+    """A run whose process, and whose follower's, die at random; checkpoints every 10 steps."""
+
+    def __init__(self, directory: TrackingDirectory, seed: int, steps: int) -> None:
+        self.directory, self.random, self.steps = directory, random.Random(seed), steps
+        self.journal: Journal | None = None
+        self.step, self.saved, self.time = 0, 0, 0
+
+    def go_on(self, seconds: float = 0.0) -> None:
+        if self.journal is None:
+            self.directory.claim()
+            self.journal = Journal(self.directory.journal)
+            self.journal.append(Tags({f"life{self.time}": "1"}))
+            self.step = self.saved
+            self.journal.rewind(self.step)
+        for _ in range(self.random.randrange(40)):
+            if self.step == self.steps:
+                self.journal.append(End(RunStatus.FINISHED))
+                self._die(self.journal)
+                return
+            self.step += 1
+            self.time += 1
+            values = {"loss": self.step / 3}
+            if self.step % 5 == 0:
+                values["accuracy"] = 1 / self.step
+            self.journal.append(Metrics(values, self.step, self.time))
+            if self.step % 10 == 0:
+                self.saved = self.step
+        match self.random.randrange(6):
+            case 0:
+                self._die(self.journal)
+            case 1:  # A session lost and recovered in the same process.
+                self.step = self.saved
+                self.journal.rewind(self.step)
+
+    def _die(self, journal: Journal) -> None:
+        journal.close()
+        self.directory.release()
+        self.journal = None
+
+    @property
+    def done(self) -> bool:
+        return self.step == self.steps and self.journal is None
+
+    def live(self, connect: Callable[[Callable[[], None]], Destination]) -> None:
+        """Trains to the end and delivers, a new follower for each that dies."""
+
+        def strike() -> None:
+            match self.random.randrange(12):
+                case 0:
+                    raise Killed
+                case 1:
+                    raise ConnectionError("away")
+
+        while True:
+            wait = self.go_on if not self.done else (lambda seconds: None)
+            try:
+                delivered = Follower(
+                    self.directory, URI, lambda *_: connect(strike), wait=wait
+                ).run()
+            except Killed:
+                continue
+            if delivered and self.done:
+                return
+            if not self.done:
+                self.go_on()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_however_often_anyone_dies_each_step_is_there_once(
+    directory: TrackingDirectory, seed: int
+) -> None:
+    store = Memory()
+
+    def connect(strike: Callable[[], None]) -> Destination:
+        store.before = store.after = strike
+        return store
+
+    Training(directory, seed, 200).live(connect)
+    assert store.history("loss") == twin(200)
+    assert store.history("accuracy") == [(step, 1 / step) for step in range(5, 201, 5)]
+    assert RECORDED_AGAIN_TAG not in store.tags
+    assert store.statuses[-1] == (RunStatus.FINISHED, "")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_mlflow_holds_the_history_of_an_uninterrupted_twin(
+    directory: TrackingDirectory, database: Path, seed: int
+) -> None:
+    store = MlflowStore(f"sqlite:///{database}")
+
+    def connect(strike: Callable[[], None]) -> Destination:
+        opening = directory.opening()
+        assert opening is not None
+        run = store.open_run(opening, directory.position(URI).run_id, None)
+        deliver = run.deliver
+
+        def struck(delivery: Delivery, failures: int = 0) -> None:
+            strike()
+            deliver(delivery, failures)
+            strike()
+
+        run.deliver = struck  # type: ignore[method-assign]
+        return run
+
+    Training(directory, seed, 200).live(connect)
+    uninterrupted = TrackingDirectory(directory.run_directory.with_name("twin"))
+    uninterrupted.write_opening(Opening("v", "digits", "twin", {}, None, (URI,)))
+    uninterrupted.delivery_lock(URI)
+    records = [
+        Metrics({"loss": s / 3, **({"accuracy": 1 / s} if s % 5 == 0 else {})}, s, s)
+        for s in range(1, 201)
+    ]
+    record(uninterrupted, *records, End(RunStatus.FINISHED))
+    opening = uninterrupted.opening()
+    assert opening is not None
+    assert follow(uninterrupted, store.open_run(opening, None, None))
+
+    client = MlflowClient(tracking_uri=store.address.uri)
+    runs = client.search_runs([client.get_experiment_by_name("digits").experiment_id])  # type: ignore[union-attr]
+    assert sorted(run.info.run_name for run in runs) == ["one", "twin"]
+    histories = {
+        run.info.run_name: {
+            key: [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, key)]
+            for key in ("loss", "accuracy")
+        }
+        for run in runs
+    }
+    assert {k: sorted(v) for k, v in histories["one"].items()} == histories["twin"]
+    assert Counter(run.info.status for run in runs) == {"FINISHED": 2}
+    assert all(RECORDED_AGAIN_TAG not in run.data.tags for run in runs)

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.tracking.follower_process import FollowerProcess
+from runner.tracking.journal import Journal
+from runner.tracking.mlflow_tracker import MlflowStore
+from runner.tracking.records import End, Metrics
+from runner.tracking.tracker import RunStatus
+from runner.tracking.tracking_directory import Opening, TrackingDirectory
+
+
+@pytest.fixture
+def directory(tmp_path: Path, database: Path) -> TrackingDirectory:
+    directory = TrackingDirectory(tmp_path / "run")
+    uri = f"sqlite:///{database}"
+    directory.write_opening(Opening("u", "digits", "one", {}, None, (uri,)))
+    return directory
+
+
+def test_it_delivers_what_it_is_told_to_and_ends(
+    directory: TrackingDirectory, database: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)  # Wherever it is started, it finds the package.
+    directory.claim()
+    process = FollowerProcess()
+    process.start()
+    process.follow(directory.run_directory)
+    journal = Journal(directory.journal)
+    journal.append(Metrics({"loss": 0.5}, 1, 0))
+    journal.append(End(RunStatus.FINISHED))
+    journal.close()
+    directory.release()
+    assert process.finish(60.0)
+    (run,) = MlflowStore(f"sqlite:///{database}").finished("digits", {})
+    assert f"Run {run.run_id} is FINISHED" in directory.log.read_text()
+
+
+def test_one_that_is_never_told_ends_at_once() -> None:
+    process = FollowerProcess()
+    process.start()
+    assert process.finish(60.0)
+
+
+def test_what_it_warns_of_is_logged_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    process = FollowerProcess()
+    process.start()
+    process.follow(tmp_path)
+    assert not process.finish(60.0)
+    deadline = time.monotonic() + 10.0
+    while "holds nothing to deliver" not in caplog.text:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_one_that_cannot_be_started_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    process = FollowerProcess()
+    process.start()
+    process.follow(tmp_path)
+    assert not process.finish(1.0)
+    assert "not delivered for now" in caplog.text
+
+
+def test_one_that_has_died_is_told(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    process = FollowerProcess()
+    process.start()
+    assert process._process is not None
+    os.kill(process._process.pid, signal.SIGKILL)
+    process._process.wait()
+    process.follow(tmp_path)
+    assert not process.finish(1.0)
+    assert "not delivered for now" in caplog.text
+
+
+def test_one_that_takes_long_is_left_to_itself(directory: TrackingDirectory) -> None:
+    directory.claim()
+    process = FollowerProcess()
+    process.start()
+    process.follow(directory.run_directory)
+    assert not process.finish(0.0)
+    directory.release()
+    assert process._process is not None
+    assert process._process.wait(60.0) == 0

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runner.tracking.journal import Journal, Line, read_lines, segments, write_out
+from runner.tracking.records import Metrics, Record, Tags
+
+
+def metrics(step: int) -> Metrics:
+    return Metrics({"loss": step / 3}, step, 0)
+
+
+def records(directory: Path) -> list[list[Record | None]]:
+    return [[line.record for line in read_lines(each.path)] for each in segments(directory)]
+
+
+def test_what_is_appended_is_read_back_in_order_and_from_any_line(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    for step in range(3):
+        journal.append(metrics(step))
+    (segment,) = segments(tmp_path / "journal")
+    lines = list(read_lines(segment.path))
+    assert [line.record for line in lines] == [metrics(step) for step in range(3)]
+    assert list(read_lines(segment.path, lines[0].end)) == lines[1:]
+    assert lines[-1].end == segment.path.stat().st_size
+    journal.append(metrics(3))
+    assert [line.record for line in read_lines(segment.path, lines[-1].end)] == [metrics(3)]
+    write_out(segment.path)
+    journal.close()
+
+
+def test_no_folder_holds_no_segments_and_other_files_are_none(tmp_path: Path) -> None:
+    assert segments(tmp_path / "journal") == []
+    (tmp_path / "notes.journal").touch()
+    assert segments(tmp_path) == []
+
+
+def test_a_process_writes_a_segment_of_its_own(tmp_path: Path) -> None:
+    for value in ("a", "b"):
+        journal = Journal(tmp_path)
+        journal.append(Tags({"t": value}))
+        journal.close()
+    assert [(each.number, each.after) for each in segments(tmp_path)] == [(1, None), (2, None)]
+
+
+def test_a_torn_tail_is_left_and_a_damaged_line_is_told(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    for step in range(3):
+        journal.append(metrics(step))
+    journal.close()
+    (segment,) = segments(tmp_path)
+    whole = segment.path.read_bytes()
+    lines = list(read_lines(segment.path))
+    for size in range(lines[1].end, len(whole)):
+        segment.path.write_bytes(whole[:size])
+        assert list(read_lines(segment.path)) == lines[:2]
+    damaged = bytearray(whole)
+    damaged[lines[0].end + 12] ^= 1
+    segment.path.write_bytes(damaged)
+    assert list(read_lines(segment.path)) == [lines[0], Line(None, lines[1].end), lines[2]]
+
+
+def test_a_process_that_is_killed_has_written_all_it_appended(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, signal; from pathlib import Path\n"
+        "from runner.tracking.journal import Journal\n"
+        "from runner.tracking.records import Metrics\n"
+        "journal = Journal(Path(sys.argv[1]))\n"
+        "for step in range(1000): journal.append(Metrics({'loss': step / 3}, step, 0))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert records(tmp_path) == [[metrics(step) for step in range(1000)]]
+
+
+@pytest.mark.parametrize("recorded", [[], [1, 2, 3]])
+def test_a_run_that_had_not_been_further_does_not_go_back(
+    tmp_path: Path, recorded: list[int]
+) -> None:
+    journal = Journal(tmp_path)
+    journal.append(Tags({"t": "1"}))
+    for step in recorded:
+        journal.append(metrics(step))
+    journal.rewind(max(recorded, default=0))
+    journal.append(metrics(4))
+    journal.close()
+    assert [each.after for each in segments(tmp_path)] == [None]
+
+
+def test_going_back_begins_a_segment_that_says_how_far(tmp_path: Path) -> None:
+    first = Journal(tmp_path)
+    first.append(metrics(5))
+    first.close()
+    second = Journal(tmp_path)
+    second.append(Tags({"t": "resumed"}))
+    second.rewind(3)
+    second.append(metrics(4))
+    second.append(metrics(6))
+    second.rewind(6)  # Not back.
+    second.append(metrics(7))
+    second.rewind(5)
+    second.append(metrics(6))
+    second.close()
+    assert [each.after for each in segments(tmp_path)] == [None, None, 3, 5]
+    assert records(tmp_path) == [
+        [metrics(5)],
+        [Tags({"t": "resumed"})],
+        [metrics(4), metrics(6), metrics(7)],
+        [metrics(6)],
+    ]
+
+
+def test_what_json_has_no_words_for_is_left_out_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal(tmp_path)
+    journal.append(Metrics({(1, 2): 0.5}, 1, 2))  # type: ignore[dict-item]
+    journal.append(metrics(1))
+    journal.close()
+    assert journal.lost == 1
+    assert records(tmp_path) == [[metrics(1)]]
+    assert "cannot be put into the journal" in caplog.text
+
+
+class Disk:
+    """Writes as much as there is room for, as a disk does that fills up."""
+
+    def __init__(self, write: Callable[[int, bytes], int]) -> None:
+        self.room = 0
+        self.write = write
+
+    def __call__(self, descriptor: int, data: bytes) -> int:
+        size = min(self.room, len(data))
+        if not size:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.room -= size
+        return self.write(descriptor, data[:size])
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    disk = Disk(os.write)
+    monkeypatch.setattr(os, "write", disk)
+    return disk
+
+
+def test_a_full_disk_loses_nothing_that_fits_into_memory(
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal(tmp_path)
+    disk.room = 100  # In the midst of the second line.
+    for step in range(20):
+        journal.append(metrics(step))
+    assert len(records(tmp_path)[0]) == 2
+    disk.room = 10_000
+    journal.append(metrics(20))
+    journal.close()
+    assert records(tmp_path) == [[metrics(step) for step in range(21)]]
+    assert journal.lost == 0
+    assert caplog.text.count("No space left on device") == 1
+
+
+def test_what_does_not_fit_into_memory_either_is_counted(
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal(tmp_path, capacity=250)
+    for step in range(20):
+        journal.append(metrics(step))
+    disk.room = 10_000
+    journal.append(metrics(20))
+    kept = len(records(tmp_path)[0]) if segments(tmp_path) else 0
+    journal.close()
+    assert journal.lost + len(records(tmp_path)[0]) == 21
+    assert journal.lost > 0
+    assert kept <= 4
+    assert "waits in memory" in caplog.text
+
+
+def test_what_waits_while_the_run_ends_or_goes_back_is_counted(
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal(tmp_path)
+    for step in range(3):
+        journal.append(metrics(step))
+    journal.rewind(1)
+    assert journal.lost == 3
+    journal.append(metrics(2))
+    journal.close()
+    assert journal.lost == 4
+    assert "3 records could not be written" in caplog.text

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.config import TrackingConfig
+from runner.errors import TrackingError
+from runner.tracking.follower_process import FollowerProcess
+from runner.tracking.journal import read_lines, segments
+from runner.tracking.journal_tracker import JournalStore
+from runner.tracking.masking import Mask
+from runner.tracking.records import (
+    Artifact,
+    Dataset,
+    End,
+    Metrics,
+    Parameters,
+    Record,
+    Tags,
+    Text,
+)
+from runner.tracking.tracker import RunStatus
+from runner.tracking.tracking_directory import Position, TrackingDirectory
+
+CONFIG = TrackingConfig(uri="http://me:s3cret@host:5000", close_seconds=0.0)
+SETTINGS = {"data": {"password": "hunter22"}}
+
+
+def make_store(config: TrackingConfig = CONFIG) -> JournalStore:
+    """A store whose runs nobody follows: the process is not started."""
+    return JournalStore(config, Mask(config.mask, SETTINGS), FollowerProcess())
+
+
+def recorded(directory: Path) -> list[Record | None]:
+    found = segments(TrackingDirectory(directory).journal)
+    return [line.record for each in found for line in read_lines(each.path)]
+
+
+def test_everything_is_in_the_journal_at_once_without_secrets(tmp_path: Path) -> None:
+    tracker = make_store().open(tmp_path, "digits", "one", {"command": "x --pw hunter22"})
+    before = time.time_ns() // 1_000_000
+    tracker.log_parameters({"data.password": "hunter22", "rate": 0.1})
+    metrics = {"loss": 0.5}
+    tracker.log_metrics(metrics, 1)
+    metrics["loss"] = 2.0
+    tracker.set_tags({"note": "hunter22!"})
+    tracker.log_artifact(tmp_path / "best" / "model", "checkpoints")
+    tracker.log_artifact(Path("/elsewhere/x"))
+    tracker.log_text("pw=hunter22", "a.txt")
+    tracker.log_dataset("digits", "abc", "train", "http://a:hunter22@b", {"examples": 3})
+    records = recorded(tmp_path)
+    assert isinstance(records[1], Metrics)
+    assert before <= records[1].time <= time.time_ns() // 1_000_000
+    assert records == [
+        Parameters({"data.password": "***", "rate": "0.1"}),
+        Metrics({"loss": 0.5}, 1, records[1].time),
+        Tags({"note": "***!"}),
+        Artifact(Path("best/model"), "checkpoints"),
+        Artifact(Path("/elsewhere/x")),
+        Text("pw=***", "a.txt"),
+        Dataset("digits", "abc", "train", "http://a:***@b", {"examples": 3}),
+    ]
+    opening = TrackingDirectory(tmp_path).opening()
+    assert opening is not None
+    assert opening.tags == {"command": "x --pw ***"}
+    tracker.close(RunStatus.FINISHED)
+
+
+def test_only_the_first_close_counts_and_tells_what_is_not_delivered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = TrackingDirectory(tmp_path)
+    tracker = make_store().open(tmp_path, "digits", "one", {})
+    assert directory.is_written()
+    tracker.close(RunStatus.KILLED)
+    tracker.close(RunStatus.FINISHED)
+    assert not directory.is_written()
+    assert recorded(tmp_path) == [End(RunStatus.KILLED)]
+    assert caplog.text.count("python -m runner.sync") == 1
+
+
+def test_a_run_that_is_opened_again_is_the_same_run(tmp_path: Path) -> None:
+    make_store().open(tmp_path, "digits", "one", {"a": "1"}).close(RunStatus.KILLED)
+    first = TrackingDirectory(tmp_path).opening()
+    moved = make_store(replace(CONFIG, uri="http://other", tensorboard=True))
+    tracker = moved.open(tmp_path, "digits", "two", {"a": "2"})
+    tracker.log_metrics({"loss": 1.0}, 1)
+    tracker.rewind(0)
+    tracker.log_metrics({"loss": 1.0}, 1)
+    tracker.close(RunStatus.FINISHED)
+    second = TrackingDirectory(tmp_path).opening()
+    assert first is not None
+    assert second == replace(first, stores=("http://other", "tensorboard:"))
+    assert [each.after for each in segments(TrackingDirectory(tmp_path).journal)] == [None, None, 0]
+
+
+def test_two_processes_cannot_record_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.tracking.tracking_directory._CLAIM_SECONDS", 0.01)
+    tracker = make_store().open(tmp_path, "digits", "one", {})
+    with pytest.raises(TrackingError, match="another process records from it"):
+        make_store().open(tmp_path, "digits", "one", {})
+    tracker.close(RunStatus.FINISHED)
+
+
+def test_a_run_is_shown_where_it_is(tmp_path: Path) -> None:
+    config = replace(CONFIG, tensorboard=True)
+    store = make_store(config)
+    directory = TrackingDirectory(tmp_path)
+    events = f"event files in {tmp_path}/tensorboard"
+    assert store.run_id(tmp_path) is None
+    assert store.location(tmp_path) == f"http://me:***@host:5000 (not delivered yet); {events}"
+    directory.delivery_lock(str(config.uri))
+    directory.write_position(str(config.uri), Position("abc", "7"))
+    assert store.run_id(tmp_path) == "abc"
+    assert store.location(tmp_path) == (
+        f"http://me:***@host:5000/#/experiments/7/runs/abc; {events}"
+    )
+    assert "http://me:***@host:5000" in store.open_command()
+    local = make_store(TrackingConfig(uri="sqlite:////x/mlflow.db"))
+    directory.delivery_lock("sqlite:////x/mlflow.db")
+    directory.write_position("sqlite:////x/mlflow.db", Position("abc", "7"))
+    assert local.location(tmp_path) == "sqlite:////x/mlflow.db, run abc"
+
+
+def test_tensorboard_alone_has_no_runs_to_be_found(tmp_path: Path) -> None:
+    store = make_store(TrackingConfig(uri=None, tensorboard=True))
+    store.connect()
+    assert store.run_id(tmp_path) is None
+    assert store.finished("digits", {}) == []
+    assert store.open_command() == ""
+
+
+def test_a_file_that_is_no_database_is_found_at_once(tmp_path: Path) -> None:
+    (tmp_path / "notes.db").write_text("notes " * 1000)
+    with pytest.raises(TrackingError, match=r"notes\.db cannot be opened\n.*not a database"):
+        make_store(TrackingConfig(uri=f"sqlite:///{tmp_path}/notes.db")).connect()
+    make_store(TrackingConfig(uri=f"sqlite:///{tmp_path}/new.db")).connect()
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_mlflow_is_asked_for_finished_runs(database: Path) -> None:
+    assert make_store(TrackingConfig(uri=f"sqlite:///{database}")).finished("digits", {}) == []
+
+
+def test_a_step_waits_microseconds_for_tracking(tmp_path: Path) -> None:
+    tracker = make_store().open(tmp_path, "digits", "one", {})
+    metrics = {"loss": 0.5, "accuracy": 0.25}
+    durations = []
+    for step in range(2000):
+        began = time.perf_counter()
+        tracker.log_metrics(metrics, step)
+        durations.append(time.perf_counter() - began)
+    tracker.close(RunStatus.FINISHED)
+    # The median keeps other programs out of it; benchmarks/tracking.py measures closely.
+    assert sorted(durations)[1000] < 1e-4
