@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from rich.console import Console
-from rich.markup import escape
-from rich.tree import Tree
 
 from runner.errors import Problem, RunDirectoryError, RunnerError
 from runner.run_directory import RunDirectory
@@ -47,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--uri", default=DEFAULT_URI, help="MLflow's tracking URI (%(default)s)")
     options = parser.parse_args(arguments)
     try:
-        Console(highlight=False, soft_wrap=True).print(_tree(lineage(options.run, options.uri)))
+        print("\n".join(_lines(lineage(options.run, options.uri))))
     except RunnerError as error:
         print(f"runner.lineage: {error}", file=sys.stderr)
         return error.exit_code
@@ -129,11 +125,13 @@ def _tracked(run_id: str, store: MlflowStore) -> Ancestor:
     return Ancestor(f"{run.experiment}  run {run.run_id}  {run.status.value}", sources)
 
 
-def _tree(ancestor: Ancestor, edge: str = "") -> Tree:
-    tree = Tree(escape(f"{edge}{ancestor.label}"))
-    for name, source in ancestor.sources.items():
-        tree.children.append(_tree(source, f"{name}: "))
-    return tree
+def _lines(ancestor: Ancestor) -> Iterator[str]:
+    yield ancestor.label
+    for index, (name, source) in enumerate(ancestor.sources.items(), start=1):
+        last = index == len(ancestor.sources)
+        first, *others = _lines(source)
+        yield f"{'└── ' if last else '├── '}{name}: {first}"
+        yield from (f"{'    ' if last else '│   '}{line}" for line in others)
 
 
 if __name__ == "__main__":

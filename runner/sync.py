@@ -14,6 +14,7 @@ from pathlib import Path
 from filelock import Timeout
 
 from runner.errors import Problem, RunDirectoryError, RunnerError, TrackingError
+from runner.quiet_import import without_import_notes
 from runner.tracking.destination import Destination
 from runner.tracking.follower import Follower
 from runner.tracking.follower_process import AWAIT
@@ -34,24 +35,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--uri", help="deliver to this MLflow tracking URI from now on")
     options = parser.parse_args(arguments)
     try:
-        if options.run_dir == AWAIT:
-            directory = _awaited()
-            if directory is None:
-                return 0
-        else:
+        if options.run_dir != AWAIT:
             directory = TrackingDirectory(Path(options.run_dir).absolute())
-        return 0 if sync(directory, options.uri) else 1
+            return 0 if sync(directory, options.uri) else 1
+        awaited = _awaited()
+        return 0 if awaited is None or sync(awaited, owned=True) else 1
     except RunnerError as error:
         print(f"runner.sync: {error}", file=sys.stderr)
         return error.exit_code
 
 
-def sync(directory: TrackingDirectory, uri: str | None = None) -> bool:
+def sync(directory: TrackingDirectory, uri: str | None = None, owned: bool = False) -> bool:
     """Delivers what a run recorded, to the end of the run; whether nothing is left.
 
     Args:
       directory: where it recorded.
       uri: an MLflow tracking URI in place of the one it was recorded with.
+      owned: whether the end of standard input tells that the run has something to say.
 
     Raises:
       RunDirectoryError: nothing was recorded there.
@@ -79,7 +79,7 @@ def sync(directory: TrackingDirectory, uri: str | None = None) -> bool:
     threads = [threading.Thread(target=follow, args=(store,)) for store in opening.stores]
     for thread in threads:
         thread.start()
-    if not sys.stdin.isatty():
+    if owned:
         threading.Thread(target=_wake_at_end_of_input, args=(wakes,), daemon=True).start()
     for thread in threads:
         thread.join()
@@ -115,7 +115,8 @@ def _connector(
 ) -> Callable[[Opening, Position], Destination]:
     def connect(opening: Opening, position: Position) -> Destination:
         if uri == TENSORBOARD:
-            from runner.tracking.tensorboard_run import TensorBoardRun
+            with without_import_notes():
+                from runner.tracking.tensorboard_run import TensorBoardRun
 
             return TensorBoardRun(directory.tensorboard)
         from runner.tracking.mlflow_tracker import MlflowStore

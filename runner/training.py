@@ -21,6 +21,7 @@ from runner.hooks import (
     EvaluationHook,
     MetricsHook,
     ProgressHook,
+    RewindHook,
     StopAtStepHook,
     StopWhenHook,
 )
@@ -208,6 +209,7 @@ def _loop(
             tf.compat.v1.train.NanTensorHook(training.values["loss"]),
             StopAtStepHook(config.train.steps),
             StopWhenHook(interruption.received),
+            RewindHook(tracker.rewind),
             MetricsHook(training.values, training.step, config.train.log_every, record_training),
             EvaluationHook(
                 built.split,

@@ -4,6 +4,7 @@ from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook
 from runner.hooks.evaluation import EvaluationHook, evaluate
 from runner.hooks.metrics import MetricsHook
 from runner.hooks.progress import ProgressHook
+from runner.hooks.rewind import RewindHook
 from runner.hooks.stop import StopAtStepHook, StopWhenHook
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "EvaluationHook",
     "MetricsHook",
     "ProgressHook",
+    "RewindHook",
     "StopAtStepHook",
     "StopWhenHook",
     "evaluate",

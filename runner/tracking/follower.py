@@ -113,7 +113,7 @@ class Follower:
             self._position.run_id = destination.run_id
             self._position.experiment_id = destination.experiment_id
             self._save()
-            logger.info("Run %s is recorded in %s.", destination.run_id, destination.name)
+            logger.info("%s is open as run %s.", destination.name, destination.run_id or "here")
             self._destination = destination
         while self._pending or self._take(self._destination):
             while self._pending:
@@ -230,7 +230,7 @@ class Follower:
         self._destination.finish(RunStatus(status), ", ".join(filter(None, missing)))
         self._position.status = status
         self._save()
-        logger.info("Run %s is %s.", self._destination.run_id, status)
+        logger.info("%s: the run is %s.", self._destination.name, status)
 
     def _save(self) -> None:
         if self._position != self._saved:

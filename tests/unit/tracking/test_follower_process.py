@@ -39,7 +39,7 @@ def test_it_delivers_what_it_is_told_to_and_ends(
     directory.release()
     assert process.finish(60.0)
     (run,) = MlflowStore(f"sqlite:///{database}").finished("digits", {})
-    assert f"Run {run.run_id} is FINISHED" in directory.log.read_text()
+    assert f"is open as run {run.run_id}." in directory.log.read_text()
 
 
 def test_one_that_is_never_told_ends_at_once() -> None:

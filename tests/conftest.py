@@ -14,7 +14,7 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 @pytest.fixture(scope="session")
 def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database with MLflow's tables; to be copied, never written to."""
+    """An empty database with MLflow's tables, to be copied; creating them takes seconds."""
     from runner.tracking.mlflow_tracker import MlflowStore
 
     database = tmp_path_factory.mktemp("template") / "mlflow.db"

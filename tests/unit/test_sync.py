@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from runner.sync import main, sync
+from runner.tracking.journal import Journal
+from runner.tracking.records import End, Metrics
+from runner.tracking.tracker import RunStatus
+from runner.tracking.tracking_directory import Opening, TrackingDirectory
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    for handler in root.handlers:
+        if handler not in handlers:
+            handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def record(path: Path, uri: str, **changes: object) -> TrackingDirectory:
+    directory = TrackingDirectory(path)
+    opening = Opening("u" + path.name, "digits", path.name, {}, None, (uri,), patience_seconds=0.0)
+    directory.write_opening(replace(opening, **changes))  # type: ignore[arg-type]
+    journal = Journal(directory.journal)
+    for step in range(5):
+        journal.append(Metrics({"loss": step / 3}, step, step))
+    journal.append(End(RunStatus.FINISHED))
+    journal.close()
+    return directory
+
+
+def runs(uri: str) -> dict[str, tuple[str, int]]:
+    """Run name -> status and number of points."""
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("digits")
+    assert experiment is not None
+    return {
+        str(run.info.run_name): (
+            str(run.info.status),
+            len(client.get_metric_history(run.info.run_id, "loss")),
+        )
+        for run in client.search_runs([experiment.experiment_id])
+    }
+
+
+def test_what_was_left_is_delivered_and_a_second_time_nothing(
+    tmp_path: Path, database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri = f"sqlite:///{database}"
+    directory = record(tmp_path / "run", uri)
+    assert main([str(directory.run_directory)]) == 0
+    assert main([str(directory.run_directory)]) == 0
+    assert runs(uri) == {"run": ("FINISHED", 5)}
+    assert capsys.readouterr().out == ""
+
+
+def test_all_stores_of_a_run_are_delivered_to(tmp_path: Path, database: Path) -> None:
+    uri = f"sqlite:///{database}"
+    directory = record(tmp_path / "run", uri, stores=(uri, "tensorboard:"))
+    assert sync(directory)
+    assert runs(uri) == {"run": ("FINISHED", 5)}
+    assert len(list(directory.tensorboard.iterdir())) == 1
+
+
+def test_a_store_that_is_away_holds_back_no_other(
+    tmp_path: Path, database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = f"sqlite:///{tmp_path}/notes.db"
+    (tmp_path / "notes.db").write_text("notes " * 1000)
+    uri = f"sqlite:///{database}"
+    directory = record(tmp_path / "run", uri, stores=(away, uri))
+    assert main([str(directory.run_directory)]) == 1
+    assert runs(uri) == {"run": ("FINISHED", 5)}
+    told = capsys.readouterr().out
+    assert "not a database" in told
+    assert f"python -m runner.sync {directory.run_directory}" in told
+    assert "not a database" in directory.log.read_text()
+
+
+def test_a_run_can_be_delivered_to_another_store(tmp_path: Path, database: Path) -> None:
+    uri = f"sqlite:///{database}"
+    directory = record(tmp_path / "run", "http://127.0.0.1:9")
+    assert main([str(directory.run_directory), "--uri", uri]) == 0
+    assert runs(uri) == {"run": ("FINISHED", 5)}
+
+
+def test_a_part_waits_for_the_run_that_it_is_a_part_of(tmp_path: Path, database: Path) -> None:
+    uri = f"sqlite:///{database}"
+    parent = record(tmp_path / "sweep", uri)
+    part = record(tmp_path / "part", uri, parent=str(parent.run_directory))
+    assert main([str(part.run_directory)]) == 1
+    assert "is a part of the one in" in part.log.read_text()
+    assert main([str(parent.run_directory)]) == 0
+    assert main([str(part.run_directory)]) == 0
+    run = MlflowClient(tracking_uri=uri).get_run(str(part.position(uri).run_id))
+    assert run.data.tags["mlflow.parentRunId"] == parent.position(uri).run_id
+
+
+def test_one_process_delivers_and_another_waits(tmp_path: Path, database: Path) -> None:
+    uri = f"sqlite:///{database}"
+    directory = record(tmp_path / "run", uri)
+    other = directory.delivery_lock(uri)
+    other.acquire()
+    threading.Timer(0.3, other.release).start()
+    assert sync(directory)
+    assert runs(uri) == {"run": ("FINISHED", 5)}
+
+
+def test_one_that_waits_in_vain_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("runner.sync._LOCK_SECONDS", 0.5)
+    directory = record(tmp_path / "run", "http://127.0.0.1:9")
+    with directory.delivery_lock("http://127.0.0.1:9"):
+        assert not sync(directory)
+    assert "Another process delivers" in directory.log.read_text()
+
+
+def test_a_directory_without_a_journal_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path)]) == 2
+    assert "holds nothing to deliver" in capsys.readouterr().err
+
+
+def test_a_malformed_uri_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = record(tmp_path / "run", "http://127.0.0.1:9")
+    assert main([str(directory.run_directory), "--uri", "sqlit:///x"]) == 1
+    assert "knows no scheme" in capsys.readouterr().err
