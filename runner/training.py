@@ -146,7 +146,7 @@ def _record_start(
         hashlib.sha256(data.encode()).hexdigest()[:16],
         "train",
         data,
-        {key: value for key, value in plain["data"].items() if type(value) is int},
+        {key: value for key, value in plain["data"].items() if key.endswith("_size")},
     )
     tracker.log_artifact(directory.config)
     tracker.log_artifact(directory.overrides)

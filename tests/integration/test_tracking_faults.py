@@ -282,14 +282,17 @@ class Proxy(BaseHTTPRequestHandler):
 
 @contextmanager
 def proxy(server: Server, port: int) -> Iterator[type[Proxy]]:
-    handler = type("Handler", (Proxy,), {"target": server.port, "released": threading.Event()})
-    with ThreadingHTTPServer(("127.0.0.1", port), handler) as service:
+    class Handler(Proxy):
+        target = server.port
+        released = threading.Event()
+
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as service:
         thread = threading.Thread(target=service.serve_forever, args=(0.05,))
         thread.start()
         try:
-            yield handler
+            yield Handler
         finally:
-            handler.released.set()
+            Handler.released.set()
             service.shutdown()
             thread.join()
 

@@ -412,7 +412,7 @@ class Training:
                 self.go_on()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(25))
 def test_however_often_anyone_dies_each_step_is_there_once(
     directory: TrackingDirectory, seed: int
 ) -> None:

@@ -129,6 +129,7 @@ def test_a_run_holds_everything_that_was_recorded(
     assert (root / "plans/plan.txt").read_text() == "the plan"
     assert (root / "checkpoints/best/deep/weights").read_bytes() == b"\x00\x01"
     assert (root / "reports/report.txt").read_text(encoding="utf-8") == "größe"
+    assert run.inputs is not None
     (data,) = run.inputs.dataset_inputs
     assert (data.dataset.name, data.dataset.digest) == ("digits", "abc")
     assert data.dataset.profile == '{"examples": 100}'

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from runner.tracking.records import Metrics, Parameters, Text
+from runner.tracking.records import Metrics, Parameters, Record, Text
 from runner.tracking.tensorboard_run import TensorBoardRun
 from runner.tracking.tracker import RunStatus
 
@@ -22,7 +22,7 @@ def events(directory: Path) -> list[tuple[str, float, int, float]]:
 
 def test_metrics_are_events_with_their_step_and_time(tmp_path: Path) -> None:
     run = TensorBoardRun(tmp_path)
-    records = [
+    records: list[Record] = [
         Metrics({"loss": 0.5, "accuracy": 0.25}, 1, 1_700_000_000_500),
         Parameters({"rate": 0.1}),
         Metrics({"loss": math.inf}, 2, 1_700_000_001_000),
