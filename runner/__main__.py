@@ -16,7 +16,7 @@ from runner.composition import COMPOSITION_ERRORS, experiment_names, explain
 from runner.config import Mode, register
 from runner.errors import InterruptedRunError, RunnerError
 from runner.quiet_import import without_import_notes
-from runner.tracking import PARENT_RUN, FollowerProcess, is_tracked
+from runner.tracking import PARENT_RUN, FollowerProcess, is_tracked, mlflow_uri
 from runner.validation import validate
 
 
@@ -35,7 +35,7 @@ def _job(config: DictConfig) -> float | None:
         if run_config.mode is Mode.train and is_tracked(run_config.tracking):
             # Its imports overlap those below.
             follower = FollowerProcess()
-            follower.start()
+            follower.start(mlflow_uri(run_config.tracking))
         # TensorFlow is imported only now, for a valid configuration.
         with without_import_notes():
             from runner.run import run_experiment

@@ -153,10 +153,17 @@ def _moved(stores: tuple[str, ...], uri: str) -> tuple[str, ...]:
 
 
 def _awaited() -> TrackingDirectory | None:
-    """Imports MLflow while a run gets ready, and returns the directory that it names then."""
+    """Opens MLflow while a run gets ready, and returns the directory that it names then."""
     os.nice(_NICENESS)  # Training comes first.
-    import runner.tracking.mlflow_tracker  # noqa: F401
+    uri = sys.stdin.readline().rstrip("\n")
+    if uri:
+        from runner.tracking.mlflow_tracker import MlflowStore
 
+        try:
+            MlflowStore(uri).connect()
+        except TrackingError as error:
+            # The run's log does not exist yet; delivering tries again and tells.
+            logger.info("%s", error)
     line = sys.stdin.readline().rstrip("\n")
     return TrackingDirectory(Path(line)) if line else None
 

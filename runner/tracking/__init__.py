@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from runner.config import TrackingConfig
 from runner.tracking.flatten import flatten
 from runner.tracking.follower_process import FollowerProcess
-from runner.tracking.journal_tracker import JournalStore
+from runner.tracking.journal_tracker import JournalStore, mlflow_uri
 from runner.tracking.masking import Mask
 from runner.tracking.no_tracker import LoggingStore, LoggingTracker
 from runner.tracking.source_control import environment_tags
@@ -34,13 +34,14 @@ __all__ = [
     "environment_tags",
     "flatten",
     "is_tracked",
+    "mlflow_uri",
     "open_store",
 ]
 
 
 def is_tracked(config: TrackingConfig) -> bool:
     """Whether the configuration names any store."""
-    return config.tensorboard or not (config.uri is None or config.uri.lower() == "none")
+    return config.tensorboard or mlflow_uri(config) is not None
 
 
 def open_store(

@@ -92,7 +92,7 @@ class Follower:
                 return False
             before = (self._position.segment, self._position.offset)
             try:
-                self._deliver_all(opening)
+                self._deliver_all(opening, written)
                 self._report_status(written)
             except Exception as error:  # noqa: BLE001 - it is tried again
                 self._failed(error)
@@ -107,7 +107,7 @@ class Follower:
                     return True
                 self._wait(self._interval)
 
-    def _deliver_all(self, opening: Opening) -> None:
+    def _deliver_all(self, opening: Opening, written: bool) -> None:
         if self._destination is None:
             destination = self._connect(opening, self._position)
             self._position.run_id = destination.run_id
@@ -115,14 +115,14 @@ class Follower:
             self._save()
             logger.info("%s is open as run %s.", destination.name, destination.run_id or "here")
             self._destination = destination
-        while self._pending or self._take(self._destination):
+        while self._pending or self._take(self._destination, written):
             while self._pending:
                 self._destination.deliver(self._pending[0], self._failures)
                 self._pending.popleft()
                 self._succeeded()
             self._position.offset = self._position.sending
 
-    def _take(self, destination: Destination) -> bool:
+    def _take(self, destination: Destination, written: bool) -> bool:
         """Takes the next chunk; False when there is none."""
         position = self._position
         # Listed first: a segment with a later one is written to no more.
@@ -137,6 +137,8 @@ class Follower:
             position.segment, position.offset, position.sending = later[0].number, 0, 0
             position.ended = None
             self._resume_segment()
+            if written:  # A run that resumes is running at once, however much it has to deliver.
+                self._report_status(written)
             return True
         sent = max(position.sending, position.offset)
         self._cut(sent, [each.after for each in later if each.after is not None])

@@ -12,7 +12,8 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 AWAIT = "-"
-"""In place of the run directory: it is named later, on a line of standard input."""
+"""In place of the run directory: a line of standard input names MLflow's URI, if any, a second
+one the directory. A command line would show passwords to everyone."""
 
 # Followers that outlive this process; dropping them would warn of that.
 _left: list[subprocess.Popen[str]] = []
@@ -21,16 +22,20 @@ _left: list[subprocess.Popen[str]] = []
 class FollowerProcess:
     """A `python -m runner.sync` that belongs to this process.
 
-    It is started before the run directory is known, so that it imports what it needs beside
-    this process. The end of its standard input, by `follow` and `finish` or by the death of
-    this process, tells it to look at once; what it writes to standard output is logged here.
+    It is started before the run directory is known, so that it imports MLflow and opens the
+    store beside this process. The end of its standard input, by `finish` or by the death of this
+    process, tells it to look at once; what it writes to standard output is logged here.
     """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
-    def start(self) -> None:
-        """Starts the process; a failure is logged, and costs only the delivery for now."""
+    def start(self, uri: str | None) -> None:
+        """Starts the process; a failure is logged, and costs only the delivery for now.
+
+        Args:
+          uri: MLflow's tracking URI, to be opened at once; None when nothing goes there.
+        """
         root = str(Path(__file__).resolve().parents[2])
         path = os.environ.get("PYTHONPATH")
         try:
@@ -48,13 +53,17 @@ class FollowerProcess:
             logger.warning("What the run records is not delivered for now: %s", error)
             return
         threading.Thread(target=self._relay, args=(self._process,), daemon=True).start()
+        self._tell(uri or "")
 
     def follow(self, run_directory: Path) -> None:
         """Names the run directory."""
+        self._tell(str(run_directory))
+
+    def _tell(self, line: str) -> None:
         if self._process is None or self._process.stdin is None:
             return
         try:
-            self._process.stdin.write(f"{run_directory}\n")
+            self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
         except OSError as error:
             logger.warning("What the run records is not delivered for now: %s", error)

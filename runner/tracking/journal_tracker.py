@@ -30,6 +30,11 @@ TENSORBOARD = "tensorboard:"
 """The URI of event files in the run directory."""
 
 
+def mlflow_uri(config: TrackingConfig) -> str | None:
+    """Returns MLflow's tracking URI, or None when nothing is recorded there."""
+    return None if config.uri is None or config.uri.lower() == "none" else config.uri
+
+
 class JournalTracker(Tracker):
     """Appends what one run records to its journal.
 
@@ -133,7 +138,8 @@ class JournalStore(RunStore):
         self._config = config
         self._mask = mask
         self._follower = follower
-        self._address = resolve(config.uri, Path.cwd()) if config.uri else None
+        uri = mlflow_uri(config)
+        self._address = resolve(uri, Path.cwd()) if uri else None
 
     def connect(self) -> None:
         """Looks whether an SQLite store that exists can be read."""
@@ -174,7 +180,7 @@ class JournalStore(RunStore):
         follower, self._follower = self._follower, None
         if follower is None:
             follower = FollowerProcess()
-            follower.start()
+            follower.start(self._address.uri if self._address else None)
         follower.follow(files.run_directory)
         journal = Journal(files.journal)
         return JournalTracker(

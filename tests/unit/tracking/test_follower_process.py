@@ -30,7 +30,7 @@ def test_it_delivers_what_it_is_told_to_and_ends(
     monkeypatch.chdir(tmp_path)  # Wherever it is started, it finds the package.
     directory.claim()
     process = FollowerProcess()
-    process.start()
+    process.start(f"sqlite:///{database}")
     process.follow(directory.run_directory)
     journal = Journal(directory.journal)
     journal.append(Metrics({"loss": 0.5}, 1, 0))
@@ -42,15 +42,24 @@ def test_it_delivers_what_it_is_told_to_and_ends(
     assert f"is open as run {run.run_id}." in directory.log.read_text()
 
 
-def test_one_that_is_never_told_ends_at_once() -> None:
+@pytest.mark.parametrize("uri", [None, "sqlite:///{}/notes.db"])
+def test_one_that_is_never_told_ends_at_once(uri: str | None, tmp_path: Path) -> None:
+    (tmp_path / "notes.db").write_text("notes " * 1000)
     process = FollowerProcess()
-    process.start()
+    process.start(uri and uri.format(tmp_path))
     assert process.finish(60.0)
+
+
+def test_the_store_is_opened_before_the_run_is_known(database: Path) -> None:
+    process = FollowerProcess()
+    process.start(f"sqlite:///{database}")
+    assert process.finish(60.0)
+    assert Path(f"{database}.lock").exists()
 
 
 def test_what_it_warns_of_is_logged_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     process = FollowerProcess()
-    process.start()
+    process.start(None)
     process.follow(tmp_path)
     assert not process.finish(60.0)
     deadline = time.monotonic() + 10.0
@@ -64,7 +73,7 @@ def test_one_that_cannot_be_started_is_told(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
     process = FollowerProcess()
-    process.start()
+    process.start(None)
     process.follow(tmp_path)
     assert not process.finish(1.0)
     assert "not delivered for now" in caplog.text
@@ -72,7 +81,7 @@ def test_one_that_cannot_be_started_is_told(
 
 def test_one_that_has_died_is_told(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     process = FollowerProcess()
-    process.start()
+    process.start(None)
     assert process._process is not None
     os.kill(process._process.pid, signal.SIGKILL)
     process._process.wait()
@@ -84,7 +93,7 @@ def test_one_that_has_died_is_told(caplog: pytest.LogCaptureFixture, tmp_path: P
 def test_one_that_takes_long_is_left_to_itself(directory: TrackingDirectory) -> None:
     directory.claim()
     process = FollowerProcess()
-    process.start()
+    process.start(None)
     process.follow(directory.run_directory)
     assert not process.finish(0.0)
     directory.release()

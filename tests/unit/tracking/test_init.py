@@ -18,7 +18,9 @@ def test_no_uri_turns_tracking_off(uri: str | None) -> None:
     assert isinstance(open_store(TrackingConfig(uri=uri), {}), LoggingStore)
 
 
-@pytest.mark.parametrize(("uri", "tensorboard"), [("http://host:1", False), (None, True)])
+@pytest.mark.parametrize(
+    ("uri", "tensorboard"), [("http://host:1", False), (None, True), ("none", True)]
+)
 def test_a_uri_or_tensorboard_turns_it_on(
     uri: str | None, tensorboard: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
