@@ -63,7 +63,7 @@ def opened(folder: Path, uri: str, *, followed: bool = False) -> Tracker:
     config = TrackingConfig(uri=uri, close_seconds=0.0)
     follower = FollowerProcess()
     if followed:
-        follower.start()
+        follower.start(uri)
     return JournalStore(config, Mask(config.mask, {}), follower).open(folder, "bench", "one", {})
 
 
