@@ -210,6 +210,8 @@ class Server:
         self._process = subprocess.Popen(
             [*command, "--backend-store-uri", f"sqlite:///{self.database}"],
             cwd=self.database.parent,
+            # Without eight further processes, which run jobs.
+            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
