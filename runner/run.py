@@ -86,7 +86,8 @@ def _train(
             plan = None
         elif plan is None:
             plan = _warm_start(config, built, sources, screen)
-        verb = "resumes" if resumed and resumed.path == directory.path else "runs"
+        same = resumed is not None and resumed.path == directory.path
+        verb = "resumes" if same or plan is None else "runs"
         screen.line(f"{config.name}: {verb} in {directory.path}")
         for line in summary(plan) if plan else ("own checkpoint: pretrained sources not read",):
             screen.line(f"  {line}")

@@ -11,13 +11,14 @@ import tensorflow as tf
 from omegaconf import OmegaConf
 
 from runner.config import RunConfig
-from runner.errors import ConfigError, InterruptedRunError, NonFiniteLossError, Problem
+from runner.errors import ConfigError, InterruptedRunError, Problem
 from runner.experiment import BuiltGraph
 from runner.hooks import (
     BestCheckpoint,
     CheckpointHook,
     EvaluationHook,
     MetricsHook,
+    NanLossHook,
     ProgressHook,
     StopAtStepHook,
     StopWhenHook,
@@ -68,7 +69,8 @@ def train_run(
 
     Raises:
       InterruptedRunError: after a signal; the last step is saved.
-      NonFiniteLossError: when the loss is NaN.
+      NonFiniteLossError: when the loss is NaN or infinite.
+      ConfigError: when the training data end, an evaluated split is empty, or a hook does not fit.
     """
     status = RunStatus.FAILED
     tracker: Tracker | None = None
@@ -197,9 +199,14 @@ def _loop(
 
         hooks = [
             # First, so that nothing is recorded or saved of a step whose loss is NaN.
-            tf.compat.v1.train.NanTensorHook(training.values["loss"]),
+            NanLossHook(
+                training.values["loss"],
+                training.step,
+                directory.checkpoints,
+                "look at the data and the learning rate, for example with half of it: "
+                f"optimizer.learning_rate={_half_rate(config)}",
+            ),
             StopAtStepHook(config.train.steps),
-            StopWhenHook(interruption.received),
             MetricsHook(training.values, training.step, config.train.log_every, record_training),
             EvaluationHook(
                 built.split,
@@ -213,6 +220,8 @@ def _loop(
             ),
             progress,
             *(build_target(f"hooks.{name}", node) for name, node in config.hooks.items()),
+            # Last, so that a signal during the other hooks' work costs no further step.
+            StopWhenHook(interruption.received),
         ]
         creator = _session_creator(config, built, plan, directory)
         try:
@@ -226,15 +235,6 @@ def _loop(
                     except tf.errors.OutOfRangeError as error:
                         # MonitoredSession would take it for an orderly end.
                         raise ConfigError(_input_ended(config)) from error
-        except tf.compat.v1.train.NanLossDuringTrainingError as error:
-            raise NonFiniteLossError(
-                Problem(
-                    "training stopped because the loss is NaN",
-                    f"the last checkpoint, before that, is in {directory.checkpoints}",
-                    "look at the data and the learning rate, for example with half of it: "
-                    f"optimizer.learning_rate={_half_rate(config)}",
-                )
-            ) from error
         finally:
             progress.close()
     reached = best.best()
