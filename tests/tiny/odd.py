@@ -131,3 +131,24 @@ class NotADataset(Ones):
 
     def train(self) -> Any:
         return [1, 2]
+
+
+class Once(Ones):
+    """Training data that do not repeat."""
+
+    def train(self) -> tf.data.Dataset:
+        features = np.ones((64, 8), np.float32)
+        return tf.data.Dataset.from_tensor_slices((features, np.arange(64) % 2)).batch(8)
+
+    def test(self) -> tf.data.Dataset:
+        return self.train()
+
+
+class NoValidation(Once):
+    """An empty validation split."""
+
+    def train(self) -> tf.data.Dataset:
+        return super().train().repeat()
+
+    def validation(self) -> tf.data.Dataset:
+        return super().train().take(0)
