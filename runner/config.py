@@ -157,4 +157,5 @@ class RunConfig:
 
 def register() -> None:
     """Makes the schema known to Hydra as `runner_config`; calling it again changes nothing."""
-    ConfigStore.instance().store(name="runner_config", node=RunConfig)
+    # OmegaConf merges neither a list into a mapping nor the reverse, but either into null.
+    ConfigStore.instance().store(name="runner_config", node=RunConfig(scaffolds=None))
