@@ -73,8 +73,9 @@ def _train(
     settings = sources.settings()
     record = RunRecord(config.name, fingerprint(settings), RUNNING, settings)
     container = Path(config.run_dir)
-    store.connect()  # A store that cannot be used is found before anything is made.
+    # A mistake in the configuration is found before anything is made, then an unusable store.
     built = build_graph(config, "validation", train=True)
+    store.connect()
     resumed = interrupted_run(container, record, config.resume.value)
     plan = None
     if resumed is None or not resumed.has_checkpoint():
