@@ -141,7 +141,7 @@ class MlflowStore(RunStore):
       drain_seconds: how long a tracker's `close` delivers what is left before it gives up.
 
     Raises:
-      TrackingError: the URI is malformed, or of a kind that MLflow does not offer.
+      TrackingUriError: the URI is malformed, or of a kind that MLflow does not offer.
     """
 
     def __init__(
