@@ -55,9 +55,12 @@ def test_a_valid_configuration_becomes_typed() -> None:
 
 def test_what_was_given_is_not_changed() -> None:
     config = composed(scaffolds=[{"name": "a", "variables": {"include": ["*"]}}])
+    with open_dict(config):
+        del config["seed"]
     before = OmegaConf.to_yaml(config)
     validate(config)
     assert OmegaConf.to_yaml(config) == before
+    assert OmegaConf.is_struct(config)
 
 
 SCAFFOLD = {"variables": {"include": ["a/*"]}, "checkpoint": "experiment:a", "missing": "init"}

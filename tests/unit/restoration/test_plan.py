@@ -137,6 +137,16 @@ def test_a_missing_tensor() -> None:
         assert remedy in found.remedy
 
 
+def test_a_missing_tensor_offers_those_of_its_shape_first() -> None:
+    tensors = {
+        "cnn/kernel_1": TensorSpec("cnn/kernel_1", (9, 9), "float32"),
+        "features/w": TensorSpec("features/w", (3, 2), "float32"),
+    }
+    source = renamed_source(**{"cnn/kernel": None, **tensors})
+    assert problem(scaffold(), source).choices[0] != "cnn/kernel_1"
+    assert "cnn/kernel_1" not in problem(scaffold(), source).choices
+
+
 def test_a_missing_tensor_offers_others_where_none_has_the_shape() -> None:
     tensors = {"x": TensorSpec("x", (7,), "float32")}
     found = problem(scaffold("head/*"), CheckpointSpec("p", None, tensors))

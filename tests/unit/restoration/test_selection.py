@@ -24,6 +24,7 @@ NAMES = ("cnn/conv1/kernel", "cnn/conv1/bias", "cnn/conv2/kernel", "head/kernel"
         ("conv1", []),
         ("re:cnn/conv[12]/kernel", ["cnn/conv1/kernel", "cnn/conv2/kernel"]),
         ("re:kernel", []),
+        ("re:cnn", ["cnn"]),
         ("re:.*kernel", ["cnn/conv1/kernel", "cnn/conv2/kernel", "head/kernel"]),
         ("head.kernel", []),
     ],
