@@ -20,6 +20,7 @@ from runner.config import register
 from runner.errors import InterruptedRunError, RunnerError
 from runner.explanation import explain
 from runner.quiet_import import without_import_notes
+from runner.sweeps.parent_run import ParentRun
 from runner.tracking import PARENT_RUN
 from runner.validation import validate
 
@@ -37,8 +38,12 @@ def _job(config: DictConfig) -> float | None:
         run_config = validate(config, experiment_names())
         # TensorFlow is imported only now, for a valid configuration.
         with without_import_notes():
+            import tensorflow as tf
+
             from runner.run import run_experiment
 
+            # Otherwise the first session looks for GPUs, and tells of a missing driver.
+            tf.config.list_physical_devices()
         # Its warnings are of deprecated parts that its own Saver uses.
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
         return run_experiment(
@@ -100,6 +105,8 @@ def _from_job(error: BaseException) -> bool:
 
 
 def _fail(error: RunnerError) -> int:
+    if isinstance(error, InterruptedRunError):
+        ParentRun.interrupted()
     print(f"runner: {error}", file=sys.stderr)
     return error.exit_code
 
