@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from mlflow import MlflowClient
 from rich.console import Console
 
 import runner.run
@@ -21,10 +23,12 @@ from runner.errors import (
     NonFiniteLossError,
     PlanError,
     RunDirectoryError,
+    TrackingError,
 )
 from runner.run import run_experiment
 from runner.run_directory import RunDirectory, RunRecord, open_run
 from runner.screen import Screen
+from runner.tracking.mlflow_tracker import MlflowStore
 from tests.tiny.configs import tiny
 
 
@@ -317,6 +321,7 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_resumed(
     hooks = _hook("FailOnce", step=13, marker=str(tmp_path / "marker"))
     with pytest.raises(ValueError, match="the hook failed"):
         runs.run(scaffolds=scaffolds, hooks=hooks)
+
     def finish_first(*arguments: Any) -> RunDirectory:
         runs.directory().update(status="FINISHED")
         return open_run(*arguments)
@@ -340,3 +345,44 @@ def test_a_run_that_another_process_left_meanwhile_is_resumed(
     assert lines[0] == f"tiny: resumes in {runs.directory().path}"
     assert "pretrained sources not read" in lines[1]
     assert runs.count() == 1
+
+
+@pytest.fixture
+def store(
+    migrated_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, MlflowStore]:
+    """The runs' tracking store, and its database; it gives up after a second."""
+    database = Path(shutil.copy(migrated_database, tmp_path / "mlflow.db"))
+    opened = MlflowStore(f"sqlite:///{database}", drain_seconds=1.0)
+    monkeypatch.setattr(runner.run, "open_store", lambda uri: opened)
+    return database, opened
+
+
+def test_a_store_that_is_lost_on_the_way_does_not_stop_training(
+    runs: _Runs, store: tuple[Path, MlflowStore], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    database, _ = store
+    hooks = _hook("Overwrite", step=13, marker=str(tmp_path / "marker"), file=str(database))
+    runs.run(hooks=hooks)
+    assert (runs.record().status, runs.steps()) == ("FINISHED", [10, 20])
+    assert "not delivered" in caplog.text
+    assert "its status FINISHED could not be recorded" in caplog.text
+
+
+def test_a_run_whose_record_was_deleted_is_not_continued_untold(
+    runs: _Runs, store: tuple[Path, MlflowStore], tmp_path: Path
+) -> None:
+    _, opened = store
+    hooks = _hook("FailOnce", step=13, marker=str(tmp_path / "marker"))
+    with pytest.raises(ValueError, match="the hook failed"):
+        runs.run(hooks=hooks)
+    run_id = runs.record().tracking_run_id
+    assert run_id is not None
+    MlflowClient(opened.address.uri).delete_run(run_id)
+    with pytest.raises(TrackingError, match=f"run {run_id} cannot be resumed"):
+        runs.run(hooks=hooks)
+    assert runs.record().status == "FAILED"
+    MlflowClient(opened.address.uri).restore_run(run_id)
+    runs.run(hooks=hooks)
+    assert runs.record().tracking_run_id == run_id
+    assert MlflowClient(opened.address.uri).get_run(run_id).info.status == "FINISHED"
