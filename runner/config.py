@@ -63,6 +63,9 @@ class TrainConfig:
     evaluate_every: int = 250
     # A checkpoint is saved every so many steps, and at the end.
     checkpoint_every: int = 250
+    # Whether checkpoints keep the position in the training data, its shuffle buffer included.
+    # False starts the data anew where a run is resumed.
+    save_input: bool = True
     # How many of the newest checkpoints are kept.
     keep_checkpoints: int = 2
     # The metric that chooses the best checkpoint and is returned to a sweep.

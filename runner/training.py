@@ -235,6 +235,10 @@ def _loop(
                     except tf.errors.OutOfRangeError as error:
                         # MonitoredSession would take it for an orderly end.
                         raise ConfigError(_input_ended(config)) from error
+        except tf.errors.UnimplementedError as error:
+            if not training.input_is_saved or "does not support checkpointing" not in str(error):
+                raise
+            raise ConfigError(_input_cannot_be_saved(error)) from error
         finally:
             progress.close()
     reached = best.best()
@@ -249,10 +253,17 @@ def _session_creator(
     scaffolds = [Scaffold(name=name, saver=restorer) for name, restorer in restorers.items()]
     paths = [restorer.path for restorer in restorers.values()]
     initializers = [tf.compat.v1.global_variables_initializer()]
+    local_initializers = [tf.compat.v1.train.Scaffold.default_local_init_op()]
     if built.training is not None:
-        initializers.append(built.training.input_initializer)
+        # Local initialisers run in every new session, the others only where nothing is resumed.
+        starts = initializers if built.training.input_is_saved else local_initializers
+        starts.append(built.training.input_initializer)
     return ChiefSessionCreator(
-        tf.compat.v1.train.Scaffold(init_op=tf.group(*initializers), saver=built.saver),
+        tf.compat.v1.train.Scaffold(
+            init_op=tf.group(*initializers),
+            local_init_op=tf.group(*local_initializers),
+            saver=built.saver,
+        ),
         config=tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=config.session.intra_op_threads,
             inter_op_parallelism_threads=config.session.inter_op_threads,
@@ -268,6 +279,16 @@ def _input_ended(config: RunConfig) -> Problem:
         f"data.train() ended before step {config.train.steps}",
         "the training data must repeat without end",
         "end its pipeline with .repeat() before .batch(), or lower train.steps",
+    )
+
+
+def _input_cannot_be_saved(error: tf.errors.UnimplementedError) -> Problem:
+    (line, *_) = (each for each in str(error).splitlines() if "does not support" in each)
+    return Problem(
+        "the position in data.train() cannot be saved",
+        line.strip(),
+        "build the pipeline from tensors or files, or set train.save_input=false, which starts "
+        "the data anew where a run is resumed",
     )
 
 

@@ -130,6 +130,18 @@ def test_overrides_make_it_another_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("conf")
+def test_a_source_whose_training_failed_is_continued(tmp_path: Path) -> None:
+    scaffold = _scaffold("experiment:tiny")
+    hook = f"{{_target_: tests.tiny.hooks.FailOnce, step: 13, marker: '{tmp_path / 'marker'}'}}"
+    scaffold.overrides = [f"+hooks.disturb={hook}"]
+    sources = _sources(_config(tmp_path, body=scaffold))
+    with pytest.raises(ValueError, match="the hook failed"):
+        sources.train_missing(_quiet)
+    sources.train_missing(_quiet)
+    assert _spec(sources, "body").path.startswith(str(tmp_path / "runs" / "tiny" / "001"))
+
+
+@pytest.mark.usefixtures("conf")
 def test_mode_and_resume_are_not_inherited(tmp_path: Path) -> None:
     config = _config(tmp_path, body=_scaffold("experiment:tiny"))
     config.mode = Mode.plan

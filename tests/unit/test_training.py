@@ -267,6 +267,32 @@ def test_training_data_that_end_are_not_the_end_of_training(runs: _Runs) -> None
     assert runs.record().status == "FAILED"
 
 
+def test_training_data_whose_position_cannot_be_saved_are_refused(runs: _Runs) -> None:
+    with pytest.raises(
+        ConfigError, match=r"the position in data\.train\(\) cannot be saved"
+    ) as caught:
+        runs.run(data={"_target_": "tests.tiny.odd.Generated"})
+    (problem,) = caught.value.problems
+    assert problem.cause == "GeneratorDataset does not support checkpointing."
+    assert "train.save_input=false" in problem.remedy
+
+
+@pytest.mark.parametrize("hook", ["FailOnce", "AbortOnce"])
+def test_they_start_anew_where_the_configuration_says_so(
+    runs: _Runs, tmp_path: Path, hook: str
+) -> None:
+    changes: dict[str, Any] = {
+        "data": {"_target_": "tests.tiny.odd.Generated"},
+        "train": _train(save_input=False, checkpoint_every=5, keep_checkpoints=9),
+        "hooks": _hook(hook, step=13, marker=str(tmp_path / "marker")),
+    }
+    if hook == "FailOnce":
+        with pytest.raises(ValueError, match="the hook failed"):
+            runs.run(**changes)
+    runs.run(**changes)
+    assert (runs.record().status, runs.steps()) == ("FINISHED", [5, 10, 15, 20])
+
+
 def test_an_empty_validation_split_is_an_error(runs: _Runs) -> None:
     with pytest.raises(ConfigError, match=r"data\.validation\(\) gives no example"):
         runs.run(data={"_target_": "tests.tiny.odd.NoValidation"})
