@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
@@ -65,7 +66,7 @@ def main() -> int:
     with problems, 130 or 143 after a signal, and 1 for anything else.
     """
     register()
-    sys.argv[1:] = _options_first(sys.argv[1:])
+    sys.argv[1:] = _options_first([_forced(each) for each in sys.argv[1:]])
     # Lets Hydra's errors reach us as exceptions; otherwise it prints them and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
@@ -96,6 +97,14 @@ def _options_first(arguments: Sequence[str]) -> list[str]:
         (options if is_value or each.startswith("-") else overrides).append(each)
         previous = "" if is_value else each
     return options + overrides
+
+
+def _forced(argument: str) -> str:
+    """Puts `++` before an override of a scaffold's key, so that its YAML need not hold the key.
+
+    Hydra knows only the keys that a scaffold's YAML holds; ours are checked by `validate`.
+    """
+    return f"++{argument}" if re.match(r"scaffolds\.(?!\d)[^.=]+\.[^=]*=", argument) else argument
 
 
 def _from_job(error: BaseException) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.config import Mode, RunConfig
+from runner.errors import PlanError, Problem
+from runner.errors import TrackingError
 from runner.experiment import BuiltGraph
 from runner.fingerprint import fingerprint
 from runner.finished import evaluate_run, export_run
@@ -13,10 +15,16 @@ from runner.graph import build_graph
 from runner.interruption import Interruption
 from runner.restoration.plan import RestorationPlan, make_plan
 from runner.restoration.report import summary, table, text
-from runner.run_directory import RUNNING, RunRecord, interrupted_run, open_run
+from runner.run_directory import (
+    RUNNING,
+    RunRecord,
+    interrupted_run,
+    open_run,
+    settle_killed_runs,
+)
 from runner.screen import Screen
 from runner.sources import Sources
-from runner.tracking import RunStore, open_store
+from runner.tracking import RunStatus, RunStore, open_store
 from runner.training import train_run
 
 
@@ -59,7 +67,9 @@ def run_experiment(
 def _show_plan(config: RunConfig, sources: Sources, screen: Screen) -> None:
     plan = _plan(config, build_graph(config, "validation", train=True), sources)
     screen.show(table(plan), text(plan))
-    plan.require_sound()
+    if plan.problems:
+        count = len(plan.problems)
+        raise PlanError(Problem(f"the plan has {count} problem{'s' * (count > 1)}, listed with it"))
 
 
 def _train(
@@ -82,6 +92,7 @@ def _train(
         plan = _warm_start(config, built, sources, screen)
     with Interruption().handled() as interruption:
         directory = open_run(container, record, config.resume.value)
+        _settle(container, store, config, screen)
         # What another process has done since decides anew whether this is a warm start.
         if directory.has_checkpoint():
             plan = None
@@ -95,6 +106,16 @@ def _train(
         return train_run(
             config, built, plan, directory, store, overrides, screen, interruption, parent
         )
+
+
+def _settle(container: Path, store: RunStore, config: RunConfig, screen: Screen) -> None:
+    """Tells the store of runs that were killed outright, which it still takes for running."""
+    for record in settle_killed_runs(container):
+        if record.tracking_run_id is not None and record.tracking_uri == config.tracking.uri:
+            try:
+                store.mark(record.tracking_run_id, RunStatus.KILLED)
+            except TrackingError as error:
+                screen.line(str(error))
 
 
 def _warm_start(

@@ -196,6 +196,9 @@ class MlflowStore(RunStore):
 
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
         """Returns the finished runs with these tags, the one started last first."""
+        database = self.address.database
+        if database is not None and not database.exists():
+            return []  # A question creates no database.
         client = self._connected()
         wanted = dict(encode_tag(name, value) for name, value in tags.items())
         conditions = [f"attributes.status = '{RunStatus.FINISHED.value}'"]

@@ -174,10 +174,11 @@ def test_a_plan_creates_nothing(command: Command) -> None:
 
 def test_a_plan_with_problems_ends_with_3_and_creates_nothing(command: Command) -> None:
     done = command.run(
-        "+experiment=warm", "mode=plan", "tracking=none", "+scaffolds.body.rename={body/: trunk/}"
+        "+experiment=warm", "mode=plan", "tracking=none", "scaffolds.body.rename={body/: trunk/}"
     )
     assert done.returncode == 3
     assert "body/dense/kernel" in done.stdout
-    assert "no tensor 'trunk/dense/kernel' for the variable body/dense/kernel" in done.stderr
+    assert "no tensor 'trunk/dense/kernel' for the variable body/dense/kernel" in done.stdout
+    assert "runner: the plan has 6 problems, listed with it" in done.stderr
     assert "Traceback" not in done.stderr
     assert [path.name for path in command.folder.iterdir()] == ["mlflow.db"]

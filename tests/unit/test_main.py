@@ -73,6 +73,10 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
         "scaffolds.body.chekpoint is not a key of a scaffold",
         "choices: checkpoint, variables, rename",
     ),
+    ("+experiment=warm", "scaffolds.body.chekpoint=x"): (  # needs no plus, as the YAML may lack it
+        "scaffolds.body.chekpoint is not a key of a scaffold",
+        "choices: checkpoint, variables, rename",
+    ),
     ("+experiment=warm", "+scaffolds.body.missing=no"): (
         "scaffolds.body.missing has a value",
         "choices: error, init",
