@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.config import Mode, RunConfig
-from runner.errors import PlanError, Problem
-from runner.errors import TrackingError
+from runner.errors import PlanError, Problem, TrackingError
 from runner.experiment import BuiltGraph
 from runner.fingerprint import fingerprint
 from runner.finished import evaluate_run, export_run

@@ -18,6 +18,7 @@ from runner.errors import Problem, RunDirectoryError
 RECORD = "run.json"
 RUNNING = "RUNNING"
 FINISHED = "FINISHED"
+KILLED = "KILLED"
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,16 @@ class RunDirectory:
     def release(self) -> None:
         """Gives the lock back."""
         self._lock.release()
+
+    def is_free(self) -> bool:
+        """Whether no process, this one included, owns the folder."""
+        if self._lock.is_locked:
+            return False
+        try:
+            with FileLock(self._lock.lock_file, timeout=0):
+                return True
+        except Timeout:
+            return False
 
     def read(self) -> RunRecord | None:
         """Returns the run's record, or None when the folder holds none.
@@ -241,6 +252,20 @@ def open_run(container: Path, record: RunRecord, resume: str) -> RunDirectory:
         directory.claim()
         directory.write(record)
         return directory
+
+
+def settle_killed_runs(container: Path) -> list[RunRecord]:
+    """Marks as KILLED the runs that say RUNNING though no process owns them; returns their records.
+
+    A process that is killed outright cannot say so itself.
+    """
+    settled = []
+    with FileLock(container / ".lock"):
+        for directory, record in runs(container):
+            if record.status == RUNNING and directory.is_free():
+                directory.update(status=KILLED)
+                settled.append(record)
+    return settled
 
 
 def _nothing_to_resume(container: Path, record: RunRecord) -> Problem:

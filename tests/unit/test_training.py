@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from runner.errors import (
 from runner.run import run_experiment
 from runner.run_directory import RunDirectory, RunRecord, open_run
 from runner.screen import Screen
+from runner.tracking import RunStatus
 from runner.tracking.mlflow_tracker import MlflowStore
 from tests.tiny.configs import tiny
 
@@ -412,3 +414,34 @@ def test_a_run_whose_record_was_deleted_is_not_continued_untold(
     runs.run(hooks=hooks)
     assert runs.record().tracking_run_id == run_id
     assert MlflowClient(opened.address.uri).get_run(run_id).info.status == "FINISHED"
+
+
+def test_a_run_that_was_killed_outright_is_settled_by_the_next_one(
+    runs: _Runs, store: tuple[Path, MlflowStore], tmp_path: Path
+) -> None:
+    _, opened = store
+    hooks = _hook("FailOnce", step=13, marker=str(tmp_path / "marker"))
+    with pytest.raises(ValueError, match="the hook failed"):
+        runs.run(hooks=hooks)
+    killed, run_id = runs.directory(), runs.record().tracking_run_id
+    assert run_id is not None
+    killed.update(status="RUNNING")
+    opened.mark(run_id, RunStatus.RUNNING)
+
+    living = RunDirectory(runs.directory(2).path)
+    living.claim()
+    living.write(replace(killed.require(), fingerprint="another"))
+    runs.run(hooks=hooks, resume=Resume.never)
+    living.release()
+    assert [runs.record(number).status for number in (1, 2, 3)] == ["KILLED", "RUNNING", "FINISHED"]
+    assert MlflowClient(opened.address.uri).get_run(run_id).info.status == "KILLED"
+
+
+def test_a_killed_run_that_the_store_does_not_know_is_only_told(
+    runs: _Runs, store: tuple[Path, MlflowStore]
+) -> None:
+    runs.run()
+    runs.directory().update(status="RUNNING", tracking_run_id="0" * 32, fingerprint="another")
+    _, lines = runs.run()
+    assert lines[0] == f"run {'0' * 32} cannot be marked KILLED"
+    assert [runs.record(number).status for number in (1, 2)] == ["KILLED", "FINISHED"]
