@@ -55,7 +55,7 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
         if iterator is not None:
             means = {name: tf.reduce_mean(value) for name, value in values.items()}
             means["loss"] += penalty
-            train_op = _train_op(config, means["loss"], global_step, own, frozen, keras_names)
+            train_op = _train_op(config, means["loss"], global_step, own, frozen)
             with tf.control_dependencies([train_op]):
                 step = tf.identity(global_step.read_value())
             training = Training(
@@ -67,8 +67,10 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
             _spec(name, variable, model=name in own, frozen=name in frozen)
             for name, variable in variables.items()
         )
+        wanted = config.hooks if train else {}
+        hooks = tuple(_hook(name, node) for name, node in wanted.items())
         saver = _saver(config, variables, iterator)
-    return BuiltGraph(graph, variables, specs, training, evaluation, saver)
+    return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver)
 
 
 def build_data(config: RunConfig) -> Data:
@@ -146,7 +148,6 @@ def _train_op(
     global_step: tf.Variable,
     own: Mapping[str, tf.Variable],
     frozen: frozenset[str],
-    keras_names: Mapping[str, tf.Variable],
 ) -> tf.Operation:
     optimizer = build_target("optimizer", config.optimizer)
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
@@ -192,6 +193,19 @@ def _initializer(variable: tf.Variable) -> str:
     while value.type in ("Identity", "AddV2", "Mul", "Cast", "Reshape") and value.inputs:
         value = value.inputs[0].op
     return str(value.type)
+
+
+def _hook(name: str, node: dict[str, Any]) -> tf.compat.v1.train.SessionRunHook:
+    hook = build_target(f"hooks.{name}", node)
+    if not isinstance(hook, tf.compat.v1.train.SessionRunHook):
+        raise ConfigError(
+            Problem(
+                f"hooks.{name}: {node['_target_']} is not a tf.compat.v1.train.SessionRunHook",
+                "the session calls its begin, before_run, after_run and end",
+                "derive it from tf.compat.v1.train.SessionRunHook",
+            )
+        )
+    return hook
 
 
 def _saver(

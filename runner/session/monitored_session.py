@@ -12,7 +12,7 @@ from runner.session.session_manager import SessionManager, build_savers, pair_so
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
-# TensorFlow's own value for "not given", told apart from None, which turns the hook off.
+# "Not given", told apart from None, which turns the hook off, as TensorFlow's function does.
 USE_DEFAULT = object()
 
 
