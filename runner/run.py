@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.config import Mode, RunConfig
+from runner.config import Mode, Resume, RunConfig
 from runner.errors import PlanError, Problem, TrackingError
 from runner.experiment import BuiltGraph
 from runner.fingerprint import fingerprint
@@ -18,6 +18,7 @@ from runner.run_directory import (
     RUNNING,
     RunRecord,
     interrupted_run,
+    left_alone,
     open_run,
     settle_killed_runs,
 )
@@ -65,6 +66,13 @@ def run_experiment(
 
 def _show_plan(config: RunConfig, sources: Sources, screen: Screen) -> None:
     plan = _plan(config, build_graph(config, "validation", train=True), sources)
+    if config.resume is not Resume.never:
+        settings = sources.settings()
+        record = RunRecord(config.name, fingerprint(settings), RUNNING, settings)
+        resumed = interrupted_run(Path(config.run_dir), record, config.resume.value)
+        if resumed is not None and resumed.has_checkpoint():
+            screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
+            screen.line("this is the plan of a fresh start, resume=never:")
     screen.show(table(plan), text(plan))
     if plan.problems:
         count = len(plan.problems)
@@ -91,7 +99,7 @@ def _train(
         plan = _warm_start(config, built, sources, screen)
     with Interruption().handled() as interruption:
         directory = open_run(container, record, config.resume.value)
-        _settle(container, store, config, screen)
+        _settle(container, store, screen)
         # What another process has done since decides anew whether this is a warm start.
         if directory.has_checkpoint():
             plan = None
@@ -100,6 +108,9 @@ def _train(
         same = resumed is not None and resumed.path == directory.path
         verb = "resumes" if same or plan is None else "runs"
         screen.line(f"{config.name}: {verb} in {directory.path}")
+        if directory.path != (resumed and resumed.path) and parent is None:
+            for line in left_alone(container, record):
+                screen.line(f"  {line}")
         for line in summary(plan) if plan else ("own checkpoint: pretrained sources not read",):
             screen.line(f"  {line}")
         return train_run(
@@ -107,10 +118,10 @@ def _train(
         )
 
 
-def _settle(container: Path, store: RunStore, config: RunConfig, screen: Screen) -> None:
+def _settle(container: Path, store: RunStore, screen: Screen) -> None:
     """Tells the store of runs that were killed outright, which it still takes for running."""
     for record in settle_killed_runs(container):
-        if record.tracking_run_id is not None and record.tracking_uri == config.tracking.uri:
+        if record.tracking_run_id is not None and record.tracking_uri == store.location():
             try:
                 store.mark(record.tracking_run_id, RunStatus.KILLED)
             except TrackingError as error:
