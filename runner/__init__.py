@@ -22,24 +22,41 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from runner.run import run_experiment
-    from runner.session.monitored_session import ChiefSessionCreator, MonitoredTrainingSession
+    from runner.session.cached_session import CachedSession
+    from runner.session.monitored_session import (
+        MonitoredSession,
+        MonitoredTrainingSession,
+        SingularMonitoredSession,
+    )
     from runner.session.scaffold import Scaffold
+    from runner.session.session_creators import ChiefSessionCreator, WorkerSessionCreator
     from runner.session.session_manager import SessionManager
+    from runner.session.supervisor import Supervisor
 
 __all__ = [
+    "CachedSession",
     "ChiefSessionCreator",
+    "MonitoredSession",
     "MonitoredTrainingSession",
     "Scaffold",
     "SessionManager",
+    "SingularMonitoredSession",
+    "Supervisor",
+    "WorkerSessionCreator",
     "run_experiment",
 ]
 
 # Imported when they are asked for: configuration errors and --help must not wait for TensorFlow.
 _MODULES = {
-    "ChiefSessionCreator": "runner.session.monitored_session",
+    "CachedSession": "runner.session.cached_session",
+    "ChiefSessionCreator": "runner.session.session_creators",
+    "MonitoredSession": "runner.session.monitored_session",
     "MonitoredTrainingSession": "runner.session.monitored_session",
     "Scaffold": "runner.session.scaffold",
     "SessionManager": "runner.session.session_manager",
+    "SingularMonitoredSession": "runner.session.monitored_session",
+    "Supervisor": "runner.session.supervisor",
+    "WorkerSessionCreator": "runner.session.session_creators",
     "run_experiment": "runner.run",
 }
 
