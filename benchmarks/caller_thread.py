@@ -1,12 +1,12 @@
-"""A step's operations in TensorFlow's pool of threads against the caller's, and what is chosen."""
+"""A step in a pool of threads or in the caller's: `python -m benchmarks.caller_thread`."""
 
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -15,9 +15,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import runner
+from benchmarks.harness import Result, compare, show
 from runner.session.caller_thread import LONGEST_S, SAMPLES, WARM_UP
 
-REPEATS = 15
+REPEATS = 25
 SLICE_S = 0.02
 # A number of threads is obeyed as given: -1 is TensorFlow's own way to say the caller's thread.
 POOL, CALLER, CHOSEN = "pool", "caller", "chosen"
@@ -78,46 +79,42 @@ STEPS: dict[str, Callable[[], Any]] = {
 }
 
 
-def compare(build: Callable[[], Any]) -> dict[str, float]:
-    """Returns the median time of a step, in microseconds, for each way."""
+def ways(build: Callable[[], Any]) -> dict[str, Callable[[], float]]:
+    """Returns what times the step each way, in microseconds."""
     threads = {POOL: os.cpu_count() or 1, CALLER: -1, CHOSEN: 0}
     with tf.Graph().as_default():
         fetches = build()
-        sessions = {
-            way: runner.CachedSession(config=tf.ConfigProto(inter_op_parallelism_threads=number))
-            for way, number in threads.items()
-        }
         initializer = tf.global_variables_initializer()
-    for session in sessions.values():
-        session.run(initializer)
-        for _ in range(WARM_UP + 2 * SAMPLES + 10):
-            session.run(fetches)
-    start = time.perf_counter()
-    sessions[POOL].run(fetches)
-    count = max(3, int(SLICE_S / (time.perf_counter() - start)))
-    times: dict[str, list[float]] = {way: [] for way in sessions}
-    for _ in range(REPEATS):
-        for way, session in sessions.items():
-            start = time.perf_counter()
-            for _ in range(count):
+        found: dict[str, Callable[[], float]] = {}
+        for way, number in threads.items():
+            config = tf.ConfigProto(inter_op_parallelism_threads=number)
+            session = runner.CachedSession(config=config)
+            session.run(initializer)
+            for _ in range(WARM_UP + 2 * SAMPLES + 10):
                 session.run(fetches)
-            times[way].append((time.perf_counter() - start) / count * 1e6)
-    for session in sessions.values():
-        session.close()
-    return {way: statistics.median(each) for way, each in times.items()}
+            found[way] = partial(slice_of_steps, session, fetches)
+    return found
+
+
+def slice_of_steps(session: tf.Session, fetches: Any) -> float:
+    """Returns microseconds per step over a fixed time."""
+    start = now = time.perf_counter()
+    steps = 0
+    while now < start + SLICE_S:
+        session.run(fetches)
+        steps += 1
+        now = time.perf_counter()
+    return (now - start) / steps * 1e6
 
 
 def main() -> int:
     """Prints the ways of every step side by side."""
     tf.get_logger().setLevel("ERROR")
-    print(f"microseconds per step, median of {REPEATS}")
-    print(f"steps over {LONGEST_S * 1e6:g} microseconds keep to the pool")
-    print(f"{'':30} {'pool':>9} {'caller':>9} {'chosen':>9}   chosen over the better")
+    print(f"steps over {LONGEST_S * 1e6:g} us keep to the pool")
+    results: list[Result] = []
     for name, build in STEPS.items():
-        found = compare(build)
-        best = min(found[POOL], found[CALLER])
-        columns = " ".join(f"{found[way]:9.1f}" for way in (POOL, CALLER, CHOSEN))
-        print(f"{name:30} {columns}   {found[CHOSEN] / best:.2f}", flush=True)
+        results += compare(name, "us", ways(build), {}, REPEATS)
+    show(results)
     return 0
 
 

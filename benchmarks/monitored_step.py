@@ -1,16 +1,14 @@
-"""What a monitored training step costs on a tiny graph, against TensorFlow's sessions."""
+"""What a step costs on a tiny graph: `python -m benchmarks.monitored_step`."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import runner
+from benchmarks.harness import Result, compare, show, write
 from runner.hooks import MetricsHook
 from runner.tracking import RunStatus, Tracker
 from runner.tracking.mlflow_tracker import MlflowStore
@@ -29,17 +28,7 @@ BATCH, WIDTH = 32, 64
 # The step that never comes.
 NEVER = 10**12
 MORE_HOOKS = 8
-SLICES = 20
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """A figure to reach: one way's time over another's, in parts of 1."""
-
-    name: str
-    way: str
-    over: str
-    at_most: float
+UNIT = "us"
 
 
 class Graph:
@@ -126,73 +115,83 @@ def time_steps(step: Callable[[], object], steps: int) -> float:
     return (time.perf_counter() - start) / steps * 1e6
 
 
-class Bench:
-    """All ways side by side in one process, timed in turn, a slice of the steps at a time.
+class Ways:
+    """Sessions side by side in one process, each with what times some of its steps.
 
-    A repeat's time is the median of its slices, so that what else the machine does in between
-    does not meet one way alone.
+    What they track while they are timed is delivered when they are closed.
     """
 
     def __init__(self, directory: Path, steps: int) -> None:
         self._directory, self._steps = directory, steps
-        # What is handed over while steps are timed is delivered afterwards.
         self._store = MlflowStore(f"sqlite:///{directory}/mlflow.db", interval=3600)
-        self._ways: dict[str, Callable[[], object]] = {}
         self._open = ExitStack()
-        self.times: dict[str, list[float]] = {}
 
-    def add_bare(self, name: str, fed: bool, hooked: bool) -> None:
-        """Adds `Session.run` of what the monitored sessions fetch, and `CachedSession.run`."""
+    def __enter__(self) -> Ways:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def bare(self, kind: type[tf.Session], fed: bool) -> Callable[[], float]:
+        """Runs in one `run` what caller and hooks of the monitored sessions fetch."""
         with tf.Graph().as_default():
             graph = Graph(fed)
-            hooks = four_hooks(graph, self._directory, self._tracker(name)) if hooked else []
-            fetches = merged_fetches(graph, hooks)
-            for way, kind in ((name, tf.Session), (f"cached {name}", runner.CachedSession)):
-                session = self._open.enter_context(kind())
-                session.run(tf.global_variables_initializer())
-                self._ways[way] = partial(session.run, fetches, graph.feed)
+            fetches = merged_fetches(graph, four_hooks(graph, self._directory, self._tracker()))
+            session = self._open.enter_context(kind())
+            session.run(tf.global_variables_initializer())
+        return self._timed(partial(session.run, fetches, graph.feed))
 
-    def add_monitored(self, name: str, api: Any, fed: bool, more_hooks: int = 0) -> None:
-        """Adds a MonitoredTrainingSession with four hooks, and perhaps more."""
+    def monitored(self, api: Any, fed: bool, more_hooks: int = 0) -> Callable[[], float]:
+        """Runs the train op in a MonitoredTrainingSession with four hooks, and perhaps more."""
         with tf.Graph().as_default() as default:
             graph = Graph(fed)
-            hooks = four_hooks(graph, self._directory, self._tracker(name))
+            hooks = four_hooks(graph, self._directory, self._tracker())
             hooks += [FetchesLoss(graph.loss) for _ in range(more_hooks)]
             session = api.MonitoredTrainingSession(hooks=hooks)
             self._open.callback(close_in, default, session)
-            self._ways[name] = partial(session.run, graph.train_op, graph.feed)
+        return self._timed(partial(session.run, graph.train_op, graph.feed))
 
-    def _tracker(self, name: str) -> Tracker:
-        tracker = self._store.start("benchmark", name, {})
+    def _tracker(self) -> Tracker:
+        tracker = self._store.start("benchmark", "a run", {})
         self._open.callback(tracker.close, RunStatus.FINISHED)
         return tracker
 
-    def add_all(self) -> None:
-        """Adds every way."""
-        for fed in (False, True):
-            suffix = ", fed" if fed else ""
-            self.add_bare(f"Session.run{suffix}", fed, hooked=True)
-            self.add_monitored(f"tensorflow{suffix}", tf.train, fed)
-            self.add_monitored(f"runner{suffix}", runner, fed)
-        self.add_bare("Session.run of the train op, fed", fed=True, hooked=False)
-        self.add_monitored("tensorflow, 12 hooks", tf.train, False, MORE_HOOKS)
-        self.add_monitored("runner, 12 hooks", runner, False, MORE_HOOKS)
+    def _timed(self, step: Callable[[], object]) -> Callable[[], float]:
+        time_steps(step, 200)
+        return partial(time_steps, step, self._steps)
 
-    def run(self, repeats: int) -> None:
-        """Times every way in every repeat."""
-        for step in self._ways.values():
-            time_steps(step, 200)
-        for _ in range(repeats):
-            slices: dict[str, list[float]] = {name: [] for name in self._ways}
-            for _ in range(SLICES):
-                for name, step in self._ways.items():
-                    slices[name].append(time_steps(step, self._steps // SLICES))
-            for name, times in slices.items():
-                self.times.setdefault(name, []).append(statistics.median(times))
 
-    def close(self) -> None:
-        """Closes the sessions and delivers what was tracked."""
-        self._open.close()
+def measure(directory: Path, repeats: int, steps: int) -> list[Result]:
+    """Returns the results of all ways, and their ratios."""
+    results: list[Result] = []
+    with Ways(directory, steps) as ways:
+        for case, fed in (("constant batch", False), ("NumPy batch fed", True)):
+            results += compare(
+                case,
+                UNIT,
+                {
+                    "Session.run": ways.bare(tf.Session, fed),
+                    "CachedSession.run": ways.bare(runner.CachedSession, fed),
+                    "tensorflow, 4 hooks": ways.monitored(tf.train, fed),
+                    "runner, 4 hooks": ways.monitored(runner, fed),
+                    f"runner, {4 + MORE_HOOKS} hooks": ways.monitored(runner, fed, MORE_HOOKS),
+                },
+                {"CachedSession.run": 0.35, "runner, 4 hooks": 0.35},
+                repeats,
+            )
+            base, _, theirs, ours, more = results[-5:]
+            results.append(over(f"{case}, over TensorFlow's", ours, theirs, 0.2))
+            pairs = zip(more.values, ours.values, strict=True)
+            each = tuple((with_more - four) / MORE_HOOKS for with_more, four in pairs)
+            further = Result(f"{case}, over Session.run", "each further hook", UNIT, each)
+            results.append(over(further.case, further, base, 0.03))
+    return results
+
+
+def over(case: str, way: Result, base: Result, limit: float) -> Result:
+    """Returns the result with its ratio over another."""
+    ratio = way.median / base.median
+    return Result(case, way.way, way.unit, way.values, ratio, limit)
 
 
 def delivering(directory: Path, api: Any, seconds: float) -> float:
@@ -213,79 +212,39 @@ def delivering(directory: Path, api: Any, seconds: float) -> float:
     return taken / steps * 1e6
 
 
-def report_delivering(directory: Path) -> None:
-    """Prints what the main figures leave out: the store's thread needs the interpreter too."""
-    ways = {"tensorflow": tf.train, "runner": runner}
-    found = {name: delivering(directory, api, seconds=5) for name, api in ways.items()}
-    print("microseconds per step over 5 s, every loss written to SQLite meanwhile")
-    for name, value in found.items():
-        print(f"  {name:48} {value:7.1f}")
-    print(f"  {'ratio':48} {found['runner'] / found['tensorflow']:7.3f}")
-
-
 def close_in(graph: tf.Graph, session: tf.train.MonitoredSession) -> None:
     """Closes a session whose graph is not the default one."""
     with graph.as_default():
         session.close()
 
 
-RATIOS = [
-    Ratio("4 hooks, loss tracked, over bare", "runner", "Session.run", 0.35),
-    Ratio("4 hooks, loss tracked, over TensorFlow's", "runner", "tensorflow", 0.2),
-    Ratio("fed, 4 hooks, over bare", "runner, fed", "Session.run, fed", 0.35),
-    Ratio("fed, 4 hooks, over TensorFlow's", "runner, fed", "tensorflow, fed", 0.2),
-    Ratio(
-        "fed, no hooks, over bare",
-        "cached Session.run of the train op, fed",
-        "Session.run of the train op, fed",
-        0.35,
-    ),
-]
-
-
-def report(times: Mapping[str, Sequence[float]]) -> bool:
-    """Prints medians and ratios; says whether all figures were reached."""
-    medians = {way: statistics.median(each) for way, each in times.items()}
-    print(f"{'microseconds per step, median':58} lowest to highest")
-    for way, each in times.items():
-        print(f"  {way:48} {medians[way]:7.1f}   {min(each):.1f} to {max(each):.1f}")
-    print("ratios: median of the repeats")
-    reached = True
-    for ratio in RATIOS:
-        pairs = zip(times[ratio.way], times[ratio.over], strict=True)
-        reached &= show(ratio.name, [way / over for way, over in pairs], ratio.at_most)
-    per_hook = [
-        (more - four) / MORE_HOOKS / base
-        for more, four, base in zip(
-            times["runner, 12 hooks"], times["runner"], times["Session.run"], strict=True
-        )
-    ]
-    return show("each further hook, over bare", per_hook, 0.03) and reached
-
-
-def show(name: str, values: Sequence[float], at_most: float) -> bool:
-    """Prints one ratio beside what it should be."""
-    value = statistics.median(values)
-    mark = "reached" if value <= at_most else "NOT reached"
-    spread = f"{min(values):.3f} to {max(values):.3f}"
-    print(f"  {name:48} {value:7.3f}   at most {at_most:g}: {mark} ({spread})")
-    return value <= at_most
-
-
 def main() -> int:
-    """Returns 1 when a figure is not reached."""
+    """Prints the results; returns 1 when a limit is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=4000, help="timed steps in each repeat")
+    parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=200, help="steps timed in each repeat")
+    parser.add_argument("--seconds", type=float, default=5, help="for the ways that deliver")
+    parser.add_argument("--json", type=Path, help="where to write the results")
     arguments = parser.parse_args()
     tf.get_logger().setLevel("ERROR")
-    with tempfile.TemporaryDirectory() as directory:
-        bench = Bench(Path(directory), arguments.steps)
-        bench.add_all()
-        bench.run(arguments.repeats)
-        bench.close()
-        report_delivering(Path(directory))
-    return 0 if report(bench.times) else 1
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        results = measure(directory, arguments.repeats, arguments.steps)
+        # What these figures leave out: the thread that writes needs the interpreter too.
+        results += compare(
+            "every loss written to SQLite meanwhile",
+            UNIT,
+            {
+                "tensorflow, 4 hooks": partial(delivering, directory, tf.train, arguments.seconds),
+                "runner, 4 hooks": partial(delivering, directory, runner, arguments.seconds),
+            },
+            {},
+            repeats=3,
+        )
+    show(results)
+    if arguments.json:
+        write(results, arguments.json)
+    return int(any(result.met is False for result in results))
 
 
 if __name__ == "__main__":

@@ -14,9 +14,15 @@ Step = Callable[..., list[Any]]
 
 # Steps longer than this gain nothing that can be measured, and have something to lose.
 LONGEST_S = 0.5e-3
-# Calls before the first measurement, and calls measured in each of the two ways.
+# Calls before the first comparison, and calls compared in each of the two ways.
 WARM_UP = 10
-SAMPLES = 25
+SAMPLES = 60
+# As many calls one way before it is the other's turn: threads that were just used are awake, which
+# a change at every call would deny the pool.
+BLOCK = 15
+# The caller's thread has to take less than this part of the pool's time. The pool is never far off,
+# while the caller's thread may take twice as long, and a busy machine blurs what is measured.
+CLEARLY = 0.8
 # An operation whose kernel waits for other operations of the step, or which hands the threads it
 # is given to others: in one thread the first would wait forever, the second work one by one.
 _NEEDS_POOL = (
@@ -78,11 +84,11 @@ class ThreadTrial:
                 return self._pooled(*values)
             self._times[0].clear()
             self._inline = self._build_inline()
-        way = self._calls % 2
+        way = self._calls // BLOCK % 2
         result = self._timed(way, self._inline if way else self._pooled, values)
         pooled, inline = self._times
         if min(len(pooled), len(inline)) >= SAMPLES:
-            faster = statistics.median(inline) < statistics.median(pooled)
+            faster = statistics.median(inline) < CLEARLY * statistics.median(pooled)
             self._settle(self._inline if faster else self._pooled)
         return result
 
