@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import collections
-import inspect
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,144 +11,16 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import runner
+from tests.tiny.session_events import Events, Model, on_both
 
 # The classes of one side: TensorFlow's own, and ours in their place.
 BOTH = pytest.mark.parametrize("api", [tf.train, runner], ids=["tensorflow", "runner"])
-NAMES = [
-    "ChiefSessionCreator",
-    "MonitoredSession",
-    "Scaffold",
-    "SessionManager",
-    "SingularMonitoredSession",
-    "Supervisor",
-    "WorkerSessionCreator",
-]
 
 Point = collections.namedtuple("Point", ["x", "y"])
 
 
-class Events(list[str]):
-    """Notes what happens, hooks and scaffold included."""
-
-    def hook(self, name: str = "hook", **kwargs: Any) -> Hook:
-        return Hook(self, name, **kwargs)
-
-
-class Hook(tf.train.SessionRunHook):
-    def __init__(
-        self,
-        events: list[str],
-        name: str,
-        fetches: Any = None,
-        feed: dict[Any, Any] | None = None,
-        options: tf.RunOptions | None = None,
-        after: Callable[[Any, Any], None] | None = None,
-    ) -> None:
-        self.events, self.name = events, name
-        self.request = tf.train.SessionRunArgs(fetches, feed, options)
-        self.after = after
-        self.results: list[Any] = []
-        self.values: list[tf.train.SessionRunValues] = []
-        self.sessions: list[tf.Session] = []
-
-    def begin(self) -> None:
-        self.events.append(f"{self.name}: begin, finalized {tf.get_default_graph().finalized}")
-
-    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
-        finalized = tf.get_default_graph().finalized
-        self.sessions.append(session)
-        self.events.append(f"{self.name}: after_create_session, finalized {finalized}")
-
-    def before_run(self, run_context: tf.train.SessionRunContext) -> Any:
-        asked = run_context.original_args
-        self.events.append(f"{self.name}: before_run {asked.fetches} {asked.feed_dict}")
-        empty = self.request == tf.train.SessionRunArgs(None)
-        return None if empty else self.request
-
-    def after_run(self, run_context: tf.train.SessionRunContext, run_values: Any) -> None:
-        self.results.append(run_values.results)
-        self.values.append(run_values)
-        self.events.append(f"{self.name}: after_run {run_values.results}")
-        if self.after is not None:
-            self.after(run_context, run_values)
-
-    def end(self, session: tf.Session) -> None:
-        self.events.append(f"{self.name}: end, stopped {session is None}")
-
-
-class Model:
-    """Counts its steps; every event of its session is noted."""
-
-    def __init__(self, api: Any, events: list[str]) -> None:
-        self.step = tf.train.get_or_create_global_step()
-        self.feed = tf.placeholder_with_default(1.0, [], name="feed")
-        self.other = tf.placeholder_with_default(10.0, [], name="other")
-        self.sum = tf.identity(self.feed + self.other, name="sum")
-        added = tf.assign_add(self.step, 1)
-        self.train_op, self.after = added.op, tf.identity(added)
-        self.scaffold = api.Scaffold(
-            init_op=self._noting(events, "init_op", tf.global_variables_initializer()),
-            init_fn=lambda scaffold, session: events.append("init_fn"),
-            local_init_op=self._noting(events, "local_init_op"),
-            ready_op=self._ready(events, "ready_op"),
-            ready_for_local_init_op=self._ready(events, "ready_for_local_init_op"),
-            saver=_NotingSaver(events),
-        )
-
-    def _noting(self, events: list[str], name: str, *before: tf.Operation) -> tf.Operation:
-        with tf.control_dependencies(before):
-            return tf.py_func(lambda: events.append(name), [], [], stateful=True)
-
-    def _ready(self, events: list[str], name: str) -> tf.Tensor:
-        noted = self._noting(events, name)
-        with tf.control_dependencies([noted]):
-            return tf.constant([], tf.string)
-
-
-class _NotingSaver(tf.train.Saver):
-    def __init__(self, events: list[str]) -> None:
-        super().__init__()
-        self._events = events
-
-    def restore(self, sess: tf.Session, save_path: str) -> None:
-        self._events.append(f"restore {Path(save_path).name}")
-        super().restore(sess, save_path)
-
-
-def on_both(play: Callable[[Any, Events], None]) -> tuple[list[str], list[str]]:
-    """What happened with TensorFlow's classes, and with ours."""
-    seen = []
-    for api in (tf.train, runner):
-        events = Events()
-        with tf.Graph().as_default():
-            play(api, events)
-        seen.append(list(events))
-    return seen[0], seen[1]
-
-
 def without_summaries(**kwargs: Any) -> dict[str, Any]:
     return {"log_step_count_steps": None, "save_summaries_steps": None, **kwargs}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_classes_extend_tensorflows(name: str) -> None:
-    assert issubclass(getattr(runner, name), getattr(tf.train, name))
-
-
-@pytest.mark.parametrize("name", ["MonitoredTrainingSession", *NAMES])
-def test_arguments_and_defaults_are_tensorflows_and_ours_follow(name: str) -> None:
-    theirs = list(inspect.signature(getattr(tf.train, name)).parameters.values())
-    ours = inspect.signature(getattr(runner, name)).parameters
-    if any(one.kind is one.VAR_POSITIONAL for one in ours.values()):
-        assert any(one.kind is one.VAR_KEYWORD for one in ours.values())
-        return
-    for index, parameter in enumerate(theirs):
-        if name == "SessionManager":
-            assert parameter.name in ours or "kwargs" in ours
-            continue
-        assert list(ours)[index] == parameter.name
-        if type(parameter.default) is not object:  # TensorFlow's value for "not given".
-            assert ours[parameter.name].default == parameter.default
 
 
 def test_a_fresh_start_is_initialised_in_tensorflows_order(tmp_path: Path) -> None:
@@ -494,55 +364,3 @@ def test_workers_wait_for_their_chief() -> None:
     ]
     assert "chief 3.0" in ours
     assert ours.count("worker 3.0") == 3
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {},
-        {"save_checkpoint_secs": None, "save_checkpoint_steps": None},
-        {"save_checkpoint_steps": 2},
-        {"save_checkpoint_secs": 3, "save_checkpoint_steps": None},
-        {"save_summaries_secs": 3},
-        {"save_summaries_steps": None, "save_summaries_secs": None},
-        {"save_summaries_steps": 7},
-        {"log_step_count_steps": None},
-        {"log_step_count_steps": 0, "save_summaries_steps": -1, "save_checkpoint_secs": -1},
-        {"summary_dir": "elsewhere"},
-        {"save_graph_def": False},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("with_directory", [True, False])
-def test_stock_hooks_are_made_as_by_tensorflow(
-    arguments: dict[str, Any], with_directory: bool, tmp_path: Path
-) -> None:
-    given = dict(arguments)
-    if "summary_dir" in given:
-        given["summary_dir"] = str(tmp_path / "elsewhere")
-
-    def made(api: Any) -> list[Any]:
-        with tf.Graph().as_default():
-            tf.train.get_or_create_global_step()
-            tf.summary.scalar("one", tf.constant(1.0))
-            first, last = Events().hook("a"), Events().hook("b")
-            session = api.MonitoredTrainingSession(
-                checkpoint_dir=str(tmp_path / "model") if with_directory else None,
-                chief_only_hooks=[first],
-                hooks=[last],
-                **given,
-            )
-            hooks = list(session._hooks)
-            session.close()
-        return [(type(hook), _settings(hook)) for hook in hooks]
-
-    assert made(runner) == made(tf.train)
-
-
-def _settings(hook: tf.train.SessionRunHook) -> dict[str, Any]:
-    settings = {}
-    for name in ("_timer", "_output_dir", "_checkpoint_dir", "_save_graph_def"):
-        value: Any = getattr(hook, name, None)
-        timed = hasattr(value, "_every_secs")
-        settings[name] = (value._every_secs, value._every_steps) if timed else value
-    return settings
