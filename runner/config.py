@@ -22,7 +22,7 @@ class Mode(Enum):
 
 
 class Resume(Enum):
-    """What to do about an interrupted run of the same configuration."""
+    """What to do about an unfinished run, interrupted or failed, of the same configuration."""
 
     auto = "auto"
     never = "never"
@@ -63,6 +63,9 @@ class TrainConfig:
     evaluate_every: int = 250
     # A checkpoint is saved every so many steps, and at the end.
     checkpoint_every: int = 250
+    # Whether checkpoints keep the position in the training data, its shuffle buffer included.
+    # False starts the data anew where a run is resumed.
+    save_input: bool = True
     # How many of the newest checkpoints are kept.
     keep_checkpoints: int = 2
     # The metric that chooses the best checkpoint and is returned to a sweep.
@@ -109,9 +112,12 @@ class RestorationConfig:
 
 @dataclass
 class SessionConfig:
-    """The TensorFlow session; 0 threads lets TensorFlow choose."""
+    """The TensorFlow session."""
 
+    # Threads inside one operation; 0 lets TensorFlow choose.
     intra_op_threads: int = 0
+    # Threads for operations side by side; 0 takes TensorFlow's number, and the caller's own thread
+    # for tiny steps that are measured to be faster there; -1 takes that for all steps.
     inter_op_threads: int = 0
 
 
@@ -173,7 +179,8 @@ class RunConfig:
     seed: int = 0
     mode: Mode = Mode.train
     resume: Resume = Resume.auto
-    # The folder that holds this experiment's runs, or one run's own folder.
+    # The folder that holds this experiment's runs, or one run's own folder. The runs of an
+    # experiment that a checkpoint comes from are in a folder of its name beside this one.
     run_dir: str = "runs/${name}"
     # `_target_` of an object with train(), validation() and test() (see runner.experiment.Data).
     data: dict[str, Any] = MISSING
@@ -197,4 +204,5 @@ class RunConfig:
 
 def register() -> None:
     """Makes the schema known to Hydra as `runner_config`; calling it again changes nothing."""
-    ConfigStore.instance().store(name="runner_config", node=RunConfig)
+    # OmegaConf merges neither a list into a mapping nor the reverse, but either into null.
+    ConfigStore.instance().store(name="runner_config", node=RunConfig(scaffolds=None))

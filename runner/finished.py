@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import keras
@@ -12,6 +13,7 @@ from runner.config import RunConfig
 from runner.errors import Problem, RunDirectoryError
 from runner.graph import build_data, build_graph
 from runner.hooks import evaluate
+from runner.interruption import Interruption
 from runner.run_directory import FINISHED, RunDirectory, RunRecord, runs
 from runner.screen import Screen
 from runner.targets import build_target
@@ -36,10 +38,15 @@ def evaluate_run(config: RunConfig, fingerprint: str, store: RunStore, screen: S
         metrics = evaluate(session, built.split)
     shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
     screen.line(f"{prefix}: test  {shown}")
-    tracker = store.open(directory.path, config.name, f"{config.name} {directory.path.name}", {})
-    tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
-    tracker.close(RunStatus.FINISHED)
-    screen.line(f"results: {tracker.location()}")
+    if store.recorded(directory.path):
+        # A signal in between would leave the finished run RUNNING.
+        with Interruption().handled() as interruption, interruption.deferred():
+            name = f"{config.name} {directory.path.name}"
+            tracker = store.open(directory.path, config.name, name, {})
+            tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
+            tracker.close(RunStatus.FINISHED)
+        interruption.check()
+        screen.line(f"results: {tracker.location()}")
     return metrics[config.train.objective.removeprefix("validation/")]
 
 
@@ -68,9 +75,12 @@ def export_run(config: RunConfig, fingerprint: str, screen: Screen) -> None:
         outputs = tf.function(lambda batch: model(batch, training=False), autograph=False)(features)
         names = model_variables(model)
         tf.compat.v1.train.Saver(names or None).restore(session, prefix)
-        tf.compat.v1.saved_model.simple_save(
-            session, str(directory.export), _named("features", features), _named("outputs", outputs)
-        )
+        with tempfile.TemporaryDirectory(dir=directory.path, prefix="export-") as folder:
+            unfinished = Path(folder) / "model"
+            tf.compat.v1.saved_model.simple_save(
+                session, str(unfinished), _named("features", features), _named("outputs", outputs)
+            )
+            unfinished.rename(directory.export)
     screen.line(f"{prefix}: exported to {directory.export}")
 
 

@@ -55,18 +55,22 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
         if iterator is not None:
             means = {name: tf.reduce_mean(value) for name, value in values.items()}
             means["loss"] += penalty
-            train_op = _train_op(config, means["loss"], global_step, own, frozen, keras_names)
+            train_op = _train_op(config, means["loss"], global_step, own, frozen)
             with tf.control_dependencies([train_op]):
                 step = tf.identity(global_step.read_value())
-            training = Training(train_op, step, means, iterator.initializer)
+            training = Training(
+                train_op, step, means, iterator.initializer, config.train.save_input
+            )
 
         variables = name_variables(tf.compat.v1.global_variables(), keras_names)
         specs = tuple(
             _spec(name, variable, model=name in own, frozen=name in frozen)
             for name, variable in variables.items()
         )
+        wanted = config.hooks if train else {}
+        hooks = tuple(_hook(name, node) for name, node in wanted.items())
         saver = _saver(config, variables, iterator)
-    return BuiltGraph(graph, variables, specs, training, evaluation, saver)
+    return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver)
 
 
 def build_data(config: RunConfig) -> Data:
@@ -144,7 +148,6 @@ def _train_op(
     global_step: tf.Variable,
     own: Mapping[str, tf.Variable],
     frozen: frozenset[str],
-    keras_names: Mapping[str, tf.Variable],
 ) -> tf.Operation:
     optimizer = build_target("optimizer", config.optimizer)
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
@@ -192,11 +195,24 @@ def _initializer(variable: tf.Variable) -> str:
     return str(value.type)
 
 
+def _hook(name: str, node: dict[str, Any]) -> tf.compat.v1.train.SessionRunHook:
+    hook = build_target(f"hooks.{name}", node)
+    if not isinstance(hook, tf.compat.v1.train.SessionRunHook):
+        raise ConfigError(
+            Problem(
+                f"hooks.{name}: {node['_target_']} is not a tf.compat.v1.train.SessionRunHook",
+                "the session calls its begin, before_run, after_run and end",
+                "derive it from tf.compat.v1.train.SessionRunHook",
+            )
+        )
+    return hook
+
+
 def _saver(
     config: RunConfig, variables: Mapping[str, tf.Variable], iterator: Any
 ) -> tf.compat.v1.train.Saver:
     saved: dict[str, Any] = dict(variables)
-    if iterator is not None:
+    if iterator is not None and config.train.save_input:
         state = _input_state(iterator)
         saved[state.name] = state
     return tf.compat.v1.train.Saver(

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from runner.config import Mode, RunConfig
+from runner.config import Mode, Resume, RunConfig
+from runner.errors import PlanError, Problem
 from runner.experiment import BuiltGraph
 from runner.fingerprint import fingerprint
 from runner.finished import evaluate_run, export_run
@@ -14,7 +15,14 @@ from runner.graph import build_graph
 from runner.interruption import Interruption
 from runner.restoration.plan import RestorationPlan, make_plan
 from runner.restoration.report import summary, table, text
-from runner.run_directory import RUNNING, RunRecord, interrupted_run, open_run
+from runner.run_directory import (
+    RUNNING,
+    RunRecord,
+    interrupted_run,
+    left_alone,
+    open_run,
+    settle_killed_runs,
+)
 from runner.screen import Screen
 from runner.sources import Sources
 from runner.tracking import FollowerProcess, RunStore, open_store
@@ -61,8 +69,17 @@ def run_experiment(
 
 def _show_plan(config: RunConfig, sources: Sources, screen: Screen) -> None:
     plan = _plan(config, build_graph(config, "validation", train=True), sources)
+    if config.resume is not Resume.never:
+        settings = sources.settings()
+        record = RunRecord(config.name, fingerprint(settings), RUNNING, settings)
+        resumed = interrupted_run(Path(config.run_dir), record, config.resume.value)
+        if resumed is not None and resumed.has_checkpoint():
+            screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
+            screen.line("this is the plan of a fresh start, resume=never:")
     screen.show(table(plan), text(plan))
-    plan.require_sound()
+    if plan.problems:
+        count = len(plan.problems)
+        raise PlanError(Problem(f"the plan has {count} problem{'s' * (count > 1)}, listed with it"))
 
 
 def _train(
@@ -76,21 +93,28 @@ def _train(
     settings = sources.settings()
     record = RunRecord(config.name, fingerprint(settings), RUNNING, settings)
     container = Path(config.run_dir)
-    store.connect()  # A mistake that can be seen at once is found before anything is made.
+    # A mistake in the configuration is found before anything is made, then an unusable store.
     built = build_graph(config, "validation", train=True)
+    store.connect()
     resumed = interrupted_run(container, record, config.resume.value)
     plan = None
     if resumed is None or not resumed.has_checkpoint():
         plan = _warm_start(config, built, sources, screen)
     with Interruption().handled() as interruption:
         directory = open_run(container, record, config.resume.value)
+        for killed in settle_killed_runs(container):
+            store.settle(killed.path)
         # What another process has done since decides anew whether this is a warm start.
         if directory.has_checkpoint():
             plan = None
         elif plan is None:
             plan = _warm_start(config, built, sources, screen)
-        verb = "resumes" if resumed and resumed.path == directory.path else "runs"
+        same = resumed is not None and resumed.path == directory.path
+        verb = "resumes" if same or plan is None else "runs"
         screen.line(f"{config.name}: {verb} in {directory.path}")
+        if directory.path != (resumed and resumed.path) and parent is None:
+            for line in left_alone(container, record):
+                screen.line(f"  {line}")
         for line in summary(plan) if plan else ("own checkpoint: pretrained sources not read",):
             screen.line(f"  {line}")
         return train_run(

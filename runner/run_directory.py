@@ -18,6 +18,8 @@ from runner.errors import Problem, RunDirectoryError
 RECORD = "run.json"
 RUNNING = "RUNNING"
 FINISHED = "FINISHED"
+FAILED = "FAILED"
+KILLED = "KILLED"
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class RunRecord:
       fingerprint: of the configuration, see `runner.fingerprint`.
       status: RUNNING, FINISHED, FAILED or KILLED; RUNNING with a free lock was killed.
       settings: the configuration that the fingerprint is of.
-      objective: the best value of the objective; None before the first evaluation.
+      objective: the best value of the objective; None before the run has ended.
       sources: scaffold name -> the checkpoint that it started from.
     """
 
@@ -116,14 +118,45 @@ class RunDirectory:
         """Gives the lock back."""
         self._lock.release()
 
+    def settle(self) -> RunRecord | None:
+        """Marks the run KILLED if it says RUNNING though no process owns it.
+
+        Returns its record from before, or None where nothing was to be done.
+        """
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            return None
+        try:
+            record = self.read()
+            if record is None or record.status != RUNNING:
+                return None
+            self.update(status=KILLED)
+            return record
+        finally:
+            self._lock.release()
+
     def read(self) -> RunRecord | None:
-        """Returns the run's record, or None when the folder holds none."""
+        """Returns the run's record, or None when the folder holds none.
+
+        Raises:
+          RunDirectoryError: when the record is not one that this version has written.
+        """
         record = self.path / RECORD
         if not record.is_file():
             return None
         known = {each.name for each in fields(RunRecord)}
-        content = json.loads(record.read_text())
-        return RunRecord(**{name: value for name, value in content.items() if name in known})
+        try:
+            content = dict(json.loads(record.read_text()))
+            return RunRecord(**{name: value for name, value in content.items() if name in known})
+        except (ValueError, TypeError) as error:
+            raise RunDirectoryError(
+                Problem(
+                    f"{record} cannot be read",
+                    f"it was edited, or written by another version: {error}",
+                    "move the run away, or give run_dir=... another folder",
+                )
+            ) from error
 
     def require(self) -> RunRecord:
         """Returns the run's record.
@@ -162,7 +195,7 @@ def runs(container: Path) -> list[tuple[RunDirectory, RunRecord]]:
     own = RunDirectory(container).read()
     if own is not None:
         return [(RunDirectory(container), own)]
-    numbered = [each for each in container.glob("*") if each.name.isdigit()]
+    numbered = [each for each in container.glob("*") if each.name.isdecimal()]
     found = []
     for path in sorted(numbered, key=lambda each: int(each.name), reverse=True):
         directory = RunDirectory(path)
@@ -209,20 +242,50 @@ def open_run(container: Path, record: RunRecord, resume: str) -> RunDirectory:
     The arguments and errors are those of `interrupted_run`.
 
     Raises:
-      RunDirectoryError: also when a living process owns the run to resume.
+      RunDirectoryError: also when a living process owns the run to resume, or `container` cannot be
+        made.
     """
-    container.mkdir(parents=True, exist_ok=True)
+    try:
+        container.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunDirectoryError(
+            Problem(
+                f"run_dir is {container}",
+                f"it cannot be made: {error.strerror}",
+                "give run_dir=... a folder that can be written",
+            )
+        ) from error
     with FileLock(container / ".lock"):
         directory = interrupted_run(container, record, resume)
         if directory is not None:
             directory.claim()
             directory.update(status=RUNNING)
             return directory
-        numbers = [int(each.name) for each in container.glob("*") if each.name.isdigit()]
+        numbers = [int(each.name) for each in container.glob("*") if each.name.isdecimal()]
         directory = RunDirectory(container / f"{max(numbers, default=0) + 1:03d}")
         directory.claim()
         directory.write(record)
         return directory
+
+
+def settle_killed_runs(container: Path) -> list[RunDirectory]:
+    """Marks as KILLED the runs that say RUNNING though no process owns them, and returns them.
+
+    A process that is killed outright cannot say so itself.
+    """
+    with FileLock(container / ".lock"):
+        return [directory for directory, _ in runs(container) if directory.settle() is not None]
+
+
+def left_alone(container: Path, record: RunRecord) -> list[str]:
+    """Returns a line on the newest unfinished run if its configuration is another; else nothing."""
+    for directory, found in runs(container):
+        if found.status in (KILLED, FAILED):
+            changes = differences(found.settings, record.settings)
+            return [f"{directory.path} is unfinished and left alone: {'; '.join(changes)}"] * bool(
+                changes
+            )
+    return []
 
 
 def _nothing_to_resume(container: Path, record: RunRecord) -> Problem:
@@ -238,7 +301,7 @@ def _nothing_to_resume(container: Path, record: RunRecord) -> Problem:
     changes = differences(found.settings, record.settings)
     return Problem(
         f"the interrupted run {directory.path} has another configuration",
-        "; ".join(changes),
+        "; ".join(changes) or "the same values in another order, and that of scaffolds counts",
         "repeat its configuration, or use resume=never to start anew",
     )
 

@@ -114,19 +114,23 @@ class Sources:
         """Returns the best checkpoint of the newest finished run of the experiment, if any."""
         wanted = self._fingerprint(experiment)
         # The run directories answer at once; the store is asked for runs that are elsewhere.
-        for directory, record in runs(Path(experiment.run_dir)):
-            if record.fingerprint == wanted and record.status == FINISHED:
-                prefix = _checkpoint(directory)
-                if prefix:
-                    return prefix
+        for directory, _ in runs(Path(experiment.run_dir).absolute()):
+            prefix = _checkpoint(directory, wanted)
+            if prefix:
+                return prefix
         for tracked in self._store.finished(experiment.name, {FINGERPRINT_TAG: wanted}):
-            prefix = _checkpoint(RunDirectory(tracked.run_dir)) if tracked.run_dir else None
+            prefix = _checkpoint(RunDirectory(tracked.run_dir), wanted) if tracked.run_dir else None
             if prefix:
                 return prefix
         return None
 
 
-def _checkpoint(directory: RunDirectory) -> str | None:
+def _checkpoint(directory: RunDirectory, wanted: str) -> str | None:
+    """Returns the best checkpoint of a directory that holds a finished run of a fingerprint."""
+    # The folder of a run that the store remembers may be gone, or by now be another run's.
+    record = directory.read()
+    if record is None or (record.fingerprint, record.status) != (wanted, FINISHED):
+        return None
     for place in (directory.best, directory.checkpoints):
         prefix = latest_checkpoint(str(place))
         if prefix:

@@ -160,7 +160,10 @@ def _awaited() -> TrackingDirectory | None:
         from runner.tracking.mlflow_tracker import MlflowStore
 
         try:
-            MlflowStore(uri).connect()
+            store = MlflowStore(uri)
+            # A run that is refused for a mistake leaves no database behind.
+            if store.address.database is None or store.address.database.exists():
+                store.connect()
         except TrackingError as error:
             # The run's log does not exist yet; delivering tries again and tells.
             logger.info("%s", error)

@@ -13,13 +13,14 @@ import tensorflow as tf
 from omegaconf import OmegaConf
 
 from runner.config import RunConfig
-from runner.errors import ConfigError, InterruptedRunError, NonFiniteLossError, Problem
+from runner.errors import ConfigError, InterruptedRunError, Problem
 from runner.experiment import BuiltGraph
 from runner.hooks import (
     BestCheckpoint,
     CheckpointHook,
     EvaluationHook,
     MetricsHook,
+    NanLossHook,
     ProgressHook,
     RewindHook,
     StopAtStepHook,
@@ -32,10 +33,10 @@ from runner.restoration.report import text
 from runner.restoration.restorer import subset_restorers
 from runner.run_directory import RunDirectory
 from runner.screen import Screen
-from runner.session.monitored_session import ChiefSessionCreator
+from runner.session.monitored_session import MonitoredSession
 from runner.session.scaffold import Scaffold
+from runner.session.session_creators import ChiefSessionCreator
 from runner.sources import FINGERPRINT_TAG
-from runner.targets import build_target
 from runner.tracking import (
     RUN_DIR_TAG,
     Mask,
@@ -73,7 +74,8 @@ def train_run(
 
     Raises:
       InterruptedRunError: after a signal; the last step is saved.
-      NonFiniteLossError: when the loss is NaN.
+      NonFiniteLossError: when the loss is NaN or infinite.
+      ConfigError: when the training data end, an evaluated split is empty, or a hook does not fit.
     """
     status = RunStatus.FAILED
     mask = Mask(config.tracking.mask, asdict(config))
@@ -96,15 +98,20 @@ def train_run(
         raise
     finally:
         with interruption.deferred():
-            directory.update(status=status.value)
-            if tracker is not None:
-                _record_end(directory, tracker)
-                tracker.close(status)
-            directory.release()
+            try:
+                if tracker is not None:
+                    _record_end(directory, tracker)
+                    tracker.close(status)
+                # Last: a run whose end was cut short still says RUNNING, and the next one of its
+                # experiment settles it, in the store too.
+                directory.update(status=status.value)
+            finally:
+                directory.release()
     screen.line(f"results: {tracker.location()}")
     screen.line(f"files:   {directory.path}")
     if store.open_command():
         screen.line(f"open:    {store.open_command()}")
+    interruption.check()  # A signal while the run was closed still ends a sweep.
     return best
 
 
@@ -206,9 +213,14 @@ def _loop(
 
         hooks = [
             # First, so that nothing is recorded or saved of a step whose loss is NaN.
-            tf.compat.v1.train.NanTensorHook(training.values["loss"]),
+            NanLossHook(
+                training.values["loss"],
+                training.step,
+                directory.checkpoints,
+                "look at the data and the learning rate, for example with half of it: "
+                f"optimizer.learning_rate={_half_rate(config)}",
+            ),
             StopAtStepHook(config.train.steps),
-            StopWhenHook(interruption.received),
             RewindHook(tracker.rewind),
             MetricsHook(training.values, training.step, config.train.log_every, record_training),
             EvaluationHook(
@@ -222,13 +234,15 @@ def _loop(
                 built.saver, directory.checkpoints, training.step, config.train.checkpoint_every
             ),
             progress,
-            *(build_target(f"hooks.{name}", node) for name, node in config.hooks.items()),
+            *built.hooks,
+            # Last, so that a signal during the other hooks' work costs no further step.
+            StopWhenHook(interruption.received),
         ]
         creator = _session_creator(config, built, plan, directory)
         try:
             with (
                 interruption.deferred(),
-                tf.compat.v1.train.MonitoredSession(creator, hooks) as session,
+                MonitoredSession(creator, hooks) as session,
             ):
                 while not session.should_stop():
                     try:
@@ -236,15 +250,10 @@ def _loop(
                     except tf.errors.OutOfRangeError as error:
                         # MonitoredSession would take it for an orderly end.
                         raise ConfigError(_input_ended(config)) from error
-        except tf.compat.v1.train.NanLossDuringTrainingError as error:
-            raise NonFiniteLossError(
-                Problem(
-                    "training stopped because the loss is NaN",
-                    f"the last checkpoint, before that, is in {directory.checkpoints}",
-                    "look at the data and the learning rate, for example with half of it: "
-                    f"optimizer.learning_rate={_half_rate(config)}",
-                )
-            ) from error
+        except tf.errors.UnimplementedError as error:
+            if not training.input_is_saved or "does not support checkpointing" not in str(error):
+                raise
+            raise ConfigError(_input_cannot_be_saved(error)) from error
         finally:
             progress.close()
     reached = best.best()
@@ -259,10 +268,17 @@ def _session_creator(
     scaffolds = [Scaffold(name=name, saver=restorer) for name, restorer in restorers.items()]
     paths = [restorer.path for restorer in restorers.values()]
     initializers = [tf.compat.v1.global_variables_initializer()]
+    local_initializers = [tf.compat.v1.train.Scaffold.default_local_init_op()]
     if built.training is not None:
-        initializers.append(built.training.input_initializer)
+        # Local initialisers run in every new session, the others only where nothing is resumed.
+        starts = initializers if built.training.input_is_saved else local_initializers
+        starts.append(built.training.input_initializer)
     return ChiefSessionCreator(
-        tf.compat.v1.train.Scaffold(init_op=tf.group(*initializers), saver=built.saver),
+        tf.compat.v1.train.Scaffold(
+            init_op=tf.group(*initializers),
+            local_init_op=tf.group(*local_initializers),
+            saver=built.saver,
+        ),
         config=tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=config.session.intra_op_threads,
             inter_op_parallelism_threads=config.session.inter_op_threads,
@@ -278,6 +294,16 @@ def _input_ended(config: RunConfig) -> Problem:
         f"data.train() ended before step {config.train.steps}",
         "the training data must repeat without end",
         "end its pipeline with .repeat() before .batch(), or lower train.steps",
+    )
+
+
+def _input_cannot_be_saved(error: tf.errors.UnimplementedError) -> Problem:
+    (line, *_) = (each for each in str(error).splitlines() if "does not support" in each)
+    return Problem(
+        "the position in data.train() cannot be saved",
+        line.strip(),
+        "build the pipeline from tensors or files, or set train.save_input=false, which starts "
+        "the data anew where a run is resumed",
     )
 
 

@@ -3,6 +3,7 @@
 from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook
 from runner.hooks.evaluation import EvaluationHook, evaluate
 from runner.hooks.metrics import MetricsHook
+from runner.hooks.nan_loss import NanLossHook
 from runner.hooks.progress import ProgressHook
 from runner.hooks.rewind import RewindHook
 from runner.hooks.stop import StopAtStepHook, StopWhenHook
@@ -12,6 +13,7 @@ __all__ = [
     "CheckpointHook",
     "EvaluationHook",
     "MetricsHook",
+    "NanLossHook",
     "ProgressHook",
     "RewindHook",
     "StopAtStepHook",

@@ -17,7 +17,8 @@ class Ownership:
 
     Attributes:
       owners: variable name -> scaffold name; a variable that none owns is absent.
-      problems: patterns that match nothing or are not valid, and variables claimed twice.
+      problems: patterns that match nothing or are not valid, scaffolds that own nothing, and
+        variables claimed twice.
     """
 
     owners: Mapping[str, str]
@@ -41,7 +42,7 @@ def assign_owners(
       collision: what happens to a variable that two scaffolds select.
     """
     claims: dict[str, list[str]] = {}
-    problems = []
+    problems: list[Problem] = []
     for scaffold, config in scaffolds.items():
         variables = config.variables
         try:
@@ -49,7 +50,10 @@ def assign_owners(
         except re.error as error:
             problems.append(_bad_expression(f"scaffolds.{scaffold}.variables", error))
             continue
-        problems += [_unmatched(scaffold, pattern, names) for pattern in selected.unused]
+        unmatched = [_unmatched(scaffold, pattern, names) for pattern in selected.unused]
+        problems += unmatched
+        if not selected.names and not unmatched:
+            problems.append(_owns_nothing(scaffold))
         for name in selected.names:
             claims.setdefault(name, []).append(scaffold)
     if collision is Collision.error:
@@ -59,7 +63,11 @@ def assign_owners(
 
 
 def _bad_expression(where: str, error: re.error) -> Problem:
-    return Problem(f"{where} holds {error.pattern!r}", f"not a regular expression: {error}")
+    return Problem(
+        f"{where} holds {error.pattern!r}",
+        f"not a regular expression: {error}",
+        "mend it, or leave out `re:` for a pattern with * and ?",
+    )
 
 
 def _unmatched(scaffold: str, pattern: str, names: Sequence[str]) -> Problem:
@@ -71,6 +79,14 @@ def _unmatched(scaffold: str, pattern: str, names: Sequence[str]) -> Problem:
     )
 
 
+def _owns_nothing(scaffold: str) -> Problem:
+    return Problem(
+        f"scaffolds.{scaffold} owns no variable",
+        "nothing is included, or all of it is excluded again",
+        f"mend scaffolds.{scaffold}.variables, or delete the scaffold: ~scaffolds.{scaffold}",
+    )
+
+
 def _collisions(claims: Mapping[str, Sequence[str]]) -> list[Problem]:
     by_scaffolds: dict[tuple[str, ...], list[str]] = {}
     for name, scaffolds in claims.items():
@@ -78,7 +94,7 @@ def _collisions(claims: Mapping[str, Sequence[str]]) -> list[Problem]:
             by_scaffolds.setdefault(tuple(scaffolds), []).append(name)
     return [
         Problem(
-            f"scaffolds {' and '.join(scaffolds)} both claim {_some(names)}",
+            f"scaffolds {' and '.join(scaffolds)} claim the same variables: {_some(names)}",
             "a variable's value comes from one place",
             "exclude it from one, or set restoration.collision",
             ("restoration.collision=first", "restoration.collision=last"),

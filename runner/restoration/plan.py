@@ -105,7 +105,11 @@ def _assign(
     try:
         renamed = rename([each.name for each in owned], config.rename)
     except re.error as error:
-        problem = Problem(f"scaffolds.{scaffold}.rename has {error.pattern!r}", str(error))
+        problem = Problem(
+            f"scaffolds.{scaffold}.rename holds {error.pattern!r}",
+            f"not a regular expression, or no replacement for one: {error}",
+            r"mend it; a replacement names the groups of its rule as \1, \2 or \g<name>",
+        )
         return [], [problem]
     problems = [
         Problem(

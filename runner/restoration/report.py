@@ -27,9 +27,9 @@ def table(plan: RestorationPlan) -> RenderableType:
     rows = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     rows.add_column("variable", overflow="fold")
     rows.add_column("shape", overflow="fold")
-    rows.add_column("dtype")
+    rows.add_column("dtype", no_wrap=True)
     rows.add_column("value from", overflow="fold")
-    rows.add_column("trainable")
+    rows.add_column("trainable", no_wrap=True)
     for each in plan.assignments:
         variable = each.variable
         rows.add_row(
@@ -67,7 +67,7 @@ def summary(plan: RestorationPlan) -> list[str]:
             line += f" from {source.path}{step}"
             if initialised:
                 line += f", {initialised} initialised"
-            line += f"; {len(plan.unused[scaffold])} tensors unused"
+            line += f"; {_plural(len(plan.unused[scaffold]), 'tensor')} unused"
         lines.append(line)
     rest = [each for each in plan.assignments if each.scaffold is None]
     lines.append(f"no scaffold: {_count(rest)} from initializers")
@@ -81,7 +81,7 @@ def problem_lines(plan: RestorationPlan) -> Iterator[str]:
     """Yields a heading and the problems, or nothing."""
     if plan.problems:
         count = len(plan.problems)
-        yield f"\n{count} problem{'s' if count > 1 else ''}:"
+        yield f"\n{_plural(count, 'problem')}:"
         yield from (str(problem) for problem in plan.problems)
 
 
@@ -97,7 +97,11 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 def _count(assignments: tuple[Assignment, ...] | list[Assignment]) -> str:
     values = sum(math.prod(each.variable.tensor.shape) for each in assignments)
-    return f"{len(assignments)} variables ({values:,} values)"
+    return f"{_plural(len(assignments), 'variable')} ({_plural(values, 'value')})"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _width(plan: RestorationPlan) -> int:

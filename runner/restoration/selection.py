@@ -90,7 +90,7 @@ def rename(names: Iterable[str], rules: Mapping[str, str]) -> Renamed:
         for key, expression, value in compiled:
             if expression is not None:
                 match = expression.fullmatch(name)
-                target = match.expand(value) if match else None
+                target = _expand(match, value) if match else None
             elif key.endswith("/"):
                 target = value + name.removeprefix(key) if name.startswith(key) else None
             else:
@@ -100,3 +100,10 @@ def rename(names: Iterable[str], rules: Mapping[str, str]) -> Renamed:
                 used.add(key)
                 break
     return Renamed(renamed, tuple(key for key in rules if key not in used))
+
+
+def _expand(match: re.Match[str], template: str) -> str:
+    try:
+        return match.expand(template)
+    except IndexError as error:  # What `re` raises for the name of a group that is not there.
+        raise re.error(str(error), template) from error

@@ -57,7 +57,7 @@ def open_store(
       follower: a follower process that has been started ahead.
 
     Raises:
-      TrackingError: the URI is malformed, or of a kind that MLflow does not offer.
+      TrackingUriError: the URI is malformed, or of a kind that MLflow does not offer.
       ConfigError: a pattern of secrets is malformed.
     """
     if not is_tracked(config):

@@ -72,16 +72,29 @@ class FollowerProcess:
         """Waits until it has ended, for at most `timeout` seconds; whether it did all its work."""
         if self._process is None:
             return False
-        try:
-            if self._process.stdin is not None:
-                self._process.stdin.close()
-        except OSError as error:
-            logger.debug("The follower has gone: %s", error)
+        self._close()
         try:
             return self._process.wait(timeout) == 0
         except subprocess.TimeoutExpired:
             _left.append(self._process)
             return False
+
+    def leave(self) -> None:
+        """Lets it do its work without being waited for."""
+        if self._process is not None and self._process.poll() is None:
+            self._close()
+            _left.append(self._process)
+
+    def __del__(self) -> None:
+        """Tells one that is dropped, as the death of this process would, that no more comes."""
+        self.leave()
+
+    def _close(self) -> None:
+        try:
+            if self._process is not None and self._process.stdin is not None:
+                self._process.stdin.close()
+        except OSError as error:
+            logger.debug("The follower has gone: %s", error)
 
     @staticmethod
     def _relay(process: subprocess.Popen[str]) -> None:

@@ -202,6 +202,24 @@ class JournalStore(RunStore):
 
         return MlflowStore(self._address.uri).finished(experiment, tags)
 
+    def recorded(self, directory: Path) -> bool:
+        """Whether the directory holds a journal."""
+        return TrackingDirectory(directory).opening() is not None
+
+    def settle(self, directory: Path) -> None:
+        """Leaves that to a follower, unless the one of the run itself has done it."""
+        files = TrackingDirectory(directory.absolute())
+        opening = files.opening()
+        unsettled = {None, RunStatus.RUNNING.value}
+        if opening is None or unsettled.isdisjoint(
+            files.position(uri).status for uri in opening.stores
+        ):
+            return
+        follower = FollowerProcess()
+        follower.start(None)
+        follower.follow(files.run_directory)
+        follower.leave()
+
     def location(self, directory: Path) -> str:
         """Returns where the run of a run directory is recorded, in words to show."""
         files = TrackingDirectory(directory)

@@ -164,7 +164,7 @@ class MlflowStore:
         to the directory the program is in when the store is made.
 
     Raises:
-      TrackingError: the URI is malformed, or of a kind that MLflow does not offer.
+      TrackingUriError: the URI is malformed, or of a kind that MLflow does not offer.
     """
 
     def __init__(self, uri: str | None = None) -> None:
@@ -223,6 +223,9 @@ class MlflowStore:
 
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
         """Returns the finished runs with these tags, the one started last first."""
+        database = self.address.database
+        if database is not None and not database.exists():
+            return []  # A question creates no database.
         client = self._connected()
         wanted = dict(encode_tag(name, value) for name, value in tags.items())
         conditions = [f"attributes.status = '{RunStatus.FINISHED.value}'"]

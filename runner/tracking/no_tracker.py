@@ -100,6 +100,13 @@ class LoggingStore(RunStore):
         """Returns an empty list: nothing is stored."""
         return []
 
+    def recorded(self, directory: Path) -> bool:
+        """Returns False: nothing is stored."""
+        return False
+
+    def settle(self, directory: Path) -> None:
+        """Does nothing: nothing is stored."""
+
     def open_command(self) -> str:
         """Returns an empty string: there is nothing to open."""
         return ""

@@ -165,5 +165,19 @@ class RunStore(abc.ABC):
         """
 
     @abc.abstractmethod
+    def recorded(self, directory: Path) -> bool:
+        """Whether the run of a run directory is recorded, and can be recorded further."""
+
+    @abc.abstractmethod
+    def settle(self, directory: Path) -> None:
+        """Has the rest of a run delivered whose process was killed, and its status.
+
+        Neither waits for the store nor raises because of it.
+
+        Args:
+          directory: the run directory.
+        """
+
+    @abc.abstractmethod
     def open_command(self) -> str:
         """Returns the shell command that shows the store's runs, quoted; passwords masked."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from tests.tiny.experiment import Blobs
 
 
 class Ones:
@@ -131,3 +134,39 @@ class NotADataset(Ones):
 
     def train(self) -> Any:
         return [1, 2]
+
+
+class Once(Ones):
+    """Training data that do not repeat."""
+
+    def train(self) -> tf.data.Dataset:
+        features = np.ones((64, 8), np.float32)
+        return tf.data.Dataset.from_tensor_slices((features, np.arange(64) % 2)).batch(8)
+
+    def test(self) -> tf.data.Dataset:
+        return self.train()
+
+
+class NoValidation(Once):
+    """An empty validation split."""
+
+    def train(self) -> tf.data.Dataset:
+        return super().train().repeat()
+
+    def validation(self) -> tf.data.Dataset:
+        return super().train().take(0)
+
+
+class Generated(Blobs):
+    """Training data from a Python generator, whose position TensorFlow cannot save."""
+
+    def train(self) -> tf.data.Dataset:
+        def examples() -> Iterator[tuple[np.ndarray, int]]:
+            generator = np.random.default_rng(self.seed)
+            while True:
+                label = int(generator.integers(2))
+                yield generator.normal(label, 1.0, 8).astype(np.float32), label
+
+        signature = (tf.TensorSpec([8], tf.float32), tf.TensorSpec([], tf.int64))
+        dataset = tf.data.Dataset.from_generator(examples, output_signature=signature)
+        return dataset.batch(self.batch_size)

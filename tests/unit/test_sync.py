@@ -136,5 +136,5 @@ def test_a_directory_without_a_journal_is_told(
 
 def test_a_malformed_uri_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = record(tmp_path / "run", "http://127.0.0.1:9")
-    assert main([str(directory.run_directory), "--uri", "sqlit:///x"]) == 1
+    assert main([str(directory.run_directory), "--uri", "sqlit:///x"]) == 2
     assert "knows no scheme" in capsys.readouterr().err

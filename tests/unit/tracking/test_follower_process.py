@@ -57,6 +57,13 @@ def test_the_store_is_opened_before_the_run_is_known(database: Path) -> None:
     assert Path(f"{database}.lock").exists()
 
 
+def test_no_database_is_made_for_a_run_that_never_begins(tmp_path: Path) -> None:
+    process = FollowerProcess()
+    process.start(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    assert process.finish(60.0)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_it_warns_of_is_logged_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     process = FollowerProcess()
     process.start(None)
@@ -99,3 +106,22 @@ def test_one_that_takes_long_is_left_to_itself(directory: TrackingDirectory) -> 
     directory.release()
     assert process._process is not None
     assert process._process.wait(60.0) == 0
+
+
+def test_one_that_is_left_does_its_work(directory: TrackingDirectory, database: Path) -> None:
+    process = FollowerProcess()
+    process.start(None)
+    process.follow(directory.run_directory)
+    process.leave()
+    assert process._process is not None
+    assert process._process.wait(60.0) == 0
+    assert directory.position(f"sqlite:///{database}").status == "KILLED"
+
+
+def test_one_that_is_dropped_ends(tmp_path: Path) -> None:
+    process = FollowerProcess()
+    process.start(None)
+    child = process._process
+    assert child is not None
+    del process
+    assert child.wait(60.0) == 0

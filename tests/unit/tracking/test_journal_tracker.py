@@ -158,3 +158,31 @@ def test_a_step_waits_microseconds_for_tracking(tmp_path: Path) -> None:
     tracker.close(RunStatus.FINISHED)
     # The median keeps other programs out of it; benchmarks/tracking.py measures closely.
     assert sorted(durations)[1000] < 1e-4
+
+
+def test_a_run_is_recorded_once_it_has_been_opened(tmp_path: Path) -> None:
+    store = make_store()
+    assert not store.recorded(tmp_path)
+    store.open(tmp_path, "digits", "one", {}).close(RunStatus.FINISHED)
+    assert make_store().recorded(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("status", "told"), [(None, True), ("RUNNING", True), ("KILLED", False), ("FINISHED", False)]
+)
+def test_a_killed_run_is_settled_unless_its_follower_has_done_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str | None, told: bool
+) -> None:
+    followed: list[Path] = []
+    monkeypatch.setattr(FollowerProcess, "start", lambda self, uri: None)
+    monkeypatch.setattr(FollowerProcess, "follow", lambda self, path: followed.append(path))
+    store = make_store()
+    store.settle(tmp_path / "untracked")
+    store.open(tmp_path, "digits", "one", {})
+    followed.clear()
+    assert CONFIG.uri is not None
+    files = TrackingDirectory(tmp_path)
+    files.store(CONFIG.uri).mkdir()
+    files.write_position(CONFIG.uri, Position(status=status))
+    store.settle(tmp_path)
+    assert followed == [tmp_path] * told

@@ -49,5 +49,8 @@ def test_nothing_is_found_again(tmp_path: Path) -> None:
     tracker = store.open(tmp_path, "digits", "one", {})
     assert "tracking is off" in tracker.location()
     assert store.run_id(tmp_path) is None
+    assert not store.recorded(tmp_path)
+    store.settle(tmp_path)
+    assert list(tmp_path.iterdir()) == []
     assert store.finished("digits", {}) == []
     assert store.open_command() == ""
