@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,18 @@ class CheckpointSpec:
       path: what its reader opens; for TensorFlow bundles the prefix.
       step: the global step it was saved at; None when it holds none.
       tensors: tensor name -> spec.
+      format: the format in words, e.g. `TensorFlow bundle`.
+      digest: of the content, so that a pinned checkpoint is known again; `algorithm:hex`.
+      aliases: other names of some tensors -> the name in `tensors`; an object-based checkpoint
+        knows a variable by its object path and by the variable's own name.
     """
 
     path: str
     step: int | None
     tensors: Mapping[str, TensorSpec]
+    format: str = ""
+    digest: str = ""
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
 
 class CheckpointReader(abc.ABC):
@@ -46,4 +56,15 @@ class CheckpointReader(abc.ABC):
 
         Raises:
           CheckpointError: when the checkpoint is damaged or of another format.
+        """
+
+    @abc.abstractmethod
+    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """Yields (name, value) for each of the names, in any order, one tensor in memory at a time.
+
+        Args:
+          names: names in `spec().tensors`.
+
+        Raises:
+          CheckpointError: when a tensor's bytes are damaged or missing.
         """
