@@ -13,7 +13,7 @@ from runner.config import RunConfig
 
 EXPERIMENT = "experiment:"
 # What a user may change without asking for another result.
-_ELSEWHERE = ("mode", "resume", "run_dir", "tracking")
+_ELSEWHERE = ("mode", "resume", "run_dir", "plan", "tracking")
 
 
 def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from runner.fingerprint import fingerprint
 from runner.finished import evaluate_run, export_run
 from runner.graph import build_graph
 from runner.interruption import Interruption
-from runner.restoration.plan import RestorationPlan, make_plan
+from runner.restoration.plan import RestorationPlan
+from runner.restoration.planner import make_plan
 from runner.restoration.report import summary, table, text
 from runner.run_directory import RUNNING, RunRecord, interrupted_run, open_run
 from runner.screen import Screen

@@ -15,11 +15,14 @@ from runner.restoration.plan import Assignment, RestorationPlan
 
 def origin(assignment: Assignment, plan: RestorationPlan) -> str:
     """Returns in words where the variable's value comes from."""
-    if assignment.tensor is None or assignment.scaffold is None:
+    if not assignment.pieces:
         return f"initializer {assignment.variable.initializer}"
-    source = plan.sources[assignment.scaffold]
-    step = "" if source is None or source.step is None else f" @ step {source.step}"
-    return f"{assignment.scaffold}: {assignment.tensor.name}{step}"
+    parts = []
+    for piece in assignment.pieces:
+        source = plan.sources[piece.source]
+        step = "" if source is None or source.step is None else f" @ step {source.step}"
+        parts.append(f"{piece.source}: {' + '.join(piece.names)}{step}")
+    return ", ".join(parts)
 
 
 def table(plan: RestorationPlan) -> RenderableType:
@@ -36,7 +39,7 @@ def table(plan: RestorationPlan) -> RenderableType:
             Text(variable.name),
             Text(_shape(variable.tensor.shape)),
             variable.tensor.dtype,
-            Text(origin(each, plan), style="green" if each.tensor else ""),
+            Text(origin(each, plan), style="green" if each.pieces else ""),
             _trains(each),
         )
     lines = [Text(line) for line in summary(plan)]

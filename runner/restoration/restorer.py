@@ -72,7 +72,7 @@ def subset_restorers(
         if restored and source is not None:
             restorers[scaffold] = SubsetRestorer(
                 source.path,
-                [each.tensor.name for each in restored if each.tensor],
+                [each.pieces[0].tensor.name for each in restored],
                 [variables[each.variable.name] for each in restored],
             )
     return restorers
