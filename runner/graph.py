@@ -133,7 +133,8 @@ def _split(name: str, data: Data, forward: Forward) -> Split:
 
 
 def _frozen(config: RunConfig, own: Mapping[str, tf.Variable]) -> frozenset[str]:
-    candidates = [name for name in own if classify(name, model=True) in WARM_STARTED]
+    states = {name: classify(name, model=True) for name in own}
+    candidates = {name: state for name, state in states.items() if state in WARM_STARTED}
     ownership = assign_owners(candidates, config.scaffolds, config.restoration.collision)
     return ownership.frozen(config.scaffolds)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
-from runner.checkpoints.reader import CheckpointSpec, TensorSpec
-from runner.config import Collision, Missing, ScaffoldConfig
-from runner.errors import Problem, nearest
-from runner.restoration.ownership import assign_owners
-from runner.restoration.plan import Assignment, RestorationPlan, SourceTensor
-from runner.restoration.selection import rename
-from runner.restoration.variables import WARM_STARTED, VariableSpec
+from runner.checkpoints.reader import CheckpointSpec
+from runner.config import Collision, Expect, ScaffoldConfig, StateChoice
+from runner.restoration.coverage import coverage_problems
+from runner.restoration.fitting import ReadVocabulary
+from runner.restoration.matching import Match, match
+from runner.restoration.ownership import assign_owners, some
+from runner.restoration.plan import Assignment, RestorationPlan
+from runner.restoration.states import CHOICES, owners_of
+from runner.restoration.variables import StateClass, VariableSpec
+from runner.restoration.vocabulary import read_vocabulary
 
 
 def make_plan(
@@ -19,6 +21,8 @@ def make_plan(
     scaffolds: Mapping[str, ScaffoldConfig],
     sources: Mapping[str, CheckpointSpec | None],
     collision: Collision = Collision.error,
+    expect: Mapping[str, Expect] | None = None,
+    vocabulary: ReadVocabulary = read_vocabulary,
 ) -> RestorationPlan:
     """Plans from metadata alone.
 
@@ -26,100 +30,102 @@ def make_plan(
       variables: every variable of the graph.
       scaffolds: scaffold name -> its configuration, in order of application.
       sources: for each of these scaffolds its checkpoint, or None to initialise.
-      collision: what happens to a variable that two scaffolds own.
+      collision: what happens to a variable that several scaffolds claim.
+      expect: a scaffold, or a pattern over variables -> how many of them must be restored.
+      vocabulary: reads the tokens of a vocabulary file.
 
     Raises:
       ValueError: when `sources` does not name exactly the scaffolds.
     """
     if set(sources) != set(scaffolds):
         raise ValueError(f"sources {sorted(sources)} are not for scaffolds {sorted(scaffolds)}")
-    candidates = [each for each in variables if each.state in WARM_STARTED]
-    ownership = assign_owners([each.name for each in candidates], scaffolds, collision)
+    states = {each.full_name: each.state for each in variables}
+    owners = owners_of(states)
+    ownership = assign_owners(states, scaffolds, collision)
     problems = list(ownership.problems)
-    assigned: dict[str, Assignment] = {}
+    matches: dict[str, Mapping[str, Match]] = {}
     unused: dict[str, tuple[str, ...]] = {}
+    claimed: dict[str, list[VariableSpec]] = {scaffold: [] for scaffold in scaffolds}
+    for variable in variables:
+        for scaffold in ownership.claims.get(variable.full_name, ()):
+            claimed[scaffold].append(variable)
     for scaffold, config in scaffolds.items():
-        owned = [each for each in candidates if ownership.owners.get(each.name) == scaffold]
-        assignments, found = _assign(scaffold, config, owned, sources[scaffold])
-        problems += found
-        assigned |= {each.variable.name: each for each in assignments}
-        unused[scaffold] = _unused(sources[scaffold], assignments)
+        source = sources[scaffold]
+        matches[scaffold], unused[scaffold] = {}, ()
+        if source is not None:
+            found = match(scaffold, config, source, claimed[scaffold], owners, vocabulary)
+            matches[scaffold] = found.by_variable
+            problems += found.problems
+            pieces = [each.piece for each in found.by_variable.values() if each.piece]
+            taken = {name for piece in pieces for name in piece.names}
+            unused[scaffold] = tuple(name for name in source.tensors if name not in taken)
+    assignments = tuple(
+        _assignment(each, ownership.claims.get(each.full_name, ()), scaffolds, matches)
+        for each in variables
+    )
+    problems += coverage_problems(assignments, expect or {}, tuple(scaffolds))
     return RestorationPlan(
-        tuple(assigned.get(each.name, Assignment(each)) for each in variables),
+        assignments,
         dict(sources),
         unused,
         tuple(problems),
+        tuple(_notes(assignments, scaffolds, sources, states)),
+        frozenset(name for name, config in scaffolds.items() if config.finite),
     )
 
 
-def _assign(
-    scaffold: str,
-    config: ScaffoldConfig,
-    owned: Sequence[VariableSpec],
-    source: CheckpointSpec | None,
-) -> tuple[list[Assignment], list[Problem]]:
-    if source is None:
-        return [Assignment(each, scaffold) for each in owned], []
-    try:
-        renamed = rename([each.name for each in owned], config.rename)
-    except re.error as error:
-        problem = Problem(f"scaffolds.{scaffold}.rename has {error.pattern!r}", str(error))
-        return [], [problem]
-    problems = [
-        Problem(
-            f"scaffolds.{scaffold}.rename: the rule {rule!r} is never used",
-            "no owned variable has that name, or an earlier rule takes it first",
-            "mend or delete the rule",
-            nearest(rule, renamed.names),
-        )
-        for rule in renamed.unused
+def _assignment(
+    variable: VariableSpec,
+    claimants: Sequence[str],
+    scaffolds: Mapping[str, ScaffoldConfig],
+    matches: Mapping[str, Mapping[str, Match]],
+) -> Assignment:
+    if not claimants:
+        return Assignment(variable)
+    found = [matches[scaffold].get(variable.name, Match()) for scaffold in claimants]
+    pieces = tuple(each.piece for each in found if each.piece)
+    notes = tuple(note for each in found for note in each.notes)
+    if len(pieces) > 1:
+        notes = (f"mean of {len(pieces)} checkpoints", *notes)
+    config = scaffolds[claimants[0]]
+    trains = variable.trainable
+    return Assignment(
+        variable,
+        claimants[0],
+        pieces,
+        tuple(dict.fromkeys(notes)),
+        config.freeze_until_step if trains else 0,
+        config.learning_rate_multiplier if trains else 1.0,
+    )
+
+
+def _notes(
+    assignments: Sequence[Assignment],
+    scaffolds: Mapping[str, ScaffoldConfig],
+    sources: Mapping[str, CheckpointSpec | None],
+    states: Mapping[str, StateClass],
+) -> list[str]:
+    notes = [
+        f"{scaffold}: the checkpoint is optional and absent; its variables are initialised"
+        for scaffold, config in scaffolds.items()
+        if config.checkpoint is not None and sources[scaffold] is None
     ]
-    assignments = []
-    for variable in owned:
-        wanted = renamed.names[variable.name]
-        tensor = source.tensors.get(wanted)
-        if tensor is None and config.missing is Missing.error:
-            problems.append(_missing_tensor(scaffold, variable, wanted, source))
-        elif tensor is not None:
-            problems += _mismatches(scaffold, variable.tensor, tensor)
-        pieces = (SourceTensor(scaffold, tensor),) if tensor else ()
-        assignments.append(Assignment(variable, scaffold, pieces))
-    return assignments, problems
-
-
-def _missing_tensor(
-    scaffold: str, variable: VariableSpec, wanted: str, source: CheckpointSpec
-) -> Problem:
-    same = [name for name, spec in source.tensors.items() if spec.shape == variable.tensor.shape]
-    return Problem(
-        f"scaffolds.{scaffold}: no tensor {wanted!r} for the variable {variable.name}",
-        f"{source.path} holds {len(source.tensors)} tensors, none of that name",
-        f"map the name in scaffolds.{scaffold}.rename, exclude the variable, or set "
-        f"scaffolds.{scaffold}.missing=init",
-        nearest(wanted, same or source.tensors),
-    )
-
-
-def _mismatches(scaffold: str, variable: TensorSpec, tensor: TensorSpec) -> list[Problem]:
-    problems = []
-    for what, ours, theirs in (
-        ("shape", list(variable.shape), list(tensor.shape)),
-        ("dtype", variable.dtype, tensor.dtype),
-    ):
-        if ours != theirs:
-            problems.append(
-                Problem(
-                    f"scaffolds.{scaffold}: {variable.name} has {what} {ours}, but its tensor "
-                    f"{tensor.name} has {theirs}",
-                    f"a tensor restores a variable of the same {what}",
-                    f"change the model, or exclude it in scaffolds.{scaffold}.variables.exclude",
-                )
-            )
-    return problems
-
-
-def _unused(source: CheckpointSpec | None, assignments: Sequence[Assignment]) -> tuple[str, ...]:
-    if source is None:
-        return ()
-    used = {name for each in assignments for piece in each.pieces for name in piece.names}
-    return tuple(name for name in source.tensors if name not in used)
+    with_slots = [
+        scaffold
+        for scaffold, config in scaffolds.items()
+        if StateChoice.optimizer_slots in config.state and sources[scaffold] is not None
+    ]
+    followers = owners_of(states)
+    shared = [
+        each.variable.name
+        for each in assignments
+        if CHOICES.get(each.variable.state) is StateChoice.optimizer_slots
+        and each.variable.full_name not in followers
+        and each.scaffold is None
+    ]
+    if with_slots and shared:
+        notes.append(
+            f"{some(shared)}: the optimizer keeps this for all variables at once, so it starts "
+            f"anew; include it by name in scaffolds.{with_slots[0]}.variables to restore it"
+        )
+    return notes

@@ -1,0 +1,127 @@
+"""Tells which tensors a checkpoint lacks, and what to type where a regular rename finds them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.checkpoints.reader import CheckpointSpec
+from runner.config import ScaffoldConfig, ShapePolicy
+from runner.errors import Problem
+from runner.restoration.command_line import override, yaml
+from runner.restoration.nearest_names import NearestNames
+from runner.restoration.ownership import some
+from runner.restoration.suggestions import Search, suggest
+
+# So many are told one by one, with the nearest names; the rest in one problem.
+SHOWN = 24
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A variable for which the checkpoint has no tensor.
+
+    Attributes:
+      variable: its name.
+      wanted: the tensor's name that was looked for.
+      shape: the variable's shape.
+      renamed: whether a rule of the scaffold made the name.
+      follows: the variable that it is a slot or an average of; None for a variable of its own.
+      cause: why there is none, if there is more to say.
+    """
+
+    variable: str
+    wanted: str
+    shape: tuple[int, ...]
+    renamed: bool = False
+    follows: str | None = None
+    cause: str = ""
+
+
+def missing_problems(
+    scaffold: str,
+    config: ScaffoldConfig,
+    source: CheckpointSpec,
+    misses: Sequence[Miss],
+    found: Mapping[str, str],
+    taken: frozenset[str],
+) -> list[Problem]:
+    """Returns the problems of all that is missing: one, with its remedy, if a rename finds it.
+
+    Args:
+      scaffold: its name.
+      config: its configuration.
+      source: its checkpoint.
+      misses: what the checkpoint lacks.
+      found: variable name -> tensor name for what it does not lack.
+      taken: the tensors that variables take.
+    """
+    own = [miss for miss in misses if miss.follows is None]
+    shapes = {miss.variable: miss.shape for miss in own}
+    free = {name: spec for name, spec in source.tensors.items() if name not in taken}
+    flexible = bool(config.vocabulary or config.convert) or config.shape in (
+        ShapePolicy.pad_or_slice,
+        ShapePolicy.init,
+    )
+
+    def fits(name: str, tensor: str) -> bool:
+        return flexible or math.prod(free[tensor].shape) == math.prod(shapes[name])
+
+    rules = suggest(Search(list(shapes), list(found), free, fits)) if own else None
+    if rules is not None:
+        lost = {miss.variable for miss in own}
+        rest = [miss for miss in misses if miss.follows and miss.follows not in lost]
+        return [_renamed(scaffold, config, source, own, rules), *_each(scaffold, source, rest)]
+    return _each(scaffold, source, misses)
+
+
+def _renamed(
+    scaffold: str,
+    config: ScaffoldConfig,
+    source: CheckpointSpec,
+    misses: Sequence[Miss],
+    rules: Mapping[str, str],
+) -> Problem:
+    key = f"scaffolds.{scaffold}.rename"
+    command = override(key, rules)
+    if any(miss.renamed for miss in misses):
+        # What the command line adds comes last, after rules that match already.
+        how = f"put first in {key}: {yaml('rename', rules)}"
+    else:
+        how = f"in YAML {yaml('rename', rules)}" + (f", or paste {command}" if command else "")
+    nearest = NearestNames(source.tensors)
+    return Problem(
+        f"scaffolds.{scaffold}: no tensors for {len(misses)} variables, "
+        f"{some([miss.variable for miss in misses])}",
+        f"{source.path} holds {len(source.tensors)} tensors, none named "
+        f"{some([miss.wanted for miss in misses])}; a rename finds all of them",
+        how,
+        nearest.find(misses[0].wanted),
+    )
+
+
+def _each(scaffold: str, source: CheckpointSpec, misses: Sequence[Miss]) -> list[Problem]:
+    nearest = NearestNames(source.tensors)
+    key = f"scaffolds.{scaffold}"
+    remedy = f"map the name in {key}.rename, exclude the variable, or set ++{key}.missing=init"
+    problems = [
+        Problem(
+            f"{key}: no tensor {miss.wanted!r} for the variable {miss.variable}",
+            miss.cause or f"{source.path} holds {len(source.tensors)} tensors, none of that name",
+            remedy,
+            nearest.find(miss.wanted),
+        )
+        for miss in misses[:SHOWN]
+    ]
+    rest = misses[SHOWN:]
+    if rest:
+        problems.append(
+            Problem(
+                f"{key}: no tensors for {len(rest):,} more variables, "
+                f"{some([miss.variable for miss in rest])}",
+                f"only for the first {SHOWN} are the nearest names sought and shown",
+                remedy,
+            )
+        )
+    return problems
