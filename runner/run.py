@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.config import Mode, RunConfig
+from runner.config import Mode, PlanFormat, RunConfig
 from runner.experiment import BuiltGraph
 from runner.fingerprint import fingerprint
 from runner.finished import evaluate_run, export_run
 from runner.graph import build_graph
 from runner.interruption import Interruption
+from runner.restoration.html_report import html
+from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.planner import make_plan
 from runner.restoration.report import summary, table, text
@@ -55,7 +57,13 @@ def run_experiment(
 
 def _show_plan(config: RunConfig, sources: Sources, screen: Screen) -> None:
     plan = _plan(config, build_graph(config, "validation", train=True), sources)
-    screen.show(table(plan), text(plan))
+    full = config.plan.full
+    if config.plan.format is PlanFormat.json:
+        screen.write(json_text(plan))
+    elif config.plan.format is PlanFormat.html:
+        screen.write(html(plan, f"{config.name}: restoration plan", full=full))
+    else:
+        screen.show(table(plan, full=full), text(plan, full=full))
     plan.require_sound()
 
 
@@ -85,5 +93,9 @@ def _train(
 
 def _plan(config: RunConfig, built: BuiltGraph, sources: Sources) -> RestorationPlan:
     return make_plan(
-        built.specs, config.scaffolds, sources.expected(), config.restoration.collision
+        built.specs,
+        config.scaffolds,
+        sources.expected(),
+        config.restoration.collision,
+        config.restoration.expect,
     )

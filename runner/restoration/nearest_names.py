@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
 from collections import Counter
@@ -29,15 +30,26 @@ class NearestNames:
             candidates: Iterable[str] = self._sorted
         else:
             votes: Counter[str] = Counter()
-            wanted = sorted(_parts(name), key=lambda part: len(parts.get(part, ())))
+            own = {close for part in _parts(name) for close in self._close(part)}
+            wanted = sorted(own, key=lambda part: len(parts[part]))
             for part in wanted:
                 # Parts that nearly every name has decide nothing once there are candidates.
-                same = parts.get(part, ())
+                same = parts[part]
                 if len(same) <= len(self._sorted) // 4 or len(votes) < count:
                     votes.update(same)
             candidates = [each for each, _ in votes.most_common(_COMPARED)]
             candidates = candidates or self._sorted[:_COMPARED]
         return tuple(sorted(candidates, key=lambda each: (edit_distance(name, each), each))[:count])
+
+    def _close(self, part: str) -> Iterable[str]:
+        """Returns the part itself if a name has it, else the words nearest to it."""
+        if part in self._index:
+            return (part,)
+        return difflib.get_close_matches(part, self._words, n=3) if part.isalpha() else ()
+
+    @functools.cached_property
+    def _words(self) -> list[str]:
+        return [part for part in self._index if part.isalpha()]
 
     @functools.cached_property
     def _sorted(self) -> list[str]:
