@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from runner.config import RunConfig, ScaffoldConfig
+from runner.config import RunConfig, ScaffoldConfig, VariablesConfig, VocabularyConfig
 from runner.errors import ConfigError, Problem, nearest
+from runner.scaffold_validation import scaffold_problems
 
 TARGETS = ("data", "model", "loss", "optimizer")
 POSITIVE = ("steps", "log_every", "evaluate_every", "checkpoint_every", "keep_checkpoints")
@@ -155,31 +157,32 @@ def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
             schema = OmegaConf.merge(schema, {key: value})
         except OmegaConfBaseException as error:
             problems.append(_scaffold_key(name, str(key), error))
-    if OmegaConf.is_missing(schema.variables, "include"):
-        problems.append(
-            Problem(
-                f"scaffolds.{name}.variables.include has no value",
-                "a scaffold names the variables it owns",
-                f'for example scaffolds.{name}.variables.include=["{name}/*"]',
+    for key in sorted(OmegaConf.missing_keys(schema)):
+        if key == "variables.include":
+            problems.append(
+                Problem(
+                    f"scaffolds.{name}.variables.include has no value",
+                    "a scaffold names the variables it owns",
+                    f'for example ++scaffolds.{name}.variables.include=["{name}/*"]',
+                )
             )
-        )
+        else:
+            problems.append(_missing(f"scaffolds.{name}.{key}"))
     if problems:
         return ScaffoldConfig(), problems
     scaffold: ScaffoldConfig = OmegaConf.to_object(schema)  # type: ignore[assignment]
-    return scaffold, []
+    return scaffold, scaffold_problems(name, scaffold)
 
 
 def _scaffold_key(name: str, key: str, error: OmegaConfBaseException) -> Problem:
     full_key = f"scaffolds.{name}.{error.full_key or key}"
-    parent = OmegaConf.structured(ScaffoldConfig)
-    for part in (error.full_key or key).split(".")[:-1]:
-        parent = parent[part]
-    wrong = full_key.rsplit(".", 1)[-1]
-    valid = [str(each) for each in parent] if OmegaConf.is_dict(parent) else []
-    if wrong in valid:
+    if not isinstance(error, (ConfigKeyError, ConfigAttributeError)):
         return Problem(f"{full_key} has a value of the wrong type", str(error).splitlines()[0])
+    # Below vocabulary come patterns, which the schema cannot know and which may hold dots.
+    inner: dict[str, type] = {"variables": VariablesConfig, "vocabulary": VocabularyConfig}
+    valid = [field.name for field in fields(inner.get(key, ScaffoldConfig))]
     return Problem(
         f"{full_key} is not a key of a scaffold",
         "it is misspelt, or belongs elsewhere",
-        choices=nearest(wrong, valid, count=len(valid)),
+        choices=nearest(full_key.rsplit(".", 1)[-1], valid, count=len(valid)),
     )

@@ -1,0 +1,116 @@
+"""Checks what one scaffold's settings say together."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from runner.config import ScaffoldConfig, StateChoice
+from runner.errors import Problem, nearest
+
+_WHICH = ("latest", "best")
+
+
+def scaffold_problems(name: str, scaffold: ScaffoldConfig) -> list[Problem]:
+    """Returns the problems of a scaffold whose keys and types are valid."""
+    return [
+        *_texts(name, scaffold),
+        *_training(name, scaffold),
+        *_source(name, scaffold),
+        *_transposes(name, scaffold),
+    ]
+
+
+def _texts(name: str, scaffold: ScaffoldConfig) -> list[Problem]:
+    # OmegaConf lets containers pass as the values of a dict[str, str].
+    return [
+        Problem(
+            f"scaffolds.{name}.{key}: the value of {pattern!r} is {value!r}",
+            "it must be a text",
+        )
+        for key in ("rename", "convert")
+        for pattern, value in getattr(scaffold, key).items()
+        if not isinstance(value, str)
+    ]
+
+
+def _training(name: str, scaffold: ScaffoldConfig) -> list[Problem]:
+    key = f"scaffolds.{name}"
+    problems = []
+    step, multiplier = scaffold.freeze_until_step, scaffold.learning_rate_multiplier
+    if step < 0:
+        problems.append(
+            Problem(
+                f"{key}.freeze_until_step is {step}",
+                "it is a global step, at least 0",
+                f"0 trains from the start: ++{key}.freeze_until_step=0",
+            )
+        )
+    if not (math.isfinite(multiplier) and multiplier > 0):
+        problems.append(
+            Problem(
+                f"{key}.learning_rate_multiplier is {multiplier:g}",
+                "it must be a number greater than 0",
+                f"to keep the variables as they are: ++{key}.trainable=false",
+            )
+        )
+    scheduled = [
+        field
+        for field, changed in (
+            ("freeze_until_step", step > 0),
+            ("learning_rate_multiplier", multiplier != 1.0),
+        )
+        if changed
+    ]
+    if scheduled and not scaffold.trainable:
+        problems.append(
+            Problem(
+                f"{key} is not trainable, but sets {' and '.join(scheduled)}",
+                "what never trains has no schedule",
+                f"set ++{key}.trainable=true, or delete the schedule",
+            )
+        )
+    return problems
+
+
+def _source(name: str, scaffold: ScaffoldConfig) -> list[Problem]:
+    key = f"scaffolds.{name}"
+    problems = []
+    if scaffold.which not in _WHICH and not re.fullmatch(r"\d+", scaffold.which):
+        problems.append(
+            Problem(
+                f"{key}.which is {scaffold.which!r}",
+                "it names one checkpoint of a directory: `latest`, `best`, or a global step",
+                choices=nearest(scaffold.which, _WHICH),
+            )
+        )
+    if not scaffold.state:
+        problems.append(
+            Problem(
+                f"{key}.state is empty",
+                "its checkpoint would bring nothing",
+                f"to initialise the scaffold: ++{key}.checkpoint=null",
+                tuple(each.value for each in StateChoice),
+            )
+        )
+    if scaffold.use_ema and StateChoice.weights not in scaffold.state:
+        problems.append(
+            Problem(
+                f"{key}.use_ema is true, but its state is without weights",
+                "the moving averages are restored as the weights",
+                f"add weights to {key}.state, or set ++{key}.use_ema=false",
+            )
+        )
+    return problems
+
+
+def _transposes(name: str, scaffold: ScaffoldConfig) -> list[Problem]:
+    return [
+        Problem(
+            f"scaffolds.{name}.transpose: {pattern!r} has the axes {axes}",
+            f"it must hold each of 0 to {max(len(axes) - 1, 0)} once",
+            "for a dense kernel [1, 0], for an OIHW convolution kernel [2, 3, 1, 0]",
+        )
+        for pattern, axes in scaffold.transpose.items()
+        if sorted(axes) != list(range(len(axes))) or not axes
+    ]
