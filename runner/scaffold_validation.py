@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from runner.config import ScaffoldConfig, StateChoice
 from runner.errors import Problem, nearest
@@ -18,6 +20,30 @@ def scaffold_problems(name: str, scaffold: ScaffoldConfig) -> list[Problem]:
         *_training(name, scaffold),
         *_source(name, scaffold),
         *_transposes(name, scaffold),
+    ]
+
+
+def unset_vocabularies(name: str, entry: Mapping[str, Any]) -> list[Problem]:
+    """Returns a problem for each vocabulary of a scaffold's plain values that names one file only.
+
+    Args:
+      name: the scaffold's name.
+      entry: its values as they were composed.
+    """
+    vocabularies = entry.get("vocabulary") or {}
+    if not isinstance(vocabularies, Mapping):
+        return []
+    return [
+        Problem(
+            f"scaffolds.{name}.vocabulary: {pattern!r} has no `{which}` vocabulary",
+            "rows are moved from the place of a token in the old file to its place in the new one",
+            "give both files, one token a line",
+            ("old", "new", "axis"),
+        )
+        for pattern, files in vocabularies.items()
+        if isinstance(files, Mapping)
+        for which in ("old", "new")
+        if files.get(which, "???") == "???"
     ]
 
 

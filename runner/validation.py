@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 
-from runner.config import RunConfig, ScaffoldConfig, VariablesConfig, VocabularyConfig
+from runner.config import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem, nearest
-from runner.scaffold_validation import scaffold_problems
+from runner.scaffold_validation import scaffold_problems, unset_vocabularies
 
 TARGETS = ("data", "model", "loss", "optimizer")
 POSITIVE = ("steps", "log_every", "evaluate_every", "checkpoint_every", "keep_checkpoints")
@@ -157,17 +156,15 @@ def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
             schema = OmegaConf.merge(schema, {key: value})
         except OmegaConfBaseException as error:
             problems.append(_scaffold_key(name, str(key), error))
-    for key in sorted(OmegaConf.missing_keys(schema)):
-        if key == "variables.include":
-            problems.append(
-                Problem(
-                    f"scaffolds.{name}.variables.include has no value",
-                    "a scaffold names the variables it owns",
-                    f'for example ++scaffolds.{name}.variables.include=["{name}/*"]',
-                )
+    if OmegaConf.is_missing(schema.variables, "include"):
+        problems.append(
+            Problem(
+                f"scaffolds.{name}.variables.include has no value",
+                "a scaffold names the variables it owns",
+                f'for example scaffolds.{name}.variables.include=["{name}/*"]',
             )
-        else:
-            problems.append(_missing(f"scaffolds.{name}.{key}"))
+        )
+    problems += unset_vocabularies(name, entry)
     if problems:
         return ScaffoldConfig(), problems
     scaffold: ScaffoldConfig = OmegaConf.to_object(schema)  # type: ignore[assignment]
@@ -176,13 +173,15 @@ def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
 
 def _scaffold_key(name: str, key: str, error: OmegaConfBaseException) -> Problem:
     full_key = f"scaffolds.{name}.{error.full_key or key}"
-    if not isinstance(error, (ConfigKeyError, ConfigAttributeError)):
+    parent = OmegaConf.structured(ScaffoldConfig)
+    for part in (error.full_key or key).split(".")[:-1]:
+        parent = parent[part]
+    wrong = full_key.rsplit(".", 1)[-1]
+    valid = [str(each) for each in parent] if OmegaConf.is_dict(parent) else []
+    if wrong in valid:
         return Problem(f"{full_key} has a value of the wrong type", str(error).splitlines()[0])
-    # Below vocabulary come patterns, which the schema cannot know and which may hold dots.
-    inner: dict[str, type] = {"variables": VariablesConfig, "vocabulary": VocabularyConfig}
-    valid = [field.name for field in fields(inner.get(key, ScaffoldConfig))]
     return Problem(
         f"{full_key} is not a key of a scaffold",
         "it is misspelt, or belongs elsewhere",
-        choices=nearest(full_key.rsplit(".", 1)[-1], valid, count=len(valid)),
+        choices=nearest(wrong, valid, count=len(valid)),
     )
