@@ -85,11 +85,7 @@ class Cast(Conversion):
         if dtypes.is_float(target):
             lost = ~np.isfinite(converted) & np.isfinite(value)
         elif target.kind in "iu" and value.dtype.kind != "b":
-            limits = np.iinfo(target)
-            # Float limits are one too high for wide integers, hence the strict upper comparison.
-            whole = np.trunc(value) if value.dtype.kind not in "iu" else value
-            high = float(limits.max) + 1.0
-            lost = ~((whole >= limits.min) & (whole < high))
+            lost = _outside(value, np.iinfo(target))
         else:
             lost = np.zeros(value.shape, np.bool_)
         if lost.any():
@@ -222,6 +218,15 @@ class PadOrSlice(Conversion):
             max(0, min(old - offset, new))
             for old, new, offset in zip(self.old, self.new, self.offset, strict=True)
         )
+
+
+def _outside(value: NDArray[Any], limits: np.iinfo[Any]) -> NDArray[np.bool_]:
+    if value.dtype.kind in "iu":
+        outside: NDArray[np.bool_] = (value < limits.min) | (value > limits.max)
+        return outside
+    # A wide type's greatest integer is no float: the next power of two is, and is out of range.
+    whole = np.trunc(value)
+    return ~((whole >= float(limits.min)) & (whole < float(limits.max) + 1.0))
 
 
 def copy_of_initial(initial: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[Any]:
