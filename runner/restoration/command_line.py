@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 
 # What Hydra's grammar allows in a key of a mapping, escaped where it must be; quotes it does not.
 _KEY = re.compile(r"[A-Za-z0-9_/\-\\+.$%*@?|()\[\]{}:=, ]+")
+# What would not be read as a text.
+_RESERVED = re.compile(r"true|false|null|[+-]?(nan|inf)|[+-]?[\d_]*\.?[\d_]*(e[+-]?\d*)?", re.I)
 _ESCAPED = re.compile(r"[\\()\[\]{}:=, ]")
 
 Value = str | Sequence[int]
@@ -25,8 +27,10 @@ def override(key: str, value: str | Mapping[str, Value]) -> str | None:
     """
     if isinstance(value, str):
         return f"++{key}={value}"
-    if not all(map(_KEY.fullmatch, value)) or any("$" in str(each) for each in value.values()):
+    if not all(_KEY.fullmatch(name) and not _RESERVED.fullmatch(name) for name in value):
         return None
+    if any("$" in text for text in (*value, *map(str, value.values()))):
+        return None  # It might be an interpolation.
     pairs = (f"{_escape(name)}:{_value(each)}" for name, each in value.items())
     return shlex.quote(f"++{key}={{{','.join(pairs)}}}")
 
@@ -44,8 +48,11 @@ def _escape(name: str) -> str:
 def _value(value: Value) -> str:
     if not isinstance(value, str):
         return json.dumps(list(value), separators=(",", ":"))
-    # Hydra unescapes a backslash only before a quote or at the end of a quoted value.
-    return value if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_/.\-]*", value) else f'"{value}"'
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_/.\-]*", value) and not _RESERVED.fullmatch(value):
+        return value
+    # Backslashes are themselves but before a quote, also the one that ends the value.
+    text = re.sub(r'(\\*)"', r'\1\1\\"', value)
+    return '"' + re.sub(r"(\\+)$", r"\1\1", text) + '"'
 
 
 def _quoted(value: Value) -> str:

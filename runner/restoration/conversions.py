@@ -221,12 +221,14 @@ class PadOrSlice(Conversion):
 
 
 def _outside(value: NDArray[Any], limits: np.iinfo[Any]) -> NDArray[np.bool_]:
+    outside: NDArray[np.bool_]
     if value.dtype.kind in "iu":
-        outside: NDArray[np.bool_] = (value < limits.min) | (value > limits.max)
+        outside = (value < limits.min) | (value > limits.max)
         return outside
     # A wide type's greatest integer is no float: the next power of two is, and is out of range.
     whole = np.trunc(value)
-    return ~((whole >= float(limits.min)) & (whole < float(limits.max) + 1.0))
+    outside = ~((whole >= float(limits.min)) & (whole < float(limits.max) + 1.0))
+    return outside
 
 
 def copy_of_initial(initial: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[Any]:

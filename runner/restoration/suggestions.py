@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.restoration.nearest_names import NearestNames
+from runner.restoration.nearest_names import NearestNames, edit_distance
 from runner.restoration.renames import Renames
 from runner.restoration.selection import REGEX
 
@@ -16,6 +16,7 @@ _SAMPLES = 6
 _PARTNERS = 8
 _TRIED = 48
 _RULES = 4
+_EVALUATED = 12
 _TOKENS = re.compile(r"[A-Za-z]+|\d+|[^A-Za-z\d]")
 
 
@@ -67,13 +68,17 @@ def _ranked(search: Search, left: Sequence[str], index: NearestNames) -> list[tu
     """Returns the likely rules, those first that hold for most of a sample of the names."""
     step = max(1, len(left) // _TRIED)
     trial = left[::step][:_TRIED]
-    rules: dict[tuple[str, str], None] = {}
+    distances: dict[tuple[str, str], int] = {}
     for name in left[:: max(1, len(left) // _SAMPLES)][:_SAMPLES]:
         for partner in index.find(name, _PARTNERS):
             if search.fits(name, partner):
-                rules.update(dict.fromkeys(_rules(name, partner)))
-    scores = {rule: len(_mapped(rule, search, trial, set())) for rule in rules}
-    return [rule for rule in sorted(scores, key=lambda each: -scores[each]) if scores[rule]][:12]
+                distance = edit_distance(name, partner)
+                for rule in _rules(name, partner):
+                    distances[rule] = min(distance, distances.get(rule, distance))
+    scores = {rule: len(_mapped(rule, search, trial, set())) for rule in distances}
+    # Of rules that hold as often the one between the most similar names is meant.
+    order = sorted(scores, key=lambda rule: (-scores[rule], distances[rule]))
+    return [rule for rule in order if scores[rule]][:_EVALUATED]
 
 
 def _mapped(

@@ -43,10 +43,10 @@ def sigmoid(x: Array) -> Array:
     return result
 
 
-def keras_lstm(kernel: Array, recurrent_kernel: Array, bias: Array, inputs: Array) -> Array:
+def keras_lstm(weights: list[Array], inputs: Array) -> Array:
     layer = keras.layers.LSTM(UNITS, return_sequences=True)
     layer.build(inputs.shape)
-    layer.set_weights([kernel, recurrent_kernel, bias])
+    layer.set_weights(weights)
     return np.asarray(layer(inputs))
 
 
@@ -91,7 +91,7 @@ def test_a_tf1_cell_continues_as_a_keras_lstm(name: str, forget_bias: float) -> 
         for leaf, shape in SHAPES.items()
     ]
     expected = tf1_cell(kernel, bias, inputs, forget_bias)
-    np.testing.assert_allclose(keras_lstm(*weights, inputs), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(keras_lstm(weights, inputs), expected, rtol=1e-4, atol=1e-5)
 
 
 def torch_lstm(weight_ih: Array, weight_hh: Array, bias: Array, inputs: Array) -> Array:
@@ -117,7 +117,7 @@ def test_a_pytorch_lstm_continues_as_a_keras_lstm() -> None:
         convert("torch_lstm", "bias", SHAPES["bias"], bias_ih, bias_hh),
     ]
     expected = torch_lstm(weight_ih, weight_hh, bias_ih + bias_hh, inputs)
-    np.testing.assert_allclose(keras_lstm(*weights, inputs), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(keras_lstm(weights, inputs), expected, rtol=1e-4, atol=1e-5)
 
 
 def unfused_lstm(parts: dict[str, dict[str, Array]], inputs: Array) -> Array:
@@ -149,7 +149,7 @@ def test_unfused_gates_join_into_a_keras_lstm() -> None:
         for leaf, shape in SHAPES.items()
     ]
     expected = unfused_lstm(parts, inputs)
-    np.testing.assert_allclose(keras_lstm(*weights, inputs), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(keras_lstm(weights, inputs), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_keras_lstm_divides_into_gates() -> None:
@@ -162,7 +162,7 @@ def test_a_keras_lstm_divides_into_gates() -> None:
         }
         for leaf, value in weights.items()
     }
-    expected = keras_lstm(*weights.values(), inputs)
+    expected = keras_lstm(list(weights.values()), inputs)
     np.testing.assert_allclose(unfused_lstm(parts, inputs), expected, rtol=1e-4, atol=1e-5)
 
 
