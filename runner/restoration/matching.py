@@ -117,7 +117,8 @@ class _Matcher:
             if part is not None:
                 variable, tensors = replace(variable, partition=None), [part]
         if None in tensors:
-            return self._missing(variable, names[tensors.index(None)], renamed is not None, owner)
+            wanted, alone = names[tensors.index(None)], len(names) == 1
+            return self._missing(variable, wanted, owner, renamed is not None, alone)
         known = [each for each in tensors if each is not None]
         aliased = [
             f"{each.name} is also called {name}"
@@ -170,12 +171,18 @@ class _Matcher:
         return tuple(f"{name}{EMA_SUFFIX}" for name in names), ()
 
     def _missing(
-        self, variable: VariableSpec, wanted: str, renamed: bool, owner: Owner | None
+        self,
+        variable: VariableSpec,
+        wanted: str,
+        owner: Owner | None,
+        renamed: bool,
+        alone: bool,
     ) -> Match:
-        cause, shown = "", wanted
+        cause, shown, renameable = "", wanted, owner is None and alone
         if self._config.use_ema and wanted.endswith(EMA_SUFFIX) and owner is None:
             plain = wanted.removesuffix(EMA_SUFFIX)
             if self._tensor(plain) is not None:
+                renameable = False
                 cause = f"use_ema asks for moving averages, and of {plain!r} there is none"
             else:
                 shown = plain
@@ -185,7 +192,8 @@ class _Matcher:
             shown,
             variable.full_shape,
             renamed,
-            owner.name if owner else (variable.full_name if cause else None),
+            owner.name if owner else None,
+            renameable,
             cause,
         )
         return Match(notes=(f"no tensor {wanted!r}: initialised",))

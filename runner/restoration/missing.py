@@ -28,6 +28,7 @@ class Miss:
       shape: the variable's shape.
       renamed: whether a rule of the scaffold made the name.
       follows: the variable that it is a slot or an average of; None for a variable of its own.
+      renameable: whether another rename of the variable may find what is missing.
       cause: why there is none, if there is more to say.
     """
 
@@ -36,6 +37,7 @@ class Miss:
     shape: tuple[int, ...]
     renamed: bool = False
     follows: str | None = None
+    renameable: bool = True
     cause: str = ""
 
 
@@ -57,7 +59,7 @@ def missing_problems(
       found: variable name -> tensor name for what it does not lack.
       taken: the tensors that variables take.
     """
-    own = [miss for miss in misses if miss.follows is None]
+    own = [miss for miss in misses if miss.renameable]
     shapes = {miss.variable: miss.shape for miss in own}
     free = {name: spec for name, spec in source.tensors.items() if name not in taken}
     flexible = bool(config.vocabulary or config.convert) or config.shape in (
@@ -71,7 +73,7 @@ def missing_problems(
     rules = suggest(Search(list(shapes), list(found), free, fits)) if own else None
     if rules is not None:
         lost = {miss.variable for miss in own}
-        rest = [miss for miss in misses if miss.follows and miss.follows not in lost]
+        rest = [each for each in misses if not each.renameable and each.follows not in lost]
         return [_renamed(scaffold, config, source, own, rules), *_each(scaffold, source, rest)]
     return _each(scaffold, source, misses)
 
@@ -91,11 +93,13 @@ def _renamed(
     else:
         how = f"in YAML {yaml('rename', rules)}" + (f", or paste {command}" if command else "")
     nearest = NearestNames(source.tensors)
+    names = some([miss.variable for miss in misses])
     return Problem(
-        f"scaffolds.{scaffold}: no tensors for {len(misses)} variables, "
-        f"{some([miss.variable for miss in misses])}",
+        f"scaffolds.{scaffold}: no tensors for {len(misses)} variables, {names}"
+        if len(misses) > 1
+        else f"scaffolds.{scaffold}: no tensor {misses[0].wanted!r} for the variable {names}",
         f"{source.path} holds {len(source.tensors)} tensors, none named "
-        f"{some([miss.wanted for miss in misses])}; a rename finds all of them",
+        f"{some([miss.wanted for miss in misses])}; a rename finds all that is missing",
         how,
         nearest.find(misses[0].wanted),
     )

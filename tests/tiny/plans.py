@@ -58,7 +58,7 @@ def plan(
     scaffolds: dict[str, ScaffoldConfig],
     sources: dict[str, CheckpointSpec | None],
     collision: Collision = Collision.error,
-    **expect: Expect,
+    expect: dict[str, Expect] | None = None,
 ) -> RestorationPlan:
     """Makes the plan."""
     return make_plan(variables, scaffolds, sources, collision, expect)
