@@ -105,7 +105,9 @@ def html(plan: RestorationPlan, title: str = "Restoration plan", *, full: bool =
         verdict=f"{count} problem{'s' if count > 1 else ''}: nothing would be restored"
         if count
         else "No problems: the plan can be carried out",
-        bar_label=escape(", ".join(f"{name}: {_size(size)}" for name, size in sizes.items())),
+        bar_label=escape(
+            ", ".join(f"{name or 'initializers'}: {_size(size)}" for name, size in sizes.items())
+        ),
         bar="".join(_segments(sizes, colours)),
         legend="".join(_legend(plan, sizes, colours)),
         problems=_problems(plan.problems),

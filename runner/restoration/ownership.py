@@ -103,13 +103,19 @@ def bad_expression(where: str, error: re.error) -> Problem:
 
 
 def _unmatched(scaffold: str, pattern: str, states: Mapping[str, StateClass]) -> Problem:
-    shown = [name for name, state in states.items() if CHOICES.get(state) in _BY_DEFAULT]
+    names = [name for name, state in states.items() if CHOICES.get(state) in _BY_DEFAULT]
+    names = names or list(states)
+    above = {f"{name[:end]}/*" for name in names for end in _ends(name)} if "*" in pattern else ()
     return Problem(
         f"scaffolds.{scaffold}.variables: {pattern!r} matches no variable of the model",
         "patterns match whole names",
         f"mend the pattern, or delete the scaffold: ~scaffolds.{scaffold}",
-        nearest_names(pattern, shown or states),
+        nearest_names(pattern, [*above, *names]),
     )
+
+
+def _ends(name: str) -> list[int]:
+    return [place for place, letter in enumerate(name) if letter == "/"]
 
 
 def _empty_classes(

@@ -85,7 +85,7 @@ def test_a_pattern_that_matches_nothing_is_a_problem() -> None:
     problem = only(owned({"net": scaffold("cnn/*", "haed/*")}))
     assert problem.state == ("scaffolds.net.variables: 'haed/*' matches no variable of the model")
     assert problem.remedy == "mend the pattern, or delete the scaffold: ~scaffolds.net"
-    assert problem.choices[0] == "head/kernel"
+    assert problem.choices[0] == "head/*"
 
 
 def test_patterns_that_match_other_classes_only_are_a_problem() -> None:
