@@ -30,7 +30,7 @@ OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 WHAT = "a TensorFlow checkpoint"
 
 # A damaged file makes TensorFlow's reader raise any of these.
-READ_ERRORS = (tf.errors.OpError, OSError, ValueError, RuntimeError, TypeError)
+READ_ERRORS = (tf.errors.OpError, OSError, ValueError, RuntimeError, TypeError, LookupError)
 
 _SHARD = re.compile(r".*\.data-(\d{5})-of-(\d{5})")
 

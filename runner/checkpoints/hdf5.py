@@ -13,11 +13,12 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.checkpoints.hdf5_probe import require_harmless
 from runner.checkpoints.reader import TensorSpec, unreadable
 from runner.errors import CheckpointError, Problem
 
 # A damaged file makes the HDF5 library and h5py raise any of these.
-_READ_ERRORS = (
+READ_ERRORS = (
     OSError,
     RuntimeError,
     KeyError,
@@ -36,16 +37,19 @@ def opened(path: str, source: str | BinaryIO, what: str) -> Iterator[h5py.File]:
 
     Args:
       path: how an error calls the file.
-      source: the file on this machine, or an open, seekable file.
+      source: the file on this machine, or an open, seekable file whose bytes are known to be
+        intact.
       what: what the file should be, e.g. `a Keras weights file`.
 
     Raises:
       CheckpointError: when it is damaged.
     """
     try:
+        if isinstance(source, str):
+            require_harmless(source, what)
         with h5py.File(source, "r") as file:
             yield file
-    except _READ_ERRORS as error:
+    except READ_ERRORS as error:
         raise unreadable(path, what, error) from error
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import BinaryIO, cast
 
 import h5py
-import numpy as np
-from numpy.typing import NDArray
 
-from runner.checkpoints import digest, hdf5
+from runner.checkpoints import digest, files, hdf5
 from runner.checkpoints.keras_weights import KerasWeightsReader
 from runner.checkpoints.reader import unreadable
 from runner.checkpoints.zip_archive import ZIP_ERRORS, checksums, require_intact
@@ -23,19 +22,16 @@ _WHAT = "a .keras archive"
 class KerasArchiveReader(KerasWeightsReader):
     """Reads the weights in the archive at `path` where they lie; nothing is unpacked.
 
-    Before the first tensor is read, all weights are compared with the CRC-32 in the archive.
+    Before anything is read, all weights are compared with the CRC-32 in the archive: the HDF5
+    library must not be given a damaged file.
     """
 
     format = "Keras archive"
 
-    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """See `CheckpointReader.read`."""
-        self._require_intact()
-        yield from super().read(names)
-
     @contextlib.contextmanager
     def opened(self) -> Iterator[h5py.File]:
         """Opens the weights file in the archive."""
+        self._require_intact()
         try:
             with (
                 zipfile.ZipFile(self.path) as archive,
@@ -56,7 +52,13 @@ class KerasArchiveReader(KerasWeightsReader):
 
     def _require_intact(self) -> None:
         try:
-            with zipfile.ZipFile(self.path) as archive:
-                require_intact(archive, MEMBER)
+            _require_intact(self.path, files.stamp(self.path))
         except ZIP_ERRORS as error:
             raise unreadable(self.path, _WHAT, error) from error
+
+
+@functools.lru_cache(maxsize=256)
+def _require_intact(path: str, stamp: str) -> None:
+    """Checks the weights; a file that has not changed since is not read again."""
+    with zipfile.ZipFile(path) as archive:
+        require_intact(archive, MEMBER)

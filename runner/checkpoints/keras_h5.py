@@ -66,7 +66,12 @@ def lists_weights(path: str) -> bool:
       CheckpointError: when it is damaged.
     """
     with hdf5.opened(path, path, _WHAT) as file:
-        return WEIGHTS in file or "layer_names" in file.attrs or "layer_names0" in file.attrs
+        return is_listed(file)
+
+
+def is_listed(file: h5py.File) -> bool:
+    """Whether layers list their weights by name."""
+    return WEIGHTS in file or "layer_names" in file.attrs or "layer_names0" in file.attrs
 
 
 def weights(file: h5py.File) -> dict[str, h5py.Dataset]:

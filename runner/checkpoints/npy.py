@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tokenize
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -21,7 +22,19 @@ from runner.errors import CheckpointError, Problem
 OBJECT = "object"
 GLOBAL_STEP = "global_step"
 _WHAT = "an .npy file"
-_READ_ERRORS = (OSError, ValueError, EOFError, TypeError, SyntaxError, OverflowError, MemoryError)
+
+# A damaged header, which is a Python literal, makes NumPy raise any of these.
+HEADER_ERRORS = (
+    ValueError,
+    EOFError,
+    TypeError,
+    SyntaxError,
+    OverflowError,
+    MemoryError,
+    LookupError,
+    AttributeError,
+    tokenize.TokenError,
+)
 
 
 class NpyReader(CheckpointReader):
@@ -62,7 +75,7 @@ class NpyReader(CheckpointReader):
         """Returns tensor name -> a view of the memory map."""
         try:
             whole = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        except _READ_ERRORS as error:
+        except (OSError, *HEADER_ERRORS) as error:
             if "object" in str(error).lower():
                 raise CheckpointError(_pickled(self.path, ())) from error
             raise unreadable(self.path, _WHAT, error) from error

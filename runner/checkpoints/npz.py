@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import digest
-from runner.checkpoints.npy import dtype_name, refuse_pickle, step_of
+from runner.checkpoints.npy import HEADER_ERRORS, dtype_name, refuse_pickle, step_of
 from runner.checkpoints.reader import (
     CheckpointReader,
     CheckpointSpec,
@@ -56,7 +56,7 @@ class NpzReader(CheckpointReader):
         try:
             with zipfile.ZipFile(self.path) as archive:
                 yield archive
-        except (*ZIP_ERRORS, MemoryError, SyntaxError) as error:
+        except (*ZIP_ERRORS, *HEADER_ERRORS) as error:
             raise unreadable(self.path, _WHAT, error) from error
 
     def _spec(self, archive: zipfile.ZipFile, name: str) -> TensorSpec:
