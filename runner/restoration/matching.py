@@ -63,7 +63,13 @@ def match(
     try:
         renames = Renames(config.rename)
     except re.error as error:
-        bad.append(bad_expression(f"scaffolds.{scaffold}.rename", error))
+        bad.append(
+            Problem(
+                f"scaffolds.{scaffold}.rename holds {error.pattern!r}",
+                f"not a regular expression, or no replacement for one: {error}",
+                r"mend it; a replacement names the groups of its rule as \1, \2 or \g<name>",
+            )
+        )
     try:
         fitter = Fitter(scaffold, config, vocabulary)
     except re.error as error:

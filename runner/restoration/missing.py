@@ -106,15 +106,22 @@ def _renamed(
 
 
 def _each(scaffold: str, source: CheckpointSpec, misses: Sequence[Miss]) -> list[Problem]:
-    nearest = NearestNames(source.tensors)
     key = f"scaffolds.{scaffold}"
+    by_shape: dict[tuple[int, ...], NearestNames] = {}
+
+    def nearest(miss: Miss) -> tuple[str, ...]:
+        if miss.shape not in by_shape:
+            same = [name for name, spec in source.tensors.items() if spec.shape == miss.shape]
+            by_shape[miss.shape] = NearestNames(same or source.tensors)
+        return by_shape[miss.shape].find(miss.wanted)
+
     remedy = f"map the name in {key}.rename, exclude the variable, or set ++{key}.missing=init"
     problems = [
         Problem(
             f"{key}: no tensor {miss.wanted!r} for the variable {miss.variable}",
             miss.cause or f"{source.path} holds {len(source.tensors)} tensors, none of that name",
             remedy,
-            nearest.find(miss.wanted),
+            nearest(miss),
         )
         for miss in misses[:SHOWN]
     ]

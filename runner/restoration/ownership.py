@@ -23,7 +23,8 @@ class Ownership:
     Attributes:
       claims: variable name -> the scaffolds whose checkpoints give its value, more than one only
         with `collision: mean`; a variable that no scaffold claims is absent.
-      problems: patterns that match nothing or are not valid, and variables claimed twice.
+      problems: patterns that match nothing or are not valid, scaffolds that own nothing, and
+        variables claimed twice.
     """
 
     claims: Mapping[str, tuple[str, ...]]
@@ -67,7 +68,8 @@ def assign_owners(
         except re.error as error:
             problems.append(bad_expression(f"scaffolds.{scaffold}.variables", error))
             continue
-        problems += [_unmatched(scaffold, pattern, states) for pattern in matched.unused]
+        unmatched = [_unmatched(scaffold, pattern, states) for pattern in matched.unused]
+        problems += unmatched
         claimed = [
             name
             for name, state in states.items()
@@ -79,7 +81,9 @@ def assign_owners(
                 or state is StateClass.GLOBAL_STEP
             )
         ]
-        if not matched.unused:
+        if not claimed and not matched.selected and not unmatched:
+            problems.append(_owns_nothing(scaffold))
+        elif not unmatched:
             problems += _empty_classes(scaffold, config, [states[name] for name in claimed])
         for name in claimed:
             claims.setdefault(name, []).append(scaffold)
@@ -94,11 +98,11 @@ def assign_owners(
 
 
 def bad_expression(where: str, error: re.error) -> Problem:
-    """The problem of a regular expression, or its replacement, that Python does not compile."""
+    """The problem of a regular expression that Python does not compile."""
     return Problem(
         f"{where} holds {error.pattern!r}",
         f"not a regular expression: {error}",
-        r"mend it; a literal ( or . is written \( or \.",
+        "mend it, or leave out `re:` for a pattern with * and ?",
     )
 
 
@@ -114,6 +118,14 @@ def _unmatched(scaffold: str, pattern: str, states: Mapping[str, StateClass]) ->
     )
 
 
+def _owns_nothing(scaffold: str) -> Problem:
+    return Problem(
+        f"scaffolds.{scaffold} owns no variable",
+        "nothing is included, or all of it is excluded again",
+        f"mend scaffolds.{scaffold}.variables, or delete the scaffold: ~scaffolds.{scaffold}",
+    )
+
+
 def _ends(name: str) -> list[int]:
     return [place for place, letter in enumerate(name) if letter == "/"]
 
@@ -125,7 +137,7 @@ def _empty_classes(
     if not present:
         return [
             Problem(
-                f"scaffolds.{scaffold} selects no variable",
+                f"scaffolds.{scaffold} owns no variable",
                 "its patterns match only variables of other classes than "
                 + ", ".join(each.value for each in config.state),
                 f"mend scaffolds.{scaffold}.variables, or add the class to its `state`",
@@ -150,9 +162,7 @@ def _collisions(several: Mapping[str, Sequence[str]]) -> list[Problem]:
         by_scaffolds.setdefault(tuple(scaffolds), []).append(name)
     return [
         Problem(
-            f"scaffolds {' and '.join(scaffolds)} all claim {some(names)}"
-            if len(scaffolds) > 2
-            else f"scaffolds {' and '.join(scaffolds)} both claim {some(names)}",
+            f"scaffolds {' and '.join(scaffolds)} claim the same variables: {some(names)}",
             "a variable's value comes from one place",
             "exclude it from one, or set restoration.collision",
             tuple(f"restoration.collision={each}" for each in ("first", "last", "mean")),

@@ -76,7 +76,7 @@ def _check_replacement(expression: re.Pattern[str], value: str) -> None:
     try:
         re.sub(groups, value, "")
     except IndexError as error:  # An unknown group name; re says `re.error` of an unknown number.
-        raise re.error(str(error), expression.pattern) from error
+        raise re.error(str(error), value) from error
 
 
 def _groups(expression: re.Pattern[str]) -> list[str]:

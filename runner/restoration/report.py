@@ -62,7 +62,7 @@ def summary(plan: RestorationPlan) -> list[str]:
             line += f" from {source.path}{step}"
             if initialised:
                 line += f", {initialised} initialised"
-            line += f"; {len(plan.unused[scaffold])} tensors unused"
+            line += f"; {_plural(len(plan.unused[scaffold]), 'tensor')} unused"
             line += f"; {source.digest}" if source.digest else ""
         lines.append(line)
     rest = [each for each in plan.assignments if each.scaffold is None]
@@ -76,8 +76,7 @@ def summary(plan: RestorationPlan) -> list[str]:
 def problem_lines(plan: RestorationPlan) -> Iterator[str]:
     """Yields a heading and the problems, or nothing."""
     if plan.problems:
-        count = len(plan.problems)
-        yield f"\n{count} problem{'s' if count > 1 else ''}:"
+        yield f"\n{_plural(len(plan.problems), 'problem')}:"
         yield from (str(problem) for problem in plan.problems)
 
 
@@ -86,9 +85,9 @@ def _group(plan: RestorationPlan, shown: Sequence[Row], full: bool) -> Renderabl
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     grid.add_column("variable", overflow="fold")
     grid.add_column("shape", overflow="fold")
-    grid.add_column("dtype")
+    grid.add_column("dtype", no_wrap=True)
     grid.add_column("value from", overflow="fold")
-    grid.add_column("trainable", overflow="fold")
+    grid.add_column("trainable", overflow="fold", min_width=len("trainable"))
     if with_notes:
         grid.add_column("notes", overflow="fold")
     for row in shown:
@@ -121,4 +120,8 @@ def _columns(shown: Sequence[Row]) -> Iterator[list[str]]:
 
 def _count(assignments: Sequence[Assignment]) -> str:
     values = sum(math.prod(each.variable.tensor.shape) for each in assignments)
-    return f"{len(assignments)} variables ({values:,} values)"
+    return f"{_plural(len(assignments), 'variable')} ({_plural(values, 'value')})"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

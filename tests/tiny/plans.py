@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
@@ -37,7 +37,7 @@ def slot(name: str, shape: Shape = (2, 3)) -> VariableSpec:
 
 
 def checkpoint(
-    *names: str, shapes: dict[str, Shape] | None = None, dtype: str = "float32", **changes: Any
+    *names: str, shapes: Mapping[str, Shape] | None = None, dtype: str = "float32", **changes: Any
 ) -> CheckpointSpec:
     """A checkpoint with these tensors of shape (2, 3), and those of `shapes`."""
     sized = {**dict.fromkeys(names, (2, 3)), **(shapes or {})}

@@ -25,7 +25,7 @@ def test_a_single_miss_has_its_nearest_names() -> None:
     assert problem.state == "scaffolds.net: no tensor 'head/kernel' for the variable head/kernel"
     assert problem.cause == "ckpt/model holds 2 tensors, none of that name"
     assert "++scaffolds.net.missing=init" in problem.remedy
-    assert problem.choices[0] == "haed/krnl"
+    assert problem.choices == ("haed/krnl",)
 
 
 def test_a_regular_rename_is_ready_to_paste() -> None:
@@ -79,6 +79,16 @@ def test_slots_follow_and_are_not_told_apart() -> None:
     config = scaffold(state=[StateChoice.weights, StateChoice.optimizer_slots])
     (problem,) = one(variables, config, checkpoint(shapes=shapes)).problems
     assert "no tensors for 4 variables" in problem.state
+
+
+def test_tensors_of_the_same_shape_are_offered_first() -> None:
+    shapes = {"head/kernel_1": (9, 9), "features": (2, 3)}
+    (problem,) = one([variable("head/kernel")], scaffold(), checkpoint(shapes=shapes)).problems
+    assert problem.choices == ("features",)
+    (problem,) = one(
+        [variable("head/kernel", (5,))], scaffold(), checkpoint(shapes=shapes)
+    ).problems
+    assert problem.choices == ("head/kernel_1", "features")
 
 
 def test_slots_that_alone_are_missing_are_told() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from runner.config import Collision, ScaffoldConfig, StateChoice
+import pytest
+
+from runner.config import Collision, ScaffoldConfig, StateChoice, VariablesConfig
 from runner.errors import Problem
 from runner.restoration.ownership import Ownership, assign_owners, some
 from runner.restoration.variables import StateClass
@@ -90,8 +92,28 @@ def test_a_pattern_that_matches_nothing_is_a_problem() -> None:
 
 def test_patterns_that_match_other_classes_only_are_a_problem() -> None:
     problem = only(owned({"net": scaffold("head/*", state=[StateChoice.batch_norm])}))
-    assert problem.state == "scaffolds.net selects no variable"
+    assert problem.state == "scaffolds.net owns no variable"
     assert "other classes than batch_norm" in problem.cause
+
+
+@pytest.mark.parametrize("patterns", [((), ()), (("cnn/*",), ("*",))])
+def test_a_scaffold_that_owns_nothing_is_a_problem(
+    patterns: tuple[tuple[str, ...], tuple[str, ...]],
+) -> None:
+    include, exclude = map(list, patterns)
+    config = ScaffoldConfig(variables=VariablesConfig(include, exclude))
+    problem = only(owned({"net": config}))
+    assert problem.state == "scaffolds.net owns no variable"
+    assert problem.cause == "nothing is included, or all of it is excluded again"
+
+
+@pytest.mark.parametrize("place", ["include", "exclude"])
+def test_patterns_of_both_kinds_must_match(place: str) -> None:
+    patterns: dict[str, list[str]] = {"include": ["head/*"], "exclude": [], place: ["head/kernels"]}
+    config = ScaffoldConfig(variables=VariablesConfig(**patterns))
+    problem = only(owned({"net": config}))
+    assert problem.state.startswith("scaffolds.net.variables: 'head/kernels' matches no")
+    assert problem.choices[0] == "head/kernel"
 
 
 def test_a_bad_expression_is_a_problem() -> None:
@@ -103,7 +125,7 @@ def test_a_bad_expression_is_a_problem() -> None:
 def test_a_collision_is_a_problem_unless_one_wins() -> None:
     scaffolds = {"a": scaffold("cnn/*"), "b": scaffold("*/kernel")}
     problem = only(owned(scaffolds))
-    assert problem.state == "scaffolds a and b both claim cnn/kernel"
+    assert problem.state == "scaffolds a and b claim the same variables: cnn/kernel"
     assert problem.choices == tuple(
         f"restoration.collision={each}" for each in ("first", "last", "mean")
     )
@@ -123,7 +145,7 @@ def test_collisions_of_three_are_told_once() -> None:
     three = {name: scaffold("*") for name in "abc"}
     problem = only(owned(three))
     assert problem.state == (
-        "scaffolds a and b and c all claim cnn/kernel, cnn/moving_mean, head/kernel"
+        "scaffolds a and b and c claim the same variables: cnn/kernel, cnn/moving_mean, head/kernel"
     )
 
 

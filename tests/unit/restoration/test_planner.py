@@ -123,7 +123,7 @@ def test_all_problems_are_told_at_once() -> None:
     states = "\n".join(problem.state for problem in made.problems)
     for part in (
         "'nothing/*' matches no variable",
-        "scaffolds b and c both claim b/k",
+        "scaffolds b and c claim the same variables: b/k",
         "the rule 'x/' is never used",
         "no tensor 'a/k'",
         "b/k has shape [5]",

@@ -47,10 +47,12 @@ def test_rules_that_no_name_used_are_known() -> None:
         ("re:(.*)", r"\2", "invalid group reference 2"),
         ("re:(.*)", r"\g<name>", "unknown group name 'name'"),
         ("re:(?P<a>.*)", r"\g<b>", "unknown group name 'b'"),
+        ("re:(.*)", "\\", "bad escape"),
     ],
 )
 def test_a_rule_that_does_not_compile_is_an_error_at_once(
     key: str, value: str, message: str
 ) -> None:
-    with pytest.raises(re.error, match=message):
+    with pytest.raises(re.error, match=message) as caught:
         Renames({key: value})
+    assert caught.value.pattern in (key.removeprefix("re:"), value)

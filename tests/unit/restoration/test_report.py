@@ -70,10 +70,10 @@ def test_names_are_no_markup_and_are_never_folded() -> None:
 def test_the_summary() -> None:
     assert summary(example()) == [
         "body: 12 variables (72 values) from ckpt/model @ step 7; 7 tensors unused; sha256:ab",
-        "frozen: 1 variables (6 values) from ckpt/model; 0 tensors unused",
-        "head: 1 variables (6 values) from initializers, no checkpoint",
-        "no scaffold: 1 variables (1 values) from initializers",
-        "frozen: 1 variables (6 values)",
+        "frozen: 1 variable (6 values) from ckpt/model; 0 tensors unused",
+        "head: 1 variable (6 values) from initializers, no checkpoint",
+        "no scaffold: 1 variable (1 value) from initializers",
+        "frozen: 1 variable (6 values)",
     ]
 
 
@@ -101,6 +101,43 @@ def test_problems_come_last() -> None:
     assert lines[0] == "\n1 problem:"
     assert lines[1].startswith("scaffolds.head.variables: 'heda/*' matches no variable")
     assert text(example(broken=True)).rstrip().endswith("choices: head/*, head/[bold]kernel")
+
+
+def test_a_narrow_terminal_folds_names_and_cuts_nothing() -> None:
+    console = Console(width=60, force_terminal=True, color_system=None)
+    bare = plan(
+        [variable("cnn/a_kernel", (3, 400)), variable("b", frozen=True)],
+        {"net": scaffold(trainable=True)},
+        {"net": checkpoint("b", shapes={"cnn/a_kernel": (3, 400)})},
+    )
+    with console.capture() as capture:
+        console.print(table(bare))
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    assert max(map(len, lines)) <= 60
+    assert [line.split()[-1] for line in lines if "float" in line] == ["trainable", "frozen"]
+    assert "…" not in capture.get()
+
+
+def test_the_table_is_laid_out_like_this() -> None:
+    bare = plan(
+        [variable("cnn/kernel", (3, 400), frozen=True), variable("global_step", (), "int64")],
+        {"cnn": scaffold("cnn/*", rename={"cnn/": "net/"})},
+        {"cnn": checkpoint(shapes={"net/kernel": (3, 400), "x": ()})},
+    )
+    assert (
+        text(bare).lstrip("\n")
+        == """\
+ variable      shape    dtype     value from                 trainable
+ ─────────────────────────────────────────────────────────────────────
+ cnn/kernel    3x400    float32   cnn: net/kernel @ step 7   frozen
+ global_step   scalar   int64     initializer Const
+
+cnn: 1 variable (1,200 values) from ckpt/model @ step 7; 1 tensor unused
+no scaffold: 1 variable (1 value) from initializers
+frozen: 1 variable (1,200 values)
+unused in cnn: x
+"""
+    )
 
 
 def test_a_terminal_shows_the_same() -> None:

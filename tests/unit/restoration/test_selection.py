@@ -25,6 +25,9 @@ NAMES = ("cnn/conv1/kernel", "cnn/conv1/bias", "cnn/conv10/kernel", "head/kernel
         ("re:.*kernel", (NAMES[0], NAMES[2], NAMES[3])),
         ("head.kernel", ()),
         ("CNN/*", ()),
+        ("cnn/conv[!1]*/kernel", ()),
+        ("*", NAMES),
+        ("re:cnn", ()),
     ],
 )
 def test_a_pattern_matches_the_whole_name(pattern: str, matches: tuple[str, ...]) -> None:
