@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -216,21 +218,31 @@ def keras_model(values: Tensors) -> keras.Model:
     for layer in ("conv", "norm", "dense", "embed"):
         weights = [value for name, value in values.items() if name.startswith(f"{layer}/")]
         model.get_layer(layer).set_weights(weights)
-    model.compile(optimizer=keras.optimizers.SGD(), loss="mse")
+    model.compile(optimizer=keras.optimizers.SGD(name="sgd"), loss="mse")
     model.optimizer.build(model.trainable_variables)
     model.optimizer.iterations.assign(STEP)
     return model
 
 
+@contextlib.contextmanager
+def old_array_protocol() -> Iterator[None]:
+    """Lets Keras convert its variables, which it does by a protocol that NumPy 2 deprecates."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
+        yield
+
+
 @golden
 def keras_weights(folder: Path, values: Tensors) -> Golden:
-    keras_model(values).save_weights(folder / "model.weights.h5")
+    with old_array_protocol():
+        keras_model(values).save_weights(folder / "model.weights.h5")
     return Golden(str(folder / "model.weights.h5"), files_below(folder), checksums=False)
 
 
 @golden
 def keras_h5_of_keras3(folder: Path, values: Tensors) -> Golden:
-    keras_model(values).save(folder / "model.h5")
+    with old_array_protocol():
+        keras_model(values).save(folder / "model.h5")
     return Golden(str(folder / "model.h5"), files_below(folder), checksums=False)
 
 
@@ -259,7 +271,8 @@ def keras_h5_of_keras2(folder: Path, values: Tensors) -> Golden:
 
 @golden
 def keras_archive(folder: Path, values: Tensors) -> Golden:
-    keras_model(values).save(folder / "model.keras")
+    with old_array_protocol():
+        keras_model(values).save(folder / "model.keras")
     return Golden(str(folder / "model.keras"), files_below(folder))
 
 
