@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from runner.restoration.restorer import Restorer
 from runner.session.session_manager import SessionManager, build_savers, pair_sources
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
@@ -31,8 +32,19 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
         checkpoint_filename_with_path: str | None = None,
         pretrained_checkpoint_dirs: Sequence[str | None] | None = None,
         pretrained_scaffolds: Sequence[_Scaffold] | None = None,
+        restorer: Restorer | None = None,
     ) -> None:
-        """Takes TensorFlow's arguments and, of one length, the sources of a warm start.
+        """Takes TensorFlow's arguments and the sources of a warm start.
+
+        Args:
+          scaffold: as in TensorFlow.
+          master: as in TensorFlow.
+          config: as in TensorFlow.
+          checkpoint_dir: as in TensorFlow.
+          checkpoint_filename_with_path: as in TensorFlow.
+          pretrained_checkpoint_dirs: see `SessionManager`.
+          pretrained_scaffolds: see `SessionManager`; of the same length.
+          restorer: see `SessionManager`; built.
 
         Raises:
           ConfigError: when the lists differ in length.
@@ -47,6 +59,7 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
             "checkpoint_filename_with_path": checkpoint_filename_with_path,
         }
         self._pretrained = (pretrained_checkpoint_dirs, pretrained_scaffolds)
+        self._restorer = restorer
 
     def create_session(self) -> tf.compat.v1.Session:
         """Finalises the scaffold and the graph, and returns a new, ready session."""
@@ -54,6 +67,7 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
         scaffold = self.scaffold.finalize()
         manager = SessionManager(
             *self._pretrained,
+            restorer=self._restorer,
             local_init_op=scaffold.local_init_op,
             local_init_feed_dict=scaffold.local_init_feed_dict,
             ready_op=scaffold.ready_op,

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from runner.checkpoints.locate import latest_checkpoint, require_checkpoint
 from runner.errors import CheckpointError, ConfigError, Problem
+from runner.restoration.restorer import Restorer
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Session: TypeAlias = tf.compat.v1.Session
@@ -18,9 +19,12 @@ class SessionManager(tf.compat.v1.train.SessionManager):
     """`tf.compat.v1.train.SessionManager` that warm-starts from several checkpoints.
 
     On a fresh start `prepare_session` runs the given `init_op` and every init of every scaffold,
-    then the given `init_fn`, then restores each scaffold's saver from its checkpoint, in order;
-    then, as in TensorFlow, the local init and the ready check. When there is a checkpoint of the
-    model's own, all of it is restored instead, and neither initialisers nor scaffolds are used.
+    then the given `init_fn`, then restores each scaffold's saver from its checkpoint, in order,
+    and what the `restorer` restores; then, as in TensorFlow, the local init and the ready check.
+    When there is a checkpoint of the model's own, all of it is restored instead, and neither
+    initialisers nor scaffolds nor the restorer are used.
+
+    When a source cannot be restored the session is closed: nobody meets a half-restored one.
 
     The scaffolds' savers only ever restore: no saver learns which files a source consists of, so
     none can delete them.
@@ -33,6 +37,7 @@ class SessionManager(tf.compat.v1.train.SessionManager):
         graph: tf.Graph | None = None,
         ready_op: tf.Tensor | None = None,
         target: str = "",
+        restorer: Restorer | None = None,
         **kwargs: Any,
     ) -> None:
         """Stores the sources; nothing is looked for before `prepare_session`.
@@ -45,6 +50,8 @@ class SessionManager(tf.compat.v1.train.SessionManager):
           graph: the graph; by default the default graph.
           ready_op: as in TensorFlow.
           target: the TensorFlow master used when `prepare_session` is given none.
+          restorer: restores, besides the scaffolds, what a plan takes from any number of sources;
+            built, and the `init_op` of `prepare_session` must run what its `build` returned.
           **kwargs: the other arguments of `tf.compat.v1.train.SessionManager`.
 
         Raises:
@@ -53,6 +60,7 @@ class SessionManager(tf.compat.v1.train.SessionManager):
         super().__init__(graph=graph, ready_op=ready_op, **kwargs)
         self._sources = pair_sources(checkpoint_dirs, scaffolds)
         self._default_target = target
+        self._restorer = restorer
         self._own_local_init = kwargs.get("local_init_op")
 
     def prepare_session(
@@ -74,17 +82,24 @@ class SessionManager(tf.compat.v1.train.SessionManager):
         defaults to the manager's `target`.
 
         Raises:
-          CheckpointError: when a source has no checkpoint and is not declared optional.
+          CheckpointError: when a source has no checkpoint and is not declared optional, or cannot
+            be restored.
           RuntimeError: when the model is not ready afterwards.
         """
         own = checkpoint_filename_with_path or (
             checkpoint_dir and latest_checkpoint(checkpoint_dir)
         )
         fresh = saver is None or not (own or wait_for_checkpoint)
-        if fresh and self._sources:
+        if fresh and (self._sources or self._restorer):
             paths = [_resolve(scaffold, source) for scaffold, source in self._sources]
             init_op, init_fn = _initialise_then_restore(
-                self._sources, paths, init_op, init_feed_dict, init_fn, self._own_local_init
+                self._sources,
+                paths,
+                self._restorer,
+                init_op,
+                init_feed_dict,
+                init_fn,
+                self._own_local_init,
             )
             init_feed_dict = None
         return super().prepare_session(
@@ -154,6 +169,7 @@ def _resolve(scaffold: _Scaffold, source: str | None) -> str | None:
 def _initialise_then_restore(
     sources: Sequence[tuple[_Scaffold, str | None]],
     paths: Sequence[str | None],
+    restorer: Restorer | None,
     init_op: tf.Operation | None,
     init_feed_dict: dict[Any, Any] | None,
     init_fn: Callable[[_Session], None] | None,
@@ -173,6 +189,13 @@ def _initialise_then_restore(
     _refuse_overlap(restores)
 
     def initialise_and_restore(session: _Session) -> None:
+        try:
+            run_phases(session)
+        except BaseException:
+            session.close()
+            raise
+
+    def run_phases(session: _Session) -> None:
         for op, feed in _distinct_inits(init_op, init_feed_dict, scaffolds):
             session.run(op, feed_dict=feed)
         for function in (init_fn, *(scaffold.init_fn for scaffold in scaffolds)):
@@ -180,6 +203,8 @@ def _initialise_then_restore(
                 function(session)
         for scaffold, path in restores:
             _restore(session, scaffold, path)
+        if restorer is not None:
+            restorer.restore(session)
         for scaffold in scaffolds:
             if scaffold.local_init_op not in (None, local_init_op):
                 session.run(scaffold.local_init_op, feed_dict=scaffold.local_init_feed_dict)

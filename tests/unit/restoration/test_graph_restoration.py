@@ -46,7 +46,7 @@ def test_tensors_are_looked_at_as_they_are_read(tmp_path: Path) -> None:
         seen[source, name] = value.copy()
 
     with tf.Graph().as_default():
-        floats = tf1.get_variable("f", initializer=np.float32([1, 2]))
+        floats = tf1.get_variable("f", initializer=np.array([1, 2], np.float32))
         whole = tf1.get_variable("i", initializer=np.int64(3))
         text = tf1.get_variable("s", initializer="text", dtype=tf.string)
         saver = tf1.train.Saver()
@@ -67,8 +67,8 @@ def test_tensors_are_looked_at_as_they_are_read(tmp_path: Path) -> None:
 
 def test_a_variable_of_another_shape_is_not_overwritten(tmp_path: Path) -> None:
     with tf.Graph().as_default():
-        saved = tf1.get_variable("x", initializer=np.float32([1, 2]))
-        other = tf1.get_variable("y", initializer=np.float32([1, 2, 3]))
+        saved = tf1.get_variable("x", initializer=np.array([1, 2], np.float32))
+        other = tf1.get_variable("y", initializer=np.array([1, 2, 3], np.float32))
         saver = tf1.train.Saver([saved])
         tensor = BundleTensor("cnn", str(tmp_path / "m"), "x", "x", "", other)
         restore = restore_operation([tensor], lambda *_: None)

@@ -41,9 +41,10 @@ def test_a_variable_that_another_initializer_reads_is_kept(use_resource: bool) -
 
 
 @pytest.mark.parametrize("use_resource", [True, False])
-def test_a_variable_read_through_initialized_value_is_kept(use_resource: bool) -> None:
+def test_a_variable_read_under_a_condition_is_kept(use_resource: bool) -> None:
     a = tf1.get_variable("a", initializer=1.0, use_resource=use_resource)
-    tf1.get_variable("b", initializer=2 * a.initialized_value(), use_resource=use_resource)
+    value = tf.cond(tf1.is_variable_initialized(a), a.read_value, lambda: a.initial_value)
+    tf1.get_variable("b", initializer=value, use_resource=use_resource)
     assert left("a") == ["a", "b"]
 
 
@@ -61,8 +62,9 @@ def test_what_a_kept_initializer_reads_is_kept_too() -> None:
 
 
 def test_a_variable_read_inside_a_function_is_kept() -> None:
-    a = tf1.get_variable("a", initializer=1.0)
-    tf1.get_variable("b", initializer=tf.function(lambda: a + 1.0)())
+    a = tf1.get_variable("a", initializer=1.0, use_resource=True)
+    value = tf.function(lambda: a + 1.0)()
+    tf1.get_variable("b", initializer=value, use_resource=True)
     assert left("a") == ["a", "b"]
 
 

@@ -41,7 +41,7 @@ def save_bundle(path: Path, values: Values) -> str:
 
 def save_npz(path: Path, values: Values) -> str:
     path.mkdir(parents=True, exist_ok=True)
-    np.savez(path / "weights.npz", **values)
+    np.savez(path / "weights.npz", **dict[str, Any](values))
     return str(path / "weights.npz")
 
 
@@ -361,7 +361,7 @@ def test_verification_names_a_variable_that_does_not_hold_its_source(
 
         # Between the restoration and the verification, as another thread would.
         monkeypatch.setattr(restorer._non_finite, "report", interfere)
-        with pytest.raises(CheckpointError, match="b does not hold what was .* y of cnn"):
+        with pytest.raises(CheckpointError, match=r"b does not hold what was .* y of cnn"):
             restorer.restore(session)
 
 

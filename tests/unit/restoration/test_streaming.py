@@ -21,7 +21,8 @@ class Arrays(CheckpointReader):
     """Gives arrays and records which names it was asked for."""
 
     def __init__(self, **arrays: Any) -> None:
-        self.arrays, self.asked = arrays, []
+        self.arrays = arrays
+        self.asked: list[str] = []
 
     def spec(self) -> CheckpointSpec:
         raise NotImplementedError
@@ -95,8 +96,5 @@ def test_assigning_adds_no_operation_and_runs_no_initializer(use_resource: bool)
         variable = tf1.get_variable("v", initializer=initial, use_resource=use_resource)
         graph.finalize()
         with tf1.Session() as session:
-            given = np.float32([3, 4])
-            assign(session, [(variable, given)])
-            given[:] = 0
-            del given
-            np.testing.assert_array_equal(session.run(variable).shape, [2])
+            assign(session, [(variable, np.array([3, 4], np.float32))])
+            np.testing.assert_array_equal(session.run(variable), [3, 4])
