@@ -74,6 +74,10 @@ class Fitter:
         """Returns the rules for the variable `name`, its owner's for a slot or an average."""
         return Rules(*(self.patterns[key].find(name) for key in PATTERN_MAPS))
 
+    def knows(self, rules: Rules) -> bool:
+        """Returns whether there is a conversion of the name that the rules give, if any."""
+        return rules.convert is None or self._config.convert[rules.convert] in NAMED_CONVERSIONS
+
     def names(self, rules: Rules, leaf: str, wanted: str) -> tuple[str, ...]:
         """Returns the tensors needed, where the renamed name is `wanted`.
 
@@ -82,8 +86,7 @@ class Fitter:
         """
         if rules.convert is None:
             return (wanted,)
-        conversion = NAMED_CONVERSIONS.get(self._config.convert[rules.convert])
-        return (wanted,) if conversion is None else conversion.names(leaf, wanted)
+        return NAMED_CONVERSIONS[self._config.convert[rules.convert]].names(leaf, wanted)
 
     def fit(
         self,

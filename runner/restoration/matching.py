@@ -10,12 +10,12 @@ from runner.checkpoints.reader import CheckpointSpec, TensorSpec
 from runner.config import Missing, ScaffoldConfig
 from runner.errors import Problem
 from runner.restoration.fitting import Fitter, MisfitError, ReadVocabulary
-from runner.restoration.missing import SHOWN, Miss, missing_problems
-from runner.restoration.named_conversions import NAMED_CONVERSIONS, Target
-from runner.restoration.nearest_names import nearest_names
+from runner.restoration.missing import Miss, missing_problems
+from runner.restoration.named_conversions import Target
 from runner.restoration.ownership import bad_expression, some
 from runner.restoration.plan import SourceTensor
 from runner.restoration.renames import Renames
+from runner.restoration.rule_problems import combined, unknown_conversions, unused_rule
 from runner.restoration.states import EMA_SUFFIX, MovingAverages, Owner
 from runner.restoration.variables import StateClass, VariableSpec
 
@@ -59,7 +59,7 @@ def match(
       owners: the owners of slots and averages, by their full name.
       vocabulary: reads a vocabulary file.
     """
-    bad = _unknown_conversions(scaffold, config)
+    bad = []
     try:
         renames = Renames(config.rename)
     except re.error as error:
@@ -107,6 +107,8 @@ class _Matcher:
         exact = self._renames.exact(variable.full_name) if owner else None
         renamed = exact or self._renames.find(rule_name)
         suffix = owner.suffix if owner and exact is None else ""
+        if not self._fitter.knows(rules):
+            return Match()  # The name of the conversion is a problem of its own.
         try:
             names = self._fitter.names(rules, leaf, renamed or rule_name)
         except ValueError as error:
@@ -145,9 +147,10 @@ class _Matcher:
     def problems(self, variables: Sequence[VariableSpec]) -> list[Problem]:
         key = f"scaffolds.{self._scaffold}"
         names = [each.full_name for each in variables]
-        problems = [_unused(f"{key}.rename", rule, names) for rule in self._renames.unused()]
+        problems = unknown_conversions(self._scaffold, self._config)
+        problems += [unused_rule(f"{key}.rename", rule, names) for rule in self._renames.unused()]
         for part, patterns in self._fitter.patterns.items():
-            problems += [_unused(f"{key}.{part}", each, names) for each in patterns.unused()]
+            problems += [unused_rule(f"{key}.{part}", each, names) for each in patterns.unused()]
         if self._config.missing is Missing.error and self._misses:
             problems += missing_problems(
                 self._scaffold,
@@ -158,7 +161,7 @@ class _Matcher:
                 frozenset(self._taken),
             )
         for kind, found in self._misfits.items():
-            problems += _combined(key, kind, found)
+            problems += combined(key, kind, found)
         return problems
 
     def _tensor(self, name: str) -> TensorSpec | None:
@@ -236,43 +239,3 @@ def _with_shared(
                 note = f"{name} is also taken by {some(others)}"
                 result[variable.name] = replace(found, notes=(*found.notes, note))
     return result
-
-
-def _combined(key: str, kind: str, found: Mapping[str, Problem]) -> list[Problem]:
-    """Returns the problems of one kind, those of one dtype as one and of many the rest as one."""
-    names, problems = list(found), list(found.values())
-    if kind.startswith("dtype"):
-        return [replace(problems[0], state=f"{problems[0].state}: {some(names)}")]
-    rest = names[SHOWN:]
-    if not rest:
-        return problems
-    return [
-        *problems[:SHOWN],
-        Problem(
-            f"{key}: the same of {len(rest):,} more variables, {some(rest)}",
-            f"only the first {SHOWN} are shown one by one",
-            problems[0].remedy,
-        ),
-    ]
-
-
-def _unused(where: str, rule: str, names: Sequence[str]) -> Problem:
-    return Problem(
-        f"{where}: the rule {rule!r} is never used",
-        "it matches no variable that the scaffold claims, or an earlier rule takes them first",
-        "mend or delete the rule",
-        nearest_names(rule, names),
-    )
-
-
-def _unknown_conversions(scaffold: str, config: ScaffoldConfig) -> list[Problem]:
-    return [
-        Problem(
-            f"scaffolds.{scaffold}.convert: {name!r} is no named conversion",
-            "it is misspelt, or written for another version",
-            "name one of those below",
-            nearest_names(name, NAMED_CONVERSIONS, count=len(NAMED_CONVERSIONS)),
-        )
-        for name in dict.fromkeys(config.convert.values())
-        if name not in NAMED_CONVERSIONS
-    ]

@@ -8,7 +8,6 @@ import pytest
 
 from runner.config import Missing, ScaffoldConfig, StateChoice
 from runner.errors import Problem
-from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.variables import StateClass
 from tests.tiny.plans import by_name, checkpoint, one, origins, scaffold, slot, variable
@@ -205,11 +204,13 @@ def test_rules_that_do_nothing_or_are_not_valid(changes: dict[str, Any], state: 
     assert problem.state == state
 
 
-def test_all_named_conversions_are_choices() -> None:
+def test_an_unknown_conversion_hides_no_other_problem() -> None:
     config = scaffold(convert={"a/*": "torch_dens"})
-    problem = only(one([variable("a/k")], config, checkpoint("a/k")))
-    assert problem.choices[0] == "torch_dense"
-    assert set(problem.choices) == set(NAMED_CONVERSIONS)
+    plan = one([variable("a/k"), variable("b/k", (5,))], config, checkpoint("a/k", "b/k"))
+    states = [each.state for each in plan.problems]
+    assert states[0] == "scaffolds.net.convert: 'torch_dens' is no named conversion"
+    assert states[1].startswith("scaffolds.net: b/k has shape [5]")
+    assert len(states) == 2
 
 
 def test_missing_init_says_which_tensor_was_looked_for() -> None:
