@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.restoration.restorer import Restorer
+from runner.errors import ConfigError, Problem
 from runner.session.session_manager import SessionManager, build_savers, pair_sources
+
+if TYPE_CHECKING:  # A session without a restorer needs nothing of what planning imports.
+    from runner.restoration.restorer import Restorer
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
@@ -95,7 +98,7 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     save_summaries_secs: Any = USE_DEFAULT,
     config: tf.compat.v1.ConfigProto | None = None,
     stop_grace_period_secs: int = 120,
-    log_step_count_steps: int = 100,
+    log_step_count_steps: int | None = 100,
     max_wait_secs: int = 7200,
     save_checkpoint_steps: Any = USE_DEFAULT,
     summary_dir: str | None = None,
@@ -108,7 +111,7 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
 ) -> tf.compat.v1.train.MonitoredSession:
     """Creates a `tf.compat.v1.train.MonitoredSession` that may start from several checkpoints.
 
-    Everything but the last two arguments has the meaning and default it has in
+    Everything but the last four arguments has the meaning and default it has in
     `tf.compat.v1.train.MonitoredTrainingSession`.
 
     Args:
@@ -124,7 +127,7 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
       save_summaries_secs: seconds between summaries.
       config: the session's configuration.
       stop_grace_period_secs: seconds that threads are given to stop.
-      log_step_count_steps: steps between logs of the step rate.
+      log_step_count_steps: steps between logs of the step rate; None logs none.
       max_wait_secs: seconds that a worker waits for the chief.
       save_checkpoint_steps: steps between checkpoints.
       summary_dir: where summaries go; by default `checkpoint_dir`.
@@ -136,8 +139,23 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
       pretrained_scaffolds: scaffolds whose savers restore just their subset of the variables.
 
     Raises:
-      ConfigError: when the two lists differ in length.
+      ConfigError: when the two lists differ in length, or both names of an argument are given.
     """
+    twice = [
+        name
+        for name, values in (
+            ("checkpoint_dir", (checkpoint_dir, model_checkpoint_dir)),
+            ("scaffold", (scaffold, model_scaffold)),
+        )
+        if None not in values
+    ]
+    if twice:
+        raise ConfigError(
+            *(
+                Problem(f"{name} and model_{name} are given", "they are one argument", "give one")
+                for name in twice
+            )
+        )
     checkpoint_dir = model_checkpoint_dir or checkpoint_dir
     scaffold = model_scaffold or scaffold or tf.compat.v1.train.Scaffold()
     if not is_chief:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
 from runner.checkpoints.locate import latest_checkpoint, require_checkpoint
 from runner.errors import CheckpointError, ConfigError, Problem
-from runner.restoration.restorer import Restorer
+
+if TYPE_CHECKING:  # A session without a restorer needs nothing of what planning imports.
+    from runner.restoration.restorer import Restorer
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Session: TypeAlias = tf.compat.v1.Session
@@ -86,22 +88,18 @@ class SessionManager(tf.compat.v1.train.SessionManager):
             be restored.
           RuntimeError: when the model is not ready afterwards.
         """
-        own = checkpoint_filename_with_path or (
-            checkpoint_dir and latest_checkpoint(checkpoint_dir)
-        )
-        fresh = saver is None or not (own or wait_for_checkpoint)
-        if fresh and (self._sources or self._restorer):
-            paths = [_resolve(scaffold, source) for scaffold, source in self._sources]
-            init_op, init_fn = _initialise_then_restore(
+        if checkpoint_dir and saver is not None:
+            latest_checkpoint(checkpoint_dir)  # Refuses a directory whose newest files are gone.
+        if self._sources or self._restorer is not None:
+            init_fn = _initialise_then_restore(
                 self._sources,
-                paths,
                 self._restorer,
                 init_op,
                 init_feed_dict,
                 init_fn,
                 self._own_local_init,
             )
-            init_feed_dict = None
+            init_op = init_feed_dict = None
         return super().prepare_session(
             self._default_target if master is None else master,
             init_op=init_op,
@@ -159,34 +157,40 @@ def build_savers(scaffolds: Sequence[_Scaffold]) -> None:
         scaffold.saver.build()
 
 
-def _resolve(scaffold: _Scaffold, source: str | None) -> str | None:
-    if source is None:
-        return None
-    optional = getattr(scaffold, "optional", False)
-    return latest_checkpoint(source) if optional else require_checkpoint(source)
+def _resolve(sources: Sequence[tuple[_Scaffold, str | None]]) -> list[tuple[_Scaffold, str]]:
+    """Returns the scaffolds that restore, each with its checkpoint's prefix."""
+    found: list[tuple[_Scaffold, str]] = []
+    problems: list[Problem] = []
+    for scaffold, source in sources:
+        if source is None:
+            continue
+        find = latest_checkpoint if getattr(scaffold, "optional", False) else require_checkpoint
+        try:
+            prefix = find(source)
+        except CheckpointError as error:
+            problems += error.problems
+        else:
+            found += [(scaffold, prefix)] if prefix else []
+    if problems:
+        raise CheckpointError(*problems)
+    return found
 
 
 def _initialise_then_restore(
     sources: Sequence[tuple[_Scaffold, str | None]],
-    paths: Sequence[str | None],
     restorer: Restorer | None,
     init_op: tf.Operation | None,
     init_feed_dict: dict[Any, Any] | None,
     init_fn: Callable[[_Session], None] | None,
     local_init_op: tf.Operation | None,
-) -> tuple[tf.Operation | None, Callable[[_Session], None]]:
-    """Returns the init op and init function with which TensorFlow runs the two phases.
+) -> Callable[[_Session], None]:
+    """Returns the init function with which TensorFlow runs the two phases.
 
-    Both phases are in the function: an init that TensorFlow ran after it would undo a restore.
+    Both phases are in it: an init that TensorFlow ran after it would undo a restore. The sources
+    are looked for in it too: TensorFlow calls it only if it restored no checkpoint of the model's
+    own, which it may have waited for.
     """
     scaffolds = [scaffold for scaffold, _ in sources]
-    restores = [
-        (scaffold, path)
-        for scaffold, path in zip(scaffolds, paths, strict=True)
-        if path is not None
-    ]
-    build_savers(scaffolds)
-    _refuse_overlap(restores)
 
     def initialise_and_restore(session: _Session) -> None:
         try:
@@ -196,6 +200,9 @@ def _initialise_then_restore(
             raise
 
     def run_phases(session: _Session) -> None:
+        restores = _resolve(sources)
+        build_savers(scaffolds)
+        _refuse_overlap(restores)
         for op, feed in _distinct_inits(init_op, init_feed_dict, scaffolds):
             session.run(op, feed_dict=feed)
         for function in (init_fn, *(scaffold.init_fn for scaffold in scaffolds)):
@@ -209,7 +216,7 @@ def _initialise_then_restore(
             if scaffold.local_init_op not in (None, local_init_op):
                 session.run(scaffold.local_init_op, feed_dict=scaffold.local_init_feed_dict)
 
-    return None, initialise_and_restore
+    return initialise_and_restore
 
 
 def _distinct_inits(

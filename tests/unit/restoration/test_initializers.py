@@ -63,8 +63,8 @@ def test_what_a_kept_initializer_reads_is_kept_too() -> None:
 
 def test_a_variable_read_inside_a_function_is_kept() -> None:
     a = tf1.get_variable("a", initializer=1.0, use_resource=True)
-    value = tf.function(lambda: a + 1.0)()
-    tf1.get_variable("b", initializer=value, use_resource=True)
+    function = tf.function(lambda: a + 1.0)
+    tf1.Variable(function, name="b", use_resource=True)
     assert left("a") == ["a", "b"]
 
 
