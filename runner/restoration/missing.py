@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.checkpoints.reader import CheckpointSpec
+from runner.checkpoints.reader import CheckpointSpec, TensorSpec
 from runner.config import ScaffoldConfig, ShapePolicy
 from runner.errors import Problem
 from runner.restoration.command_line import override, yaml
@@ -61,7 +61,7 @@ def missing_problems(
     """
     own = [miss for miss in misses if miss.renameable]
     shapes = {miss.variable: miss.shape for miss in own}
-    free = {name: spec for name, spec in source.tensors.items() if name not in taken}
+    free = {name: spec for name, spec in _all_names(source).items() if spec.name not in taken}
     flexible = bool(config.vocabulary or config.convert) or config.shape in (
         ShapePolicy.pad_or_slice,
         ShapePolicy.init,
@@ -78,6 +78,12 @@ def missing_problems(
     return _each(scaffold, source, misses)
 
 
+def _all_names(source: CheckpointSpec) -> dict[str, TensorSpec]:
+    """Returns the tensors by every name that a rename may give."""
+    others = {alias: source.tensors[name] for alias, name in source.aliases.items()}
+    return {**source.tensors, **others}
+
+
 def _renamed(
     scaffold: str,
     config: ScaffoldConfig,
@@ -92,7 +98,7 @@ def _renamed(
         how = f"put first in {key}: {yaml('rename', rules)}"
     else:
         how = f"in YAML {yaml('rename', rules)}" + (f", or paste {command}" if command else "")
-    nearest = NearestNames(source.tensors)
+    nearest = NearestNames(_all_names(source))
     names = some([miss.variable for miss in misses])
     return Problem(
         f"scaffolds.{scaffold}: no tensors for {len(misses)} variables, {names}"
@@ -107,12 +113,13 @@ def _renamed(
 
 def _each(scaffold: str, source: CheckpointSpec, misses: Sequence[Miss]) -> list[Problem]:
     key = f"scaffolds.{scaffold}"
+    every = _all_names(source)
     by_shape: dict[tuple[int, ...], NearestNames] = {}
 
     def nearest(miss: Miss) -> tuple[str, ...]:
         if miss.shape not in by_shape:
-            same = [name for name, spec in source.tensors.items() if spec.shape == miss.shape]
-            by_shape[miss.shape] = NearestNames(same or source.tensors)
+            same = [name for name, spec in every.items() if spec.shape == miss.shape]
+            by_shape[miss.shape] = NearestNames(same or every)
         return by_shape[miss.shape].find(miss.wanted)
 
     remedy = f"map the name in {key}.rename, exclude the variable, or set ++{key}.missing=init"

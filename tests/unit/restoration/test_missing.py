@@ -91,6 +91,19 @@ def test_tensors_of_the_same_shape_are_offered_first() -> None:
     assert problem.choices == ("head/kernel_1", "features")
 
 
+def test_other_names_of_tensors_are_proposed_too() -> None:
+    paths = [f"layers/{number}" for number in range(len(VARIABLES))]
+    source = checkpoint(
+        shapes={path: each.tensor.shape for path, each in zip(paths, VARIABLES, strict=True)},
+        aliases={f"net/{name}": path for name, path in zip(NAMES, paths, strict=True)},
+    )
+    (problem,) = one(VARIABLES, scaffold(), source).problems
+    assert problem.choices[0] == "net/cnn/conv1/kernel"
+    assert r"re:(.*)" in problem.remedy
+    mended = one(VARIABLES, scaffold(rename={"re:(.*)": r"net/\1"}), source)
+    assert not mended.problems
+
+
 def test_slots_that_alone_are_missing_are_told() -> None:
     variables = [variable("a"), slot("a/Momentum")]
     config = scaffold(state=[StateChoice.weights, StateChoice.optimizer_slots])
