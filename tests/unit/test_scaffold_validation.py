@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from omegaconf import DictConfig, OmegaConf
 
-from runner.config import StateChoice
+from runner.config import RunConfig, ScaffoldConfig, ShapePolicy, StateChoice, VocabularyConfig
+from runner.errors import ConfigError
 from runner.scaffold_validation import scaffold_problems, unset_vocabularies
+from runner.validation import validate
 from tests.tiny.plans import scaffold
 
 
@@ -70,3 +73,48 @@ def test_a_vocabulary_needs_both_files() -> None:
     (problem,) = unset_vocabularies("net", entry)
     assert problem.state == "scaffolds.net.vocabulary: 'b' has no `old` vocabulary"
     assert unset_vocabularies("net", {}) == unset_vocabularies("net", {"vocabulary": [1]}) == []
+
+
+def composed(entry: dict[str, Any]) -> DictConfig:
+    target = {"_target_": "a.b"}
+    values: dict[Any, Any] = dict.fromkeys(("data", "model", "loss", "optimizer"), target)
+    entry = {"variables": {"include": ["*"]}, **entry}
+    config = OmegaConf.merge(
+        OmegaConf.structured(RunConfig), {"name": "x", **values, "scaffolds": {"net": entry}}
+    )
+    assert isinstance(config, DictConfig)
+    return config
+
+
+def test_every_setting_reaches_the_typed_configuration() -> None:
+    entry = {
+        "which": 1200,
+        "average": "last 5",
+        "state": ["weights", "optimizer_slots"],
+        "use_ema": True,
+        "shape": "pad_or_slice",
+        "transpose": {"head.*/kernel": [1, 0]},
+        "vocabulary": {"emb.x": {"old": "a", "new": "b", "axis": -1}},
+        "convert": {"re:lstm/.*": "tf1_lstm"},
+        "cast": True,
+        "finite": True,
+        "freeze_until_step": 5,
+        "learning_rate_multiplier": 0.1,
+    }
+    typed: ScaffoldConfig = validate(composed(entry)).scaffolds["net"]
+    assert (typed.which, typed.average) == ("1200", "last 5")
+    assert typed.state == [StateChoice.weights, StateChoice.optimizer_slots]
+    assert typed.shape is ShapePolicy.pad_or_slice
+    assert typed.transpose == {"head.*/kernel": [1, 0]}
+    assert typed.vocabulary == {"emb.x": VocabularyConfig("a", "b", -1)}
+    assert typed.convert == {"re:lstm/.*": "tf1_lstm"}
+    assert (typed.use_ema, typed.cast, typed.finite) == (True, True, True)
+    assert (typed.freeze_until_step, typed.learning_rate_multiplier) == (5, 0.1)
+
+
+def test_problems_reach_the_user() -> None:
+    entry = {"which": "lastest", "vocabulary": {"a": {"old": "x"}}}
+    with pytest.raises(ConfigError, match="'a' has no `new` vocabulary"):
+        validate(composed(entry))
+    with pytest.raises(ConfigError, match=r"scaffolds\.net\.which is 'lastest'"):
+        validate(composed({"which": "lastest"}))

@@ -103,7 +103,7 @@ def test_no_variable_is_lost_or_invented() -> None:
 
 def test_very_many_rows_stay_fast() -> None:
     rows = [row(f"b{i}/l{j}/k", f"net: c{i}/l{j}/k") for i in range(500) for j in range(100)]
-    start = time.perf_counter()
+    start = time.process_time()
     (collapsed,) = collapse(rows)
     assert collapsed.origin == "net: c{0..499}/l{0..99}/k"
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5

@@ -63,7 +63,7 @@ def test_among_many_names_a_shared_or_a_misspelt_part_decides() -> None:
 
 def test_many_questions_among_very_many_names_are_fast() -> None:
     nearest = NearestNames(f"body/layer_{number}/kernel" for number in range(50_000))
-    start = time.perf_counter()
+    start = time.process_time()
     for number in range(24):
         assert nearest.find(f"body/layr_{number}/kernel")[0] == f"body/layer_{number}/kernel"
-    assert time.perf_counter() - start < 5  # Some 0.5 s; comparing with every name, minutes.
+    assert time.process_time() - start < 5  # Some 0.5 s; comparing with every name, minutes.

@@ -149,7 +149,7 @@ def test_planning_stays_fast(count: int, seconds: float, broken: bool) -> None:
             names = [each.replace("_1", "-x") for each in names]
         scaffolds[name] = scaffold(f"{name}/*", rename={f"{name}/": f"{name}/"})
         sources[name] = checkpoint(*names)
-    start = time.perf_counter()
+    start = time.process_time()
     made = plan(variables, scaffolds, sources)
-    assert time.perf_counter() - start < seconds
+    assert time.process_time() - start < seconds
     assert bool(made.problems) is broken
