@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import signal
 import sys
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 import hydra
@@ -12,9 +16,13 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from runner.composition import COMPOSITION_ERRORS, experiment_names, explain
+from runner.composition import COMPOSITION_ERRORS, experiment_names
 from runner.config import register
-from runner.errors import RunnerError
+from runner.errors import InterruptedRunError, RunnerError
+from runner.explanation import explain
+from runner.quiet_import import without_import_notes
+from runner.sweeps.parent_run import ParentRun
+from runner.tracking import PARENT_RUN
 from runner.validation import validate
 
 
@@ -30,35 +38,84 @@ def _job(config: DictConfig) -> float | None:
     try:
         run_config = validate(config, experiment_names())
         # TensorFlow is imported only now, for a valid configuration.
-        from runner.run import run_experiment
+        with without_import_notes():
+            import tensorflow as tf
 
+            from runner.run import run_experiment
+
+            # Otherwise the first session looks for GPUs, and tells of a missing driver.
+            tf.config.list_physical_devices()
         # Its warnings are of deprecated parts that its own Saver uses.
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
-        return run_experiment(run_config, HydraConfig.get().overrides.task)
+        return run_experiment(
+            run_config, HydraConfig.get().overrides.task, parent=os.environ.get(PARENT_RUN)
+        )
     except RunnerError as error:
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
+        # Hydra goes on to the next trial after a failed one, but a signal is for the whole sweep.
+        interrupted = isinstance(error, InterruptedRunError)
+        if HydraConfig.get().mode == RunMode.MULTIRUN and not interrupted:
             raise
         # Hydra would print a line of its own before an exception; SystemExit passes through.
         raise SystemExit(_fail(error)) from error
 
 
 def main() -> int:
-    """Runs the command line and returns the exit code (see docs: 0, 1, 2, 3, 130, 143)."""
+    """Runs the command line and returns the exit code.
+
+    That is 0 when all is done, 2 for a mistake in the command or the configuration, 3 for a plan
+    with problems, 130 or 143 after a signal, and 1 for anything else.
+    """
     register()
+    sys.argv[1:] = _options_first([_forced(each) for each in sys.argv[1:]])
     # Lets Hydra's errors reach us as exceptions; otherwise it prints them and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    # TensorFlow's notes on CPU features and missing GPUs; a user's own setting stands.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         _job()
     except RunnerError as error:
         return _fail(error)
-    except COMPOSITION_ERRORS as error:
+    except (*COMPOSITION_ERRORS, ValueError) as error:
+        if _from_job(error):
+            raise
         return _fail(explain(error))
+    except KeyboardInterrupt:
+        return _fail(InterruptedRunError(signal.SIGINT))
     return 0
 
 
+# Hydra's options that take the next argument as their value.
+_VALUED = {"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn"}
+_VALUED |= {"--config-dir", "-cd", "--experimental-rerun"}
+
+
+def _options_first(arguments: Sequence[str]) -> list[str]:
+    """Moves the overrides to the end, where `argparse` accepts them in one piece only."""
+    options: list[str] = []
+    overrides: list[str] = []
+    previous = ""
+    for each in arguments:
+        is_value = previous in _VALUED or (previous in ("--info", "-i") and "=" not in each)
+        (options if is_value or each.startswith("-") else overrides).append(each)
+        previous = "" if is_value else each
+    return options + overrides
+
+
+def _forced(argument: str) -> str:
+    """Puts `++` before an override of a scaffold's key, so that its YAML need not hold the key.
+
+    Hydra knows only the keys that a scaffold's YAML holds; ours are checked by `validate`.
+    """
+    return f"++{argument}" if re.match(r"scaffolds\.(?!\d)[^.=]+\.[^=]*=", argument) else argument
+
+
+def _from_job(error: BaseException) -> bool:
+    """Whether the error comes from the run itself, whose traceback tells more than a summary."""
+    code = _job.__wrapped__.__code__
+    return any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
 def _fail(error: RunnerError) -> int:
+    if isinstance(error, InterruptedRunError):
+        ParentRun.interrupted()
     print(f"runner: {error}", file=sys.stderr)
     return error.exit_code
 

@@ -113,6 +113,9 @@ class TrainConfig:
     evaluate_every: int = 250
     # A checkpoint is saved every so many steps, and at the end.
     checkpoint_every: int = 250
+    # Whether checkpoints keep the position in the training data, its shuffle buffer included.
+    # False starts the data anew where a run is resumed.
+    save_input: bool = True
     # How many of the newest checkpoints are kept.
     keep_checkpoints: int = 2
     # The metric that chooses the best checkpoint and is returned to a sweep.
@@ -262,4 +265,5 @@ class RunConfig:
 
 def register() -> None:
     """Makes the schema known to Hydra as `runner_config`; calling it again changes nothing."""
-    ConfigStore.instance().store(name="runner_config", node=RunConfig)
+    # OmegaConf merges neither a list into a mapping nor the reverse, but either into null.
+    ConfigStore.instance().store(name="runner_config", node=RunConfig(scaffolds=None))

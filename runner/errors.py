@@ -81,6 +81,12 @@ class TrackingError(RunnerError):
     """The tracking store cannot be used."""
 
 
+class TrackingUriError(TrackingError):
+    """`tracking.uri` names no store that runs could be recorded in."""
+
+    exit_code = 2
+
+
 class NonFiniteLossError(RunnerError):
     """The loss became NaN or infinite, so training stopped."""
 
@@ -99,13 +105,22 @@ class InterruptedRunError(RunnerError):
         self.exit_code = 128 + number
 
 
-def nearest(name: str, valid: Iterable[str], count: int = 3) -> tuple[str, ...]:
-    """Returns up to `count` of the `valid` names, those most like `name` first.
+def similar(name: str, valid: Iterable[str], count: int = 3) -> tuple[str, ...]:
+    """Returns up to `count` of the `valid` names that resemble `name`, the likest first."""
+    return tuple(difflib.get_close_matches(name, sorted(set(valid)), n=count, cutoff=0.6))
 
-    Names that resemble `name` come first; when none does, the first `count` names in
-    alphabetical order are returned, so that a reader always sees what is possible.
+
+def nearest(name: str, valid: Iterable[str], count: int = 3) -> tuple[str, ...]:
+    """Returns up to `count` of many `valid` names.
+
+    Those that resemble `name` are returned, the likest first; when none does, the first in
+    alphabetical order, so that a reader always sees what is possible.
     """
     names = sorted(set(valid))
-    return tuple(difflib.get_close_matches(name, names, n=count, cutoff=0.6)) or tuple(
-        names[:count]
-    )
+    return similar(name, names, count) or tuple(names[:count])
+
+
+def ranked(name: str, valid: Iterable[str]) -> tuple[str, ...]:
+    """Returns all of few `valid` names: those that resemble `name` first, the rest in order."""
+    names = tuple(valid)
+    return tuple(dict.fromkeys((*similar(name, names), *names)))

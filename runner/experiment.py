@@ -73,12 +73,14 @@ class Training:
       step: the global step, an int64 scalar, read after the train op has run.
       values: metric name -> float32 scalar over the step's batch; `loss` is one of them.
       input_initializer: starts the training input at its beginning.
+      input_is_saved: whether the graph's saver keeps the position in the training input.
     """
 
     train_op: tf.Operation
     step: tf.Tensor
     values: Mapping[str, tf.Tensor]
     input_initializer: tf.Operation
+    input_is_saved: bool
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class BuiltGraph:
       specs: what the planner knows of them, in the same order.
       training: the training step; None in a graph that only evaluates.
       split: the pass over the split that is evaluated.
-      saver: saves and restores all variables and, where there is one, the training input.
+      saver: saves and restores all variables and, where that is saved, the training input.
     """
 
     graph: tf.Graph

@@ -12,6 +12,7 @@ from runner.config import RunConfig
 from runner.errors import Problem, RunDirectoryError
 from runner.graph import build_data, build_graph
 from runner.hooks import evaluate
+from runner.interruption import Interruption
 from runner.run_directory import FINISHED, RunDirectory, RunRecord, runs
 from runner.screen import Screen
 from runner.targets import build_target
@@ -37,9 +38,12 @@ def evaluate_run(config: RunConfig, fingerprint: str, store: RunStore, screen: S
     shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
     screen.line(f"{prefix}: test  {shown}")
     if record.tracking_run_id is not None and record.tracking_uri == config.tracking.uri:
-        tracker = store.resume(record.tracking_run_id)
-        tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
-        tracker.close(RunStatus.FINISHED)
+        # A signal in between would leave the finished run RUNNING.
+        with Interruption().handled() as interruption, interruption.deferred():
+            tracker = store.resume(record.tracking_run_id)
+            tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
+            tracker.close(RunStatus.FINISHED)
+        interruption.check()
         screen.line(f"results: {store.location(tracker.run_id)}")
     return metrics[config.train.objective.removeprefix("validation/")]
 

@@ -58,7 +58,9 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
             train_op = _train_op(config, means["loss"], global_step, own, frozen, keras_names)
             with tf.control_dependencies([train_op]):
                 step = tf.identity(global_step.read_value())
-            training = Training(train_op, step, means, iterator.initializer)
+            training = Training(
+                train_op, step, means, iterator.initializer, config.train.save_input
+            )
 
         variables = name_variables(tf.compat.v1.global_variables(), keras_names)
         specs = tuple(
@@ -197,7 +199,7 @@ def _saver(
     config: RunConfig, variables: Mapping[str, tf.Variable], iterator: Any
 ) -> tf.compat.v1.train.Saver:
     saved: dict[str, Any] = dict(variables)
-    if iterator is not None:
+    if iterator is not None and config.train.save_input:
         state = _input_state(iterator)
         saved[state.name] = state
     return tf.compat.v1.train.Saver(

@@ -14,7 +14,7 @@ from runner.errors import InterruptedRunError
 class Interruption:
     """Remembers the first signal; during a loop it waits for the step in flight to end.
 
-    Outside a loop the first signal, and inside one the second, raises `InterruptedRunError` at once.
+    Outside a loop the first signal raises `InterruptedRunError` at once, inside one the second.
     """
 
     def __init__(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.config import Mode, PlanFormat, RunConfig
+from runner.errors import PlanError, Problem, TrackingError
 from runner.experiment import BuiltGraph
 from runner.fingerprint import fingerprint
 from runner.finished import evaluate_run, export_run
@@ -16,15 +17,24 @@ from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.planner import make_plan
 from runner.restoration.report import summary, table, text
-from runner.run_directory import RUNNING, RunRecord, interrupted_run, open_run
+from runner.run_directory import (
+    RUNNING,
+    RunRecord,
+    interrupted_run,
+    open_run,
+    settle_killed_runs,
+)
 from runner.screen import Screen
 from runner.sources import Sources
-from runner.tracking import RunStore, open_store
+from runner.tracking import RunStatus, RunStore, open_store
 from runner.training import train_run
 
 
 def run_experiment(
-    config: RunConfig, overrides: Sequence[str] = (), screen: Screen | None = None
+    config: RunConfig,
+    overrides: Sequence[str] = (),
+    screen: Screen | None = None,
+    parent: str | None = None,
 ) -> float | None:
     """Does with an experiment what its `mode` says.
 
@@ -32,6 +42,7 @@ def run_experiment(
       config: the validated configuration, from `runner.validation.validate`.
       overrides: the command line's overrides, recorded with the run.
       screen: where to print; by default standard output.
+      parent: id of the tracked run that this one is a part of, such as a sweep.
 
     Returns:
       The best objective of a training run, the test metrics' objective of an evaluation, and None
@@ -47,7 +58,7 @@ def run_experiment(
         _show_plan(config, sources, screen)
         return None
     if config.mode is Mode.train:
-        return _train(config, sources, store, overrides, screen)
+        return _train(config, sources, store, overrides, screen, parent)
     identity = fingerprint(sources.settings())
     if config.mode is Mode.evaluate:
         return evaluate_run(config, identity, store, screen)
@@ -64,31 +75,68 @@ def _show_plan(config: RunConfig, sources: Sources, screen: Screen) -> None:
         screen.write(html(plan, f"{config.name}: restoration plan", full=full))
     else:
         screen.show(table(plan, full=full), text(plan, full=full))
-    plan.require_sound()
+    if plan.problems:
+        count = len(plan.problems)
+        raise PlanError(Problem(f"the plan has {count} problem{'s' * (count > 1)}, listed with it"))
 
 
 def _train(
-    config: RunConfig, sources: Sources, store: RunStore, overrides: Sequence[str], screen: Screen
+    config: RunConfig,
+    sources: Sources,
+    store: RunStore,
+    overrides: Sequence[str],
+    screen: Screen,
+    parent: str | None,
 ) -> float:
     settings = sources.settings()
     record = RunRecord(config.name, fingerprint(settings), RUNNING, settings)
     container = Path(config.run_dir)
+    # A mistake in the configuration is found before anything is made, then an unusable store.
     built = build_graph(config, "validation", train=True)
+    store.connect()
     resumed = interrupted_run(container, record, config.resume.value)
     plan = None
     if resumed is None or not resumed.has_checkpoint():
-        # Before an experiment is trained as a source, its graph tells what it will save, so that a
-        # plan with problems is found now and not after that training.
-        _plan(config, built, sources).require_sound()
-        sources.train_missing(lambda source: run_experiment(source, screen=screen))
-        plan = _plan(config, built, sources)
-        plan.require_sound()
+        plan = _warm_start(config, built, sources, screen)
     with Interruption().handled() as interruption:
         directory = open_run(container, record, config.resume.value)
-        screen.line(f"{config.name}: {'resumes' if resumed else 'runs'} in {directory.path}")
+        _settle(container, store, config, screen)
+        # What another process has done since decides anew whether this is a warm start.
+        if directory.has_checkpoint():
+            plan = None
+        elif plan is None:
+            plan = _warm_start(config, built, sources, screen)
+        same = resumed is not None and resumed.path == directory.path
+        verb = "resumes" if same or plan is None else "runs"
+        screen.line(f"{config.name}: {verb} in {directory.path}")
         for line in summary(plan) if plan else ("own checkpoint: pretrained sources not read",):
             screen.line(f"  {line}")
-        return train_run(config, built, plan, directory, store, overrides, screen, interruption)
+        return train_run(
+            config, built, plan, directory, store, overrides, screen, interruption, parent
+        )
+
+
+def _settle(container: Path, store: RunStore, config: RunConfig, screen: Screen) -> None:
+    """Tells the store of runs that were killed outright, which it still takes for running."""
+    for record in settle_killed_runs(container):
+        if record.tracking_run_id is not None and record.tracking_uri == config.tracking.uri:
+            try:
+                store.mark(record.tracking_run_id, RunStatus.KILLED)
+            except TrackingError as error:
+                screen.line(str(error))
+
+
+def _warm_start(
+    config: RunConfig, built: BuiltGraph, sources: Sources, screen: Screen
+) -> RestorationPlan:
+    """Returns a sound plan, after training the sources that are experiments not trained yet."""
+    # Before an experiment is trained as a source, its graph tells what it will save, so that a
+    # plan with problems is found now and not after that training.
+    _plan(config, built, sources).require_sound()
+    sources.train_missing(lambda source: run_experiment(source, screen=screen))
+    plan = _plan(config, built, sources)
+    plan.require_sound()
+    return plan
 
 
 def _plan(config: RunConfig, built: BuiltGraph, sources: Sources) -> RestorationPlan:

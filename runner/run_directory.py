@@ -18,6 +18,7 @@ from runner.errors import Problem, RunDirectoryError
 RECORD = "run.json"
 RUNNING = "RUNNING"
 FINISHED = "FINISHED"
+KILLED = "KILLED"
 
 
 @dataclass(frozen=True)
@@ -113,12 +114,35 @@ class RunDirectory:
         """Gives the lock back."""
         self._lock.release()
 
+    def is_free(self) -> bool:
+        """Whether no process, this one included, owns the folder."""
+        if self._lock.is_locked:
+            return False
+        try:
+            with FileLock(self._lock.lock_file, timeout=0):
+                return True
+        except Timeout:
+            return False
+
     def read(self) -> RunRecord | None:
-        """Returns the run's record, or None when the folder holds none."""
+        """Returns the run's record, or None when the folder holds none.
+
+        Raises:
+          RunDirectoryError: when the record is not one that this version has written.
+        """
         record = self.path / RECORD
         if not record.is_file():
             return None
-        return RunRecord(**json.loads(record.read_text()))
+        try:
+            return RunRecord(**json.loads(record.read_text()))
+        except (ValueError, TypeError) as error:
+            raise RunDirectoryError(
+                Problem(
+                    f"{record} cannot be read",
+                    f"it was edited, or written by another version: {error}",
+                    "move the run away, or give run_dir=... another folder",
+                )
+            ) from error
 
     def require(self) -> RunRecord:
         """Returns the run's record.
@@ -141,7 +165,8 @@ class RunDirectory:
 
     def has_checkpoint(self) -> bool:
         """Whether the run has saved a checkpoint that it can resume from."""
-        return any(self.checkpoints.glob("*.index"))
+        # TensorFlow writes this file last, and finds checkpoints by it alone.
+        return (self.checkpoints / "checkpoint").is_file()
 
     def _owner(self) -> str:
         owner = self.path / "owner.json"
@@ -156,7 +181,7 @@ def runs(container: Path) -> list[tuple[RunDirectory, RunRecord]]:
     own = RunDirectory(container).read()
     if own is not None:
         return [(RunDirectory(container), own)]
-    numbered = [each for each in container.glob("*") if each.name.isdigit()]
+    numbered = [each for each in container.glob("*") if each.name.isdecimal()]
     found = []
     for path in sorted(numbered, key=lambda each: int(each.name), reverse=True):
         directory = RunDirectory(path)
@@ -203,20 +228,44 @@ def open_run(container: Path, record: RunRecord, resume: str) -> RunDirectory:
     The arguments and errors are those of `interrupted_run`.
 
     Raises:
-      RunDirectoryError: also when a living process owns the run to resume.
+      RunDirectoryError: also when a living process owns the run to resume, or `container` cannot be
+        made.
     """
-    container.mkdir(parents=True, exist_ok=True)
+    try:
+        container.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunDirectoryError(
+            Problem(
+                f"run_dir is {container}",
+                f"it cannot be made: {error.strerror}",
+                "give run_dir=... a folder that can be written",
+            )
+        ) from error
     with FileLock(container / ".lock"):
         directory = interrupted_run(container, record, resume)
         if directory is not None:
             directory.claim()
             directory.update(status=RUNNING)
             return directory
-        numbers = [int(each.name) for each in container.glob("*") if each.name.isdigit()]
+        numbers = [int(each.name) for each in container.glob("*") if each.name.isdecimal()]
         directory = RunDirectory(container / f"{max(numbers, default=0) + 1:03d}")
         directory.claim()
         directory.write(record)
         return directory
+
+
+def settle_killed_runs(container: Path) -> list[RunRecord]:
+    """Marks as KILLED the runs that say RUNNING though no process owns them; returns their records.
+
+    A process that is killed outright cannot say so itself.
+    """
+    settled = []
+    with FileLock(container / ".lock"):
+        for directory, record in runs(container):
+            if record.status == RUNNING and directory.is_free():
+                directory.update(status=KILLED)
+                settled.append(record)
+    return settled
 
 
 def _nothing_to_resume(container: Path, record: RunRecord) -> Problem:
@@ -232,7 +281,7 @@ def _nothing_to_resume(container: Path, record: RunRecord) -> Problem:
     changes = differences(found.settings, record.settings)
     return Problem(
         f"the interrupted run {directory.path} has another configuration",
-        "; ".join(changes),
+        "; ".join(changes) or "the same values in another order, and that of scaffolds counts",
         "repeat its configuration, or use resume=never to start anew",
     )
 

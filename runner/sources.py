@@ -23,9 +23,17 @@ FINGERPRINT_TAG = "runner.fingerprint"
 class Sources:
     """The checkpoints of a run's scaffolds."""
 
-    def __init__(self, config: RunConfig, store: RunStore) -> None:
-        """Stores the run's configuration and where its predecessors are recorded."""
-        self._config, self._store = config, store
+    def __init__(
+        self, config: RunConfig, store: RunStore, asked_by: tuple[RunConfig, ...] = ()
+    ) -> None:
+        """Stores its arguments.
+
+        Args:
+          config: the run's configuration.
+          store: where its predecessors are recorded.
+          asked_by: the experiments whose source this run is, the first asked first.
+        """
+        self._config, self._store, self._asked_by = config, store, asked_by
         self._experiments: dict[str, RunConfig] = {}
 
     def settings(self) -> dict[str, object]:
@@ -91,7 +99,16 @@ class Sources:
         return self._experiments[scaffold]
 
     def _fingerprint(self, experiment: RunConfig) -> str:
-        return fingerprint(Sources(experiment, self._store).settings())
+        chain = (*self._asked_by, self._config)
+        if experiment in chain:
+            raise ConfigError(
+                Problem(
+                    f"the experiment {experiment.name} is a source of its own",
+                    " <- ".join(each.name for each in (*chain, experiment)),
+                    "name another experiment or a checkpoint in one of them",
+                )
+            )
+        return fingerprint(Sources(experiment, self._store, chain).settings())
 
     def _finished(self, experiment: RunConfig) -> str | None:
         """Returns the best checkpoint of the newest finished run of the experiment, if any."""

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import inspect
+import logging
+import sys
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 
-from runner.errors import ConfigError, Problem, nearest
+from runner.errors import ConfigError, Problem, ranked, similar
+
+# Hydra logs an error besides raising it, and unhandled log records go to the screen.
+logging.getLogger("hydra").addHandler(logging.NullHandler())
 
 _HYDRA_KEYS = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
 
 
 def build_target(key: str, node: Mapping[str, Any]) -> Any:
     """Calls, or for `_partial_: true` prepares, the node's `_target_` with its arguments.
+
+    Lists and mappings among the arguments arrive as plain `list` and `dict`; one that has a
+    `_target_` of its own is built first.
 
     Args:
       key: where in the configuration the node stands, for the messages.
@@ -27,10 +34,9 @@ def build_target(key: str, node: Mapping[str, Any]) -> Any:
       ConfigError: when there is no such target, its arguments do not fit its signature, or it
         refuses them with a ValueError or TypeError.
     """
-    target = _locate(key, str(node["_target_"]))
-    _check_arguments(key, node, target)
+    _check(key, node)
     try:
-        return instantiate(dict(node))
+        return instantiate({"_convert_": "all", **node})
     except InstantiationException as error:
         cause = error.__cause__
         if not isinstance(cause, ValueError | TypeError):
@@ -38,64 +44,97 @@ def build_target(key: str, node: Mapping[str, Any]) -> Any:
         raise ConfigError(
             Problem(
                 f"{key}: {node['_target_']} refuses its arguments",
-                f"{type(cause).__name__}: {cause}",
+                _with_place(cause),
             )
         ) from error
+
+
+def _check(key: str, node: Any) -> None:
+    """Checks a node and those among its arguments that have targets of their own."""
+    if isinstance(node, Mapping):
+        for name, value in node.items() if node.get("_recursive_", True) else ():
+            _check(f"{key}.{name}", value)
+        if "_target_" in node:
+            _check_arguments(key, node, _locate(key, str(node["_target_"])))
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            _check(f"{key}.{index}", value)
 
 
 def _locate(key: str, path: str) -> Any:
+    remedy = (
+        "name an importable class or function; the current directory must be on the Python path "
+        "for your own modules"
+    )
     try:
-        return get_object(path)
+        target = get_object(path)
     except Exception as error:
+        problem = Problem(f"{key}._target_ is {path!r}", _reason(error), remedy, _similar(path))
+        raise ConfigError(problem) from error
+    if not callable(target):
         raise ConfigError(
             Problem(
                 f"{key}._target_ is {path!r}",
-                str(error.__cause__ or error).splitlines()[0],
-                "name an importable class or function; the current directory must be on the "
-                "Python path for your own modules",
-                _neighbours(path),
+                f"that is a {type(target).__name__}, which cannot be called",
+                remedy,
             )
-        ) from error
+        )
+    return target
 
 
-def _neighbours(path: str) -> tuple[str, ...]:
-    """Returns names like the wrong one in the longest part of `path` that can be imported."""
+def _reason(error: BaseException) -> str:
+    """Says in one line why an import failed, and where if that is in the imported code."""
+    cause = error.__cause__
+    if cause is None or isinstance(cause, ImportError | AttributeError | SyntaxError):
+        return str(cause or error).splitlines()[0]
+    return _with_place(cause)
+
+
+def _with_place(error: BaseException) -> str:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
+
+
+def _similar(path: str) -> tuple[str, ...]:
+    """Returns names like the first wrong one in `path`, in what could be imported of it."""
     parts = path.split(".")
     for count in range(len(parts) - 1, 0, -1):
-        try:
-            module = importlib.import_module(".".join(parts[:count]))
-        except ImportError:
-            continue
-        close = difflib.get_close_matches(parts[count], dir(module))
-        return tuple(".".join([*parts[:count], name]) for name in close)
+        found: Any = sys.modules.get(".".join(parts[:count]))
+        if found is not None:
+            while count < len(parts) - 1 and hasattr(found, parts[count]):
+                found = getattr(found, parts[count])
+                count += 1
+            public = (each for each in dir(found) if not each.startswith("_"))
+            return tuple(".".join([*parts[:count], name]) for name in similar(parts[count], public))
     return ()
 
 
 def _check_arguments(key: str, node: Mapping[str, Any], target: Any) -> None:
     try:
-        signature = inspect.signature(target)
+        parameters = inspect.signature(target).parameters
     except (ValueError, TypeError):
         return  # Some builtins have no signature; calling them tells.
-    arguments = {name: value for name, value in node.items() if name not in _HYDRA_KEYS}
-    parameters = signature.parameters
-    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-        return
+    arguments = [name for name in node if name not in _HYDRA_KEYS]
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    named = [
+        name
+        for name, each in parameters.items()
+        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+    ]
     problems = [
         Problem(
             f"{key}.{name} is not an argument of {node['_target_']}",
             "it is misspelt, or belongs elsewhere",
-            choices=nearest(name, parameters, count=max(3, len(parameters))),
+            choices=ranked(name, named),
         )
         for name in arguments
-        if name not in parameters
+        if name not in named and not takes_any
     ]
     if not node.get("_partial_") and not node.get("_args_"):
         problems += [
             Problem(f"{key}.{name} has no value", f"{node['_target_']} needs it")
-            for name, each in parameters.items()
-            if each.default is each.empty
-            and each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
-            and name not in arguments
+            for name in named
+            if parameters[name].default is inspect.Parameter.empty and name not in arguments
         ]
     if problems:
         raise ConfigError(*problems)

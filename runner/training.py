@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,13 +11,14 @@ import tensorflow as tf
 from omegaconf import OmegaConf
 
 from runner.config import RunConfig
-from runner.errors import InterruptedRunError, NonFiniteLossError, Problem
+from runner.errors import ConfigError, InterruptedRunError, Problem
 from runner.experiment import BuiltGraph
 from runner.hooks import (
     BestCheckpoint,
     CheckpointHook,
     EvaluationHook,
     MetricsHook,
+    NanLossHook,
     ProgressHook,
     StopAtStepHook,
     StopWhenHook,
@@ -34,7 +34,6 @@ from runner.session.scaffold import Scaffold
 from runner.sources import FINGERPRINT_TAG
 from runner.targets import build_target
 from runner.tracking import (
-    PARENT_RUN,
     RUN_DIR_TAG,
     RunStatus,
     RunStore,
@@ -53,6 +52,7 @@ def train_run(
     overrides: Sequence[str],
     screen: Screen,
     interruption: Interruption,
+    parent: str | None = None,
 ) -> float:
     """Trains to the last step and returns the best objective.
 
@@ -65,15 +65,19 @@ def train_run(
       overrides: the command line's overrides.
       screen: where to print.
       interruption: tells of signals.
+      parent: id of the tracked run that this one is a part of.
 
     Raises:
       InterruptedRunError: after a signal; the last step is saved.
-      NonFiniteLossError: when the loss is NaN.
+      NonFiniteLossError: when the loss is NaN or infinite.
+      ConfigError: when the training data end, an evaluated split is empty, or a hook does not fit.
     """
     status = RunStatus.FAILED
     tracker: Tracker | None = None
     try:
-        tracker = _open_tracker(config, directory, store, overrides)
+        with interruption.deferred():  # A run that a signal left unknown would stay RUNNING.
+            tracker = _open_tracker(config, directory, store, overrides, parent)
+        interruption.check()
         _record_start(config, plan, directory, tracker, overrides)
         best = _loop(config, built, plan, directory, tracker, screen, interruption)
         interruption.check()
@@ -87,11 +91,12 @@ def train_run(
             tracker.log_text(traceback.format_exc(), "traceback.txt")
         raise
     finally:
-        directory.update(status=status.value)
-        if tracker is not None:
-            _record_end(directory, tracker)
-            tracker.close(status)
-        directory.release()
+        with interruption.deferred():
+            directory.update(status=status.value)
+            if tracker is not None:
+                _record_end(directory, tracker)
+                tracker.close(status)
+            directory.release()
     screen.line(f"results: {store.location(tracker.run_id)}")
     screen.line(f"files:   {directory.path}")
     if store.open_command():
@@ -100,7 +105,11 @@ def train_run(
 
 
 def _open_tracker(
-    config: RunConfig, directory: RunDirectory, store: RunStore, overrides: Sequence[str]
+    config: RunConfig,
+    directory: RunDirectory,
+    store: RunStore,
+    overrides: Sequence[str],
+    parent: str | None,
 ) -> Tracker:
     record = directory.require()
     uri = config.tracking.uri
@@ -113,7 +122,7 @@ def _open_tracker(
         **environment_tags(Path.cwd()),
     }
     name = f"{config.name} {directory.path.name}"
-    tracker = store.start(config.name, name, tags, os.environ.get(PARENT_RUN))
+    tracker = store.start(config.name, name, tags, parent)
     directory.update(tracking_uri=uri, tracking_run_id=tracker.run_id)
     return tracker
 
@@ -190,9 +199,14 @@ def _loop(
 
         hooks = [
             # First, so that nothing is recorded or saved of a step whose loss is NaN.
-            tf.compat.v1.train.NanTensorHook(training.values["loss"]),
+            NanLossHook(
+                training.values["loss"],
+                training.step,
+                directory.checkpoints,
+                "look at the data and the learning rate, for example with half of it: "
+                f"optimizer.learning_rate={_half_rate(config)}",
+            ),
             StopAtStepHook(config.train.steps),
-            StopWhenHook(interruption.received),
             MetricsHook(training.values, training.step, config.train.log_every, record_training),
             EvaluationHook(
                 built.split,
@@ -206,6 +220,8 @@ def _loop(
             ),
             progress,
             *(build_target(f"hooks.{name}", node) for name, node in config.hooks.items()),
+            # Last, so that a signal during the other hooks' work costs no further step.
+            StopWhenHook(interruption.received),
         ]
         creator = _session_creator(config, built, plan, directory)
         try:
@@ -214,16 +230,15 @@ def _loop(
                 tf.compat.v1.train.MonitoredSession(creator, hooks) as session,
             ):
                 while not session.should_stop():
-                    session.run(training.train_op)
-        except tf.compat.v1.train.NanLossDuringTrainingError as error:
-            raise NonFiniteLossError(
-                Problem(
-                    "training stopped because the loss is NaN",
-                    f"the last checkpoint, before that, is in {directory.checkpoints}",
-                    "look at the data and the learning rate, for example with half of it: "
-                    f"optimizer.learning_rate={_half_rate(config)}",
-                )
-            ) from error
+                    try:
+                        session.run(training.train_op)
+                    except tf.errors.OutOfRangeError as error:
+                        # MonitoredSession would take it for an orderly end.
+                        raise ConfigError(_input_ended(config)) from error
+        except tf.errors.UnimplementedError as error:
+            if not training.input_is_saved or "does not support checkpointing" not in str(error):
+                raise
+            raise ConfigError(_input_cannot_be_saved(error)) from error
         finally:
             progress.close()
     reached = best.best()
@@ -238,10 +253,17 @@ def _session_creator(
     scaffolds = [Scaffold(name=name, saver=restorer) for name, restorer in restorers.items()]
     paths = [restorer.path for restorer in restorers.values()]
     initializers = [tf.compat.v1.global_variables_initializer()]
+    local_initializers = [tf.compat.v1.train.Scaffold.default_local_init_op()]
     if built.training is not None:
-        initializers.append(built.training.input_initializer)
+        # Local initialisers run in every new session, the others only where nothing is resumed.
+        starts = initializers if built.training.input_is_saved else local_initializers
+        starts.append(built.training.input_initializer)
     return ChiefSessionCreator(
-        tf.compat.v1.train.Scaffold(init_op=tf.group(*initializers), saver=built.saver),
+        tf.compat.v1.train.Scaffold(
+            init_op=tf.group(*initializers),
+            local_init_op=tf.group(*local_initializers),
+            saver=built.saver,
+        ),
         config=tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=config.session.intra_op_threads,
             inter_op_parallelism_threads=config.session.inter_op_threads,
@@ -249,6 +271,24 @@ def _session_creator(
         checkpoint_dir=str(directory.checkpoints),
         pretrained_checkpoint_dirs=paths,
         pretrained_scaffolds=scaffolds,
+    )
+
+
+def _input_ended(config: RunConfig) -> Problem:
+    return Problem(
+        f"data.train() ended before step {config.train.steps}",
+        "the training data must repeat without end",
+        "end its pipeline with .repeat() before .batch(), or lower train.steps",
+    )
+
+
+def _input_cannot_be_saved(error: tf.errors.UnimplementedError) -> Problem:
+    (line, *_) = (each for each in str(error).splitlines() if "does not support" in each)
+    return Problem(
+        "the position in data.train() cannot be saved",
+        line.strip(),
+        "build the pipeline from tensors or files, or set train.save_input=false, which starts "
+        "the data anew where a run is resumed",
     )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from runner import schema
 from runner.config import RunConfig, ScaffoldConfig
-from runner.errors import ConfigError, Problem, nearest
+from runner.errors import ConfigError, Problem, ranked
+from runner.explanation import bad_value, unknown_key, unresolved
 from runner.scaffold_validation import scaffold_problems, unset_vocabularies
 
 TARGETS = ("data", "model", "loss", "optimizer")
@@ -26,15 +29,17 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     Raises:
       ConfigError: with every problem found.
     """
-    missing = sorted(OmegaConf.missing_keys(config))
-    if "name" in missing:
+    config = _complete(config)
+    if OmegaConf.is_missing(config, "name"):
         raise ConfigError(no_experiment(experiments))
-    problems = [_missing(key) for key in missing]
     try:
+        missing = sorted(OmegaConf.missing_keys(config))
         resolved: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        state = f"{error.full_key or 'the configuration'} cannot be resolved"
-        raise ConfigError(*problems, Problem(state, str(error).splitlines()[0])) from error
+        known = _leaves(OmegaConf.to_container(config, resolve=False))
+        raise ConfigError(unresolved(error, known)) from error
+    problems = [_missing(key) for key in missing]
+    problems += [unknown_key(key) for key in schema.unknown_keys(resolved)]
     problems += _target_problems(resolved)
     problems += _number_problems(resolved)
     scaffolds, scaffold_problems = _scaffolds(resolved["scaffolds"])
@@ -59,10 +64,29 @@ def no_experiment(experiments: Sequence[str]) -> Problem:
     )
 
 
+def _complete(config: DictConfig) -> DictConfig:
+    """Returns a copy in which a key that the command line deleted has its default again."""
+    completed = copy.deepcopy(config)
+    OmegaConf.set_struct(completed, False)
+    for key, default in OmegaConf.structured(RunConfig(scaffolds=None)).items_ex(resolve=False):
+        if key not in completed and not OmegaConf.is_missing(completed, key):
+            completed[key] = default
+    return completed
+
+
+def _leaves(value: Any, prefix: str = "") -> list[str]:
+    """Returns the dotted keys of a nested mapping's leaves."""
+    if not isinstance(value, Mapping):
+        return [prefix]
+    return [
+        leaf
+        for key, item in value.items()
+        for leaf in _leaves(item, f"{prefix}.{key}" if prefix else str(key))
+    ]
+
+
 def _missing(key: str) -> Problem:
-    return Problem(
-        f"{key} has no value", "it is mandatory (`???`)", f"set it: {key}=... or in the YAML"
-    )
+    return Problem(f"{key} has no value", "every run needs it", "set it in the experiment's file")
 
 
 def _target_problems(resolved: Mapping[str, Any]) -> list[Problem]:
@@ -98,7 +122,7 @@ def _objective_problems(resolved: Mapping[str, Any]) -> list[Problem]:
             f"train.objective is {objective!r}",
             "no evaluation produces a metric of that name",
             "name one of the metrics, or add it to `metrics`",
-            nearest(objective, valid, count=len(valid)),
+            ranked(objective, valid),
         )
     ]
 
@@ -141,22 +165,22 @@ def _scaffolds(value: Any) -> tuple[dict[str, ScaffoldConfig], list[Problem]]:
 
 
 def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
-    schema = OmegaConf.structured(ScaffoldConfig)
     if not isinstance(entry, Mapping):
         return ScaffoldConfig(), [
             Problem(
                 f"scaffolds.{name} is {entry!r}",
                 "a scaffold is a mapping",
-                choices=tuple(str(key) for key in schema),
+                choices=schema.keys(ScaffoldConfig),
             )
         ]
+    typed = OmegaConf.structured(ScaffoldConfig)
     problems = []
     for key, value in entry.items():
         try:
-            schema = OmegaConf.merge(schema, {key: value})
+            typed = OmegaConf.merge(typed, {key: value})
         except OmegaConfBaseException as error:
-            problems.append(_scaffold_key(name, str(key), error))
-    if OmegaConf.is_missing(schema.variables, "include"):
+            problems.append(_refused(f"scaffolds.{name}.{error.full_key or key}", error))
+    if OmegaConf.is_missing(typed.variables, "include") and not problems:
         problems.append(
             Problem(
                 f"scaffolds.{name}.variables.include has no value",
@@ -167,21 +191,11 @@ def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
     problems += unset_vocabularies(name, entry)
     if problems:
         return ScaffoldConfig(), problems
-    scaffold: ScaffoldConfig = OmegaConf.to_object(schema)  # type: ignore[assignment]
+    scaffold: ScaffoldConfig = OmegaConf.to_object(typed)  # type: ignore[assignment]
     return scaffold, scaffold_problems(name, scaffold)
 
 
-def _scaffold_key(name: str, key: str, error: OmegaConfBaseException) -> Problem:
-    full_key = f"scaffolds.{name}.{error.full_key or key}"
-    parent = OmegaConf.structured(ScaffoldConfig)
-    for part in (error.full_key or key).split(".")[:-1]:
-        parent = parent[part]
-    wrong = full_key.rsplit(".", 1)[-1]
-    valid = [str(each) for each in parent] if OmegaConf.is_dict(parent) else []
-    if wrong in valid:
-        return Problem(f"{full_key} has a value of the wrong type", str(error).splitlines()[0])
-    return Problem(
-        f"{full_key} is not a key of a scaffold",
-        "it is misspelt, or belongs elsewhere",
-        choices=nearest(wrong, valid, count=len(valid)),
-    )
+def _refused(key: str, error: OmegaConfBaseException) -> Problem:
+    if schema.annotation(key) is None:
+        return unknown_key(key)
+    return bad_value(key, str(error).splitlines()[0])

@@ -15,29 +15,26 @@ def model_variables(model: Any) -> dict[str, tf.Variable]:
     Keras names a variable by its path (`model/dense/kernel`) but gives the TensorFlow variable only
     the last part, made unique by a counter (`model/kernel_3`), which changes with the order in
     which layers are built. The path, without the root model's name, is what stays.
+
+    Raises:
+      ConfigError: when two variables have one path.
     """
     root = f"{getattr(model, 'name', '')}/"
-    return {
-        each.path.removeprefix(root): each.value
-        for each in _distinct(getattr(model, "variables", []))
-    }
-
-
-def _distinct(variables: list[Any]) -> list[Any]:
-    paths = [each.path for each in variables]
-    twice = sorted({path for path in paths if paths.count(path) > 1})
+    named = [(each.path.removeprefix(root), each.value) for each in getattr(model, "variables", [])]
+    names = [name for name, _ in named]
+    twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(
             *(
                 Problem(
-                    f"two variables of the model are named {path}",
+                    f"two variables of the model are named {name}",
                     "two layers of one parent share a name, so a checkpoint could not tell them",
                     "give the layers distinct names",
                 )
-                for path in twice
+                for name in twice
             )
         )
-    return variables
+    return dict(named)
 
 
 def name_variables(

@@ -3,6 +3,7 @@
 from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook
 from runner.hooks.evaluation import EvaluationHook, evaluate
 from runner.hooks.metrics import MetricsHook
+from runner.hooks.nan_loss import NanLossHook
 from runner.hooks.progress import ProgressHook
 from runner.hooks.stop import StopAtStepHook, StopWhenHook
 
@@ -11,6 +12,7 @@ __all__ = [
     "CheckpointHook",
     "EvaluationHook",
     "MetricsHook",
+    "NanLossHook",
     "ProgressHook",
     "StopAtStepHook",
     "StopWhenHook",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
@@ -101,7 +102,10 @@ class BestCheckpoint:
         return float(json.loads(self._record.read_text())["metrics"][self._objective])
 
     def offer(self, session: _Session, metrics: Mapping[str, float], step: int) -> bool:
-        """Saves if the objective among `metrics` beats the best so far; says whether it did."""
+        """Saves if the objective among `metrics` beats the best so far; says whether it did.
+
+        Any number beats NaN.
+        """
         value, best = metrics[self._objective], self.best()
         if best is not None and not self._beats(value, best):
             return False
@@ -115,6 +119,8 @@ class BestCheckpoint:
         return True
 
     def _beats(self, value: float, best: float) -> bool:
+        if math.isnan(best):
+            return not math.isnan(value)
         return value > best if self._goal is Goal.maximize else value < best
 
 

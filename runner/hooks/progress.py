@@ -25,6 +25,10 @@ _RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
 _RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
 
 
+# Columns of a terminal from which on the bar and the metrics find room beside the numbers.
+_WIDE = 80
+
+
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         """Returns the steps per second of the last seconds."""
@@ -50,7 +54,7 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
           clock: seconds from any start.
         """
         self._step_after, self._steps, self._screen, self._clock = step, steps, screen, clock
-        self._began = (0.0, 0)
+        self._shown = (0.0, 0)
         self._bar: Progress | None = None
 
     def after_create_session(
@@ -58,20 +62,18 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
     ) -> None:
         """Starts the bar at the step the session starts from."""
         step = int(session.run(tf.compat.v1.train.get_global_step()))
-        self._began = (self._clock(), step)
+        self._shown = (self._clock(), step)
         if self._screen.is_terminal:
             self.close()
-            self._bar = Progress(
-                TextColumn("training"),
-                BarColumn(bar_width=None),
-                MofNCompleteColumn(),
-                _Rate(),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[values]}"),
-                console=self._screen.console,
-                transient=True,
-                expand=True,
-            )
+            columns: list[ProgressColumn] = [MofNCompleteColumn(), _Rate(), TimeRemainingColumn()]
+            if self._screen.console.width >= _WIDE:
+                columns = [
+                    TextColumn("training"),
+                    BarColumn(),
+                    *columns,
+                    TextColumn("{task.fields[values]}"),
+                ]
+            self._bar = Progress(*columns, console=self._screen.console, transient=True)
             self._task = self._bar.add_task("", total=self._steps, completed=step, values="")
             self._bar.start()
 
@@ -85,13 +87,17 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
             self._bar.update(self._task, completed=int(run_values.results))
 
     def show(self, values: Mapping[str, float], step: int) -> None:
-        """Shows training metrics: in the bar, or as a line with rate and time left."""
+        """Shows training metrics: in the bar, or as a line with rate and time left.
+
+        The rate is that of the steps since the line before.
+        """
         text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         if self._bar is not None:
             self._bar.update(self._task, values=text)
             return
-        seconds, first = self._clock() - self._began[0], self._began[1]
-        rate = (step - first) / seconds if seconds > 0 else 0.0
+        (before, first), now = self._shown, self._clock()
+        rate = (step - first) / (now - before) if now > before else 0.0
+        self._shown = (now, step)
         left = f", {(self._steps - step) / rate:.0f} s left" if rate else ""
         self._screen.line(f"step {step}/{self._steps}  {text}  ({rate:.0f} steps/s{left})")
 

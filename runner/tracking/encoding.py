@@ -1,0 +1,144 @@
+"""Records of a run turned into entries that MLflow accepts."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+
+from runner.tracking.keys import clean, encode_key, shorten, shorten_key
+from runner.tracking.records import (
+    Artifact,
+    Entry,
+    MetricPoint,
+    Metrics,
+    Parameter,
+    Parameters,
+    Record,
+    Tag,
+    Tags,
+    Text,
+)
+
+logger = logging.getLogger(__name__)
+
+MAX_PARAMETER_LENGTH = 6000
+MAX_TAG_LENGTH = 8000
+
+PARAMETERS_SHORTENED_TAG = "runner.parameters_shortened"
+PARAMETERS_CHANGED_TAG = "runner.parameters_changed"
+TAGS_SHORTENED_TAG = "runner.tags_shortened"
+KEYS_SHORTENED_TAG = "runner.keys_shortened"
+INFINITE_METRICS_TAG = "runner.infinite_metrics"
+METRICS_REFUSED_TAG = "runner.metrics_refused"
+
+_NOTE_TAGS = (
+    PARAMETERS_SHORTENED_TAG,
+    PARAMETERS_CHANGED_TAG,
+    TAGS_SHORTENED_TAG,
+    KEYS_SHORTENED_TAG,
+    INFINITE_METRICS_TAG,
+    METRICS_REFUSED_TAG,
+)
+
+# Enough of a changed value to recognise it; the whole of the new one is in the config.
+_MAX_CHANGED_VALUE = 200
+
+
+def encode_tag(name: str, value: str) -> Tag:
+    """Returns a tag as the store holds it, shortened where it is too long."""
+    return Tag(shorten_key(encode_key(name)), shorten(clean(value), MAX_TAG_LENGTH))
+
+
+class Encoder:
+    """Turns the records of one run into entries, and notes in tags what it had to alter.
+
+    - Names are encoded by `keys.encode_key`; one over 250 characters ends in a digest instead
+      and is named in `runner.keys_shortened`.
+    - A parameter or tag whose value is too long is shortened with a marker and named in
+      `runner.parameters_shortened` or `runner.tags_shortened`.
+    - A parameter that the run already has is not sent again; one that differs is named, with
+      both values, in `runner.parameters_changed`.
+    - NaN is a metric value like any other. Databases hold no infinity, so MLflow stores
+      1.797e308 in its place: `runner.infinite_metrics` names the metrics that had one.
+    - A metric value that is no number is left out, and named in `runner.metrics_refused`.
+
+    Args:
+      parameters: encoded names and values of the parameters that the run already has.
+      tags: the tags that the run already has; its notes are continued.
+    """
+
+    def __init__(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        self._parameters = dict(parameters)
+        # Tag -> the lines it lists, in order of appearance.
+        self._notes = {
+            tag: dict.fromkeys(tags[tag].split("\n")) for tag in _NOTE_TAGS if tag in tags
+        }
+
+    def encode(self, records: Iterable[Record]) -> Iterator[Entry]:
+        """Yields the entries of `records`, in their order."""
+        for record in records:
+            if isinstance(record, Metrics):
+                yield from self._metrics(record)
+            elif isinstance(record, Parameters):
+                yield from self._new_parameters(record)
+            elif isinstance(record, Tags):
+                yield from self.encode_tags(record.values)
+            elif isinstance(record, Text):
+                yield Text(clean(record.text), clean(record.file))
+            elif isinstance(record, Artifact):
+                yield record
+
+    def encode_tags(self, tags: Mapping[str, str]) -> Iterator[Tag]:
+        """Yields `tags`, and those that note what had to be altered in them."""
+        for name, given in tags.items():
+            tag = encode_tag(name, given)
+            yield from self._note_long(encode_key(name), name)
+            if tag.value != clean(given):
+                yield from self._note(TAGS_SHORTENED_TAG, name)
+            yield tag
+
+    def _metrics(self, record: Metrics) -> Iterator[Entry]:
+        for name, given in record.values.items():
+            try:
+                value = float(given)
+            except (TypeError, ValueError, OverflowError) as error:
+                logger.warning("Metric %r has a value that is no number: %s", name, error)
+                yield from self._note(METRICS_REFUSED_TAG, name)
+                continue
+            if math.isinf(value):
+                yield from self._note(INFINITE_METRICS_TAG, name)
+            key = encode_key(name)
+            yield from self._note_long(key, name)
+            yield MetricPoint(shorten_key(key), value, record.time, int(record.step))
+
+    def _new_parameters(self, record: Parameters) -> Iterator[Entry]:
+        for name, given in record.values.items():
+            text = clean(given.name if isinstance(given, Enum) else str(given))
+            value = shorten(text, MAX_PARAMETER_LENGTH)
+            encoded = encode_key(name)
+            key = shorten_key(encoded)
+            known = self._parameters.get(key)
+            if known is not None:
+                if known != value:
+                    old = shorten(known, _MAX_CHANGED_VALUE)
+                    new = shorten(text, _MAX_CHANGED_VALUE)
+                    yield from self._note(PARAMETERS_CHANGED_TAG, f"{name}: {old} -> {new}")
+                continue
+            self._parameters[key] = value
+            yield from self._note_long(encoded, name)
+            if value != text:
+                yield from self._note(PARAMETERS_SHORTENED_TAG, name)
+            yield Parameter(key, value)
+
+    def _note_long(self, encoded: str, name: str) -> Iterator[Tag]:
+        if shorten_key(encoded) != encoded:
+            yield from self._note(KEYS_SHORTENED_TAG, name)
+
+    def _note(self, tag: str, line: str) -> Iterator[Tag]:
+        lines = self._notes.setdefault(tag, {})
+        line = line.replace("\n", " ")
+        if line not in lines:
+            lines[line] = None
+            yield Tag(tag, shorten(clean("\n".join(lines)), MAX_TAG_LENGTH))

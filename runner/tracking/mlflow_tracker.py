@@ -1,0 +1,376 @@
+"""Runs recorded in MLflow: the only module that imports it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.exceptions import MlflowException
+
+from runner.errors import Problem, RunnerError, TrackingError
+from runner.tracking.address import DEFAULT_URI, Address, resolve
+from runner.tracking.background_tracker import BackgroundTracker, Destination
+from runner.tracking.encoding import Encoder, encode_tag
+from runner.tracking.keys import decode_key
+from runner.tracking.records import Batch, Delivery, Text, named
+from runner.tracking.sqlite_database import exclusive
+from runner.tracking.tracker import RUN_DIR_TAG, RunStatus, RunStore, TrackedRun, Tracker
+
+logger = logging.getLogger(__name__)
+
+NOT_DELIVERED_TAG = "runner.not_delivered"
+
+_PARENT_TAG = "mlflow.parentRunId"
+# Trying again cannot change these answers.
+_FINAL_CODES = {
+    "BAD_REQUEST",
+    "INVALID_PARAMETER_VALUE",
+    "INVALID_STATE",
+    "MALFORMED_REQUEST",
+    "PERMISSION_DENIED",
+    "RESOURCE_ALREADY_EXISTS",
+    "RESOURCE_DOES_NOT_EXIST",
+}
+# MLflow's code for a store that is away: however often it comes, the store may come back.
+_AWAY_CODE = "TEMPORARILY_UNAVAILABLE"
+# Any other error is final when it came this often while the store answers otherwise.
+_MAX_FAILURES = 4
+# Values that MLflow's search grammar takes between single quotes without any escape.
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/=+, ")
+_PAGE = 100
+_MAX_CAUSE = 500
+
+
+class MlflowRun(Destination):
+    """One existing run in MLflow.
+
+    Args:
+      client: a client of the store.
+      run: the run as the store last gave it.
+      address: where the store is, for messages.
+    """
+
+    def __init__(self, client: MlflowClient, run: Run, address: Address) -> None:
+        self._client = client
+        self._run_id: str = run.info.run_id
+        self._address = address
+        self._refused: list[Delivery] = []
+
+    @property
+    def run_id(self) -> str:
+        """MLflow's id of the run."""
+        return self._run_id
+
+    @property
+    def name(self) -> str:
+        """The tracking URI, passwords masked."""
+        return self._address.shown
+
+    @property
+    def refused(self) -> Sequence[Delivery]:
+        """What MLflow would never take; narrowed down to single entries."""
+        return tuple(self._refused)
+
+    def deliver(self, delivery: Delivery, failures: int = 0) -> None:
+        """See `Destination.deliver`."""
+        try:
+            self._send(delivery)
+        except Exception as error:
+            if not self._is_final(error, failures):
+                raise
+            if isinstance(delivery, Batch) and len(delivery) > 1:
+                for half in delivery.halves():
+                    self.deliver(half, failures)
+            else:
+                self._refused.append(delivery)
+                logger.warning("MLflow refuses %s: %s", named(delivery), self.describe(error))
+
+    def finish(self, status: RunStatus, missing: str) -> None:
+        """See `Destination.finish`."""
+        if missing:
+            self._client.set_tag(self._run_id, NOT_DELIVERED_TAG, missing)
+        _set_status(self._client, self._run_id, status)
+
+    def describe(self, error: Exception) -> str:
+        """Returns the kind and the first line of an error, passwords masked."""
+        return _described(error, self._address)
+
+    def _send(self, delivery: Delivery) -> None:
+        if isinstance(delivery, Batch):
+            self._client.log_batch(
+                self._run_id,
+                metrics=[Metric(*point) for point in delivery.metrics],
+                params=[Param(*parameter) for parameter in delivery.parameters],
+                tags=[RunTag(*tag) for tag in delivery.tags],
+            )
+        elif isinstance(delivery, Text):
+            self._client.log_text(self._run_id, delivery.text, delivery.file)
+        else:
+            self._client.log_artifact(self._run_id, str(delivery.path), delivery.folder or None)
+
+    def _is_final(self, error: Exception, failures: int) -> bool:
+        code = error.error_code if isinstance(error, MlflowException) else ""
+        final = code in _FINAL_CODES or isinstance(error, FileNotFoundError)
+        return (final or (code != _AWAY_CODE and failures >= _MAX_FAILURES)) and self._answers()
+
+    def _answers(self) -> bool:
+        """Whether the run is there to be written to."""
+        try:
+            run = self._client.get_run(self._run_id)
+        except Exception as error:  # noqa: BLE001 - then it is not
+            logger.debug("Run %s cannot be read: %s", self._run_id, self.describe(error))
+            return False
+        return bool(run.info.lifecycle_stage == "active")
+
+
+class MlflowStore(RunStore):
+    """Runs in an MLflow tracking store.
+
+    Args:
+      uri: the tracking URI; None is `sqlite:///mlflow.db`. A relative SQLite path is relative
+        to the directory the program is in when the store is made.
+      interval: seconds for which a tracker gathers records before it sends them together.
+      drain_seconds: how long a tracker's `close` delivers what is left before it gives up.
+
+    Raises:
+      TrackingUriError: the URI is malformed, or of a kind that MLflow does not offer.
+    """
+
+    def __init__(
+        self, uri: str | None = None, *, interval: float = 1.0, drain_seconds: float = 30.0
+    ) -> None:
+        self.address = resolve(uri or DEFAULT_URI, Path.cwd())
+        self._interval = interval
+        self._drain_seconds = drain_seconds
+        self._client: MlflowClient | None = None
+        self._connecting = threading.Lock()
+        # Run id -> experiment id, for the address of a run's page.
+        self._experiment_ids: dict[str, str] = {}
+
+    def connect(self) -> None:
+        """Opens the database, or asks the server for an experiment."""
+        self._connected()
+
+    def start(
+        self,
+        experiment: str,
+        run_name: str,
+        tags: Mapping[str, str],
+        parent: str | None = None,
+    ) -> Tracker:
+        """Creates the run, and its experiment with artifacts beside an SQLite database."""
+        client = self._connected()
+        encoder = Encoder({}, {})
+        given = {**tags, _PARENT_TAG: parent} if parent else tags
+        encoded = {tag.key: tag.value for tag in encoder.encode_tags(given)}
+        with self._reported(f"no run of experiment {experiment!r} can be started"):
+            experiment_id = self._experiment_id(client, experiment)
+            run = client.create_run(experiment_id, tags=encoded, run_name=run_name)
+        return self._tracker(client, run, encoder)
+
+    def resume(self, run_id: str) -> Tracker:
+        """Opens the run again; the parameters it has stay as they are."""
+        client = self._connected()
+        state = f"run {run_id} cannot be resumed"
+        with self._reported(state, remedy="start anew with resume=never"):
+            run = client.get_run(run_id)
+            if run.info.lifecycle_stage != "active":
+                raise TrackingError(
+                    Problem(
+                        state=state,
+                        cause=f"it has been deleted in {self.address.shown}",
+                        remedy=f"restore it: {self._command(f'runs restore --run-id {run_id}')};"
+                        " or start anew with resume=never",
+                    )
+                )
+            client.update_run(run_id, status=RunStatus.RUNNING.value)
+        return self._tracker(client, run, Encoder(run.data.params, run.data.tags))
+
+    def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
+        """Returns the finished runs with these tags, the one started last first."""
+        database = self.address.database
+        if database is not None and not database.exists():
+            return []  # A question creates no database.
+        client = self._connected()
+        wanted = dict(encode_tag(name, value) for name, value in tags.items())
+        conditions = [f"attributes.status = '{RunStatus.FINISHED.value}'"]
+        conditions += [
+            f"tags.`{key}` = '{value}'"
+            for key, value in wanted.items()
+            if value and set(value) <= _PLAIN
+        ]
+        runs: list[Run] = []
+        with self._reported(f"the runs of experiment {experiment!r} cannot be listed"):
+            found = client.get_experiment_by_name(experiment)
+            token: str | None = ""
+            while found is not None and token is not None:
+                page = client.search_runs(
+                    [found.experiment_id],
+                    " and ".join(conditions),
+                    max_results=_PAGE,
+                    order_by=["attributes.start_time DESC"],
+                    page_token=token or None,
+                )
+                runs += page
+                token = page.token or None
+        # Values with quotes and the like are compared here, not by MLflow's search grammar.
+        return [
+            _tracked(run, experiment)
+            for run in runs
+            if all(run.data.tags.get(key) == value for key, value in wanted.items())
+        ]
+
+    def mark(self, run_id: str, status: RunStatus) -> None:
+        """Sets the run's status, and its end time unless it is RUNNING."""
+        client = self._connected()
+        with self._reported(f"run {run_id} cannot be marked {status.value}"):
+            _set_status(client, run_id, status)
+
+    def location(self, run_id: str | None = None) -> str:
+        """Returns the tracking URI, for a run its page on the server or its id beside the URI."""
+        if run_id is None:
+            return self.address.shown
+        experiment_id = self._experiment_ids.get(run_id)
+        if self.address.is_server and experiment_id is not None:
+            return f"{self.address.shown}/#/experiments/{experiment_id}/runs/{run_id}"
+        return f"{self.address.shown}, run {run_id}"
+
+    def open_command(self) -> str:
+        """Returns the command that serves the results, or opens the server's page."""
+        return self.address.open_command()
+
+    def _tracker(self, client: MlflowClient, run: Run, encoder: Encoder) -> Tracker:
+        self._experiment_ids[run.info.run_id] = run.info.experiment_id
+        tracker = BackgroundTracker(
+            MlflowRun(client, run, self.address),
+            encoder,
+            interval=self._interval,
+            drain_seconds=self._drain_seconds,
+        )
+        tracker.start()
+        return tracker
+
+    def _experiment_id(self, client: MlflowClient, name: str) -> str:
+        found = client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return client.create_experiment(name, self.address.artifact_location(name))
+            except MlflowException as error:
+                # Another process may have created it since.
+                found = client.get_experiment_by_name(name)
+                if found is None:
+                    raise error
+        if found.lifecycle_stage != "active":
+            restore = self._command(f"experiments restore --experiment-id {found.experiment_id}")
+            raise TrackingError(
+                Problem(
+                    state=f"no run of experiment {name!r} can be started",
+                    cause=f"the experiment has been deleted in {self.address.shown}",
+                    remedy=f"restore it: {restore}; or choose another name: name=NAME",
+                )
+            )
+        return found.experiment_id
+
+    def _command(self, arguments: str) -> str:
+        return f"MLFLOW_TRACKING_URI={shlex.quote(self.address.shown)} mlflow {arguments}"
+
+    def _connected(self) -> MlflowClient:
+        with self._connecting:
+            if self._client is None:
+                _quieten()
+                with self._reported(
+                    f"the tracking store {self.address.shown} cannot be opened",
+                    remedy="check tracking.uri and what it names; tracking.uri=none tracks nothing",
+                ):
+                    self._client = _open(self.address)
+            return self._client
+
+    @contextmanager
+    def _reported(self, state: str, remedy: str = "") -> Iterator[None]:
+        """Turns whatever MLflow and its libraries raise into one TrackingError."""
+        try:
+            yield
+        except RunnerError:
+            raise
+        except Exception as error:
+            if "out-of-date database schema" in str(error):
+                remedy = (
+                    "install the MLflow that wrote it, or back the database up and run:"
+                    f" mlflow db upgrade {shlex.quote(self.address.shown)}"
+                )
+            raise TrackingError(
+                Problem(state=state, cause=_described(error, self.address), remedy=remedy)
+            ) from error
+
+
+def _open(address: Address) -> MlflowClient:
+    if address.database is not None:
+        with exclusive(address.database):
+            return _client(address)
+    if address.is_server:
+        # MLflow's own defaults try for minutes. What the user has set stays.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+        client = _client(address)
+        client.search_experiments(max_results=1)
+        return client
+    if address.scheme != "databricks":
+        # MLflow tries for 100 seconds, also what can never succeed.
+        engine = sqlalchemy.create_engine(address.uri, poolclass=sqlalchemy.NullPool)
+        engine.connect().close()
+    return _client(address)
+
+
+def _client(address: Address) -> MlflowClient:
+    return MlflowClient(tracking_uri=address.uri, registry_uri=address.uri)
+
+
+def _quieten() -> None:
+    """Leaves warnings of MLflow's to be seen, not its progress nor what is reported here."""
+    levels = {
+        "alembic": logging.WARNING,
+        "mlflow.store.db.utils": logging.CRITICAL,
+        "urllib3.connectionpool": logging.ERROR,
+    }
+    if "MLFLOW_LOGGING_LEVEL" not in os.environ:
+        levels["mlflow"] = logging.WARNING
+    for name, level in levels.items():
+        chosen = logging.getLogger(name)
+        if name == "mlflow" or chosen.level == logging.NOTSET:
+            chosen.setLevel(level)
+
+
+def _set_status(client: MlflowClient, run_id: str, status: RunStatus) -> None:
+    if status is RunStatus.RUNNING:
+        client.update_run(run_id, status=status.value)
+    else:
+        client.set_terminated(run_id, status.value)
+
+
+def _tracked(run: Run, experiment: str) -> TrackedRun:
+    tags = {decode_key(key): value for key, value in run.data.tags.items()}
+    return TrackedRun(
+        run_id=run.info.run_id,
+        experiment=experiment,
+        name=run.info.run_name,
+        status=RunStatus(run.info.status),
+        run_dir=Path(tags[RUN_DIR_TAG]) if RUN_DIR_TAG in tags else None,
+        tags=tags,
+        start_time=run.info.start_time,
+        end_time=run.info.end_time,
+    )
+
+
+def _described(error: Exception, address: Address) -> str:
+    words = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+    return address.masked(words if len(words) <= _MAX_CAUSE else f"{words[:_MAX_CAUSE]} ...")

@@ -1,0 +1,139 @@
+"""What a run records, as plain values that wait in memory or in a journal to be delivered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+# The first three are named tuples, not dataclasses: a frozen dataclass costs the training
+# step twice as long to make.
+
+
+class Metrics(NamedTuple):
+    """Values of metrics at one global step; `time` in milliseconds since the epoch."""
+
+    values: Mapping[str, float]
+    step: int
+    time: int
+
+
+class Parameters(NamedTuple):
+    """Values that are fixed for the run."""
+
+    values: Mapping[str, object]
+
+
+class Tags(NamedTuple):
+    """Tags to set."""
+
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A file or directory to copy into `folder` of the run's artifacts."""
+
+    path: Path
+    folder: str = ""
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text to keep as the artifact `file`."""
+
+    text: str
+    file: str
+
+
+Record: TypeAlias = Metrics | Parameters | Tags | Artifact | Text
+
+
+class MetricPoint(NamedTuple):
+    """One value of one metric; `time` in milliseconds since the epoch."""
+
+    key: str
+    value: float
+    time: int
+    step: int
+
+
+class Parameter(NamedTuple):
+    """One parameter."""
+
+    key: str
+    value: str
+
+
+class Tag(NamedTuple):
+    """One tag."""
+
+    key: str
+    value: str
+
+
+Entry: TypeAlias = MetricPoint | Parameter | Tag | Artifact | Text
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Metrics, parameters and tags that one request delivers."""
+
+    metrics: tuple[MetricPoint, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    tags: tuple[Tag, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.metrics) + len(self.parameters) + len(self.tags)
+
+    def halves(self) -> tuple[Batch, Batch]:
+        """Returns two batches that hold everything of this one; the first has len // 2 entries."""
+        middle = len(self) // 2
+        metrics = min(middle, len(self.metrics))
+        parameters = min(middle - metrics, len(self.parameters))
+        tags = middle - metrics - parameters
+        return (
+            Batch(self.metrics[:metrics], self.parameters[:parameters], self.tags[:tags]),
+            Batch(self.metrics[metrics:], self.parameters[parameters:], self.tags[tags:]),
+        )
+
+
+Delivery: TypeAlias = Batch | Artifact | Text
+
+
+def summary(items: Iterable[Record | Delivery]) -> str:
+    """Returns what `items` hold, such as `1,200 metric values, artifact plan.txt`."""
+    counts: Counter[str] = Counter()
+    artifacts: list[str] = []
+    for item in items:
+        match item:
+            case Metrics():
+                counts["metric value"] += len(item.values)
+            case Parameters():
+                counts["parameter"] += len(item.values)
+            case Tags():
+                counts["tag"] += len(item.values)
+            case Batch():
+                counts["metric value"] += len(item.metrics)
+                counts["parameter"] += len(item.parameters)
+                counts["tag"] += len(item.tags)
+            case Artifact():
+                artifacts.append(f"artifact {item.path.name}")
+            case Text():
+                artifacts.append(f"artifact {item.file}")
+    parts = [
+        f"{count:,} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items() if count
+    ]
+    return ", ".join(parts + list(dict.fromkeys(artifacts)))
+
+
+def named(delivery: Delivery) -> str:
+    """Returns the names of what a delivery holds, such as `metric 'loss'`."""
+    if isinstance(delivery, Batch):
+        names = [f"metric {point.key!r}" for point in delivery.metrics]
+        names += [f"parameter {parameter.key!r}" for parameter in delivery.parameters]
+        names += [f"tag {tag.key!r}" for tag in delivery.tags]
+        return ", ".join(names)
+    return summary([delivery])

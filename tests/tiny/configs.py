@@ -1,0 +1,34 @@
+"""Configurations of the tiny experiment without Hydra."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.config import RunConfig, TrackingConfig, TrainConfig
+
+
+def tiny(**changes: Any) -> RunConfig:
+    """Returns the validated configuration of a tiny experiment, with some fields changed."""
+    fields: dict[str, Any] = {
+        "name": "tiny",
+        "data": {"_target_": "tests.tiny.experiment.Blobs", "batch_size": 8, "seed": 0},
+        "model": {"_target_": "tests.tiny.experiment.Net"},
+        "loss": {
+            "_target_": "keras.losses.sparse_categorical_crossentropy",
+            "_partial_": True,
+            "from_logits": True,
+        },
+        "metrics": {
+            "accuracy": {
+                "_target_": "keras.metrics.sparse_categorical_accuracy",
+                "_partial_": True,
+            }
+        },
+        "optimizer": {
+            "_target_": "tensorflow.compat.v1.train.AdamOptimizer",
+            "learning_rate": 0.01,
+        },
+        "train": TrainConfig(steps=20, log_every=5, evaluate_every=10, checkpoint_every=10),
+        "tracking": TrackingConfig(uri=None),
+    }
+    return RunConfig(**{**fields, **changes})

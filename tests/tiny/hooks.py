@@ -1,0 +1,90 @@
+"""Hooks that disturb a run, chosen in the configuration like a user's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+
+class AtStep(tf.train.SessionRunHook):
+    """Does something after a step, and only once in the life of `marker`, a file."""
+
+    def __init__(self, step: int, marker: str) -> None:
+        self.step, self.marker = step, Path(marker)
+
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
+        return tf.train.SessionRunArgs(tf.train.get_global_step())
+
+    def after_run(
+        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+    ) -> None:
+        if run_context.session.run(tf.train.get_global_step()) == self.step:
+            if self.marker.exists():
+                return
+            self.marker.touch()
+            self.act()
+
+    def act(self) -> None:
+        """Does it."""
+        raise NotImplementedError
+
+
+class FailOnce(AtStep):
+    """Raises a ValueError."""
+
+    def act(self) -> None:
+        raise ValueError("the hook failed")
+
+
+class AbortOnce(AtStep):
+    """Raises what TensorFlow raises when a worker is preempted."""
+
+    def act(self) -> None:
+        raise tf.errors.AbortedError(None, None, "preempted")
+
+
+class SignalOnce(AtStep):
+    """Sends this process a signal."""
+
+    def __init__(self, step: int, marker: str, number: int) -> None:
+        super().__init__(step, marker)
+        self.number = signal.Signals(number)
+
+    def act(self) -> None:
+        os.kill(os.getpid(), self.number)
+
+
+class WaitOnce(AtStep):
+    """Waits until the file `marker`.go exists, so that a test may look at a living run."""
+
+    def act(self) -> None:
+        while not self.marker.with_suffix(".go").exists():
+            time.sleep(0.05)
+
+
+class Overwrite(AtStep):
+    """Makes a file unreadable."""
+
+    def __init__(self, step: int, marker: str, file: str) -> None:
+        super().__init__(step, marker)
+        self.file = Path(file)
+
+    def act(self) -> None:
+        self.file.write_bytes(b"not what it was" * 1000)
+
+
+class StopEarly(tf.train.SessionRunHook):
+    """Ends the loop in good order after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def after_run(
+        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+    ) -> None:
+        if run_context.session.run(tf.train.get_global_step()) >= self.step:
+            run_context.request_stop()

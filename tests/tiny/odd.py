@@ -1,0 +1,172 @@
+"""Data and models that show one property each, or break the contract of an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.tiny.experiment import Blobs
+
+
+class Ones:
+    """Features and labels that are always 1."""
+
+    def train(self) -> tf.data.Dataset:
+        return self.test().repeat()
+
+    def validation(self) -> tf.data.Dataset:
+        return self.test()
+
+    def test(self) -> tf.data.Dataset:
+        features = np.ones((16, 64), np.float32)
+        return tf.data.Dataset.from_tensor_slices((features, np.ones(16, np.float32))).batch(8)
+
+
+class Dropped(keras.Model):
+    """The features through dropout, times a weight of 1."""
+
+    def __init__(self) -> None:
+        super().__init__(name="dropped")
+        self.drop = keras.layers.Dropout(0.5)
+        self.scale = self.add_weight(name="scale", shape=(), initializer="ones")
+
+    def call(self, features: Any, training: bool = False) -> Any:
+        return self.drop(features, training=training) * self.scale
+
+
+class Sum:
+    """A metric: the sum of an example's outputs."""
+
+    def __call__(self, labels: Any, outputs: Any) -> tf.Tensor:
+        return tf.reduce_sum(outputs, axis=-1)
+
+
+class Regularised(keras.Model):
+    """A dense layer whose penalty is far larger than its loss."""
+
+    def __init__(self) -> None:
+        super().__init__(name="regularised")
+        self.dense = keras.layers.Dense(2, kernel_regularizer=keras.regularizers.L2(1e4))
+
+    def call(self, features: Any, training: bool = False) -> Any:
+        return self.dense(features)
+
+
+class Twins(keras.Model):
+    """Two layers of one name."""
+
+    def __init__(self) -> None:
+        super().__init__(name="twins")
+        self.first = keras.layers.Dense(4, name="same")
+        self.second = keras.layers.Dense(2, name="same")
+
+    def call(self, features: Any, training: bool = False) -> Any:
+        return self.second(self.first(features))
+
+
+class Structured:
+    """Features and labels of several tensors."""
+
+    def train(self) -> tf.data.Dataset:
+        return self.test().repeat()
+
+    def validation(self) -> tf.data.Dataset:
+        return self.test()
+
+    def test(self) -> tf.data.Dataset:
+        column = np.ones((4, 1), np.float32)
+        features = {"left": column, "right": column * 2}
+        labels = {"sum": column * 3.5}
+        return tf.data.Dataset.from_tensor_slices((features, labels)).batch(2)
+
+
+class OfStructure(keras.Model):
+    """Adds two features, one of them times a weight of 1."""
+
+    def __init__(self) -> None:
+        super().__init__(name="of_structure")
+        self.scale = self.add_weight(name="scale", shape=(), initializer="ones")
+
+    def call(self, features: Any, training: bool = False) -> Any:
+        return {"sum": features["left"] * self.scale + features["right"]}
+
+
+class StructuredLoss:
+    """The squared error of `sum`."""
+
+    def __call__(self, labels: Any, outputs: Any) -> tf.Tensor:
+        return tf.square(labels["sum"] - outputs["sum"])
+
+
+class PlainModel:
+    """A model that is no Keras model, over a variable it makes itself."""
+
+    def __init__(self) -> None:
+        self.weights = tf.compat.v1.get_variable("plain", [8, 2], use_resource=True)
+
+    def __call__(self, features: Any, training: bool = False) -> Any:
+        return tf.matmul(features, self.weights)
+
+
+class NoTest:
+    """Data without a test split."""
+
+    def train(self) -> None:
+        """Gives nothing."""
+
+    def validation(self) -> None:
+        """Gives nothing."""
+
+
+class NoLabels(Ones):
+    """Batches that are not pairs."""
+
+    def train(self) -> tf.data.Dataset:
+        return super().train().map(lambda features, labels: features)
+
+
+class NotADataset(Ones):
+    """A list in place of a dataset."""
+
+    def train(self) -> Any:
+        return [1, 2]
+
+
+class Once(Ones):
+    """Training data that do not repeat."""
+
+    def train(self) -> tf.data.Dataset:
+        features = np.ones((64, 8), np.float32)
+        return tf.data.Dataset.from_tensor_slices((features, np.arange(64) % 2)).batch(8)
+
+    def test(self) -> tf.data.Dataset:
+        return self.train()
+
+
+class NoValidation(Once):
+    """An empty validation split."""
+
+    def train(self) -> tf.data.Dataset:
+        return super().train().repeat()
+
+    def validation(self) -> tf.data.Dataset:
+        return super().train().take(0)
+
+
+class Generated(Blobs):
+    """Training data from a Python generator, whose position TensorFlow cannot save."""
+
+    def train(self) -> tf.data.Dataset:
+        def examples() -> Iterator[tuple[np.ndarray, int]]:
+            generator = np.random.default_rng(self.seed)
+            while True:
+                label = int(generator.integers(2))
+                yield generator.normal(label, 1.0, 8).astype(np.float32), label
+
+        signature = (tf.TensorSpec([8], tf.float32), tf.TensorSpec([], tf.int64))
+        dataset = tf.data.Dataset.from_generator(examples, output_signature=signature)
+        return dataset.batch(self.batch_size)

@@ -1,0 +1,123 @@
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.digits import load_splits
+from runner.config import register
+from runner.validation import validate
+
+CONF = Path(__file__).resolve().parents[3] / "conf"
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+OPTIMIZERS = sorted(path.stem for path in (CONF / "optimizer").glob("*.yaml"))
+
+
+def composed(experiment: str, *overrides: str) -> DictConfig:
+    register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", [f"+experiment={experiment}", *overrides])
+
+
+def test_the_shipped_experiments_are_these() -> None:
+    assert EXPERIMENTS == ["digits_cnn", "lstm_cnn", "short_sequences"]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_an_experiment_is_valid_and_is_named_like_its_file(experiment: str) -> None:
+    assert validate(composed(experiment)).name == experiment
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_loss_and_metrics_of_an_experiment_fit_its_data_and_model(experiment: str) -> None:
+    config = composed(experiment, "data.batch_size=3", "seed=5")
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        data, model = instantiate(config.data), instantiate(config.model)
+        assert data.seed == 5
+        features, labels = tf.compat.v1.data.make_one_shot_iterator(data.train()).get_next()
+        outputs = tf.function(lambda each: model(each, training=True), autograph=False)(features)
+        functions = {"loss": config.loss, **config.metrics}
+        values = [instantiate(each)(labels, outputs) for each in functions.values()]
+        session.run(tf.compat.v1.global_variables_initializer())
+        shape = session.run(labels).shape
+        for value in session.run(values):
+            assert value.shape == shape
+            assert np.isfinite(value).all()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_an_optimizer_config_builds_an_optimizer_of_sessions(optimizer: str) -> None:
+    config = composed("digits_cnn", f"optimizer={optimizer}", "optimizer.learning_rate=0.25")
+    with tf.Graph().as_default():
+        assert isinstance(instantiate(config.optimizer), tf.compat.v1.train.Optimizer)
+
+
+def test_the_sources_of_lstm_cnn() -> None:
+    scaffolds = validate(composed("lstm_cnn")).scaffolds
+    found = {name: (each.checkpoint, each.variables.include) for name, each in scaffolds.items()}
+    assert found == {
+        "cnn": ("experiment:digits_cnn", ["cnn/*"]),
+        "lstm": ("experiment:short_sequences", ["lstm/*"]),
+    }
+
+
+@pytest.mark.parametrize("scaffold", ["cnn", "lstm"])
+def test_a_source_is_exchanged_by_one_override(scaffold: str) -> None:
+    config = composed("lstm_cnn", f"scaffold@scaffolds.{scaffold}=random")
+    changed = validate(config).scaffolds[scaffold]
+    assert changed.checkpoint is None
+    assert changed.variables.include == [f"{scaffold}/*"]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "overrides", "train_cnn"),
+    [
+        ("short_sequences", [], False),
+        ("short_sequences", ["scaffolds.cnn.trainable=true"], True),
+        ("short_sequences", ["~scaffolds.cnn"], True),
+        ("lstm_cnn", [], True),
+        ("lstm_cnn", ["scaffolds.cnn.trainable=false"], False),
+        ("lstm_cnn", ["~scaffolds.cnn"], True),
+    ],
+)
+def test_the_cnn_is_called_as_its_scaffold_is_trained(
+    experiment: str, overrides: list[str], train_cnn: bool
+) -> None:
+    assert composed(experiment, *overrides).model.train_cnn is train_cnn
+
+
+def test_the_cnn_has_the_same_size_in_all_experiments() -> None:
+    def size(experiment: str) -> dict[str, Any]:
+        keys = ("filters", "embedding", "dropout")
+        model = OmegaConf.to_container(composed(experiment).model, resolve=True)
+        assert isinstance(model, dict)
+        return {key: model[key] for key in keys}
+
+    assert size("digits_cnn") == size("short_sequences") == size("lstm_cnn")
+
+
+def test_digits_cnn_learns_to_read_unseen_digits() -> None:
+    config = composed("digits_cnn")
+    keras.utils.set_random_seed(config.seed)
+    unseen = load_splits().validation
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.compat.v1.set_random_seed(config.seed)
+        data, model = instantiate(config.data), instantiate(config.model)
+        features, labels = tf.compat.v1.data.make_one_shot_iterator(data.train()).get_next()
+        outputs = tf.function(lambda each: model(each, training=True), autograph=False)(features)
+        loss = tf.reduce_mean(instantiate(config.loss)(labels, outputs))
+        train_op = instantiate(config.optimizer).minimize(
+            loss, var_list=[each.value for each in model.trainable_variables]
+        )
+        predict = tf.function(lambda each: model(each, training=False), autograph=False)
+        logits = predict(tf.constant(unseen.images))
+        session.run(tf.compat.v1.global_variables_initializer())
+        for _ in range(150):
+            session.run(train_op)
+        accuracy = np.mean(session.run(logits).argmax(axis=1) == unseen.digits)
+    assert accuracy > 0.9

@@ -1,0 +1,181 @@
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from experiments.digits import Digits, DigitSequences, Images, load_splits
+from runner.experiment import Data
+
+Batch = tuple[NDArray[np.float32], NDArray[np.int32]]
+
+
+def read(data: Any, split: str, batches: int | None = None) -> list[Batch]:
+    """Reads a split as the runner does: in a graph, with a graph-level seed."""
+    found: list[Batch] = []
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.compat.v1.set_random_seed(1)
+        iterator = tf.compat.v1.data.make_initializable_iterator(getattr(data, split)())
+        batch = iterator.get_next()
+        session.run(iterator.initializer)
+        while batches is None or len(found) < batches:
+            try:
+                found.append(session.run(batch))
+            except tf.errors.OutOfRangeError:
+                break
+    return found
+
+
+def keys(images: NDArray[np.float32]) -> list[bytes]:
+    return [image.tobytes() for image in images.reshape(-1, 64)]
+
+
+def digit_of(images: Images) -> dict[bytes, int]:
+    return dict(zip(keys(images.images), images.digits.tolist(), strict=True))
+
+
+def test_no_image_is_in_two_splits_and_none_is_lost() -> None:
+    splits = load_splits()
+    train, validation, test = (
+        set(keys(each.images)) for each in (splits.train, splits.validation, splits.test)
+    )
+    assert (len(train), len(validation), len(test)) == (1078, 359, 360)
+    assert len(train | validation | test) == 1797
+
+
+def test_every_digit_is_equally_frequent_in_all_splits() -> None:
+    splits = load_splits()
+    shares = np.stack(
+        [
+            np.bincount(each.digits, minlength=10) / len(each.digits)
+            for each in (splits.train, splits.validation, splits.test)
+        ]
+    )
+    assert np.ptp(shares, axis=0).max() < 0.005
+
+
+def test_images_are_scaled_to_one() -> None:
+    images = load_splits().train.images
+    assert images.dtype == np.float32
+    assert (images.min(), images.max()) == (0, 1)
+
+
+def test_scikit_learn_is_not_imported_before_data_is_asked_for() -> None:
+    program = (
+        "import sys, tensorflow\n"  # Keras, below it, imports some of scikit-learn.
+        "before = set(sys.modules)\n"
+        "from experiments.digits import Digits\n"
+        "Digits(batch_size=1, seed=0)\n"
+        "print(sorted(name for name in set(sys.modules) - before if 'sklearn' in name))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("data", [Digits(32, 0), DigitSequences(32, 0, length=3)])
+def test_data_keeps_the_runners_contract(data: object) -> None:
+    assert isinstance(data, Data)
+
+
+def test_an_epoch_holds_every_training_image_once_and_the_next_has_another_order() -> None:
+    batches = read(Digits(batch_size=539, seed=0), "train", 4)
+    first, second = (
+        keys(np.concatenate([batches[each][0], batches[each + 1][0]])) for each in (0, 2)
+    )
+    assert set(first) == set(second) == set(keys(load_splits().train.images))
+    assert len(first) == len(second) == 1078
+    assert first != second
+
+
+def test_single_digits_are_labelled_with_what_they_show() -> None:
+    digits = digit_of(load_splits().train)
+    [(images, labels)] = read(Digits(batch_size=64, seed=0), "train", 1)
+    assert images.shape == (64, 8, 8, 1)
+    assert labels.dtype == np.int32
+    assert labels.tolist() == [digits[key] for key in keys(images)]
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_evaluation_of_single_digits_is_one_ordered_pass(split: str) -> None:
+    batches = read(Digits(batch_size=100, seed=0), split)
+    expected: Images = getattr(load_splits(), split)
+    assert [len(labels) for _, labels in batches] == [100, 100, 100, len(expected.digits) - 300]
+    np.testing.assert_array_equal(np.concatenate([each for each, _ in batches]), expected.images)
+    np.testing.assert_array_equal(np.concatenate([each for _, each in batches]), expected.digits)
+
+
+@pytest.mark.parametrize("kind", [Digits, DigitSequences])
+def test_the_seed_decides_the_training_batches(kind: type) -> None:
+    more = {"length": 3} if kind is DigitSequences else {}
+
+    def labels(seed: int) -> list[int]:
+        batches = read(kind(batch_size=50, seed=seed, **more), "train", 2)
+        return [int(label) for _, batch in batches for label in batch.ravel()]
+
+    assert labels(3) == labels(3)
+    assert labels(3) != labels(4)
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_sequences_are_made_of_their_own_splits_images_and_labelled_with_sums(split: str) -> None:
+    digits = digit_of(getattr(load_splits(), split))
+    data = DigitSequences(batch_size=8, seed=0, length=5, modulus=7)
+    images, labels = read(data, split, 1)[0]
+    assert images.shape == (8, 5, 8, 8, 1)
+    shown = np.array([digits[key] for key in keys(images)]).reshape(8, 5)
+    np.testing.assert_array_equal(labels, np.cumsum(shown, axis=1) % 7)
+
+
+def test_only_the_whole_sequence_is_labelled_without_every_step() -> None:
+    every, last = (
+        read(DigitSequences(16, 0, length=4, every_step=each), "validation", 1)[0]
+        for each in (True, False)
+    )
+    np.testing.assert_array_equal(every[0], last[0])
+    np.testing.assert_array_equal(every[1][:, -1], last[1])
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_evaluation_sequences_are_the_same_for_every_seed(split: str) -> None:
+    one, other = (
+        read(DigitSequences(30, seed, length=3, evaluation_sequences=70), split) for seed in (0, 1)
+    )
+    assert [len(labels) for _, labels in one] == [30, 30, 10]
+    for (images, labels), (other_images, other_labels) in zip(one, other, strict=True):
+        np.testing.assert_array_equal(images, other_images)
+        np.testing.assert_array_equal(labels, other_labels)
+
+
+def test_the_last_image_alone_tells_almost_nothing_about_the_sum() -> None:
+    digits = digit_of(load_splits().validation)
+    data = DigitSequences(1000, 0, length=6, every_step=False)
+    [(images, labels)] = read(data, "validation")
+    pairs = Counter(
+        (digits[key], label)
+        for key, label in zip(keys(images[:, -1]), labels.tolist(), strict=True)
+    )
+    best_guess = sum(max(pairs[digit, label] for label in range(10)) for digit in range(10))
+    assert best_guess / 1000 < 0.2
+
+
+def test_a_batch_of_no_images_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"batch_size is 0; it must be at least 1"):
+        Digits(batch_size=0, seed=0)
+
+
+def test_all_numbers_that_are_too_small_are_named() -> None:
+    with pytest.raises(ValueError, match=r"length is 0, evaluation_sequences is -1; it must be"):
+        DigitSequences(batch_size=1, seed=0, length=0, evaluation_sequences=-1)
+    with pytest.raises(ValueError, match=r"modulus is 1; it must be at least 2"):
+        DigitSequences(batch_size=1, seed=0, length=1, modulus=1)

@@ -1,0 +1,115 @@
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.models import DigitClassifier, SequenceClassifier
+
+WEIGHTS = {
+    "cnn/conv1/kernel": (3, 3, 1, 16),
+    "cnn/norm1/gamma": (16,),
+    "cnn/norm1/beta": (16,),
+    "cnn/norm1/moving_mean": (16,),
+    "cnn/norm1/moving_variance": (16,),
+    "cnn/conv2/kernel": (3, 3, 16, 32),
+    "cnn/norm2/gamma": (32,),
+    "cnn/norm2/beta": (32,),
+    "cnn/norm2/moving_mean": (32,),
+    "cnn/norm2/moving_variance": (32,),
+    "cnn/embedding/kernel": (512, 32),
+    "cnn/embedding/bias": (32,),
+}
+LSTM = {
+    "lstm/lstm_cell/kernel": (32, 512),
+    "lstm/lstm_cell/recurrent_kernel": (128, 512),
+    "lstm/lstm_cell/bias": (512,),
+}
+
+
+def call(model: keras.Model, features: np.ndarray, *, training: bool) -> tf.Tensor:
+    """Calls the model in the current graph as the runner does."""
+    function = tf.function(lambda images: model(images, training=training), autograph=False)
+    return function(tf.constant(features, tf.float32))
+
+
+def weights(model: keras.Model) -> dict[str, tuple[int, ...]]:
+    root = f"{model.name}/"
+    return {
+        each.path.removeprefix(root): tuple(each.shape)
+        for each in model.variables
+        if "seed_generator" not in each.path
+    }
+
+
+@pytest.mark.parametrize("time", range(2))
+@pytest.mark.parametrize(
+    ("kind", "features", "expected"),
+    [
+        (DigitClassifier, np.zeros((2, 8, 8, 1)), {"head/kernel": (32, 10), **WEIGHTS}),
+        (
+            SequenceClassifier,
+            np.zeros((2, 3, 8, 8, 1)),
+            {"head/kernel": (128, 10), **WEIGHTS, **LSTM},
+        ),
+    ],
+)
+def test_variables_have_the_same_names_however_often_a_model_is_built(
+    kind: Callable[[], keras.Model],
+    features: np.ndarray,
+    expected: dict[str, tuple[int, ...]],
+    time: int,
+) -> None:
+    with tf.Graph().as_default():
+        model = kind()
+        call(model, features, training=True)
+        assert weights(model) == {**expected, "head/bias": (10,)}, f"building number {time}"
+
+
+def test_single_images_give_logits_per_class() -> None:
+    with tf.Graph().as_default():
+        outputs = call(DigitClassifier(classes=7), np.zeros((2, 8, 8, 1)), training=False)
+    assert outputs.shape == (2, 7)
+
+
+@pytest.mark.parametrize(("every_step", "shape"), [(True, (2, 3, 7)), (False, (2, 7))])
+def test_sequences_give_logits_at_every_step_or_at_the_end(
+    every_step: bool, shape: tuple[int, ...]
+) -> None:
+    with tf.Graph().as_default():
+        model = SequenceClassifier(classes=7, every_step=every_step)
+        outputs = call(model, np.zeros((2, 3, 8, 8, 1)), training=False)
+    assert outputs.shape == shape
+
+
+def test_the_lstm_reads_each_sequence_in_its_own_order() -> None:
+    images = np.random.default_rng(0).random((2, 3, 8, 8, 1))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        model = SequenceClassifier(every_step=False)
+        outputs = [
+            call(model, each, training=False)
+            for each in (images, images[::-1], images[:, ::-1], images[:, [0, 0, 2]])
+        ]
+        session.run(tf.compat.v1.global_variables_initializer())
+        plain, other_batch_order, reversed_time, changed = session.run(outputs)
+    np.testing.assert_allclose(plain, other_batch_order[::-1], rtol=1e-5)
+    assert not np.allclose(plain, reversed_time, rtol=1e-3)
+    assert not np.allclose(plain, changed, rtol=1e-3)
+
+
+@pytest.mark.parametrize("train_cnn", [True, False])
+def test_a_cnn_that_does_not_train_has_still_statistics_and_no_dropout(train_cnn: bool) -> None:
+    images = np.random.default_rng(0).random((4, 3, 8, 8, 1))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        model = SequenceClassifier(train_cnn=train_cnn, dropout=0.5)
+        outputs = call(model, images, training=True)
+        statistics = [each.value for each in model.variables if "moving_" in each.path]
+        session.run(tf.compat.v1.global_variables_initializer())
+        before = session.run(statistics)
+        first, second = session.run(outputs), session.run(outputs)
+        after = session.run(statistics)
+    assert len(statistics) == 4
+    assert np.array_equal(first, second) is not train_cnn
+    for old, new in zip(before, after, strict=True):
+        assert np.array_equal(old, new) is not train_cnn

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from runner.config import Goal
+from runner.hooks import BestCheckpoint, CheckpointHook, StopAtStepHook
+from tests.tiny.counter import Counter
+
+
+def _steps(directory: Path) -> list[int]:
+    return sorted(int(path.stem.rpartition("-")[2]) for path in directory.glob("*.index"))
+
+
+def _hook(counter: Counter, directory: Path, every: int) -> CheckpointHook:
+    return CheckpointHook(counter.saver, directory, counter.step, every)
+
+
+def test_it_saves_at_multiples_and_at_the_end(counter: Counter, tmp_path: Path) -> None:
+    counter.run([StopAtStepHook(7), _hook(counter, tmp_path, every=3)])
+    assert _steps(tmp_path) == [6, 7]  # The saver keeps two.
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith("-7")
+    assert tf.train.load_variable(str(tmp_path), "global_step") == 7
+
+
+def test_the_last_step_is_saved_once(
+    counter: Counter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+    save = counter.saver.save
+
+    def count(session: tf.Session, path: str, global_step: int, **kwargs: bool) -> str:
+        saved.append(global_step)
+        return str(save(session, path, global_step=global_step, **kwargs))
+
+    monkeypatch.setattr(counter.saver, "save", count)
+    counter.run([StopAtStepHook(6), _hook(counter, tmp_path, every=3)])
+    assert saved == [3, 6]
+    # Resumed at its last step it has nothing to save.
+    counter.run([StopAtStepHook(6), _hook(counter, tmp_path, every=3)], own=tmp_path)
+    assert saved == [3, 6]
+
+
+def test_the_graph_is_not_saved(counter: Counter, tmp_path: Path) -> None:
+    counter.run([StopAtStepHook(2), _hook(counter, tmp_path, every=1)])
+    assert not list(tmp_path.glob("*.meta"))
+    assert not list(tmp_path.glob("graph*"))
+
+
+def test_a_resumed_session_goes_on_removing_the_oldest(counter: Counter, tmp_path: Path) -> None:
+    counter.run([StopAtStepHook(2), _hook(counter, tmp_path, every=1)])
+    counter.run([StopAtStepHook(4), _hook(counter, tmp_path, every=1)], own=tmp_path)
+    assert _steps(tmp_path) == [3, 4]
+
+
+def test_nothing_is_saved_after_an_error(counter: Counter, tmp_path: Path) -> None:
+    class _Fail(tf.train.SessionRunHook):
+        def after_run(
+            self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+        ) -> None:
+            raise ValueError("the hook failed")
+
+    with pytest.raises(ValueError, match="the hook failed"):
+        counter.run([_Fail(), _hook(counter, tmp_path, every=1)])
+    assert _steps(tmp_path) == []
+
+
+def _best(counter: Counter, directory: Path, goal: Goal = Goal.minimize) -> BestCheckpoint:
+    return BestCheckpoint(counter.saver, directory, directory / "best.json", "loss", goal)
+
+
+@pytest.mark.parametrize(
+    ("goal", "values", "kept", "step"),
+    [
+        (Goal.minimize, [3.0, 1.0, 2.0], [True, True, False], 2),
+        (Goal.maximize, [3.0, 1.0, 4.0], [True, False, True], 3),
+        (Goal.minimize, [1.0, 1.0], [True, False], 1),
+        (Goal.minimize, [math.nan, 5.0, math.nan], [True, True, False], 2),
+        (Goal.maximize, [math.nan, 5.0, math.nan], [True, True, False], 2),
+        (Goal.maximize, [math.nan, math.nan], [True, False], 1),
+    ],
+)
+def test_the_best_is_kept(
+    counter: Counter, tmp_path: Path, goal: Goal, values: list[float], kept: list[bool], step: int
+) -> None:
+    best = _best(counter, tmp_path, goal)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        answers = []
+        for number, value in enumerate(values, start=1):
+            session.run(counter.train_op)
+            answers.append(best.offer(session, {"loss": value, "other": 0.5}, number))
+    assert answers == kept
+    assert _steps(tmp_path) == [step]
+    assert tf.train.load_variable(str(tmp_path), "global_step") == step
+    record = json.loads((tmp_path / "best.json").read_text())
+    assert record["step"] == step
+    assert record["metrics"]["other"] == 0.5
+    assert str(best.best()) == str(values[step - 1])
+
+
+def test_a_resumed_run_knows_what_to_beat(counter: Counter, tmp_path: Path) -> None:
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        assert _best(counter, tmp_path).best() is None
+        assert _best(counter, tmp_path).offer(session, {"loss": 2.0}, 5)
+        assert not _best(counter, tmp_path).offer(session, {"loss": 3.0}, 6)
+        assert _best(counter, tmp_path).offer(session, {"loss": 1.0}, 7)
+    assert _steps(tmp_path) == [7]
+
+
+def test_the_best_one_is_apart_from_the_newest(counter: Counter, tmp_path: Path) -> None:
+    best = _best(counter, tmp_path / "best")
+    (tmp_path / "best").mkdir()
+
+    class _Offer(tf.train.SessionRunHook):
+        def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
+            return tf.train.SessionRunArgs(counter.step)
+
+        def after_run(
+            self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+        ) -> None:
+            best.offer(run_context.session, {"loss": 1.0}, int(run_values.results))
+
+    newest = _hook(counter, tmp_path / "newest", every=1)
+    counter.run([StopAtStepHook(5), _Offer(), newest])
+    assert _steps(tmp_path / "best") == [1]
+    assert _steps(tmp_path / "newest") == [4, 5]

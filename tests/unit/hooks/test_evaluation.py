@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from runner.errors import ConfigError
+from runner.experiment import Split
+from runner.hooks import CheckpointHook, EvaluationHook, StopAtStepHook, evaluate
+from tests.tiny.counter import Counter
+
+
+def _split(values: list[float], batch_size: int = 2) -> Split:
+    """A split whose only metric is the mean of the values."""
+    dataset = tf.data.Dataset.from_tensor_slices(tf.constant(values, tf.float64)).batch(batch_size)
+    iterator = tf.data.make_initializable_iterator(dataset)
+    batch = iterator.get_next()
+    return Split(
+        "validation",
+        iterator.initializer,
+        {"mean": tf.reduce_sum(batch)},
+        {"mean": tf.size(batch, out_type=tf.int64)},
+    )
+
+
+class _Results:
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.means: list[float] = []
+
+    def __call__(self, session: tf.Session, metrics: Mapping[str, float], step: int) -> None:
+        self.steps.append(step)
+        self.means.append(metrics["mean"])
+
+
+def test_every_example_counts_the_same_also_in_a_short_last_batch() -> None:
+    with tf.Graph().as_default():
+        split = _split([1.0, 2.0, 6.0])
+        with tf.Session() as session:
+            assert evaluate(session, split) == {"mean": 3.0}
+            assert evaluate(session, split) == {"mean": 3.0}
+
+
+def test_sums_are_exact_beyond_float32() -> None:
+    with tf.Graph().as_default():
+        split = _split([2.0**24, 1.0, 1.0, 1.0], batch_size=1)
+        with tf.Session() as session:
+            assert evaluate(session, split) == {"mean": (2**24 + 3) / 4}
+
+
+def test_an_empty_split_is_refused() -> None:
+    with tf.Graph().as_default():
+        split = _split([])
+        with (
+            tf.Session() as session,
+            pytest.raises(ConfigError, match=r"data\.validation\(\) gives no example"),
+        ):
+            evaluate(session, split)
+
+
+@pytest.mark.parametrize(("steps", "evaluated"), [(7, [3, 6, 7]), (6, [3, 6]), (2, [2])])
+def test_it_evaluates_at_multiples_and_once_at_the_end(
+    counter: Counter, steps: int, evaluated: list[int]
+) -> None:
+    results = _Results()
+    hook = EvaluationHook(_split([1.0, 2.0]), counter.step, 3, results)
+    counter.run([StopAtStepHook(steps), hook])
+    assert results.steps == evaluated
+    assert set(results.means) == {1.5}
+
+
+def test_it_need_not_evaluate_at_the_end(counter: Counter) -> None:
+    results = _Results()
+    hook = EvaluationHook(_split([1.0]), counter.step, 3, results, at_end=lambda: False)
+    counter.run([StopAtStepHook(4), hook])
+    assert results.steps == [3]
+
+
+def test_a_session_resumed_at_its_last_step_evaluates_it(counter: Counter, tmp_path: Path) -> None:
+    results = _Results()
+    save = CheckpointHook(counter.saver, tmp_path, counter.step, every=100)
+    split = _split([1.0])
+    counter.run([StopAtStepHook(4), save])
+    counter.run([StopAtStepHook(4), EvaluationHook(split, counter.step, 3, results)], own=tmp_path)
+    assert results.steps == [4]
+
+
+def test_evaluating_takes_no_training_step(counter: Counter) -> None:
+    steps = []
+
+    def look(session: tf.Session, metrics: Mapping[str, float], step: int) -> None:
+        steps.append((step, int(session.run(counter.step_variable))))
+
+    hook = EvaluationHook(_split([1.0, 2.0, 3.0]), counter.step, 2, look)
+    counter.run([StopAtStepHook(4), hook])
+    assert steps == [(2, 2), (4, 4)]

@@ -1,0 +1,351 @@
+"""The rules of a warm start: what is initialised, what is restored, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+import runner
+from runner.errors import CheckpointError, ConfigError
+from runner.session.session_manager import build_savers, restored_variables
+
+Save = Callable[..., Path]
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Save:
+    """Saves a checkpoint `name` with the given scalars, and returns its directory."""
+
+    def save_values(name: str, **values: float) -> Path:
+        with tf.Graph().as_default(), tf.Session() as session:
+            variables = {
+                key: tf.get_variable(key, initializer=each) for key, each in values.items()
+            }
+            session.run(tf.global_variables_initializer())
+            saver = tf.train.Saver(variables, save_relative_paths=True)
+            saver.save(session, str(tmp_path / name / "model.ckpt"), write_meta_graph=False)
+        return tmp_path / name
+
+    return save_values
+
+
+@pytest.fixture(autouse=True)
+def _graph() -> Any:
+    with tf.Graph().as_default():
+        yield
+
+
+def _variables(*names: str) -> list[tf.Variable]:
+    return [tf.get_variable(name, initializer=-1.0) for name in names]
+
+
+def _scaffold(*variables: tf.Variable, **kwargs: Any) -> tf.train.Scaffold:
+    return runner.Scaffold(saver=tf.train.Saver(list(variables)), **kwargs)
+
+
+def _ready() -> tf.Tensor:
+    return tf.report_uninitialized_variables()
+
+
+def test_each_scaffold_restores_its_own_subset(save: Save) -> None:
+    cnn, lstm, head = _variables("cnn", "lstm", "head")
+    manager = runner.SessionManager(
+        [str(save("a", cnn=1.0, lstm=9.0)), str(save("b", lstm=2.0, cnn=9.0))],
+        [_scaffold(cnn), _scaffold(lstm)],
+        ready_op=_ready(),
+    )
+    with manager.prepare_session(init_op=tf.global_variables_initializer()) as session:
+        assert session.run([cnn, lstm, head]) == [1.0, 2.0, -1.0]
+
+
+def test_init_of_a_later_scaffold_does_not_wipe_an_earlier_restore(save: Save) -> None:
+    cnn, lstm = _variables("cnn", "lstm")
+    everything = tf.global_variables_initializer()
+    manager = runner.SessionManager(
+        [str(save("a", cnn=1.0)), str(save("b", lstm=2.0))],
+        [_scaffold(cnn, init_op=cnn.initializer), _scaffold(lstm, init_op=everything)],
+        ready_op=_ready(),
+    )
+    with manager.prepare_session() as session:
+        assert session.run([cnn, lstm]) == [1.0, 2.0]
+
+
+def test_init_fn_of_a_later_scaffold_does_not_wipe_an_earlier_restore(save: Save) -> None:
+    cnn, lstm = _variables("cnn", "lstm")
+
+    def wipe(scaffold: tf.train.Scaffold, session: tf.Session) -> None:
+        session.run([cnn.initializer, lstm.initializer])
+
+    manager = runner.SessionManager(
+        [str(save("a", cnn=1.0)), None],
+        [_scaffold(cnn), _scaffold(lstm, init_fn=wipe)],
+        ready_op=_ready(),
+    )
+    with manager.prepare_session(init_op=tf.global_variables_initializer()) as session:
+        assert session.run([cnn, lstm]) == [1.0, -1.0]
+
+
+def test_init_fn_given_to_prepare_session_runs_before_restores(save: Save) -> None:
+    (cnn,) = _variables("cnn")
+    seen: list[float] = []
+    manager = runner.SessionManager([str(save("a", cnn=1.0))], [_scaffold(cnn)])
+    session = manager.prepare_session(
+        init_op=cnn.initializer, init_fn=lambda session: seen.append(session.run(cnn))
+    )
+    assert seen == [-1.0]
+    assert session.run(cnn) == 1.0
+    session.close()
+
+
+def test_init_feeds_are_used() -> None:
+    value = tf.placeholder(tf.float32, [])
+    main, part = tf.Variable(value, name="main"), tf.Variable(value, name="part")
+    scaffold = _scaffold(part, init_op=part.initializer, init_feed_dict={value: 4.0})
+    manager = runner.SessionManager([None], [scaffold], ready_op=_ready())
+    with manager.prepare_session(init_op=main.initializer, init_feed_dict={value: 3.0}) as session:
+        assert session.run([main, part]) == [3.0, 4.0]
+
+
+def test_a_shared_init_op_runs_once(save: Save) -> None:
+    count = tf.get_variable("count", initializer=0.0)
+    (cnn,) = _variables("cnn")
+    with tf.control_dependencies([tf.group(count.initializer, cnn.initializer)]):
+        init = tf.group(tf.assign_add(count, 1.0))
+    manager = runner.SessionManager(
+        [str(save("a", cnn=1.0))], [_scaffold(cnn, init_op=init)], ready_op=_ready()
+    )
+    draws: list[float] = []
+    with manager.prepare_session(
+        init_op=init, init_fn=lambda session: draws.append(session.run(count))
+    ):
+        assert draws == [1.0]
+
+
+def test_local_init_runs_after_restores(save: Save) -> None:
+    (cnn,) = _variables("cnn")
+    copy = tf.get_local_variable("copy", initializer=cnn.read_value() * 10)
+    manager = runner.SessionManager(
+        [str(save("a", cnn=1.0))],
+        [_scaffold(cnn)],
+        local_init_op=copy.initializer,
+        ready_op=_ready(),
+    )
+    with manager.prepare_session(init_op=tf.global_variables_initializer()) as session:
+        assert session.run(copy) == 10.0
+
+
+def test_local_init_of_a_scaffold_runs_after_restores(save: Save) -> None:
+    (cnn,) = _variables("cnn")
+    copy = tf.get_local_variable("copy", initializer=cnn.read_value() * 10)
+    scaffold = _scaffold(cnn, local_init_op=copy.initializer)
+    manager = runner.SessionManager([str(save("a", cnn=1.0))], [scaffold], ready_op=_ready())
+    with manager.prepare_session(init_op=cnn.initializer) as session:
+        assert session.run(copy) == 10.0
+
+
+def test_ready_check_names_a_variable_that_nothing_gives(save: Save) -> None:
+    cnn, _ = _variables("cnn", "forgotten")
+    manager = runner.SessionManager([str(save("a", cnn=1.0))], [_scaffold(cnn)], ready_op=_ready())
+    with pytest.raises(RuntimeError, match="forgotten"):
+        manager.prepare_session()
+
+
+def test_own_checkpoint_beats_warm_start(save: Save, tmp_path: Path) -> None:
+    cnn, head = _variables("cnn", "head")
+    own = save("own", cnn=5.0, head=6.0)
+    called: list[str] = []
+    scaffold = _scaffold(
+        cnn, init_op=cnn.initializer, init_fn=lambda scaffold, session: called.append("scaffold")
+    )
+    manager = runner.SessionManager([str(tmp_path / "gone")], [scaffold], ready_op=_ready())
+    with manager.prepare_session(
+        init_op=tf.global_variables_initializer(),
+        saver=tf.train.Saver(),
+        checkpoint_dir=str(own),
+        init_fn=lambda session: called.append("given"),
+    ) as session:
+        assert session.run([cnn, head]) == [5.0, 6.0]
+    assert called == []
+
+
+def test_own_checkpoint_may_be_named_by_its_prefix(save: Save) -> None:
+    cnn, head = _variables("cnn", "head")
+    own = save("own", cnn=5.0, head=6.0)
+    manager = runner.SessionManager([str(save("a", cnn=1.0))], [_scaffold(cnn)], ready_op=_ready())
+    with manager.prepare_session(
+        saver=tf.train.Saver(), checkpoint_filename_with_path=str(own / "model.ckpt")
+    ) as session:
+        assert session.run([cnn, head]) == [5.0, 6.0]
+
+
+def test_own_directory_without_checkpoint_is_a_fresh_start(save: Save, tmp_path: Path) -> None:
+    (cnn,) = _variables("cnn")
+    (tmp_path / "own").mkdir()
+    manager = runner.SessionManager([str(save("a", cnn=1.0))], [_scaffold(cnn)], ready_op=_ready())
+    with manager.prepare_session(
+        saver=tf.train.Saver(), checkpoint_dir=str(tmp_path / "own")
+    ) as session:
+        assert session.run(cnn) == 1.0
+
+
+def test_own_directory_whose_checkpoint_is_gone_is_refused(save: Save) -> None:
+    (cnn,) = _variables("cnn")
+    own = save("own", cnn=5.0)
+    (own / "model.ckpt.index").unlink()
+    manager = runner.SessionManager([str(save("a", cnn=1.0))], [_scaffold(cnn)])
+    with pytest.raises(CheckpointError, match="no such checkpoint is there"):
+        manager.prepare_session(saver=tf.train.Saver(), checkpoint_dir=str(own))
+
+
+def test_warm_start_follows_a_wait_for_an_own_checkpoint_in_vain(
+    save: Save, tmp_path: Path
+) -> None:
+    (cnn,) = _variables("cnn")
+    manager = runner.SessionManager([str(save("a", cnn=1.0))], [_scaffold(cnn)], ready_op=_ready())
+    with manager.prepare_session(
+        init_op=cnn.initializer,
+        saver=tf.train.Saver(),
+        checkpoint_dir=str(tmp_path / "own"),
+        wait_for_checkpoint=True,
+        max_wait_secs=0,
+    ) as session:
+        assert session.run(cnn) == 1.0
+
+
+def test_lists_of_different_length_are_refused(save: Save) -> None:
+    (cnn,) = _variables("cnn")
+    with pytest.raises(ConfigError, match="1 scaffolds and 2 checkpoint directories"):
+        runner.SessionManager(["a", "b"], [_scaffold(cnn)])
+    with pytest.raises(ConfigError, match="1 scaffolds and 0 checkpoint directories"):
+        runner.SessionManager(None, [_scaffold(cnn)])
+
+
+def test_every_missing_checkpoint_is_reported(tmp_path: Path) -> None:
+    cnn, lstm = _variables("cnn", "lstm")
+    (tmp_path / "empty").mkdir()
+    manager = runner.SessionManager(
+        [str(tmp_path / "nowhere"), str(tmp_path / "empty")], [_scaffold(cnn), _scaffold(lstm)]
+    )
+    with pytest.raises(CheckpointError) as caught:
+        manager.prepare_session(init_op=tf.global_variables_initializer())
+    assert "there is no checkpoint at" in str(caught.value)
+    assert "holds no checkpoint" in str(caught.value)
+
+
+def test_an_optional_checkpoint_may_be_missing(save: Save, tmp_path: Path) -> None:
+    cnn, lstm = _variables("cnn", "lstm")
+    manager = runner.SessionManager(
+        [str(tmp_path / "nowhere"), str(save("b", lstm=2.0))],
+        [_scaffold(cnn, optional=True), _scaffold(lstm)],
+        ready_op=_ready(),
+    )
+    with manager.prepare_session(init_op=tf.global_variables_initializer()) as session:
+        assert session.run([cnn, lstm]) == [-1.0, 2.0]
+
+
+def test_an_optional_checkpoint_that_is_there_is_restored(save: Save) -> None:
+    (cnn,) = _variables("cnn")
+    manager = runner.SessionManager([str(save("a", cnn=1.0))], [_scaffold(cnn, optional=True)])
+    with manager.prepare_session() as session:
+        assert session.run(cnn) == 1.0
+
+
+def test_two_savers_may_not_restore_one_variable(save: Save) -> None:
+    cnn, lstm = _variables("cnn", "lstm")
+    manager = runner.SessionManager(
+        [str(save("a", cnn=1.0, lstm=1.0)), str(save("b", lstm=2.0))],
+        [_scaffold(cnn, lstm, name="first"), _scaffold(lstm, name="second")],
+    )
+    with pytest.raises(
+        ConfigError, match=r"lstm is restored by scaffold first from .* and by scaffold second"
+    ):
+        manager.prepare_session(init_op=tf.global_variables_initializer())
+
+
+def test_savers_may_overlap_where_only_one_restores(save: Save) -> None:
+    (cnn,) = _variables("cnn")
+    manager = runner.SessionManager(
+        [str(save("a", cnn=1.0)), None], [_scaffold(cnn), _scaffold(cnn)]
+    )
+    with manager.prepare_session() as session:
+        assert session.run(cnn) == 1.0
+
+
+def test_a_scaffold_without_a_saver_is_refused(save: Save) -> None:
+    _variables("cnn")
+    manager = runner.SessionManager([str(save("a", cnn=1.0))], [tf.train.Scaffold()])
+    with pytest.raises(ConfigError, match="a scaffold has no saver"):
+        manager.prepare_session()
+
+
+def test_a_checkpoint_without_the_savers_tensors_is_refused(save: Save) -> None:
+    (cnn,) = _variables("cnn")
+    manager = runner.SessionManager([str(save("a", other=1.0))], [_scaffold(cnn, name="features")])
+    with pytest.raises(CheckpointError, match=r"scaffold features cannot be restored from .*a/"):
+        manager.prepare_session()
+
+
+@pytest.mark.parametrize("finalized", [False, True])
+def test_a_plain_scaffold_is_accepted(save: Save, finalized: bool) -> None:
+    cnn, _ = _variables("cnn", "head")
+    scaffold = tf.train.Scaffold(saver=tf.train.Saver([cnn]))
+    init, ready = tf.global_variables_initializer(), _ready()
+    if finalized:
+        scaffold.finalize()
+    manager = runner.SessionManager([str(save("a", cnn=1.0))], [scaffold], ready_op=ready)
+    with manager.prepare_session(init_op=init) as session:
+        assert session.run(cnn) == 1.0
+
+
+def test_without_sources_it_is_tensorflows_own() -> None:
+    (cnn,) = _variables("cnn")
+    with pytest.raises(RuntimeError, match="no init_op"):
+        runner.SessionManager().prepare_session("")
+    with runner.SessionManager(ready_op=_ready()).prepare_session(
+        "", cnn.initializer, None
+    ) as session:
+        assert session.run(cnn) == -1.0
+
+
+def test_graph_and_target_are_used() -> None:
+    graph = tf.Graph()
+    with graph.as_default():
+        variable = tf.get_variable("v", initializer=1.0)
+    server = tf.train.Server.create_local_server()
+    manager = runner.SessionManager(graph=graph, target=server.target)
+    session = manager.prepare_session(init_op=variable.initializer)
+    assert session.graph is graph
+    assert session.sess_str == server.target.encode()
+    session.close()
+
+
+def test_prepare_session_adds_nothing_to_a_finalised_graph(save: Save) -> None:
+    (cnn,) = _variables("cnn")
+    scaffold = _scaffold(cnn)
+    manager = runner.SessionManager([str(save("a", cnn=1.0))], [scaffold], ready_op=_ready())
+    init = tf.global_variables_initializer()
+    tf.get_default_graph().finalize()
+    sessions = [manager.prepare_session(init_op=init) for _ in range(2)]
+    assert sessions[0] is not sessions[1]
+    assert [session.run(cnn) for session in sessions] == [1.0, 1.0]
+    for session in sessions:
+        session.close()
+
+
+def test_build_savers_builds_deferred_savers() -> None:
+    (cnn,) = _variables("cnn")
+    scaffold = runner.Scaffold(saver=tf.train.Saver(defer_build=True))
+    build_savers([scaffold])
+    assert restored_variables(scaffold.saver) == {cnn.op.name}
+
+
+def test_restored_variables_follow_sharded_savers_and_reference_variables() -> None:
+    resource = tf.get_variable("resource", initializer=1.0)
+    reference = tf.get_variable("reference", initializer=1.0, use_resource=False)
+    with tf.device("/cpu:0"):
+        saver = tf.train.Saver([resource, reference], sharded=True)
+    assert restored_variables(saver) == {"resource", "reference"}

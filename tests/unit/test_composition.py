@@ -1,0 +1,57 @@
+"""Further experiments are composed beside the one that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+
+from runner.composition import compose_experiment, experiment_names
+from runner.config import register
+from runner.errors import ConfigError
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+@pytest.fixture
+def _command() -> Iterator[None]:
+    """What Hydra has set up while `+experiment=lstm_cnn` runs."""
+    register()
+    before = HydraConfig.instance().cfg
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        running = compose("config", ["+experiment=lstm_cnn"], return_hydra_config=True)
+        HydraConfig.instance().set_config(running)
+        yield
+    HydraConfig.instance().cfg = before
+
+
+@pytest.mark.usefixtures("_command")
+def test_an_experiment_is_composed_with_overrides_of_its_own() -> None:
+    config = compose_experiment("digits_cnn", ["train.steps=3", "optimizer=sgd"])
+    assert (config.name, config.train.steps) == ("digits_cnn", 3)
+    assert config.optimizer._target_.endswith("GradientDescentOptimizer")
+
+
+@pytest.mark.usefixtures("_command")
+def test_an_unknown_experiment() -> None:
+    with pytest.raises(ConfigError, match="experiment 'digit_cnn' is not known") as error:
+        compose_experiment("digit_cnn", [])
+    assert error.value.problems[0].choices == ("digits_cnn", "lstm_cnn", "short_sequences")
+
+
+@pytest.mark.usefixtures("_command")
+def test_a_bad_override_is_explained() -> None:
+    with pytest.raises(ConfigError, match=r"train\.steps has a value that does not fit"):
+        compose_experiment("digits_cnn", ["train.steps=many"])
+
+
+@pytest.mark.usefixtures("_command")
+def test_the_names_are_those_on_the_search_path() -> None:
+    assert experiment_names() == ["digits_cnn", "lstm_cnn", "short_sequences"]
+
+
+def test_there_are_no_names_outside_a_command() -> None:
+    assert experiment_names() == []

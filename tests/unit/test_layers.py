@@ -1,0 +1,212 @@
+"""Imports between the modules go one way only, and most of them never reach TensorFlow."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A module imports only modules above it.
+FREE_OF_TENSORFLOW = [
+    "runner.errors",
+    "runner.config",
+    "runner.schema",
+    "runner.explanation",
+    "runner.composition",
+    "runner.validation",
+    "runner.fingerprint",
+    "runner.run_directory",
+    "runner.targets",
+    "runner.screen",
+    "runner.interruption",
+    "runner.quiet_import",
+    "runner.checkpoints",
+    "runner.checkpoints.reader",
+    "runner.restoration",
+    "runner.restoration.selection",
+    "runner.restoration.variables",
+    "runner.restoration.ownership",
+    "runner.restoration.plan",
+    "runner.restoration.report",
+    "runner.tracking.keys",
+    "runner.tracking.flatten",
+    "runner.tracking.records",
+    "runner.tracking.batching",
+    "runner.tracking.encoding",
+    "runner.tracking.background_writer",
+    "runner.tracking.tracker",
+    "runner.tracking.no_tracker",
+    "runner.tracking.background_tracker",
+    "runner.tracking.source_control",
+    "runner.tracking.address",
+    "runner.tracking.sqlite_database",
+    "runner.tracking.mlflow_tracker",
+    "runner.tracking",
+    "runner.sweeps",
+    "runner.sweeps.parent_run",
+]
+WITH_TENSORFLOW = [
+    "runner.checkpoints.locate",
+    "runner.checkpoints.bundle",
+    "runner.experiment",
+    "runner.variable_names",
+    "runner.restoration.restorer",
+    "runner.session",
+    "runner.session.scaffold",
+    "runner.session.session_manager",
+    "runner.session.monitored_session",
+    "runner.hooks.checkpoint",
+    "runner.hooks.evaluation",
+    "runner.hooks.metrics",
+    "runner.hooks.nan_loss",
+    "runner.hooks.progress",
+    "runner.hooks.stop",
+    "runner.hooks",
+    "runner.graph",
+    "runner.sources",
+    "runner.training",
+    "runner.finished",
+    "runner.run",
+    "runner.__main__",
+    "runner",
+]
+ORDER = [*FREE_OF_TENSORFLOW, *WITH_TENSORFLOW]
+
+
+def modules(package: str) -> dict[str, Path]:
+    """Module name -> file, for every module of a package of this repository."""
+    found = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every absolute name that a file imports, also in functions and under TYPE_CHECKING."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            assert node.module is not None
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+
+
+def dependency(name: str) -> str:
+    """The module that an imported name is, or belongs to."""
+    while name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name
+
+
+MODULES = modules("runner")
+
+
+def test_every_module_has_its_place() -> None:
+    assert set(MODULES) - set(ORDER) == set(), "put the new modules into ORDER"
+    assert set(ORDER) - set(MODULES) == set(), "take the old modules out of ORDER"
+    assert len(ORDER) == len(set(ORDER))
+
+
+@pytest.mark.parametrize("module", ORDER)
+def test_a_module_imports_only_what_comes_before_it(module: str) -> None:
+    imported = {dependency(n) for n in imports(MODULES[module]) if n.split(".")[0] == "runner"}
+    before = ORDER[: ORDER.index(module)]
+    assert imported <= set(before), f"{module} imports {sorted(imported - set(before))}"
+
+
+def test_only_one_module_imports_mlflow() -> None:
+    packages = {
+        name: {each.split(".")[0] for each in imports(path)}
+        for name, path in {**MODULES, **modules("experiments")}.items()
+    }
+    assert [name for name, found in packages.items() if "mlflow" in found] == [
+        "runner.tracking.mlflow_tracker"
+    ]
+
+
+def test_the_runner_does_not_know_the_experiments() -> None:
+    for path in MODULES.values():
+        assert "experiments" not in {name.split(".")[0] for name in imports(path)}
+
+
+def test_experiments_import_nothing_private_of_the_runner() -> None:
+    assert modules("experiments")
+    for path in modules("experiments").values():
+        for name in imports(path):
+            if name.split(".")[0] == "runner":
+                assert not any(part.startswith("_") for part in name.split("."))
+
+
+def run_python(code: str, *arguments: str, cwd: Path) -> str:
+    """Runs code in a new interpreter and returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=cwd,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+IMPORT_ALL = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(*sorted({"tensorflow", "keras", "mlflow"} & set(sys.modules)))
+"""
+
+
+def test_what_is_left_of_the_line_imports_no_tensorflow(tmp_path: Path) -> None:
+    assert run_python(IMPORT_ALL, *FREE_OF_TENSORFLOW, cwd=tmp_path) == "mlflow\n"
+
+
+def test_mlflow_waits_until_a_store_is_opened(tmp_path: Path) -> None:
+    rest = [each for each in FREE_OF_TENSORFLOW if each != "runner.tracking.mlflow_tracker"]
+    assert run_python(IMPORT_ALL, *rest, "runner", "runner.__main__", cwd=tmp_path) == "\n"
+
+
+COMMANDS = """
+import sys
+from runner.__main__ import main
+for command in ("--help", "--cfg job", "+experiment=lstm_cnn --cfg job", "--info searchpath",
+                "", "+experiment=nosuch", "+experiment=lstm_cnn train.steps=0"):
+    sys.argv[1:] = command.split()
+    try:
+        code = main()
+    except SystemExit as error:
+        code = error.code
+    loaded = {"tensorflow", "keras", "mlflow"} & set(sys.modules)
+    print("exit", code, command, *loaded, file=sys.stderr)
+"""
+
+
+def test_help_and_configuration_errors_wait_for_neither(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert [line for line in done.stderr.splitlines() if line.startswith("exit")] == [
+        "exit 0 --help",
+        "exit 0 --cfg job",
+        "exit 0 +experiment=lstm_cnn --cfg job",
+        "exit 0 --info searchpath",
+        "exit 2 ",
+        "exit 2 +experiment=nosuch",
+        "exit 2 +experiment=lstm_cnn train.steps=0",
+    ]
+    assert list(tmp_path.iterdir()) == []

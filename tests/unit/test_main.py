@@ -1,0 +1,256 @@
+"""The command line: one clear message for each mistake, and the exit codes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from runner import __main__ as command_line
+from runner import schema
+
+ROOT = Path(__file__).resolve().parents[2]
+CONF = ("--config-dir", str(ROOT / "tests" / "tiny" / "conf"))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs the command line in this process, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+
+    def run(*arguments: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["runner", *arguments])
+        try:
+            code = command_line.main()
+        except SystemExit as error:
+            code = int(error.code or 0)
+        return Outcome(code, *capfd.readouterr())
+
+    return run
+
+
+MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
+    # the command -> the first line of its message, and a choice or remedy below it
+    (): ("no experiment is named", "choices: digits_cnn, lstm_cnn, short_sequences, tiny, warm"),
+    ("+experiment=tinny",): ("experiment 'tinny' is not known", "choices: tiny, "),
+    ("experiment=tiny",): ("experiment is not chosen by default", "+experiment=tiny"),
+    ("+experiment=tiny", "trian.steps=3"): ("trian.steps is not a key", "choices: train.steps, "),
+    ("+experiment=tiny", "train.stepz=3"): ("train.stepz is not a key", "choices: train.steps, "),
+    ("+experiment=tiny", "train.steps=a"): ("train.steps has a value", "give a whole number"),
+    ("+experiment=tiny", "mode=plann"): ("mode has a value", "choices: plan, train, evaluate"),
+    ("+experiment=tiny", "+foo=1"): ("foo is not a key of the conf", "choices: name, seed, mode"),
+    ("+experiment=tiny", "+train.foo=1"): ("train.foo is not a key", "choices: train.goal, "),
+    ("+experiment=tiny", "name=${nam}"): ("name cannot be resolved", "choices: name"),
+    ("+experiment=tiny", "name=${oc.env:NOSUCH}"): ("name cannot be resolved", "'NOSUCH' not"),
+    ("+experiment=tiny", "optimizer=adamm"): ("optimizer 'adamm' is not", "choices: adam, adagrad"),
+    ("+experiment=tiny", "optimizer=5"): ("a config group is set to", "optimizer=sgd"),
+    ("+experiment=tiny", "train.objective=acc"): ("train.objective is 'acc'", "validation/acc"),
+    ("+experiment=tiny", "train.steps=1,2"): ("train.steps=1,2 holds several", "-m"),
+    ("+experiment=tiny", "foo"): ("'foo' is not an override", "write key=value"),
+    ("+experiment=warm", "+scaffolds.body.chekpoint=x"): (
+        "scaffolds.body.chekpoint is not a key of a scaffold",
+        "choices: checkpoint, variables, rename",
+    ),
+    ("+experiment=warm", "scaffolds.body.chekpoint=x"): (  # needs no plus, as the YAML may lack it
+        "scaffolds.body.chekpoint is not a key of a scaffold",
+        "choices: checkpoint, variables, rename",
+    ),
+    ("+experiment=warm", "+scaffolds.body.missing=no"): (
+        "scaffolds.body.missing has a value",
+        "choices: error, init",
+    ),
+    ("+experiment=tiny", "scaffolds=[{name: body, chekpoint: x, variables: {include: [a]}}]"): (
+        "scaffolds.body.chekpoint is not a key of a scaffold",
+        "choices: checkpoint, variables, rename",
+    ),
+    ("+experiment=tiny", "scaffolds=[{name: a, trainable: maybe, variables: {include: [a]}}]"): (
+        "scaffolds.a.trainable has a value",
+        "choices: true, false",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: " ".join(each) or "nothing")
+def test_a_mistake_gets_one_message(
+    command: Command, mistake: tuple[str, ...], tmp_path: Path
+) -> None:
+    first, below = MISTAKES[mistake]
+    outcome = command(*CONF, *mistake)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert outcome.err.startswith(f"runner: {first}")
+    assert below in outcome.err
+    # One problem: every line but the first tells more of it.
+    assert all(line.startswith("  ") for line in outcome.err.splitlines()[1:])
+    assert list(tmp_path.iterdir()) == []
+
+
+MISTAKES_FOUND_LATER = {
+    "+model.unitz=3": ("model.unitz is not an argument of tests.tiny.experiment.Net", "units, "),
+    "model._target_=tests.tiny.experiment.Nett": (
+        "model._target_ is 'tests.tiny.experiment.Nett'",
+        "tests.tiny.experiment.Net",
+    ),
+    "model._target_=nosuch.Net": ("model._target_ is 'nosuch.Net'", "on the Python path"),
+    "tracking.uri=5": ("tracking.uri='5' cannot be used", "sqlite:///mlflow.db"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES_FOUND_LATER)
+def test_a_mistake_that_only_the_run_finds(command: Command, mistake: str, tmp_path: Path) -> None:
+    state, below = MISTAKES_FOUND_LATER[mistake]
+    outcome = command(*CONF, "+experiment=tiny", mistake)
+    assert outcome.code == 2
+    assert f"runner: {state}\n" in outcome.err
+    assert below in outcome.err
+    assert "Traceback" not in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_config_directory_that_is_not_there(command: Command, tmp_path: Path) -> None:
+    outcome = command("--config-dir", "nosuch", "+experiment=tiny")
+    assert outcome.code == 2
+    assert f"--config-dir {tmp_path / 'nosuch'} is not a directory" in outcome.err
+
+
+def test_bad_yaml(command: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "conf" / "experiment"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text("train: {steps: 3\n", encoding="utf-8")
+    outcome = command("--config-dir", "conf", "+experiment=mine")
+    assert outcome.code == 2
+    assert re.match(r"runner: .*mine\.yaml, line \d+, column \d+ is not valid YAML", outcome.err)
+
+
+def test_every_mistake_in_the_values_is_reported_at_once(command: Command) -> None:
+    outcome = command(*CONF, "+experiment=tiny", "train.steps=0", "train.log_every=0", "+foo=1")
+    assert outcome.code == 2
+    problems = [line for line in outcome.err.splitlines() if not line.startswith("  ")]
+    assert problems == [
+        "runner: foo is not a key of the configuration",
+        "train.steps is 0",
+        "train.log_every is 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("+experiment=tiny", *CONF, "train.steps=0"),
+        (*CONF, "+experiment=tiny", "train.steps=0"),
+        ("+experiment=tiny", "train.steps=0", *CONF),
+        ("train.steps=0", f"--config-dir={CONF[1]}", "+experiment=tiny"),
+    ],
+)
+def test_options_may_stand_among_the_overrides(
+    command: Command, arguments: tuple[str, ...]
+) -> None:
+    outcome = command(*arguments)
+    assert (outcome.code, outcome.err.splitlines()[0]) == (2, "runner: train.steps is 0")
+
+
+def test_an_option_that_does_not_exist(command: Command) -> None:
+    outcome = command("--foo")
+    assert outcome.code == 2
+    assert "unrecognized arguments: --foo" in outcome.err
+
+
+def test_options_that_exclude_each_other(command: Command) -> None:
+    outcome = command("--cfg", "job", "--info", "searchpath")
+    assert outcome.code == 2
+    assert outcome.err.startswith("runner: Only one of --run, --multirun, --cfg, --info")
+
+
+def test_the_composed_configuration_is_printed(command: Command, tmp_path: Path) -> None:
+    outcome = command(*CONF, "+experiment=tiny", "--cfg", "job", "train.steps=7")
+    assert (outcome.code, outcome.err) == (0, "")
+    lines = outcome.out.splitlines()
+    assert {"name: tiny", "  steps: 7"} <= set(lines)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_before_the_run_handles_them(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_line, "validate", interrupted)
+    outcome = command(*CONF, "+experiment=tiny")
+    assert outcome.code == 130
+    assert outcome.err.startswith("runner: ended by SIGINT\n")
+    GlobalHydra.instance().clear()
+
+
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError])
+def test_an_error_of_the_run_itself_is_not_explained_away(
+    command: Command, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise kind("a bug")
+
+    monkeypatch.setattr(command_line, "validate", fail)
+    with pytest.raises(kind, match="a bug"):
+        command(*CONF, "+experiment=tiny")
+
+
+def test_help_fits_one_screen_and_names_what_there_is(command: Command) -> None:
+    outcome = command("--help", *CONF)
+    assert (outcome.code, outcome.err) == (0, "")
+    lines = outcome.out.strip().splitlines()
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 100
+    assert "experiment: digits_cnn, lstm_cnn, short_sequences, tiny, warm" in lines
+    for mode in schema.choices(schema.annotation("mode")):
+        assert f"  mode={mode} " in outcome.out
+    for code in ("0 done", "2 a mistake", "3 a plan", "130 and 143", "1 anything else"):
+        assert code in outcome.out
+    assert "Hydra" not in outcome.out
+
+
+def test_every_key_in_the_help_exists(command: Command) -> None:
+    outcome = command("--help")
+    keys = re.findall(r"(?<![\w/])[+~]?([a-z_]+(?:\.[A-Za-z_]+)*)=[\w\"]", outcome.out)
+    assert {"mode", "train.steps", "scaffolds.NAME.checkpoint", "tracking.uri"} <= set(keys)
+    groups = {"experiment", "optimizer", "tracking"}
+    assert [each for each in keys if each not in groups and schema.annotation(each) is None] == []
+
+
+def test_the_shipped_configs_are_beside_the_package_in_a_checkout() -> None:
+    assert command_line.conf_directory() == ROOT / "conf"
+
+
+def test_python_m_runner(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "runner", *CONF, "+experiment=tinny"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("runner: experiment 'tinny' is not known\n")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from runner.checkpoints.reader import CheckpointSpec
+from runner.composition import compose_experiment
+from runner.config import Mode, RunConfig, ScaffoldConfig, VariablesConfig
+from runner.errors import CheckpointError, ConfigError
+from runner.fingerprint import fingerprint
+from runner.run import run_experiment
+from runner.run_directory import RunDirectory
+from runner.screen import Screen
+from runner.sources import Sources
+from runner.tracking import open_store
+from runner.validation import validate
+from tests.tiny.composing import composing
+from tests.tiny.configs import tiny
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Iterator[Path]:
+    with composing(tmp_path / "conf") as folder:
+        yield folder
+
+
+def _scaffold(checkpoint: str | None, *, optional: bool = False) -> ScaffoldConfig:
+    return ScaffoldConfig(VariablesConfig(["body/*"]), checkpoint, optional=optional)
+
+
+def _config(folder: Path, **scaffolds: ScaffoldConfig) -> RunConfig:
+    return tiny(name="warm", run_dir=str(folder / "runs" / "warm"), scaffolds=scaffolds)
+
+
+def _sources(config: RunConfig) -> Sources:
+    return Sources(config, open_store(None))
+
+
+def _quiet(config: RunConfig) -> float | None:
+    return run_experiment(config, screen=Screen(Console(file=io.StringIO())))
+
+
+def _spec(sources: Sources, scaffold: str) -> CheckpointSpec:
+    spec = sources.expected()[scaffold]
+    assert spec is not None
+    return spec
+
+
+def test_paths_are_read_and_null_stays_null(tmp_path: Path) -> None:
+    _quiet(tiny(run_dir=str(tmp_path / "tiny")))
+    checkpoints = tmp_path / "tiny" / "001" / "checkpoints"
+    sources = _sources(_config(tmp_path, body=_scaffold(str(checkpoints)), head=_scaffold(None)))
+    spec = _spec(sources, "body")
+    assert (spec.path, spec.step) == (str(checkpoints / "model.ckpt-20"), 20)
+    assert "body/dense/kernel" in spec.tensors
+    assert sources.expected()["head"] is None
+
+
+def test_an_optional_checkpoint_may_be_absent(tmp_path: Path) -> None:
+    config = _config(tmp_path, body=_scaffold(str(tmp_path / "nowhere"), optional=True))
+    assert _sources(config).expected() == {"body": None}
+
+
+def test_every_absent_checkpoint_is_reported_with_its_scaffold(tmp_path: Path) -> None:
+    nowhere = _scaffold(str(tmp_path / "nowhere"))
+    with pytest.raises(CheckpointError) as caught:
+        _sources(_config(tmp_path, body=nowhere, head=nowhere)).expected()
+    assert [problem.state for problem in caught.value.problems] == [
+        f"scaffolds.{name}.checkpoint: there is no checkpoint at {tmp_path / 'nowhere'}"
+        for name in ("body", "head")
+    ]
+
+
+@pytest.mark.usefixtures("conf")
+def test_an_experiment_that_is_not_trained_gives_what_it_will_save(tmp_path: Path) -> None:
+    spec = _spec(_sources(_config(tmp_path, body=_scaffold("experiment:tiny"))), "body")
+    assert (spec.path, spec.step) == ("experiment:tiny (not trained yet)", None)
+    assert spec.tensors["body/dense/kernel"].shape == (8, 4)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.usefixtures("conf")
+def test_a_missing_experiment_is_trained_once(tmp_path: Path) -> None:
+    same = _scaffold("experiment:tiny")
+    sources = _sources(_config(tmp_path, body=same, head=same))
+    trained: list[RunConfig] = []
+
+    def train(config: RunConfig) -> None:
+        trained.append(config)
+        _quiet(config)
+
+    sources.train_missing(train)
+    sources.train_missing(train)
+    (config,) = trained
+    assert (config.name, config.run_dir) == ("tiny", str(tmp_path / "runs" / "tiny"))
+    best = tmp_path / "runs" / "tiny" / "001" / "best"
+    assert Path(_spec(sources, "body").path).parent == best
+
+
+@pytest.mark.usefixtures("conf")
+def test_the_newest_finished_run_of_the_same_configuration_counts(tmp_path: Path) -> None:
+    sources = _sources(_config(tmp_path, body=_scaffold("experiment:tiny")))
+    for _ in range(2):
+        sources.train_missing(_quiet)
+        config = validate(compose_experiment("tiny", ["tracking.uri=null"]))
+        config.run_dir = str(tmp_path / "runs" / "tiny")
+        _quiet(config)
+    runs = tmp_path / "runs" / "tiny"
+    assert Path(_spec(sources, "body").path).parents[1] == runs / "003"
+    RunDirectory(runs / "003").update(status="FAILED")
+    assert Path(_spec(sources, "body").path).parents[1] == runs / "002"
+    RunDirectory(runs / "002").update(fingerprint="another")
+    assert Path(_spec(sources, "body").path).parents[1] == runs / "001"
+
+
+@pytest.mark.usefixtures("conf")
+def test_overrides_make_it_another_run(tmp_path: Path) -> None:
+    plain, changed = _scaffold("experiment:tiny"), _scaffold("experiment:tiny")
+    changed.overrides = ["train.steps=5"]
+    first, second = (_sources(_config(tmp_path, body=each)) for each in (plain, changed))
+    assert fingerprint(first.settings()) != fingerprint(second.settings())
+    first.train_missing(_quiet)
+    assert _spec(second, "body").step is None
+    second.train_missing(_quiet)
+    assert _spec(second, "body").step == 5
+
+
+@pytest.mark.usefixtures("conf")
+def test_a_source_whose_training_failed_is_continued(tmp_path: Path) -> None:
+    scaffold = _scaffold("experiment:tiny")
+    hook = f"{{_target_: tests.tiny.hooks.FailOnce, step: 13, marker: '{tmp_path / 'marker'}'}}"
+    scaffold.overrides = [f"+hooks.disturb={hook}"]
+    sources = _sources(_config(tmp_path, body=scaffold))
+    with pytest.raises(ValueError, match="the hook failed"):
+        sources.train_missing(_quiet)
+    sources.train_missing(_quiet)
+    assert _spec(sources, "body").path.startswith(str(tmp_path / "runs" / "tiny" / "001"))
+
+
+@pytest.mark.usefixtures("conf")
+def test_mode_and_resume_are_not_inherited(tmp_path: Path) -> None:
+    config = _config(tmp_path, body=_scaffold("experiment:tiny"))
+    config.mode = Mode.plan
+    trained: list[RunConfig] = []
+    _sources(config).train_missing(trained.append)
+    assert trained[0].mode is Mode.train
+
+
+@pytest.mark.usefixtures("conf")
+def test_an_unknown_experiment_is_reported_with_its_scaffold(tmp_path: Path) -> None:
+    sources = _sources(_config(tmp_path, body=_scaffold("experiment:tinny")))
+    with pytest.raises(
+        ConfigError, match=r"scaffolds\.body\.checkpoint: experiment 'tinny' is not known"
+    ):
+        sources.settings()
+
+
+def _write_experiment(conf: Path, name: str, source: str) -> None:
+    (conf / "experiment" / f"{name}.yaml").write_text(
+        f"# @package _global_\ndefaults: [tiny]\nname: {name}\n"
+        f"scaffolds: {{body: {{variables: {{include: ['body/*']}}, checkpoint: {source}}}}}\n"
+    )
+
+
+def test_an_experiment_may_not_be_its_own_source(conf: Path, tmp_path: Path) -> None:
+    _write_experiment(conf, "hen", "experiment:egg")
+    _write_experiment(conf, "egg", "experiment:hen")
+    sources = _sources(_config(tmp_path, body=_scaffold("experiment:hen")))
+    with pytest.raises(ConfigError, match="a source of its own") as caught:
+        sources.settings()
+    (problem,) = caught.value.problems
+    assert problem.cause == "warm <- hen <- egg <- hen"
+
+
+@pytest.mark.usefixtures("conf")
+def test_an_experiment_may_start_from_itself_in_another_configuration(tmp_path: Path) -> None:
+    config = tiny(run_dir=str(tmp_path / "tiny"), scaffolds={"b": _scaffold("experiment:tiny")})
+    assert "@" in str(_sources(config).settings())

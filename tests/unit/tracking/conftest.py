@@ -1,0 +1,30 @@
+"""An MLflow database whose tables are created once for all tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+# MLflow would report its use over the network.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+@pytest.fixture(scope="session")
+def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database with MLflow's tables; to be copied, never written to."""
+    from runner.tracking.mlflow_tracker import MlflowStore
+
+    database = tmp_path_factory.mktemp("template") / "mlflow.db"
+    MlflowStore(f"sqlite:///{database}").connect()
+    return database
+
+
+@pytest.fixture
+def database(migrated_database: Path, tmp_path: Path) -> Path:
+    """A copy of the empty database, in a directory whose name needs quoting."""
+    directory = tmp_path / "results of #1, 100%"
+    directory.mkdir()
+    return Path(shutil.copy(migrated_database, directory / "mlflow.db"))

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.errors import TrackingUriError
+from runner.tracking.address import DEFAULT_URI, Address, resolve
+
+HERE = Path("/data/my runs")
+
+
+@pytest.mark.parametrize(
+    ("uri", "absolute", "database"),
+    [
+        (DEFAULT_URI, "sqlite:////data/my runs/mlflow.db", "/data/my runs/mlflow.db"),
+        ("sqlite:///sub/../a.db", "sqlite:////data/my runs/a.db", "/data/my runs/a.db"),
+        ("sqlite:////abs/a.db", "sqlite:////abs/a.db", "/abs/a.db"),
+        ("sqlite:///a.db?timeout=3", "sqlite:////data/my runs/a.db?timeout=3", HERE / "a.db"),
+        ("sqlite+pysqlite:///a.db", "sqlite:////data/my runs/a.db", HERE / "a.db"),
+    ],
+)
+def test_sqlite_paths_become_absolute(uri: str, absolute: str, database: str | Path) -> None:
+    assert resolve(uri, HERE) == Address(absolute, "sqlite", Path(database))
+
+
+@pytest.mark.parametrize(
+    ("uri", "kept", "scheme"),
+    [
+        ("http://localhost:5000/", "http://localhost:5000", "http"),
+        ("HTTPS://mlflow.example.org", "HTTPS://mlflow.example.org", "https"),
+        ("postgresql+psycopg2://u@db/x", "postgresql+psycopg2://u@db/x", "postgresql"),
+        ("databricks", "databricks", "databricks"),
+        ("databricks://profile", "databricks://profile", "databricks"),
+    ],
+)
+def test_other_uris_are_kept(uri: str, kept: str, scheme: str) -> None:
+    address = resolve(uri, HERE)
+    assert address == Address(kept, scheme)
+    assert address.artifact_location("digits") is None
+    assert address.is_server == scheme.startswith("http")
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("file:///data/mlruns", r"plain directories\n.*tracking\.uri=sqlite:///mlflow\.db"),
+        ("file:mlruns", "plain directories"),
+        ("mlruns", r"no scheme.*\n.*tracking\.uri=sqlite:///mlflow\.db"),
+        ("results/a.db", r"no scheme.*\n.*tracking\.uri=sqlite:///results/a\.db"),
+        ("/abs/a.db", r"tracking\.uri=sqlite:////abs/a\.db"),
+        ("localhost:5000", r"no scheme(.*\n)+.*choices: .*http://HOST:PORT"),
+        ("sqlit:///a.db", r"no scheme 'sqlit'(.*\n)+.*choices: sqlite"),
+        ("http://", "names no host"),
+        ("http://:5000", "names no host"),
+        ("http://host:port", "Port could not be cast"),
+        ("sqlite://a.db", r"three slashes.*\n.*tracking\.uri=sqlite:///a\.db"),
+        ("sqlite://", r"three slashes.*\n.*tracking\.uri=sqlite:///mlflow\.db"),
+        ("sqlite:///", "database in memory"),
+        ("sqlite:///:memory:", "database in memory"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_a_remedy(uri: str, message: str) -> None:
+    with pytest.raises(TrackingUriError, match=message) as raised:
+        resolve(uri, HERE)
+    assert f"tracking.uri={uri!r} cannot be used" in str(raised.value)
+    assert raised.value.problems[0].choices
+
+
+def test_a_directory_that_a_uri_cannot_name_is_refused() -> None:
+    with pytest.raises(TrackingUriError, match="holds a question mark"):
+        resolve(DEFAULT_URI, Path("/data/what?"))
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["postgresql://me:s3cret@db/x", "http://me:s3cret@host:5000", "mysql://me:s3/c:r@et@db/x"],
+)
+def test_passwords_are_not_shown(uri: str) -> None:
+    address = resolve(uri, HERE)
+    assert "***" in address.shown
+    for text in (address.shown, address.open_command(), address.masked(f"cannot reach {uri}")):
+        assert "s3" not in text
+        assert "et@" not in text
+
+
+def test_the_password_of_a_refused_uri_is_not_shown() -> None:
+    with pytest.raises(TrackingUriError, match=r"knows no scheme 'oracle'") as raised:
+        resolve("oracle://me:s3cret@db/x", HERE)
+    assert "s3cret" not in str(raised.value)
+    assert "me:***@db" in str(raised.value)
+
+
+def test_artifacts_go_beside_the_database_in_a_folder_for_each_experiment() -> None:
+    address = resolve(DEFAULT_URI, HERE)
+    assert address.artifact_location("digits") == "file:///data/my%20runs/mlartifacts/digits"
+    names = ["digits", "a/b", "a%2Fb", "..", ".hidden", "x" * 400, "x" * 401, "größe 1"]
+    locations = [address.artifact_location(name) or "" for name in names]
+    assert len(set(locations)) == len(names)
+    for location in locations:
+        folder = location.removeprefix("file:///data/my%20runs/mlartifacts/")
+        assert "/" not in folder
+        assert not folder.startswith(".")
+        assert len(folder) <= 255
+
+
+def test_the_command_that_opens_a_database_survives_a_shell(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "my env/bin/python"))
+    (tmp_path / "my env/bin").mkdir(parents=True)
+    (tmp_path / "my env/bin/mlflow").touch(mode=0o755)
+    database_uri = "sqlite:////data/my runs/mlflow.db"
+    arguments = ["ui", "--backend-store-uri", database_uri]
+    address = resolve(DEFAULT_URI, HERE)
+
+    monkeypatch.setenv("PATH", "")
+    elsewhere = shlex.split(address.open_command())
+    assert elsewhere == [str(tmp_path / "my env/bin/mlflow"), *arguments]
+
+    monkeypatch.chdir(tmp_path)
+    assert shlex.split(address.open_command()) == ["my env/bin/mlflow", *arguments]
+
+    monkeypatch.setenv("PATH", str(tmp_path / "my env/bin"))
+    assert shlex.split(address.open_command()) == ["mlflow", *arguments]
+
+    (tmp_path / "my env/bin/mlflow").unlink()
+    (tmp_path / "my env/bin/python").touch(mode=0o755)
+    assert shlex.split(address.open_command()) == ["python", "-m", "mlflow", *arguments]
+
+
+def test_the_command_that_opens_a_server_opens_its_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sys, "executable", "/opt/python")
+    address = resolve("http://host:5000", HERE)
+    assert address.open_command() == "/opt/python -m webbrowser http://host:5000"
