@@ -32,6 +32,7 @@ WHAT = "a TensorFlow checkpoint"
 # A damaged file makes TensorFlow's reader raise any of these.
 READ_ERRORS = (tf.errors.OpError, OSError, ValueError, RuntimeError, TypeError, LookupError)
 
+_WILDCARD = re.compile(r"[*?\[]")
 _SHARD = re.compile(r".*\.data-(\d{5})-of-(\d{5})")
 
 
@@ -102,6 +103,14 @@ class BundleReader(CheckpointReader):
 
     @functools.cached_property
     def _reader(self) -> Any:
+        if _WILDCARD.search(self.prefix):
+            raise CheckpointError(
+                Problem(
+                    f"{self.prefix} cannot be opened by TensorFlow",
+                    "it takes *, ? and [ in a path for wildcards, so that it finds nothing",
+                    "rename the folder or the checkpoint",
+                )
+            )
         return open_reader(self.prefix)
 
     def _step(self, tensors: Mapping[str, TensorSpec], aliases: Mapping[str, str]) -> int | None:
@@ -158,7 +167,7 @@ def require_shards(prefix: str, needed: int) -> None:
     if not numbers:
         raise CheckpointError(
             Problem(
-                f"{prefix} is an index without data",
+                f"{prefix} cannot be read: it is an index without data",
                 f"there is no {prefix}.data-00000-of-00001",
                 "copy the data files to the index, or name another checkpoint",
             )
@@ -169,8 +178,9 @@ def require_shards(prefix: str, needed: int) -> None:
     if missing:
         raise CheckpointError(
             Problem(
-                f"{prefix} lacks {len(missing)} of its {int(count)} data shards",
-                "missing: " + ", ".join(f"{prefix}.data-{each}-of-{count}" for each in missing),
+                f"{prefix} cannot be read: {len(missing)} of its {int(count)} data shards are "
+                "missing",
+                "there is no " + ", ".join(f"{prefix}.data-{each}-of-{count}" for each in missing),
                 "copy the missing files to the others, or name another checkpoint",
             )
         )
@@ -178,7 +188,7 @@ def require_shards(prefix: str, needed: int) -> None:
     if held < needed:
         raise CheckpointError(
             Problem(
-                f"the data of {prefix} is truncated",
+                f"{prefix} cannot be read: its data is truncated",
                 f"its tensors take {needed:,} bytes, its data files hold {held:,}",
                 "copy the data files again, or name another checkpoint",
             )

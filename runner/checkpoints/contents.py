@@ -85,7 +85,7 @@ def steps(directory: str) -> dict[int, str]:
 
 def in_directory(directory: str) -> tuple[str, ...]:
     """Returns the bundles and the files under the usual suffixes of the other formats."""
-    names = files.names_in(directory) if files.is_directory(directory) else []
+    names = files.names_in(directory) if files.is_directory(directory or ".") else []
     found = {name.removesuffix(".index") for name in names if name.endswith(".index")}
     found |= {name for name in names if name.endswith(_SHARDED_INDEX)}
     found |= {

@@ -18,7 +18,7 @@ def exists(path: str) -> bool:
     """Whether there is a file or directory at `path`."""
     if not is_remote(path):
         return os.path.exists(path)
-    with _gfile() as gfile:
+    with _gfile(path) as gfile:
         return bool(gfile.exists(path))
 
 
@@ -26,7 +26,7 @@ def is_directory(path: str) -> bool:
     """Whether `path` is a directory."""
     if not is_remote(path):
         return os.path.isdir(path)
-    with _gfile() as gfile:
+    with _gfile(path) as gfile:
         return bool(gfile.isdir(path))
 
 
@@ -43,7 +43,7 @@ def names_in(directory: str) -> list[str]:
     """
     if not is_remote(directory):
         return sorted(os.listdir(directory or "."))
-    with _gfile() as gfile:
+    with _gfile(directory) as gfile:
         return sorted(name.rstrip("/") for name in gfile.listdir(directory))
 
 
@@ -62,7 +62,7 @@ def size(path: str) -> int:
     """
     if not is_remote(path):
         return os.stat(path).st_size
-    with _gfile() as gfile:
+    with _gfile(path) as gfile:
         return int(gfile.stat(path).length)
 
 
@@ -75,7 +75,7 @@ def stamp(path: str) -> str:
     if not is_remote(path):
         status = os.stat(path)
         return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
-    with _gfile() as gfile:
+    with _gfile(path) as gfile:
         remote = gfile.stat(path)
         return f"{remote.length}:{remote.mtime_nsec}"
 
@@ -91,7 +91,7 @@ def reading(path: str) -> Iterator[BinaryIO]:
         with open(path, "rb") as file:
             yield file
         return
-    with _gfile() as gfile, gfile.GFile(path, "rb") as remote:
+    with _gfile(path) as gfile, gfile.GFile(path, "rb") as remote:
         yield remote
 
 
@@ -107,12 +107,12 @@ def read_text(path: str) -> str:
 
 
 @contextlib.contextmanager
-def _gfile() -> Iterator[Any]:
-    """Gives `tf.io.gfile`, whose errors become OSErrors."""
+def _gfile(path: str) -> Iterator[Any]:
+    """Gives `tf.io.gfile`, whose errors about `path` become OSErrors."""
     # Importing TensorFlow takes seconds, which files on this machine do not need.
     import tensorflow as tf
 
     try:
         yield tf.io.gfile
     except tf.errors.OpError as error:
-        raise OSError(error.message) from error
+        raise OSError(f"{path}: {error.message or type(error).__name__}") from error

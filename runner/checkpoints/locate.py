@@ -264,17 +264,16 @@ def _nothing(path: str) -> NoCheckpointError:
             Problem(f"the directory {path} holds no checkpoint", cause, remedy, choices)
         )
     parent, name = os.path.split(path.rstrip("/"))
-    near = tuple(os.path.join(parent, each) for each in nearest(name, _siblings(parent or ".")))
+    near = tuple(os.path.join(parent, each) for each in nearest(name, _siblings(parent)))
     state, cause = f"there is no checkpoint at {path}", "neither a directory nor a prefix"
     return NoCheckpointError(Problem(state, cause, remedy, near))
 
 
 def _siblings(parent: str) -> list[str]:
     """Returns the names in `parent` that may stand for a checkpoint: folders, prefixes, files."""
-    if not files.is_directory(parent):
-        return []
-    folders = [each for each in files.names_in(parent) if files.is_directory(f"{parent}/{each}")]
-    return [os.path.basename(each) for each in contents.in_directory(parent)] + folders
+    names = files.names_in(parent) if files.is_directory(parent or ".") else []
+    folders = [each for each in names if files.is_directory(os.path.join(parent, each))]
+    return folders + [os.path.basename(each) for each in contents.in_directory(parent)]
 
 
 def _invalid(state: str, remedy: str) -> CheckpointError:

@@ -77,10 +77,10 @@ def recognise(path: str) -> Format:
         # A `?` is in the prefix of sharded V1 checkpoints, as TensorFlow names them.
         if "?" in os.path.basename(path) and files.matching(*os.path.split(path)):
             return Format.V1
-        if files.is_directory(path):
-            return _directory(path)
         if files.exists(f"{path}.index"):
             return Format.BUNDLE
+        if files.is_directory(path):
+            return _directory(path)
         if files.exists(path):
             return _file(path)
     except OSError as error:

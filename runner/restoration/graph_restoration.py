@@ -25,15 +25,17 @@ class BundleTensor:
       prefix: the bundle's prefix.
       name: the tensor's name in messages.
       key: its key in the bundle.
-      slice_spec: which part of it the variable takes, as `RestoreV2` spells it; empty for all.
-      variable: the variable, of the same shape and dtype.
+      shape: its shape.
+      offset: where the block begins that the variable takes; None when it takes all.
+      variable: the variable, of the same dtype and of the shape of what it takes.
     """
 
     source: str
     prefix: str
     name: str
     key: str
-    slice_spec: str
+    shape: tuple[int, ...]
+    offset: tuple[int, ...] | None
     variable: tf.Variable
 
     @property
@@ -41,6 +43,35 @@ class BundleTensor:
         """The bytes of the variable; 0 for text."""
         shape = tuple(self.variable.shape.as_list())
         return dtypes.size_in_bytes(shape, self.variable.dtype.base_dtype.name)
+
+
+class Read:
+    """One tensor to read, and the variables that take it or parts of it."""
+
+    def __init__(self, takers: Sequence[BundleTensor]) -> None:
+        self.takers = tuple(takers)
+        self.size = sum(each.size for each in takers)
+
+    @property
+    def spec(self) -> str:
+        """What `RestoreV2` reads: a block for one variable, else the whole for all, once."""
+        (first, *others) = self.takers
+        if others or first.offset is None:
+            return ""
+        return slice_spec(first.shape, first.offset, first.variable.shape.as_list())
+
+    def assign(self, value: tf.Tensor) -> list[tf.Operation]:
+        """Adds the operations that assign what was read."""
+        whole = not self.spec
+        return [
+            _assign(
+                each.variable,
+                value
+                if each.offset is None or not whole
+                else tf.slice(value, each.offset, each.variable.shape),
+            )
+            for each in self.takers
+        ]
 
 
 def slice_spec(shape: Sequence[int], offset: Sequence[int], size: Sequence[int]) -> str:
@@ -69,16 +100,23 @@ def restore_operation(
     with tf.name_scope("restore_bundles"):
         for (_, device), chain in chains.items():
             end: list[tf.Operation] = []
-            # In the order of the file, which is that of the keys.
-            for chunk in chunks(sorted(chain, key=lambda each: each.key)):
+            for chunk in chunks(reads(chain)):
                 end = [_restore_chunk(chunk, device, end, look)]
             ends += end
         return tf.group(*ends, name="restore")
 
 
-def chunks(tensors: Sequence[BundleTensor]) -> Iterator[list[BundleTensor]]:
-    """Yields the tensors in runs of at most `CHUNK_BYTES`, a larger tensor by itself."""
-    chunk: list[BundleTensor] = []
+def reads(tensors: Sequence[BundleTensor]) -> list[Read]:
+    """Returns what to read, every tensor once, in the order of the file, which is by key."""
+    takers: dict[str, list[BundleTensor]] = {}
+    for each in tensors:
+        takers.setdefault(each.key, []).append(each)
+    return [Read(takers[key]) for key in sorted(takers)]
+
+
+def chunks(tensors: Sequence[Read]) -> Iterator[list[Read]]:
+    """Yields the reads in runs of at most `CHUNK_BYTES`, a larger tensor by itself."""
+    chunk: list[Read] = []
     size = 0
     for each in tensors:
         if chunk and size + each.size > CHUNK_BYTES:
@@ -91,7 +129,7 @@ def chunks(tensors: Sequence[BundleTensor]) -> Iterator[list[BundleTensor]]:
 
 
 def _restore_chunk(
-    chunk: Sequence[BundleTensor],
+    chunk: Sequence[Read],
     device: str,
     after: Sequence[tf.Operation],
     look: Callable[[str, str, NDArray[Any]], None],
@@ -99,17 +137,17 @@ def _restore_chunk(
     host = tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0)
     with tf.control_dependencies(after), tf.device(host.to_string()):
         values = tf.raw_ops.RestoreV2(
-            prefix=chunk[0].prefix,
-            tensor_names=[each.key for each in chunk],
-            shape_and_slices=[each.slice_spec for each in chunk],
-            dtypes=[each.variable.dtype.base_dtype for each in chunk],
+            prefix=chunk[0].takers[0].prefix,
+            tensor_names=[each.takers[0].key for each in chunk],
+            shape_and_slices=[each.spec for each in chunk],
+            dtypes=[each.takers[0].variable.dtype.base_dtype for each in chunk],
         )
-        looked = [
-            (each, value)
-            for each, value in zip(chunk, values, strict=True)
-            if value.dtype.is_floating or value.dtype.is_complex
-        ]
-    done = [_assign(each.variable, value) for each, value in zip(chunk, values, strict=True)]
+    done = []
+    looked = []
+    for each, value in zip(chunk, values, strict=True):
+        if value.dtype.is_floating or value.dtype.is_complex:
+            looked.append((each.takers[0], value))
+        done += each.assign(value)
     if looked:
         names = [(each.source, each.name) for each, _ in looked]
 

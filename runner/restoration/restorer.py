@@ -13,7 +13,7 @@ from runner.config import Initialize
 from runner.errors import CheckpointError, Problem
 from runner.restoration.conversions import Slice
 from runner.restoration.finiteness import NonFinite
-from runner.restoration.graph_restoration import BundleTensor, restore_operation, slice_spec
+from runner.restoration.graph_restoration import BundleTensor, restore_operation
 from runner.restoration.initializers import remaining
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.streaming import (
@@ -152,19 +152,19 @@ class Restorer:
             return None
         (piece,) = assignment.pieces
         bundle = bundles[piece.source]
-        spec = ""
-        if piece.conversions and piece.combination is None and len(piece.conversions) == 1:
+        block = None
+        if piece.combination is None and len(piece.conversions) == 1:
             (conversion,) = piece.conversions
-            if isinstance(conversion, Slice):
-                spec = slice_spec(piece.tensor.shape, conversion.offset, conversion.size)
-        if bundle is None or not (piece.as_is or spec):
+            block = conversion if isinstance(conversion, Slice) else None
+        if bundle is None or not (piece.as_is or block):
             return None
         return BundleTensor(
             piece.source,
             bundle.prefix,
             piece.tensor.name,
             bundle.keys[piece.tensor.name],
-            spec,
+            piece.tensor.shape,
+            block.offset if block else None,
             self._variables[assignment.variable.name],
         )
 

@@ -176,15 +176,12 @@ def test_half_a_file_is_refused(name: str, shared_golden: Get, tmp_path: Path) -
         half = copy / file.relative_to(folder)
         half.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
         with pytest.raises(CheckpointError) as caught:
-            reader = open_checkpoint(relocated(made, folder, str(copy)))
-            dict(reader.read(list(reader.spec().tensors)))
+            read_all(relocated(made, folder, str(copy)))
         assert "cannot be read" in str(caught.value) or "is not a checkpoint" in str(caught.value)
 
 
 @every_format
-def test_a_flipped_byte_in_a_tensor_is_found(
-    name: str, shared_golden: Get, tmp_path: Path
-) -> None:
+def test_a_flipped_byte_in_a_tensor_is_found(name: str, shared_golden: Get, tmp_path: Path) -> None:
     made = shared_golden(name)
     folder = shared_folder(made)
     digest = open_checkpoint(made.path).spec().digest
@@ -195,9 +192,8 @@ def test_a_flipped_byte_in_a_tensor_is_found(
     (copy / file.relative_to(folder)).write_bytes(content)
     path = relocated(made, folder, str(copy))
     # A format without checksums is protected by the digest that the plan pins.
-    with pytest.raises(CheckpointError, match="cannot be read as|that was pinned"):
-        reader = open_checkpoint(path, None if made.checksums else digest)
-        dict(reader.read(list(reader.spec().tensors)))
+    with pytest.raises(CheckpointError, match=r"cannot be read as|that was pinned"):
+        read_all(path, None if made.checksums else digest)
 
 
 @pytest.mark.parametrize("name", in_one_file)
@@ -253,8 +249,7 @@ def test_the_goldens_hold_what_they_say() -> None:
 
 def shared_folder(made: Golden) -> Path:
     """The folder that a golden was made in."""
-    path = Path(made.path)
-    return path.parent
+    return Path(made.path).parent
 
 
 def holding_tensors(made: Golden) -> list[Path]:
@@ -278,6 +273,12 @@ def place_of(name: str, made: Golden) -> tuple[Path, int]:
     # The tensor is packed: the middle of the file is in one.
     (file,) = holding_tensors(made)
     return file, file.stat().st_size // 2
+
+
+def read_all(path: str, digest: str | None = None) -> None:
+    reader = open_checkpoint(path, digest)
+    for _ in reader.read(list(reader.spec().tensors)):
+        pass
 
 
 def readers(names: list[str], get: Get) -> list[CheckpointReader]:

@@ -135,13 +135,24 @@ def test_variables_take_the_tensors_of_their_sources_and_others_their_initial_va
     np.testing.assert_array_equal(values["head"], [7.0])
 
 
-def test_one_tensor_may_be_given_to_two_variables(tmp_path: Path) -> None:
-    for form, save in SAVE.items():
-        case = Case(cnn=save(tmp_path / form, {"x": numbers(2)}))
-        case.take(make_variable(f"{form}_a", np.zeros(2)), ("cnn", "x"))
-        case.take(make_variable(f"{form}_b", np.zeros(2)), ("cnn", "x"))
-        for value in case.run(verify=True).values():
-            np.testing.assert_array_equal(value, numbers(2))
+@pytest.mark.parametrize("use_resource", [True, False])
+@pytest.mark.parametrize("form", SAVE)
+def test_one_tensor_may_be_given_to_two_variables_that_then_go_their_own_ways(
+    tmp_path: Path, form: str, use_resource: bool
+) -> None:
+    case = Case(cnn=SAVE[form](tmp_path, {"x": numbers(100)}))
+    for name in ("a", "b"):
+        case.take(make_variable(name, np.zeros(100), use_resource=use_resource), ("cnn", "x"))
+    added = case.variables["a"].assign_add(np.ones(100, np.float32))
+    restorer = case.restorer(verify=True)
+    init = restorer.build()
+    with tf1.Session() as session:
+        session.run(init)
+        restorer.restore(session)
+        session.run(added)
+        values = session.run(case.variables)
+    np.testing.assert_array_equal(values["a"], numbers(100) + 1)
+    np.testing.assert_array_equal(values["b"], numbers(100))
 
 
 def test_variables_made_from_one_initial_value_get_their_own_values(tmp_path: Path) -> None:
