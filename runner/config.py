@@ -152,8 +152,9 @@ class ScaffoldConfig:
     # A checkpoint's path, directory or prefix, `experiment:NAME`, or an MLflow URI (`runs:/...`,
     # `models:/...`); null initialises.
     checkpoint: str | None = None
-    # Which checkpoint of a directory: `latest`, `best`, or a global step.
-    which: str = "latest"
+    # Which checkpoint of a directory: `latest`, `best`, or a global step; null takes the best of
+    # an experiment and the latest of anything else.
+    which: str | None = None
     # The mean of several checkpoints: `last N`, or a list of steps or paths; null takes one.
     average: Any = None
     # Model name -> checkpoint name: a whole name, a prefix ending in `/`, or `re:` with groups;

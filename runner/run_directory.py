@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 from runner.errors import Problem, RunDirectoryError
 
 RECORD = "run.json"
+PROVENANCE = "provenance.json"
 RUNNING = "RUNNING"
 FINISHED = "FINISHED"
 KILLED = "KILLED"
@@ -84,6 +85,21 @@ class RunDirectory:
     def plan(self) -> Path:
         """The restoration plan as text."""
         return self.path / "plan.txt"
+
+    @property
+    def plan_json(self) -> Path:
+        """The restoration plan as JSON."""
+        return self.path / "plan.json"
+
+    @property
+    def plan_html(self) -> Path:
+        """The restoration plan as a page of its own."""
+        return self.path / "plan.html"
+
+    @property
+    def provenances(self) -> tuple[Path, ...]:
+        """Where the provenance stays: in the run's folder and beside its checkpoints."""
+        return tuple(each / PROVENANCE for each in (self.path, self.checkpoints, self.best))
 
     @property
     def export(self) -> Path:

@@ -102,12 +102,23 @@ def _training(name: str, scaffold: ScaffoldConfig) -> list[Problem]:
 def _source(name: str, scaffold: ScaffoldConfig) -> list[Problem]:
     key = f"scaffolds.{name}"
     problems = []
-    if scaffold.which not in _WHICH and not re.fullmatch(r"\d+", scaffold.which):
+    which = scaffold.which
+    if which is not None and which not in _WHICH and not re.fullmatch(r"\d+", which):
         problems.append(
             Problem(
-                f"{key}.which is {scaffold.which!r}",
+                f"{key}.which is {which!r}",
                 "it names one checkpoint of a directory: `latest`, `best`, or a global step",
-                choices=nearest(scaffold.which, _WHICH),
+                choices=nearest(which, _WHICH),
+            )
+        )
+    average = scaffold.average
+    entries = average if isinstance(average, list) else [average]
+    if average is not None and not all(_is_checkpoint(each, average) for each in entries):
+        problems.append(
+            Problem(
+                f"{key}.average is {average!r}",
+                "it is neither `last N` nor a list of steps and paths",
+                f"for example ++{key}.average='last 5'",
             )
         )
     if not scaffold.state:
@@ -128,6 +139,12 @@ def _source(name: str, scaffold: ScaffoldConfig) -> list[Problem]:
             )
         )
     return problems
+
+
+def _is_checkpoint(entry: object, average: object) -> bool:
+    """Whether an entry of a list, or the only value that is no list, may say what to average."""
+    kinds = (str, int) if isinstance(average, list) else (str,)
+    return isinstance(entry, kinds) and not isinstance(entry, bool)
 
 
 def _transposes(name: str, scaffold: ScaffoldConfig) -> list[Problem]:

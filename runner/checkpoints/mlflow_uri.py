@@ -13,13 +13,11 @@ SCHEMES = ("runs:/", "models:/", "mlflow-artifacts:")
 
 
 class Artifacts(Protocol):
-    """The part of an MLflow store that holds files.
+    """The part of an MLflow store that holds files."""
 
-    Attributes:
-      store: the store's address, by which equal URIs of two stores are told apart.
-    """
-
-    store: str
+    @property
+    def store(self) -> str:
+        """The store's address, by which equal URIs of two stores are told apart."""
 
     def pin(self, uri: str) -> str:
         """Returns the URI of what `uri` means now, e.g. a version for a model's alias.

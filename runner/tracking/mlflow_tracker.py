@@ -12,6 +12,7 @@ from pathlib import Path
 
 import sqlalchemy
 from mlflow import MlflowClient
+from mlflow.artifacts import download_artifacts
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
@@ -20,6 +21,7 @@ from runner.tracking.address import DEFAULT_URI, Address, resolve
 from runner.tracking.background_tracker import BackgroundTracker, Destination
 from runner.tracking.encoding import Encoder, encode_tag
 from runner.tracking.keys import decode_key
+from runner.tracking.mlflow_artifacts import pinned
 from runner.tracking.records import Batch, Delivery, Text, named
 from runner.tracking.sqlite_database import exclusive
 from runner.tracking.tracker import RUN_DIR_TAG, RunStatus, RunStore, TrackedRun, Tracker
@@ -233,6 +235,25 @@ class MlflowStore(RunStore):
         client = self._connected()
         with self._reported(f"run {run_id} cannot be marked {status.value}"):
             _set_status(client, run_id, status)
+
+    @property
+    def store(self) -> str:
+        """Returns the tracking URI, passwords masked."""
+        return self.address.shown
+
+    def pin(self, uri: str) -> str:
+        """See `RunStore.pin`."""
+        with self._reported(f"{uri} is not in {self.store}"):
+            return pinned(uri, self._connected())
+
+    def download(self, uri: str, folder: str) -> str:
+        """See `RunStore.download`."""
+        self._connected()
+        with self._reported(f"{uri} cannot be downloaded from {self.store}"):
+            address = self.address.uri
+            return download_artifacts(
+                uri, dst_path=folder, tracking_uri=address, registry_uri=address
+            )
 
     def location(self, run_id: str | None = None) -> str:
         """Returns the tracking URI, for a run its page on the server or its id beside the URI."""
