@@ -17,10 +17,13 @@ from rich.text import Text
 from runner.checkpoints.comparison import Difference, differences
 from runner.checkpoints.locate import LATEST, resolve
 from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.provenance_file import provenance_of
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.checkpoints.statistics import Statistics, statistics
-from runner.errors import RunnerError
+from runner.errors import CheckpointError, Problem, RunnerError
+from runner.restoration.provenance import chain
 from runner.restoration.variables import StateClass, classify
+from runner.run_directory import PROVENANCE
 from runner.screen import Screen
 
 SAME, DIFFERENT = 0, 1
@@ -39,6 +42,8 @@ def main(arguments: Sequence[str] | None = None, screen: Screen | None = None) -
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     screen = screen or Screen()
     try:
+        if parsed.provenance:
+            return _provenance(resolve(parsed.paths[0], parsed.which)[0], screen)
         readers = [open_checkpoint(resolve(path, parsed.which)[0]) for path in parsed.paths]
         if len(readers) == 1:
             _list(readers[0], parsed.stats, screen)
@@ -91,6 +96,11 @@ def _parser() -> argparse.ArgumentParser:
         "--stats", action="store_true", help="read all values: min, max, mean, NaN count"
     )
     parser.add_argument(
+        "--provenance",
+        action="store_true",
+        help="where the variables of a run's checkpoint came from, back to the first source",
+    )
+    parser.add_argument(
         "--which", default=LATEST, help="latest (default), best or a step of a directory"
     )
     return parser
@@ -118,6 +128,20 @@ def _list(reader: CheckpointReader, stats: bool, screen: Screen) -> None:
     if stats:
         found = {name: statistics(value) for name, value in reader.read(list(spec.tensors))}
     _show(Group(*_heading(spec), _tensors(spec, found)), screen)
+
+
+def _provenance(path: str, screen: Screen) -> int:
+    found = provenance_of(path)
+    if found is None:
+        raise CheckpointError(
+            Problem(
+                f"no {PROVENANCE} is beside {path}",
+                "a run writes it beside each of its checkpoints",
+                "name a checkpoint, or the folder, of a run",
+            )
+        )
+    screen.write("\n".join((path, *chain(found))) + "\n")
+    return 0
 
 
 def _compare(one: CheckpointReader, other: CheckpointReader, screen: Screen) -> int:

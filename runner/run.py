@@ -35,6 +35,8 @@ def run_experiment(
     overrides: Sequence[str] = (),
     screen: Screen | None = None,
     parent: str | None = None,
+    *,
+    dedicated: bool = False,
 ) -> float | None:
     """Does with an experiment what its `mode` says.
 
@@ -43,6 +45,8 @@ def run_experiment(
       overrides: the command line's overrides, recorded with the run.
       screen: where to print; by default standard output.
       parent: id of the tracked run that this one is a part of, such as a sweep.
+      dedicated: whether `run_dir` was given for this run; an interrupted run in it with another
+        warm start is then refused, where otherwise a new run is made beside it.
 
     Returns:
       The best objective of a training run, the test metrics' objective of an evaluation, and None
@@ -58,7 +62,7 @@ def run_experiment(
         _show_plan(config, sources, screen)
         return None
     if config.mode is Mode.train:
-        return _train(config, sources, store, overrides, screen, parent)
+        return _train(config, sources, store, overrides, screen, parent, dedicated)
     identity = fingerprint(sources.settings())
     if config.mode is Mode.evaluate:
         return evaluate_run(config, identity, store, screen)
@@ -87,6 +91,7 @@ def _train(
     overrides: Sequence[str],
     screen: Screen,
     parent: str | None,
+    dedicated: bool,
 ) -> float:
     settings = sources.settings()
     record = RunRecord(config.name, fingerprint(settings), RUNNING, settings)
@@ -94,12 +99,12 @@ def _train(
     # A mistake in the configuration is found before anything is made, then an unusable store.
     built = build_graph(config, "validation", train=True)
     store.connect()
-    resumed = interrupted_run(container, record, config.resume.value)
+    resumed = interrupted_run(container, record, config.resume.value, dedicated=dedicated)
     plan = None
     if resumed is None or not resumed.has_checkpoint():
         plan = _warm_start(config, built, sources, screen)
     with Interruption().handled() as interruption:
-        directory = open_run(container, record, config.resume.value)
+        directory = open_run(container, record, config.resume.value, dedicated=dedicated)
         _settle(container, store, config, screen)
         # What another process has done since decides anew whether this is a warm start.
         if directory.has_checkpoint():
@@ -112,7 +117,7 @@ def _train(
         for line in summary(plan) if plan else ("own checkpoint: pretrained sources not read",):
             screen.line(f"  {line}")
         return train_run(
-            config, built, plan, directory, store, overrides, screen, interruption, parent
+            config, built, plan, sources, directory, store, overrides, screen, interruption, parent
         )
 
 

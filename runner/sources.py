@@ -82,7 +82,9 @@ class Sources:
         Raises:
           CheckpointError: when its content is no longer what it was then.
         """
-        return _joined([open_checkpoint(each.path, each.digest) for each in self._origins[scaffold]])
+        return _joined(
+            [open_checkpoint(each.path, each.digest) for each in self._origins[scaffold]]
+        )
 
     def origins(self) -> Mapping[str, tuple[Origin, ...]]:
         """Returns scaffold -> the checkpoints that `expected` resolved it to, several averaged."""
@@ -155,7 +157,9 @@ class Sources:
         ]
         for folder in folders:
             directory = RunDirectory(folder)
-            if any(latest_checkpoint(str(each)) for each in (directory.best, directory.checkpoints)):
+            if any(
+                latest_checkpoint(str(each)) for each in (directory.best, directory.checkpoints)
+            ):
                 return directory
         return None
 

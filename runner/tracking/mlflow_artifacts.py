@@ -35,8 +35,9 @@ def pinned(uri: str, registry: ModelRegistry) -> str:
         return f"models:/{alias[1]}/{version}{alias[3] or ''}"
     if latest:
         registry.get_registered_model(latest[1])
-        versions = [int(each.version) for each in registry.search_model_versions(
-            f"name = '{latest[1]}'")]
+        versions = [
+            int(each.version) for each in registry.search_model_versions(f"name = '{latest[1]}'")
+        ]
         if not versions:
             raise LookupError(f"the model {latest[1]} has no version")
         return f"models:/{latest[1]}/{max(versions)}{latest[2] or ''}"
