@@ -47,7 +47,8 @@ def train_op(
       schedules: the variables to train, each with its schedule.
 
     Raises:
-      ConfigError: when the optimizer cannot be built, or has no learning rate to multiply.
+      ConfigError: when the optimizer cannot be built, or has no learning rate to multiply, or a
+        reference variable is to be frozen for a while.
     """
     groups: dict[Schedule, list[tf.Variable]] = {}
     for variable, schedule in schedules:
@@ -109,18 +110,24 @@ def _apply(
     schedule: Schedule,
     global_step: tf.Variable,
 ) -> tf.Operation:
-    # Names the variables that an optimizer keeps for all of its own, such as beta1_power.
-    name = f"from_step_{schedule.freeze_until_step}_rate_x{schedule.learning_rate_multiplier:g}"
-    with tf.name_scope("" if schedule == Schedule() else name.replace("+", "")):
-        if not schedule.freeze_until_step:
-            return optimizer.apply_gradients(pairs)
-        due = global_step.read_value() >= schedule.freeze_until_step
+    if not schedule.freeze_until_step:
+        return optimizer.apply_gradients(pairs)
+    references = [each.op.name for _, each in pairs if each.dtype != each.dtype.base_dtype]
+    if references:
+        raise ConfigError(
+            Problem(
+                f"freeze_until_step is set for {', '.join(references)}",
+                "a reference variable cannot be updated under a condition",
+                "make it with use_resource=True, or delete freeze_until_step",
+            )
+        )
+    due = global_step.read_value() >= schedule.freeze_until_step
 
-        def update() -> tf.Tensor:
-            with tf.control_dependencies([optimizer.apply_gradients(pairs)]):
-                return tf.constant(True)
+    def update() -> tf.Tensor:
+        with tf.control_dependencies([optimizer.apply_gradients(pairs)]):
+            return tf.constant(True)
 
-        return tf.cond(due, update, lambda: tf.constant(False)).op
+    return tf.cond(due, update, lambda: tf.constant(False)).op
 
 
 def _default_rate(target: str) -> Any:

@@ -170,3 +170,10 @@ class Generated(Blobs):
         signature = (tf.TensorSpec([8], tf.float32), tf.TensorSpec([], tf.int64))
         dataset = tf.data.Dataset.from_generator(examples, output_signature=signature)
         return dataset.batch(self.batch_size)
+
+
+class NoRate(tf.compat.v1.train.GradientDescentOptimizer):
+    """An optimizer whose learning rate cannot be set."""
+
+    def __init__(self) -> None:
+        super().__init__(0.1)
