@@ -107,9 +107,11 @@ def _options_first(arguments: Sequence[str]) -> list[str]:
 def _forced(argument: str) -> str:
     """Puts `++` before an override of a scaffold's key, so that its YAML need not hold the key.
 
-    Hydra knows only the keys that a scaffold's YAML holds; ours are checked by `validate`.
+    Likewise of an expectation, whose keys are names of scaffolds. Hydra knows only the keys that
+    the YAML holds; ours are checked by `validate`.
     """
-    return f"++{argument}" if re.match(r"scaffolds\.(?!\d)[^.=]+\.[^=]*=", argument) else argument
+    free = r"(scaffolds\.(?!\d)[^.=]+\.[^=]*|restoration\.expect(\.[^=]+)?)="
+    return f"++{argument}" if re.match(free, argument) else argument
 
 
 def _from_job(error: BaseException) -> bool:

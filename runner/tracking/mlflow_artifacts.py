@@ -6,6 +6,7 @@ import re
 from typing import Any, Protocol
 
 _ALIAS = re.compile(r"models:/([^/@]+)@([^/]+)(/.*)?")
+_VERSION = re.compile(r"models:/([^/@]+)/(\d+)(/.*)?")
 _LATEST = re.compile(r"models:/([^/@]+)/latest(/.*)?", re.IGNORECASE)
 
 
@@ -17,6 +18,9 @@ class ModelRegistry(Protocol):
 
     def get_registered_model(self, name: str) -> Any:
         """Returns a model with its versions."""
+
+    def get_model_version_download_uri(self, name: str, version: str) -> str:
+        """Returns where the files of a version are."""
 
     def search_model_versions(self, filter_string: str) -> Any:
         """Returns the versions that a filter matches."""
@@ -42,3 +46,17 @@ def pinned(uri: str, registry: ModelRegistry) -> str:
             raise LookupError(f"the model {latest[1]} has no version")
         return f"models:/{latest[1]}/{max(versions)}{latest[2] or ''}"
     return uri
+
+
+def stored(uri: str, registry: ModelRegistry) -> str:
+    """Returns where the files of a model's version are; other URIs as they are.
+
+    MLflow's own download asks the process-wide registry for them.
+
+    Raises:
+      Exception: whatever the registry raises for a version it does not know.
+    """
+    version = _VERSION.fullmatch(uri)
+    if not version:
+        return uri
+    return registry.get_model_version_download_uri(version[1], version[2]) + (version[3] or "")

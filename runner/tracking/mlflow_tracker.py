@@ -21,7 +21,7 @@ from runner.tracking.address import DEFAULT_URI, Address, resolve
 from runner.tracking.background_tracker import BackgroundTracker, Destination
 from runner.tracking.encoding import Encoder, encode_tag
 from runner.tracking.keys import decode_key
-from runner.tracking.mlflow_artifacts import pinned
+from runner.tracking.mlflow_artifacts import pinned, stored
 from runner.tracking.records import Batch, Delivery, Text, named
 from runner.tracking.sqlite_database import exclusive
 from runner.tracking.tracker import RUN_DIR_TAG, RunStatus, RunStore, TrackedRun, Tracker
@@ -248,11 +248,10 @@ class MlflowStore(RunStore):
 
     def download(self, uri: str, folder: str) -> str:
         """See `RunStore.download`."""
-        self._connected()
+        client = self._connected()
         with self._reported(f"{uri} cannot be downloaded from {self.store}"):
-            address = self.address.uri
             return download_artifacts(
-                uri, dst_path=folder, tracking_uri=address, registry_uri=address
+                stored(uri, client), dst_path=folder, tracking_uri=self.address.uri
             )
 
     def location(self, run_id: str | None = None) -> str:
