@@ -16,6 +16,7 @@ from rich.text import Text
 
 from runner.checkpoints.comparison import Difference, differences
 from runner.checkpoints.locate import LATEST, resolve
+from runner.checkpoints.mlflow_uri import Artifacts, is_mlflow_uri
 from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.provenance_file import provenance_of
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
@@ -25,14 +26,15 @@ from runner.restoration.provenance import chain
 from runner.restoration.variables import StateClass, classify
 from runner.run_directory import PROVENANCE
 from runner.screen import Screen
+from runner.tracking import open_store
 
 SAME, DIFFERENT = 0, 1
 _OPTIMIZER = ("optimizer", "_optimizer", "optimizer_weights")
 _DESCRIPTION = """Lists the tensors of a checkpoint of any format, or says in what two differ.
 
-PATH is a run's folder, a directory of checkpoints, a TensorFlow prefix, a SavedModel, or a file
-(.h5, .keras, .safetensors, .npz, .npy). Exit code: 0, or 1 when two checkpoints differ, 2 when a
-path or its checkpoint cannot be read."""
+PATH is a run's folder, a directory of checkpoints, a TensorFlow prefix, a SavedModel, a file
+(.h5, .keras, .safetensors, .npz, .npy), or an MLflow URI. Exit code: 0, or 1 when two checkpoints
+differ, 2 when a path or its checkpoint cannot be read."""
 
 
 def main(arguments: Sequence[str] | None = None, screen: Screen | None = None) -> int:
@@ -42,9 +44,11 @@ def main(arguments: Sequence[str] | None = None, screen: Screen | None = None) -
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     screen = screen or Screen()
     try:
+        artifacts = _artifacts(parsed.paths, parsed.tracking)
+        resolved = [resolve(path, parsed.which, artifacts=artifacts) for path in parsed.paths]
         if parsed.provenance:
-            return _provenance(resolve(parsed.paths[0], parsed.which)[0], screen)
-        readers = [open_checkpoint(resolve(path, parsed.which)[0]) for path in parsed.paths]
+            return _provenance(resolved[0][0], screen)
+        readers = [open_checkpoint(path) for (path,) in resolved]
         if len(readers) == 1:
             _list(readers[0], parsed.stats, screen)
             return SAME
@@ -103,7 +107,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--which", default=LATEST, help="latest (default), best or a step of a directory"
     )
+    parser.add_argument(
+        "--tracking",
+        metavar="URI",
+        default=os.environ.get("MLFLOW_TRACKING_URI"),
+        help="the MLflow store of runs:/ and models:/ paths; default $MLFLOW_TRACKING_URI",
+    )
     return parser
+
+
+def _artifacts(paths: Sequence[str], tracking: str | None) -> Artifacts | None:
+    if tracking is None or not any(map(is_mlflow_uri, paths)):
+        return None
+    return open_store(tracking)
 
 
 class _OneOrTwo(argparse.Action):

@@ -30,7 +30,15 @@ OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 WHAT = "a TensorFlow checkpoint"
 
 # A damaged file makes TensorFlow's reader raise any of these.
-READ_ERRORS = (tf.errors.OpError, OSError, ValueError, RuntimeError, TypeError, LookupError)
+READ_ERRORS = (
+    tf.errors.OpError,
+    OSError,
+    ValueError,
+    RuntimeError,
+    TypeError,
+    LookupError,
+    MemoryError,
+)
 
 _WILDCARD = re.compile(r"[*?\[]")
 _SHARD = re.compile(r".*\.data-(\d{5})-of-(\d{5})")

@@ -1,74 +1,91 @@
-"""Checks the checksums of a bundle's `.index` file, because TensorFlow skips damaged blocks."""
+"""Checks the tables of TensorFlow checkpoints, because TensorFlow skips damaged blocks."""
 
 from __future__ import annotations
 
 import functools
 import struct
+from typing import BinaryIO
 
 from runner.checkpoints import files
 
-# A bundle's index is a sorted string table of blocks. When TensorFlow lists its keys and meets a
-# damaged block it stops there without an error, so that tensors would seem never to have been
-# saved. The first block is checked when the bundle is opened; every other block is checked here.
-_BLOCK_SIZE = 1 << 18
+# A bundle's index, like a V1 checkpoint, is a sorted string table: blocks with checksums, a block
+# that says where they are, and a footer that says where that one is. When TensorFlow lists the
+# keys and meets a damaged block after the first it stops there without an error, so that tensors
+# would seem never to have been saved; and what a damaged footer says, it tries to allocate.
 _FOOTER = 48
+_MAGIC = bytes.fromhex("57fb808b247547db")
 _TRAILER = 5
 _MASK_DELTA = 0xA282EAD8
 
 
 def require_intact(path: str) -> None:
-    """Checks every block of an index of more than one block; there is nothing to do for others.
-
-    Args:
-      path: the `.index` file.
+    """Checks every block of the `.index` file of a bundle.
 
     Raises:
       OSError: when the file cannot be read.
-      ValueError: when a block is damaged.
+      ValueError: when it is damaged.
     """
-    if files.size(path) <= _BLOCK_SIZE:
-        return
     with files.reading(path) as file:
-        table = file.read()
-    for offset, size in _blocks(table):
-        _block(table, offset, size)
+        size = files.size(path)
+        for offset, length in _handles(_index_block(file, size)):
+            _block(file, size, offset, length)
 
 
-def _blocks(table: bytes) -> list[tuple[int, int]]:
-    """Returns (offset, size) of every block that holds entries."""
-    position = len(table) - _FOOTER
+def require_index_block(path: str) -> None:
+    """Checks the footer of a V1 checkpoint and the block that it leads to; reads no data.
+
+    Raises:
+      OSError: when the file cannot be read.
+      ValueError: when it is damaged.
+    """
+    with files.reading(path) as file:
+        _index_block(file, files.size(path))
+
+
+def _index_block(file: BinaryIO, size: int) -> bytes:
+    """Returns the checked block that says where the others are."""
+    if size < _FOOTER:
+        raise ValueError("it is too short to be a table")
+    file.seek(size - _FOOTER)
+    footer = file.read(_FOOTER)
+    if not footer.endswith(_MAGIC):
+        raise ValueError("it does not end like a table: it is cut off or something else")
+    position = 0
     for _ in range(2):
-        _, position = _varint(table, position)
-    offset, position = _varint(table, position)
-    size, _ = _varint(table, position)
-    index = _block(table, offset, size)
+        _, position = _varint(footer, position)
+    offset, position = _varint(footer, position)
+    length, _ = _varint(footer, position)
+    return _block(file, size, offset, length)
+
+
+def _handles(index: bytes) -> list[tuple[int, int]]:
+    """Returns (offset, length) of every block that an uncompressed index block lists."""
     if len(index) < 4:
         raise ValueError("the index block is too short")
     (restarts,) = struct.unpack("<I", index[-4:])
-    end, position, blocks = len(index) - 4 * (restarts + 1), 0, []
+    end, position, handles = len(index) - 4 * (restarts + 1), 0, []
     while position < end:
         _, position = _varint(index, position)
         unshared, position = _varint(index, position)
         _, position = _varint(index, position)
-        at, after = _varint(index, position + unshared)
-        length, position = _varint(index, after)
-        blocks.append((at, length))
-    return blocks
+        offset, position = _varint(index, position + unshared)
+        length, position = _varint(index, position)
+        handles.append((offset, length))
+    return handles
 
 
-def _block(table: bytes, offset: int, size: int) -> bytes:
+def _block(file: BinaryIO, size: int, offset: int, length: int) -> bytes:
     """Returns a block's content, checked."""
-    end = offset + size
-    if end + _TRAILER > len(table):
+    if offset + length + _TRAILER > size:
         raise ValueError(f"the block at byte {offset} reaches beyond the end of the file")
-    if table[end] != 0:
-        raise ValueError(f"the block at byte {offset} is compressed, which bundles never are")
-    (masked,) = struct.unpack_from("<I", table, end + 1)
+    file.seek(offset)
+    block = file.read(length + _TRAILER)
+    (masked,) = struct.unpack_from("<I", block, length + 1)
     rotated = (masked - _MASK_DELTA) & 0xFFFFFFFF
     expected = ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
-    if crc32c(table[offset : end + 1]) != expected:
+    if crc32c(block[: length + 1]) != expected:
         raise ValueError(f"checksum mismatch in the block at byte {offset}")
-    return table[offset:end]
+    return block[:length]
 
 
 def crc32c(data: bytes) -> int:

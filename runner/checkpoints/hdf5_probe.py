@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from runner.checkpoints.reader import unreadable
 
 # Far more than listing any undamaged file takes; damaged ones have run for ever.
 CPU_SECONDS = 30
-_MODULE = "runner.checkpoints.hdf5_probe"
+_MODULE = "runner.checkpoints.hdf5_trial"
 
 
 def require_harmless(path: str, what: str) -> None:
@@ -47,41 +46,3 @@ def _signal(path: str, stamp: str) -> signal.Signals | None:
     if done.returncode > 0:
         raise RuntimeError(f"{_MODULE} failed:\n{done.stderr}")
     return signal.Signals(-done.returncode) if done.returncode else None
-
-
-def _examine(path: str) -> None:
-    """Does what the readers do with a file, short of reading what is neither packed nor chunked."""
-    import h5py
-
-    from runner.checkpoints import hdf5, keras_h5, keras_weights
-
-    with h5py.File(path, "r") as file:
-        if keras_h5.is_listed(file):
-            found = keras_h5.weights(file)
-        else:
-            keras_weights.contents(file)
-            found = hdf5.datasets(file)
-        hdf5.root_name(file.attrs.get("model_config"))
-        for name, dataset in found.items():
-            hdf5.tensor_spec(name, dataset)
-            dataset.id.get_storage_size()
-            if dataset.chunks is not None or dataset.size == 1:
-                hdf5.value(path, dataset)
-
-
-def _main(path: str, cpu_seconds: int) -> None:
-    from runner.checkpoints.hdf5 import READ_ERRORS
-    from runner.errors import CheckpointError
-
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
-    # A crash is expected here and must not leave a core file in the user's folder.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    try:
-        _examine(path)
-    except (*READ_ERRORS, CheckpointError):
-        # The caller meets the same error, and explains it.
-        return
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1], int(sys.argv[2]))

@@ -88,8 +88,8 @@ def _on_disk(checkpoint: str, artifacts: Artifacts | None) -> str:
         return checkpoint
     if artifacts is None:
         raise _invalid(
-            f"{checkpoint} is in MLflow, and the run has no tracking store",
-            "set tracking.uri to the store that has it, or name a path",
+            f"{checkpoint} is in MLflow, and no tracking store is given",
+            "name the store that has it in tracking.uri (of `runner.inspect`: --tracking)",
         )
     return downloaded(checkpoint, artifacts)
 

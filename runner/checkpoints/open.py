@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from runner.checkpoints.averaging import AverageReader
 from runner.checkpoints.local_copy import through_copy
 from runner.checkpoints.reader import CheckpointReader
 from runner.checkpoints.recognition import Format, recognise
@@ -36,6 +37,16 @@ def open_checkpoint(path: str, digest: str | None = None) -> CheckpointReader:
                 )
             )
     return reader
+
+
+def open_resolved(paths: Sequence[str]) -> CheckpointReader:
+    """Returns the reader of what `locate.resolve` gives: one checkpoint, or an average of several.
+
+    Raises:
+      CheckpointError: when one of them cannot be opened.
+    """
+    readers = [open_checkpoint(path) for path in paths]
+    return readers[0] if len(readers) == 1 else AverageReader(readers)
 
 
 def _bundle(path: str) -> CheckpointReader:

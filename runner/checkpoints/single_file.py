@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.checkpoints import digest, files
+from runner.checkpoints import bundle_index, digest, files
 from runner.checkpoints.bundle import GLOBAL_STEP, READ_ERRORS, open_reader, stored_tensors
 from runner.checkpoints.reader import (
     Bundle,
@@ -66,6 +66,8 @@ class SingleFileReader(CheckpointReader):
     @functools.cached_property
     def _stored(self) -> Mapping[str, TensorSpec]:
         try:
+            for shard in self._shards():
+                bundle_index.require_index_block(shard)
             return stored_tensors(self._reader)
         except READ_ERRORS as error:
             raise unreadable(self.path, WHAT, error) from error
@@ -90,9 +92,12 @@ class SingleFileReader(CheckpointReader):
         except READ_ERRORS as error:
             raise unreadable(self.path, WHAT, f"tensor {name}: {error}") from error
 
-    def _digest(self) -> str:
+    def _shards(self) -> list[str]:
         directory, name = os.path.split(self.path)
-        shards = files.matching(directory, name) if "?" in name else [self.path]
+        return files.matching(directory, name) if "?" in name else [self.path]
+
+    def _digest(self) -> str:
+        shards = self._shards()
         try:
             if len(shards) == 1:
                 return digest.of_file(shards[0])

@@ -104,6 +104,8 @@ class Restorer:
         if self._restore_op is not None:
             try:
                 session.run(self._restore_op)
+            except (tf.errors.AbortedError, tf.errors.UnavailableError):
+                raise  # A monitored session makes a new session after these.
             except tf.errors.OpError as error:
                 raise self._damage(readers, error) from error
         for batch in batches(self._streamed, self._variables):
@@ -225,7 +227,7 @@ class Restorer:
                 problems += found.problems
         paths = ", ".join(self._paths().values())
         return CheckpointError(
-            *(problems or [Problem(f"{paths} cannot be restored", error.message.splitlines()[0])])
+            *(problems or [Problem(f"{paths} cannot be restored", str(error).partition("\n")[0])])
         )
 
     def _paths(self) -> dict[str, str]:

@@ -136,6 +136,17 @@ def _convert(
                 "exclude the variable, or change the conversion in the scaffold",
             )
         ) from error
+    wanted = assignment.variable.tensor
+    dtype = "string" if value.dtype.kind in "OSU" else value.dtype.name
+    if (value.shape, dtype) != (wanted.shape, wanted.dtype):
+        raise CheckpointError(
+            Problem(
+                f"scaffolds.{piece.source}: {', '.join(piece.names)} has changed since it was "
+                f"planned, and gives {wanted.name} a {dtype} of shape {list(value.shape)}",
+                f"the variable is a {wanted.dtype} of shape {list(wanted.shape)}",
+                "wait until the checkpoint is written, and start again",
+            )
+        )
     return value if _owns_memory(value) else np.array(value)
 
 

@@ -249,6 +249,8 @@ class MlflowStore(RunStore):
     def download(self, uri: str, folder: str) -> str:
         """See `RunStore.download`."""
         client = self._connected()
+        # A bar on standard error; what the user has set stays.
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         with self._reported(f"{uri} cannot be downloaded from {self.store}"):
             return download_artifacts(
                 stored(uri, client), dst_path=folder, tracking_uri=self.address.uri

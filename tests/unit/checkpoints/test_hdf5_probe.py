@@ -61,5 +61,5 @@ def test_a_probe_that_fails_itself_is_no_verdict(
     (tmp_path / "h5py.py").write_text("raise ZeroDivisionError\n")
     path = _file(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    with pytest.raises(RuntimeError, match=r"hdf5_probe failed:\n(.*\n)*ZeroDivisionError"):
+    with pytest.raises(RuntimeError, match=r"hdf5_trial failed:\n(.*\n)*ZeroDivisionError"):
         hdf5_probe.require_harmless(path, "an HDF5 file")

@@ -16,7 +16,7 @@ import tensorflow as tf
 from runner.checkpoints.averaging import AverageReader
 from runner.checkpoints.open import open_checkpoint
 
-COUNT, MEGABYTES = 24, 8
+COUNT, MEGABYTES = 12, 8
 
 # Anonymous memory only: the pages of a mapped file can be dropped at any time. It is sampled by a
 # thread, because a peak that the kernel keeps would count those pages.

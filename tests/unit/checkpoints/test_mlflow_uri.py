@@ -65,7 +65,9 @@ def test_equal_uris_of_two_stores_are_two_artifacts(store: Store) -> None:
 
 
 def test_a_uri_without_a_store_is_explained() -> None:
-    with pytest.raises(CheckpointError, match="runs:/1/m is in MLflow, and the run has no trackin"):
+    with pytest.raises(
+        CheckpointError, match="runs:/1/m is in MLflow, and no tracking store is given"
+    ):
         resolve("runs:/1/m")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.open import open_checkpoint, open_resolved
 from runner.errors import CheckpointError
 
 
@@ -40,3 +40,13 @@ def test_tensorflow_is_not_imported_for_files_that_do_without(tmp_path: Path) ->
         check=True,
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_one_path_is_opened_and_several_are_averaged(tmp_path: Path) -> None:
+    paths = []
+    for number in (1.0, 4.0):
+        paths.append(str(tmp_path / f"{number}.npz"))
+        np.savez(paths[-1], w=np.array([number]))
+    for chosen, expected in ((paths[:1], 1.0), (paths, 2.5)):
+        ((_, value),) = open_resolved(chosen).read(["w"])
+        assert value.tolist() == [expected]

@@ -397,3 +397,27 @@ def test_the_number_of_operations_grows_with_variables_only(
     before = len(graph.get_operations())
     case.restorer().build()
     assert len(graph.get_operations()) - before < 50 + 20
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "match"),
+    [
+        (tf.errors.AbortedError, tf.errors.AbortedError, "lost"),
+        (tf.errors.UnavailableError, tf.errors.UnavailableError, "lost"),
+        (tf.errors.ResourceExhaustedError, CheckpointError, r"model cannot be restored\n.*lost"),
+    ],
+)
+def test_an_error_that_is_no_damage_keeps_its_reason(
+    tmp_path: Path, raised: type[Exception], expected: type[Exception], match: str
+) -> None:
+    case = Case(cnn=save_bundle(tmp_path, {"x": numbers(2)}))
+    case.take(make_variable("a", np.zeros(2)), ("cnn", "x"))
+    restorer = case.restorer()
+    restorer.build()
+
+    class Lost(tf.compat.v1.Session):
+        def run(self, *_: Any, **__: Any) -> Any:
+            raise raised(None, None, "lost")
+
+    with Lost() as session, pytest.raises(expected, match=match):
+        restorer.restore(session)

@@ -55,7 +55,10 @@ def test_batches_are_bounded_and_keep_the_order(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_each_source_is_read_in_one_pass_and_not_ahead() -> None:
-    a, b = Arrays(x=np.zeros(2), y=np.ones(2)), Arrays(z=np.full(2, 3.0))
+    a, b = (
+        Arrays(x=np.zeros(2, np.float32), y=np.ones(2, np.float32)),
+        Arrays(z=np.full(2, 3, np.float32)),
+    )
     assignments = [
         assignment("v", 2, ("a", "x")),
         assignment("w", 2, ("a", "y"), ("b", "z")),
@@ -71,8 +74,8 @@ def test_each_source_is_read_in_one_pass_and_not_ahead() -> None:
 
 
 def test_a_view_of_foreign_memory_is_copied() -> None:
-    foreign = np.frombuffer(np.ones(2).tobytes())
-    own = np.ones((2, 2))[0]
+    foreign = np.frombuffer(np.ones(2, np.float32).tobytes(), np.float32)
+    own = np.ones((2, 2), np.float32)[0]
     assignments = [assignment("v", 2, ("a", "foreign")), assignment("w", 2, ("a", "own"))]
     reader = Arrays(foreign=foreign, own=own)
     first, second = (value for _, value in converted_values(assignments, {"a": reader}, {}))
@@ -84,6 +87,20 @@ def test_a_view_of_foreign_memory_is_copied() -> None:
 def test_an_error_of_a_source_names_the_scaffold() -> None:
     values = converted_values([assignment("v", 2, ("cnn", "gone"))], {"cnn": Arrays()}, {})
     with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: no tensor gone"):
+        next(values)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (np.zeros(3, np.float32), r"a float32 of shape \[3\]"),
+        (np.zeros(2, np.float64), r"a float64 of shape \[2\]"),
+        (np.array([b"a", b"b"], object), r"a string of shape \[2\]"),
+    ],
+)
+def test_a_value_that_does_not_fit_its_variable_is_refused(value: Any, found: str) -> None:
+    values = converted_values([assignment("v", 2, ("cnn", "x"))], {"cnn": Arrays(x=value)}, {})
+    with pytest.raises(CheckpointError, match=rf"scaffolds\.cnn: x has changed .*, and .* {found}"):
         next(values)
 
 
