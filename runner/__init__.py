@@ -21,26 +21,35 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from runner.config import RunConfig
+    from runner.errors import RunnerError
     from runner.run import run_experiment
     from runner.session.monitored_session import ChiefSessionCreator, MonitoredTrainingSession
     from runner.session.scaffold import Scaffold
     from runner.session.session_manager import SessionManager
+    from runner.validation import validate
 
 __all__ = [
     "ChiefSessionCreator",
     "MonitoredTrainingSession",
+    "RunConfig",
+    "RunnerError",
     "Scaffold",
     "SessionManager",
     "run_experiment",
+    "validate",
 ]
 
 # Imported when they are asked for: configuration errors and --help must not wait for TensorFlow.
 _MODULES = {
     "ChiefSessionCreator": "runner.session.monitored_session",
     "MonitoredTrainingSession": "runner.session.monitored_session",
+    "RunConfig": "runner.config",
+    "RunnerError": "runner.errors",
     "Scaffold": "runner.session.scaffold",
     "SessionManager": "runner.session.session_manager",
     "run_experiment": "runner.run",
+    "validate": "runner.validation",
 }
 
 

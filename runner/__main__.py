@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import sys
 import traceback
@@ -16,7 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from runner.composition import COMPOSITION_ERRORS, experiment_names
+from runner.composition import COMPOSITION_ERRORS, experiment_names, forced
 from runner.config import register
 from runner.errors import InterruptedRunError, RunnerError
 from runner.explanation import explain
@@ -59,6 +58,8 @@ def _job(config: DictConfig) -> float | None:
         # Hydra goes on to the next trial after a failed one, but a signal is for the whole sweep.
         interrupted = isinstance(error, InterruptedRunError)
         if HydraConfig.get().mode == RunMode.MULTIRUN and not interrupted:
+            overrides = " ".join(HydraConfig.get().overrides.task)
+            print(f"runner: the trial {overrides} failed: {error}", file=sys.stderr)
             raise
         # Hydra would print a line of its own before an exception; SystemExit passes through.
         raise SystemExit(_fail(error)) from error
@@ -71,7 +72,7 @@ def main() -> int:
     with problems, 130 or 143 after a signal, and 1 for anything else.
     """
     register()
-    sys.argv[1:] = _options_first([_forced(each) for each in sys.argv[1:]])
+    sys.argv[1:] = _options_first([forced(each) for each in sys.argv[1:]])
     # Lets Hydra's errors reach us as exceptions; otherwise it prints them and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
@@ -102,16 +103,6 @@ def _options_first(arguments: Sequence[str]) -> list[str]:
         (options if is_value or each.startswith("-") else overrides).append(each)
         previous = "" if is_value else each
     return options + overrides
-
-
-def _forced(argument: str) -> str:
-    """Puts `++` before an override of a scaffold's key, so that its YAML need not hold the key.
-
-    Likewise of an expectation, whose keys are names of scaffolds. Hydra knows only the keys that
-    the YAML holds; ours are checked by `validate`.
-    """
-    free = r"(scaffolds\.(?!\d)[^.=]+\.[^=]*|restoration\.expect(\.[^=]+)?)="
-    return f"++{argument}" if re.match(free, argument) else argument
 
 
 def _from_job(error: BaseException) -> bool:

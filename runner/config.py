@@ -22,7 +22,7 @@ class Mode(Enum):
 
 
 class Resume(Enum):
-    """What to do about an interrupted run of the same configuration."""
+    """What to do about an unfinished run, interrupted or failed, of the same configuration."""
 
     auto = "auto"
     never = "never"
@@ -241,7 +241,8 @@ class RunConfig:
     seed: int = 0
     mode: Mode = Mode.train
     resume: Resume = Resume.auto
-    # The folder that holds this experiment's runs, or one run's own folder.
+    # The folder that holds this experiment's runs, or one run's own folder. The runs of an
+    # experiment that a checkpoint comes from are in a folder of its name beside this one.
     run_dir: str = "runs/${name}"
     # `_target_` of an object with train(), validation() and test() (see runner.experiment.Data).
     data: dict[str, Any] = MISSING

@@ -94,6 +94,7 @@ class BuiltGraph:
       specs: what the planner knows of them, in the same order.
       training: the training step; None in a graph that only evaluates.
       split: the pass over the split that is evaluated.
+      hooks: the hooks of the configuration, in its order.
       saver: saves and restores all variables and, where that is saved, the training input.
     """
 
@@ -102,4 +103,5 @@ class BuiltGraph:
     specs: tuple[VariableSpec, ...]
     training: Training | None
     split: Split
+    hooks: tuple[tf.compat.v1.train.SessionRunHook, ...]
     saver: tf.compat.v1.train.Saver

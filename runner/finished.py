@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import keras
@@ -73,9 +74,12 @@ def export_run(config: RunConfig, fingerprint: str, screen: Screen) -> None:
         outputs = tf.function(lambda batch: model(batch, training=False), autograph=False)(features)
         names = model_variables(model)
         tf.compat.v1.train.Saver(names or None).restore(session, prefix)
-        tf.compat.v1.saved_model.simple_save(
-            session, str(directory.export), _named("features", features), _named("outputs", outputs)
-        )
+        with tempfile.TemporaryDirectory(dir=directory.path, prefix="export-") as folder:
+            unfinished = Path(folder) / "model"
+            tf.compat.v1.saved_model.simple_save(
+                session, str(unfinished), _named("features", features), _named("outputs", outputs)
+            )
+            unfinished.rename(directory.export)
     screen.line(f"{prefix}: exported to {directory.export}")
 
 

@@ -69,8 +69,10 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
             _spec(name, variable, model=name in own, frozen=name in frozen)
             for name, variable in variables.items()
         )
+        wanted = config.hooks if train else {}
+        hooks = tuple(_hook(name, node) for name, node in wanted.items())
         saver = _saver(config, variables, iterator)
-    return BuiltGraph(graph, variables, specs, training, evaluation, saver)
+    return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver)
 
 
 def build_data(config: RunConfig) -> Data:
@@ -207,6 +209,19 @@ def _initializer(variable: tf.Variable) -> str:
     while value.type in ("Identity", "AddV2", "Mul", "Cast", "Reshape") and value.inputs:
         value = value.inputs[0].op
     return str(value.type)
+
+
+def _hook(name: str, node: dict[str, Any]) -> tf.compat.v1.train.SessionRunHook:
+    hook = build_target(f"hooks.{name}", node)
+    if not isinstance(hook, tf.compat.v1.train.SessionRunHook):
+        raise ConfigError(
+            Problem(
+                f"hooks.{name}: {node['_target_']} is not a tf.compat.v1.train.SessionRunHook",
+                "the session calls its begin, before_run, after_run and end",
+                "derive it from tf.compat.v1.train.SessionRunHook",
+            )
+        )
+    return hook
 
 
 def _saver(

@@ -34,7 +34,7 @@ class RunRecord:
       settings: the configuration that the fingerprint is of.
       tracking_uri: the tracking store that records the run; None when none does.
       tracking_run_id: the run in that store; None before it is created.
-      objective: the best value of the objective; None before the first evaluation.
+      objective: the best value of the objective; None before the run has ended.
     """
 
     name: str
@@ -131,15 +131,23 @@ class RunDirectory:
         """Gives the lock back."""
         self._lock.release()
 
-    def is_free(self) -> bool:
-        """Whether no process, this one included, owns the folder."""
-        if self._lock.is_locked:
-            return False
+    def settle(self) -> RunRecord | None:
+        """Marks the run KILLED if it says RUNNING though no process owns it.
+
+        Returns its record from before, or None where nothing was to be done.
+        """
         try:
-            with FileLock(self._lock.lock_file, timeout=0):
-                return True
+            self._lock.acquire(timeout=0)
         except Timeout:
-            return False
+            return None
+        try:
+            record = self.read()
+            if record is None or record.status != RUNNING:
+                return None
+            self.update(status=KILLED)
+            return record
+        finally:
+            self._lock.release()
 
     def read(self) -> RunRecord | None:
         """Returns the run's record, or None when the folder holds none.
@@ -285,13 +293,9 @@ def settle_killed_runs(container: Path) -> list[RunRecord]:
 
     A process that is killed outright cannot say so itself.
     """
-    settled = []
     with FileLock(container / ".lock"):
-        for directory, record in runs(container):
-            if record.status == RUNNING and directory.is_free():
-                directory.update(status=KILLED)
-                settled.append(record)
-    return settled
+        settled = [directory.settle() for directory, _ in runs(container)]
+    return [record for record in settled if record is not None]
 
 
 def _nothing_to_resume(container: Path, record: RunRecord) -> Problem:

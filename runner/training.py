@@ -35,7 +35,6 @@ from runner.run_directory import PROVENANCE, RunDirectory
 from runner.screen import Screen
 from runner.session.monitored_session import ChiefSessionCreator
 from runner.sources import FINGERPRINT_TAG, Sources
-from runner.targets import build_target
 from runner.tracking import (
     RUN_DIR_TAG,
     RunStatus,
@@ -107,15 +106,20 @@ def train_run(
         raise
     finally:
         with interruption.deferred():
-            directory.update(status=status.value)
-            if tracker is not None:
-                _record_end(directory, tracker)
-                tracker.close(status)
-            directory.release()
+            try:
+                if tracker is not None:
+                    _record_end(directory, tracker)
+                    tracker.close(status)
+                # Last: a run whose end was cut short still says RUNNING, and the next one of its
+                # experiment settles it, in the store too.
+                directory.update(status=status.value)
+            finally:
+                directory.release()
     screen.line(f"results: {store.location(tracker.run_id)}")
     screen.line(f"files:   {directory.path}")
     if store.open_command():
         screen.line(f"open:    {store.open_command()}")
+    interruption.check()  # A signal while the run was closed still ends a sweep.
     return best
 
 
@@ -265,7 +269,7 @@ def _loop(
                 built.saver, directory.checkpoints, training.step, config.train.checkpoint_every
             ),
             progress,
-            *(build_target(f"hooks.{name}", node) for name, node in config.hooks.items()),
+            *built.hooks,
             # Last, so that a signal during the other hooks' work costs no further step.
             StopWhenHook(interruption.received),
         ]

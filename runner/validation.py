@@ -105,11 +105,14 @@ def _target_problems(resolved: Mapping[str, Any]) -> list[Problem]:
 
 
 def _number_problems(resolved: Mapping[str, Any]) -> list[Problem]:
-    return [
+    problems = [
         Problem(f"train.{key} is {resolved['train'][key]}", "it must be at least 1")
         for key in POSITIVE
         if resolved["train"][key] < 1
     ]
+    if not 0 <= resolved["seed"] < 2**32:
+        problems.append(Problem(f"seed is {resolved['seed']}", "it must be from 0 to 4294967295"))
+    return problems
 
 
 def _objective_problems(resolved: Mapping[str, Any]) -> list[Problem]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # A session without a restorer needs nothing of what planning
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
-# TensorFlow's own value for "not given", told apart from None, which turns the hook off.
+# "Not given", told apart from None, which turns the hook off, as TensorFlow's function does.
 USE_DEFAULT = object()
 
 

@@ -231,10 +231,11 @@ class MlflowStore(RunStore):
         ]
 
     def mark(self, run_id: str, status: RunStatus) -> None:
-        """Sets the run's status, and its end time unless it is RUNNING."""
+        """Sets the run's status and its end time, unless the store says that it has ended."""
         client = self._connected()
         with self._reported(f"run {run_id} cannot be marked {status.value}"):
-            _set_status(client, run_id, status)
+            if client.get_run(run_id).info.status == RunStatus.RUNNING.value:
+                _set_status(client, run_id, status)
 
     @property
     def store(self) -> str:

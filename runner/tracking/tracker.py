@@ -145,7 +145,7 @@ class RunStore(abc.ABC):
 
     @abc.abstractmethod
     def mark(self, run_id: str, status: RunStatus) -> None:
-        """Sets the status of a run that has no open tracker, for one found dead.
+        """Sets the status of a run that was found dead; one that has ended keeps its status.
 
         Raises:
           TrackingError: the store cannot be used, or holds no such run.

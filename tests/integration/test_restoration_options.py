@@ -32,7 +32,7 @@ BIAS = "body/dense/bias"
 
 def _npz(folder: Path, value: float = 3.0) -> str:
     path = folder / "weights.npz"
-    np.savez(path, **{BIAS: np.full(4, value, np.float32)})
+    np.savez(path, allow_pickle=False, **{BIAS: np.full(4, value, np.float32)})
     return str(path)
 
 

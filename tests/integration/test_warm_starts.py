@@ -34,9 +34,7 @@ class Chain:
 
 
 @pytest.fixture(scope="module")
-def chain(
-    make_command: Callable[[], Command], tmp_path_factory: pytest.TempPathFactory
-) -> Chain:
+def chain(make_command: Callable[[], Command], tmp_path_factory: pytest.TempPathFactory) -> Chain:
     command = make_command()
     proof = ("restoration.verify=true", "restoration.initialize=remaining", "train.steps=12")
     warm = command.run("+experiment=warm", *proof)
@@ -107,7 +105,7 @@ def test_the_plan_is_with_the_run(chain: Chain) -> None:
 
 
 def test_the_plan_as_json_and_html_can_be_piped(command: Command, tmp_path: Path) -> None:
-    np.savez(tmp_path / "w.npz", **{"body/dense/bias": np.zeros(4, np.float32)})
+    np.savez(tmp_path / "w.npz", allow_pickle=False, **{"body/dense/bias": np.zeros(4, np.float32)})
     changes = ["+experiment=tiny", "mode=plan", BODY % (tmp_path / "w.npz")]
     changes.append("++scaffolds.body.variables.include=[body/dense/bias]")
     done = command.run(*changes, "plan.format=json")
@@ -126,7 +124,7 @@ def test_the_plan_as_json_and_html_can_be_piped(command: Command, tmp_path: Path
 def test_a_changed_warm_start_is_refused_in_a_folder_of_its_own(
     command: Command, tmp_path: Path
 ) -> None:
-    np.savez(tmp_path / "w.npz", **{"body/dense/bias": np.zeros(4, np.float32)})
+    np.savez(tmp_path / "w.npz", allow_pickle=False, **{"body/dense/bias": np.zeros(4, np.float32)})
     hook = f"{{_target_: tests.tiny.hooks.FailOnce, step: 13, marker: '{tmp_path / 'marker'}'}}"
     same = ["+experiment=tiny", "run_dir=mine", f"+hooks.disturb={hook}", "tracking=none"]
     assert command.run(*same).returncode == 1

@@ -127,5 +127,5 @@ def test_a_multiplier_without_a_number_is_refused(node: dict[str, Any], said: st
 
 
 def test_what_is_no_optimizer_is_refused() -> None:
-    with pytest.raises(ConfigError, match="is not a tf.compat.v1.train.Optimizer"):
+    with pytest.raises(ConfigError, match=r"is not a tf\.compat\.v1\.train\.Optimizer"):
         build_optimizer({"_target_": "builtins.dict"})

@@ -302,3 +302,16 @@ def test_a_run_directory_that_cannot_be_made(tmp_path: Path) -> None:
 )
 def test_differences(old: object, new: object, expected: list[str]) -> None:
     assert differences(old, new) == expected
+
+
+def test_a_run_is_settled_only_while_it_says_running_and_nobody_owns_it(tmp_path: Path) -> None:
+    killed = RunDirectory(make_run(tmp_path, "001", RECORD))
+    finished = RunDirectory(make_run(tmp_path, "002", replace(RECORD, status=FINISHED)))
+    living = RunDirectory(tmp_path / "003")
+    living.claim()
+    living.write(RECORD)
+    settled = [RunDirectory(tmp_path / name).settle() for name in ("001", "002", "003")]
+    living.release()
+    assert settled == [RECORD, None, None]
+    statuses = [each.require().status for each in (killed, finished, living)]
+    assert statuses == ["KILLED", FINISHED, RUNNING]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from mlflow import MlflowClient
 from rich.console import Console
 
 import runner.run
+import runner.training
 from runner.config import Resume, RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import (
     CheckpointError,
@@ -304,6 +307,48 @@ def test_an_empty_validation_split_is_an_error(runs: _Runs) -> None:
 def test_a_hook_with_a_wrong_argument_is_refused(runs: _Runs) -> None:
     with pytest.raises(ConfigError, match=r"hooks\.disturb\.stap"):
         runs.run(hooks=_hook("StopEarly", step=7, stap=8))
+    assert not runs.folder.exists()
+
+
+def test_a_hook_that_is_none_is_refused(runs: _Runs) -> None:
+    with pytest.raises(ConfigError, match=r"builtins\.dict is not a tf\.compat\.v1\.train\.Sess"):
+        runs.run(hooks={"mine": {"_target_": "builtins.dict"}})
+    assert not runs.folder.exists()
+
+
+def test_a_signal_while_the_run_is_closed_ends_the_process_but_not_the_run(
+    runs: _Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_end = runner.training._record_end
+
+    def signalled(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        record_end(*arguments)
+
+    monkeypatch.setattr(runner.training, "_record_end", signalled)
+    with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
+        runs.run()
+    assert runs.record().status == "FINISHED"
+
+
+def test_an_end_that_a_second_signal_cuts_short_is_settled_later(
+    runs: _Runs, store: tuple[Path, MlflowStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, opened = store
+
+    def signalled(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner.training, "_record_end", signalled)
+        with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
+            runs.run()
+    assert runs.record().status == "RUNNING"
+    run_id = runs.record().tracking_run_id
+    runs.run(resume=Resume.never)
+    assert runs.record().status == "KILLED"
+    assert MlflowClient(opened.address.uri).get_run(str(run_id)).info.status == "KILLED"
 
 
 def _warm(checkpoint: str) -> dict[str, ScaffoldConfig]:
@@ -426,7 +471,7 @@ def test_a_run_that_was_killed_outright_is_settled_by_the_next_one(
     killed, run_id = runs.directory(), runs.record().tracking_run_id
     assert run_id is not None
     killed.update(status="RUNNING")
-    opened.mark(run_id, RunStatus.RUNNING)
+    MlflowClient(opened.address.uri).update_run(run_id, RunStatus.RUNNING.value)
 
     living = RunDirectory(runs.directory(2).path)
     living.claim()

@@ -64,7 +64,7 @@ def test_a_model_is_downloaded_once_for_each_version(
     shutil.rmtree(tmp_path / "artifacts")
     assert resolve("models:/net@champion/weights.npz", artifacts=store) == [first]
     client.set_registered_model_alias("net", "champion", "2")
-    with pytest.raises(TrackingError, match="models:/net/2/weights.npz cannot be downloaded"):
+    with pytest.raises(TrackingError, match=r"models:/net/2/weights\.npz cannot be downloaded"):
         resolve("models:/net@champion/weights.npz", artifacts=store)
 
 
