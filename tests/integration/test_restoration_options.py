@@ -97,6 +97,7 @@ def test_a_freeze_holds_until_its_step(tmp_path: Path) -> None:
     assert not np.any(_value(config, 2, f"{BIAS}/Adam"))
     # Adam moves each value by about its learning rate, 0.01 * 0.5, in the first steps.
     moved = np.abs(_value(config, 4) - 3.0)
-    assert np.all(moved > 0) and np.all(moved <= 0.0101)
+    assert np.all(moved > 0)
+    assert np.all(moved <= 0.0101)
     plan = (Path(config.run_dir) / "001" / "plan.txt").read_text()
     assert "trainable from step 2, learning rate x0.5" in plan

@@ -115,7 +115,8 @@ def test_the_plan_as_json_and_html_can_be_piped(command: Command, tmp_path: Path
     assert plan["sources"]["body"]["path"] == str(tmp_path / "w.npz")
     done = command.run(*changes, "plan.format=html", "restoration.expect={body: scratch}")
     assert done.returncode == 3
-    assert done.stdout.startswith("<!DOCTYPE html>") and done.stdout.rstrip().endswith("</html>")
+    assert done.stdout.startswith("<!DOCTYPE html>")
+    assert done.stdout.rstrip().endswith("</html>")
     assert "scratch" in done.stdout
     assert "the plan has 1 problem" in done.stderr
     assert not (command.folder / "runs").exists()
