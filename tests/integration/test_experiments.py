@@ -79,7 +79,10 @@ def test_the_run_directory_holds_everything(trained: Trained) -> None:
         "lock",
         "overrides.yaml",
         "owner.json",
+        "plan.html",
+        "plan.json",
         "plan.txt",
+        "provenance.json",
         "run.json",
     }
     assert trained.command.steps("warm/001") == [10, 12]
@@ -120,7 +123,12 @@ def test_mlflow_holds_everything(trained: Trained) -> None:
     assert kept == {
         "config.yaml",
         "overrides.yaml",
+        "plan.html",
+        "plan.json",
         "plan.txt",
+        "provenance.json",
+        "checkpoints/provenance.json",
+        "best/provenance.json",
         "checkpoints/model.ckpt-12.index",
         "checkpoints/model.ckpt-12.data-00000-of-00001",
         "best/best.json",
