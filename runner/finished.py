@@ -38,7 +38,7 @@ def evaluate_run(config: RunConfig, fingerprint: str, store: RunStore, screen: S
         metrics = evaluate(session, built.split)
     shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
     screen.line(f"{prefix}: test  {shown}")
-    if record.tracking_run_id is not None and record.tracking_uri == config.tracking.uri:
+    if record.tracking_run_id is not None and record.tracking_uri == store.location():
         # A signal in between would leave the finished run RUNNING.
         with Interruption().handled() as interruption, interruption.deferred():
             tracker = store.resume(record.tracking_run_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.config import Mode, PlanFormat, RunConfig
+from runner.config import Mode, PlanFormat, Resume, RunConfig
 from runner.errors import PlanError, Problem, TrackingError
 from runner.experiment import BuiltGraph
 from runner.fingerprint import fingerprint
@@ -21,6 +21,7 @@ from runner.run_directory import (
     RUNNING,
     RunRecord,
     interrupted_run,
+    left_alone,
     open_run,
     settle_killed_runs,
 )
@@ -78,10 +79,23 @@ def _show_plan(config: RunConfig, sources: Sources, screen: Screen) -> None:
     elif config.plan.format is PlanFormat.html:
         screen.write(html(plan, f"{config.name}: restoration plan", full=full))
     else:
+        _show_resume(config, sources, screen)
         screen.show(table(plan, full=full), text(plan, full=full))
     if plan.problems:
         count = len(plan.problems)
         raise PlanError(Problem(f"the plan has {count} problem{'s' * (count > 1)}, listed with it"))
+
+
+def _show_resume(config: RunConfig, sources: Sources, screen: Screen) -> None:
+    """Says so where training would resume a run, and carry out no plan."""
+    if config.resume is Resume.never:
+        return
+    settings = sources.settings()
+    record = RunRecord(config.name, fingerprint(settings), RUNNING, settings)
+    resumed = interrupted_run(Path(config.run_dir), record, config.resume.value)
+    if resumed is not None and resumed.has_checkpoint():
+        screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
+        screen.line("this is the plan of a fresh start, resume=never:")
 
 
 def _train(
@@ -105,7 +119,7 @@ def _train(
         plan = _warm_start(config, built, sources, screen)
     with Interruption().handled() as interruption:
         directory = open_run(container, record, config.resume.value, dedicated=dedicated)
-        _settle(container, store, config, screen)
+        _settle(container, store, screen)
         # What another process has done since decides anew whether this is a warm start.
         if directory.has_checkpoint():
             plan = None
@@ -114,6 +128,9 @@ def _train(
         same = resumed is not None and resumed.path == directory.path
         verb = "resumes" if same or plan is None else "runs"
         screen.line(f"{config.name}: {verb} in {directory.path}")
+        if directory.path != (resumed and resumed.path) and parent is None:
+            for line in left_alone(container, record):
+                screen.line(f"  {line}")
         for line in summary(plan) if plan else ("own checkpoint: pretrained sources not read",):
             screen.line(f"  {line}")
         return train_run(
@@ -121,10 +138,10 @@ def _train(
         )
 
 
-def _settle(container: Path, store: RunStore, config: RunConfig, screen: Screen) -> None:
+def _settle(container: Path, store: RunStore, screen: Screen) -> None:
     """Tells the store of runs that were killed outright, which it still takes for running."""
     for record in settle_killed_runs(container):
-        if record.tracking_run_id is not None and record.tracking_uri == config.tracking.uri:
+        if record.tracking_run_id is not None and record.tracking_uri == store.location():
             try:
                 store.mark(record.tracking_run_id, RunStatus.KILLED)
             except TrackingError as error:

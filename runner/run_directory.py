@@ -20,6 +20,7 @@ PROVENANCE = "provenance.json"
 _WARM_START = ("scaffolds", "restoration")
 RUNNING = "RUNNING"
 FINISHED = "FINISHED"
+FAILED = "FAILED"
 KILLED = "KILLED"
 
 
@@ -32,7 +33,7 @@ class RunRecord:
       fingerprint: of the configuration, see `runner.fingerprint`.
       status: RUNNING, FINISHED, FAILED or KILLED; RUNNING with a free lock was killed.
       settings: the configuration that the fingerprint is of.
-      tracking_uri: the tracking store that records the run; None when none does.
+      tracking_uri: where the tracking store is; None before the run is recorded.
       tracking_run_id: the run in that store; None before it is created.
       objective: the best value of the objective; None before the run has ended.
     """
@@ -296,6 +297,17 @@ def settle_killed_runs(container: Path) -> list[RunRecord]:
     with FileLock(container / ".lock"):
         settled = [directory.settle() for directory, _ in runs(container)]
     return [record for record in settled if record is not None]
+
+
+def left_alone(container: Path, record: RunRecord) -> list[str]:
+    """Returns a line on the newest unfinished run if its configuration is another; else nothing."""
+    for directory, found in runs(container):
+        if found.status in (KILLED, FAILED):
+            changes = differences(found.settings, record.settings)
+            return [f"{directory.path} is unfinished and left alone: {'; '.join(changes)}"] * bool(
+                changes
+            )
+    return []
 
 
 def _nothing_to_resume(container: Path, record: RunRecord) -> Problem:

@@ -149,17 +149,15 @@ class Sources:
         """Returns the newest finished run of the experiment that has a checkpoint, if any."""
         wanted = self._fingerprint(experiment)
         tracked = self._store.finished(experiment.name, {FINGERPRINT_TAG: wanted})
-        folders = [each.run_dir for each in tracked if each.run_dir is not None]
-        folders += [
-            directory.path
-            for directory, record in runs(Path(experiment.run_dir))
-            if record.fingerprint == wanted and record.status == FINISHED
-        ]
-        for folder in folders:
-            directory = RunDirectory(folder)
-            if any(
-                latest_checkpoint(str(each)) for each in (directory.best, directory.checkpoints)
-            ):
+        candidates = [RunDirectory(each.run_dir) for each in tracked if each.run_dir is not None]
+        candidates += [directory for directory, _ in runs(Path(experiment.run_dir))]
+        for directory in candidates:
+            # The folder may be gone, or by now be another run's.
+            record = directory.read()
+            if record is None or (record.fingerprint, record.status) != (wanted, FINISHED):
+                continue
+            places = (directory.best, directory.checkpoints)
+            if any(latest_checkpoint(str(place)) for place in places):
                 return directory
         return None
 

@@ -131,7 +131,7 @@ def _open_tracker(
     parent: str | None,
 ) -> Tracker:
     record = directory.require()
-    uri = config.tracking.uri
+    uri = store.location()
     if record.tracking_run_id is not None and record.tracking_uri == uri:
         return store.resume(record.tracking_run_id)
     tags = {

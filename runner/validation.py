@@ -110,6 +110,8 @@ def _number_problems(resolved: Mapping[str, Any]) -> list[Problem]:
         for key in POSITIVE
         if resolved["train"][key] < 1
     ]
+    if not str(resolved["name"]).strip():
+        problems.append(Problem("name is empty", "runs are filed under it", "name=my_experiment"))
     if not 0 <= resolved["seed"] < 2**32:
         problems.append(Problem(f"seed is {resolved['seed']}", "it must be from 0 to 4294967295"))
     return problems

@@ -186,7 +186,8 @@ def test_a_plan_with_problems_ends_with_3_and_creates_nothing(command: Command) 
     )
     assert done.returncode == 3
     assert "body/dense/kernel" in done.stdout
-    assert "no tensor 'trunk/dense/kernel' for the variable body/dense/kernel" in done.stdout
-    assert "runner: the plan has 6 problems, listed with it" in done.stderr
+    assert "scaffolds.body: no tensors for 6 variables, body/dense/kernel" in done.stdout
+    assert "none named trunk/dense/kernel" in done.stdout
+    assert "runner: the plan has 1 problem, listed with it" in done.stderr
     assert "Traceback" not in done.stderr
     assert [path.name for path in command.folder.iterdir()] == ["mlflow.db"]

@@ -151,13 +151,15 @@ def test_a_sweep_over_a_warm_start(command: Command) -> None:
 
 
 def test_a_failing_trial_leaves_no_run_running(command: Command) -> None:
-    done = command.run("-m", TINY, "+data.poison_after=3,1000")
+    done = command.run("-m", TINY, "+data.poison_after=3,1000,6")
     assert done.returncode == 1
-    assert "runner: training stopped because the loss is nan at step 4" in said(done)
+    for after in (3, 6):
+        failed = f"+data.poison_after={after} failed: training stopped because the loss is nan"
+        assert f"{failed} at step {after + 1}" in done.stderr
     assert "Traceback" not in done.stderr
     assert _children(command, "tiny") == (
         "FAILED",
-        {"tiny 001": "FAILED", "tiny 002": "FINISHED"},
+        {"tiny 001": "FAILED", "tiny 002": "FINISHED", "tiny 003": "FAILED"},
     )
 
 

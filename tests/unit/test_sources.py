@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from runner.run import run_experiment
 from runner.run_directory import RunDirectory
 from runner.screen import Screen
 from runner.sources import Sources
-from runner.tracking import open_store
+from runner.tracking import LoggingStore, RunStatus, TrackedRun, open_store
 from runner.validation import validate
 from tests.tiny.composing import composing
 from tests.tiny.configs import tiny
@@ -115,6 +115,33 @@ def test_the_newest_finished_run_of_the_same_configuration_counts(tmp_path: Path
     assert Path(_spec(sources, "body").path).parents[1] == runs / "002"
     RunDirectory(runs / "002").update(fingerprint="another")
     assert Path(_spec(sources, "body").path).parents[1] == runs / "001"
+
+
+class _Remembering(LoggingStore):
+    """A store that remembers one finished run, in a folder that it names."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
+        return [TrackedRun("1", experiment, "", RunStatus.FINISHED, self.folder, tags, 0)]
+
+
+@pytest.mark.usefixtures("conf")
+def test_a_folder_that_by_now_is_another_runs_is_not_taken(tmp_path: Path) -> None:
+    config = _config(tmp_path, body=_scaffold("experiment:tiny"))
+    folder = tmp_path / "elsewhere" / "001"
+    sources = Sources(config, _Remembering(folder))
+    assert _spec(sources, "body").step is None, "the folder is gone"
+    other = tiny(run_dir=str(folder.parent), seed=5)
+    _quiet(other)
+    assert _spec(sources, "body").step is None, "the folder is another run's"
+    composed = validate(compose_experiment("tiny", ["tracking.uri=null"]))
+    composed.run_dir = str(tmp_path / "same")
+    _quiet(composed)
+    found = Sources(config, _Remembering(tmp_path / "same" / "001"))
+    assert _spec(found, "body").step == 20
 
 
 @pytest.mark.usefixtures("conf")

@@ -19,7 +19,7 @@ from rich.console import Console
 
 import runner.run
 import runner.training
-from runner.config import Resume, RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
+from runner.config import Mode, Resume, RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import (
     CheckpointError,
     ConfigError,
@@ -314,6 +314,19 @@ def test_a_hook_that_is_none_is_refused(runs: _Runs) -> None:
     with pytest.raises(ConfigError, match=r"builtins\.dict is not a tf\.compat\.v1\.train\.Sess"):
         runs.run(hooks={"mine": {"_target_": "builtins.dict"}})
     assert not runs.folder.exists()
+
+
+def test_what_is_unfinished_is_told_by_the_plan_and_by_another_run(
+    runs: _Runs, tmp_path: Path
+) -> None:
+    hooks = _hook("FailOnce", step=13, marker=str(tmp_path / "marker"))
+    with pytest.raises(ValueError, match="the hook failed"):
+        runs.run(hooks=hooks)
+    run_experiment(runs.config(hooks=hooks, mode=Mode.plan), screen=runs.screen())
+    assert runs.lines()[0].startswith(f"mode=train would resume {runs.directory().path}")
+    _, lines = runs.run(hooks=hooks, seed=3)
+    assert lines[0] == f"tiny: runs in {runs.directory(2).path}"
+    assert lines[1] == f"  {runs.directory().path} is unfinished and left alone: seed: 0 -> 3"
 
 
 def test_a_signal_while_the_run_is_closed_ends_the_process_but_not_the_run(

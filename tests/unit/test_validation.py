@@ -125,6 +125,15 @@ def test_keys_that_a_plus_added() -> None:
     assert step.choices[0] == "train.steps"
 
 
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_numpy_does_not_take(seed: int) -> None:
+    assert problem(composed(seed=seed)).state == f"seed is {seed}"
+
+
+def test_an_empty_name() -> None:
+    assert problem(composed(name=" ")).state == "name is empty"
+
+
 @pytest.mark.parametrize("value", [{"x": 1}, {}])
 def test_a_part_without_target(value: dict[str, Any]) -> None:
     assert problem(composed(data=value)).state == "data has no _target_"
