@@ -47,7 +47,12 @@ def _job(config: DictConfig) -> float | None:
         # Its warnings are of deprecated parts that its own Saver uses.
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
         return run_experiment(
-            run_config, HydraConfig.get().overrides.task, parent=os.environ.get(PARENT_RUN)
+            run_config,
+            HydraConfig.get().overrides.task,
+            parent=os.environ.get(PARENT_RUN),
+            # The trials of a sweep share a folder, and are told apart by their configurations.
+            dedicated=HydraConfig.get().mode == RunMode.RUN
+            and run_config.run_dir != f"runs/{run_config.name}",
         )
     except RunnerError as error:
         # Hydra goes on to the next trial after a failed one, but a signal is for the whole sweep.

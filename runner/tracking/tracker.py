@@ -151,6 +151,30 @@ class RunStore(abc.ABC):
           TrackingError: the store cannot be used, or holds no such run.
         """
 
+    @property
+    @abc.abstractmethod
+    def store(self) -> str:
+        """The store's address, by which equal URIs of two stores are told apart."""
+
+    @abc.abstractmethod
+    def pin(self, uri: str) -> str:
+        """Returns what an artifact's URI means now: a model's alias becomes its version.
+
+        Args:
+          uri: `runs:/...`, `models:/...` or `mlflow-artifacts:...`.
+
+        Raises:
+          TrackingError: the store cannot be used, or holds no such model, version or alias.
+        """
+
+    @abc.abstractmethod
+    def download(self, uri: str, folder: str) -> str:
+        """Copies the artifact at a pinned URI into a folder and returns the path of the copy.
+
+        Raises:
+          TrackingError: the store cannot be used, or there is no such artifact.
+        """
+
     @abc.abstractmethod
     def location(self, run_id: str | None = None) -> str:
         """Returns where the store, or one run in it, is, in words to show; passwords masked."""
