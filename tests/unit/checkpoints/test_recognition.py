@@ -22,7 +22,7 @@ FOREIGN = [
     (b"\n <html lang=en>", "it is an HTML page, as a failed download leaves it"),
     (b"<?xml version='1.0'?><Error/>", "it is XML, as a failed download leaves it"),
     (b"version https://git-lfs.github.com/spec/v1\n", "it is a Git LFS pointer"),
-    (gzip.compress(b"x"), "it is compressed by gzip"),
+    (gzip.compress(b"x", mtime=0), "it is compressed by gzip"),
     (b"BZh91AY", "it is compressed by bzip2"),
     (b"\xfd7zXZ\x00", "it is compressed by xz"),
     (pickle.dumps({"w": 1}), "it is pickled, and to load a pickle is to run"),
