@@ -34,7 +34,7 @@ run: $(VENV)/installed
 	$(VENV_PYTHON) -m runner +experiment=lstm_cnn $(ARGS)
 
 test: $(VENV)/installed-dev
-	$(VENV_PYTHON) -m pytest $(ARGS)
+	$(VENV_PYTHON) -m pytest --numprocesses auto --dist loadfile $(ARGS)
 
 bench: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m benchmarks.restoration $(ARGS)

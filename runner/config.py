@@ -217,9 +217,12 @@ class PlanConfig:
 
 @dataclass
 class SessionConfig:
-    """The TensorFlow session; 0 threads lets TensorFlow choose."""
+    """The TensorFlow session."""
 
+    # Threads inside one operation; 0 lets TensorFlow choose.
     intra_op_threads: int = 0
+    # Threads for operations side by side; 0 takes TensorFlow's number, and the caller's own thread
+    # for tiny steps that are measured to be faster there; -1 takes that for all steps.
     inter_op_threads: int = 0
 
 

@@ -33,7 +33,8 @@ from runner.restoration.report import text
 from runner.restoration.restorer import Restorer
 from runner.run_directory import PROVENANCE, RunDirectory
 from runner.screen import Screen
-from runner.session.monitored_session import ChiefSessionCreator
+from runner.session.monitored_session import MonitoredSession
+from runner.session.session_creators import ChiefSessionCreator
 from runner.sources import FINGERPRINT_TAG, Sources
 from runner.tracking import (
     RUN_DIR_TAG,
@@ -277,7 +278,7 @@ def _loop(
         try:
             with (
                 interruption.deferred(),
-                tf.compat.v1.train.MonitoredSession(creator, hooks) as session,
+                MonitoredSession(creator, hooks) as session,
             ):
                 while not session.should_stop():
                     try:

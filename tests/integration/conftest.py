@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from runner.quiet_import import LEVEL
 from runner.run_directory import RunDirectory, RunRecord
 
 if TYPE_CHECKING:
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY_CONF = ROOT / "tests" / "tiny" / "conf"
+
+
+def _environment() -> dict[str, str]:
+    """That of this process, without the log level that a test of the command line sets in it."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop(LEVEL, None)
+    return environment
 
 
 @dataclass
@@ -43,7 +51,7 @@ class Command:
         process = subprocess.Popen(
             [sys.executable, "-m", "runner", "--config-dir", str(TINY_CONF), *arguments],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env=_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -16,8 +16,8 @@ from runner.errors import CheckpointError
 from runner.restoration.plan import Assignment, RestorationPlan, SourceTensor
 from runner.restoration.restorer import Restorer
 from runner.restoration.variables import StateClass, VariableSpec
-from runner.session.monitored_session import ChiefSessionCreator
 from runner.session.scaffold import Scaffold
+from runner.session.session_creators import ChiefSessionCreator
 from runner.session.session_manager import SessionManager
 
 
