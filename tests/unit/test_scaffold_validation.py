@@ -36,6 +36,8 @@ def test_settings_that_go_together(changes: dict[str, Any]) -> None:
     [
         ({"which": "lastest"}, "scaffolds.net.which is 'lastest'"),
         ({"which": "-1"}, "scaffolds.net.which is '-1'"),
+        ({"average": 5}, "scaffolds.net.average is 5"),
+        ({"average": [100, 1.5]}, "scaffolds.net.average is [100, 1.5]"),
         ({"freeze_until_step": -1}, "scaffolds.net.freeze_until_step is -1"),
         ({"learning_rate_multiplier": 0.0}, "scaffolds.net.learning_rate_multiplier is 0"),
         (
