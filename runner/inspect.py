@@ -22,6 +22,7 @@ from runner.checkpoints.provenance_file import provenance_of
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.checkpoints.statistics import Statistics, statistics
 from runner.errors import CheckpointError, Problem, RunnerError
+from runner.quiet_import import without_import_notes
 from runner.restoration.provenance import chain
 from runner.restoration.variables import StateClass, classify
 from runner.run_directory import PROVENANCE
@@ -40,15 +41,14 @@ differ, 2 when a path or its checkpoint cannot be read."""
 def main(arguments: Sequence[str] | None = None, screen: Screen | None = None) -> int:
     """Runs the command and returns its exit code."""
     parsed = _parser().parse_args(arguments)
-    # TensorFlow's notes on CPU features and missing GPUs; a user's own setting stands.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     screen = screen or Screen()
     try:
-        artifacts = _artifacts(parsed.paths, parsed.tracking)
-        resolved = [resolve(path, parsed.which, artifacts=artifacts) for path in parsed.paths]
+        with without_import_notes():  # Some formats import TensorFlow.
+            artifacts = _artifacts(parsed.paths, parsed.tracking)
+            resolved = [resolve(path, parsed.which, artifacts=artifacts) for path in parsed.paths]
+            readers = [] if parsed.provenance else [open_checkpoint(path) for (path,) in resolved]
         if parsed.provenance:
             return _provenance(resolved[0][0], screen)
-        readers = [open_checkpoint(path) for (path,) in resolved]
         if len(readers) == 1:
             _list(readers[0], parsed.stats, screen)
             return SAME
@@ -80,8 +80,11 @@ def state_class(name: str, alias: str, names: Mapping[str, object]) -> StateClas
 
 
 def byte_count(tensor: TensorSpec) -> int | None:
-    """Returns how many bytes a tensor's values take; None for text, which has no fixed size."""
-    if tensor.dtype in ("string", "object"):
+    """Returns how many bytes a tensor's values take; None for what has no fixed size.
+
+    That is text, and a `variant`, in which a run keeps its position in the training data.
+    """
+    if tensor.dtype in ("string", "object", "variant"):
         return None
     import ml_dtypes  # registers bfloat16 and its like with NumPy
 
@@ -142,7 +145,8 @@ def _list(reader: CheckpointReader, stats: bool, screen: Screen) -> None:
     spec = reader.spec()
     found: dict[str, Statistics] = {}
     if stats:
-        found = {name: statistics(value) for name, value in reader.read(list(spec.tensors))}
+        names = [name for name, tensor in spec.tensors.items() if tensor.dtype != "variant"]
+        found = {name: statistics(value) for name, value in reader.read(names)}
     _show(Group(*_heading(spec), _tensors(spec, found)), screen)
 
 
@@ -205,13 +209,15 @@ def _tensors(spec: CheckpointSpec, found: Mapping[str, Statistics]) -> Table:
             "" if size is None else f"{size:,}",
             state_class(name, also.get(name, name), spec.tensors).value,
         ]
-        if found:
-            of = found[name]
+        of = found.get(name)
+        if of is not None:
             cells += [_number(each) for each in (of.minimum, of.maximum, of.mean)]
             cells.append(f"{of.nan:,}")
+        elif found:
+            cells += [""] * 4
         if also:
             cells.append(also.get(name, ""))
-        style = "red" if found and found[name].nan else ""
+        style = "red" if of is not None and of.nan else ""
         table.add_row(*(Text(cell, style=style) for cell in cells))
     return table
 

@@ -45,7 +45,7 @@ def differences(one: CheckpointReader, other: CheckpointReader) -> Iterator[Diff
         changed = _metadata(ours.tensors[name], theirs.tensors[partner])
         if changed:
             yield Difference(name, changed)
-        else:
+        elif ours.tensors[name].dtype != "variant":  # It has no values that could be compared.
             comparable.append(name)
     if ours.digest == theirs.digest:
         return

@@ -10,6 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import tensorflow as tf
 from rich.console import Console
 
 from runner.checkpoints.reader import TensorSpec
@@ -187,3 +188,26 @@ def test_classes(name: str, others: list[str], expected: StateClass) -> None:
 )
 def test_bytes(dtype: str, size: int | None) -> None:
     assert byte_count(TensorSpec("t", (2, 3), dtype)) == size
+
+
+def _with_input(folder: Path, value: float) -> str:
+    """A checkpoint with a position in a tf.data input, as a run saves it."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        iterator = tf.compat.v1.data.make_initializable_iterator(tf.data.Dataset.range(3))
+        state = tf.data.experimental.make_saveable_from_iterator(iterator)
+        kernel = tf.compat.v1.get_variable("kernel", initializer=[value])
+        session.run([iterator.initializer, kernel.initializer])
+        saver = tf.compat.v1.train.Saver({"kernel": kernel, state.name: state})
+        return str(saver.save(session, str(folder / "model.ckpt")))
+
+
+def test_a_position_in_the_training_data_is_listed_without_values(tmp_path: Path) -> None:
+    one, other = (_with_input(tmp_path / name, float(len(name))) for name in ("a", "bb"))
+    code, text = _shown(one, "--stats")
+    assert code == 0
+    rows = _rows(text)
+    (state,) = (name for name in rows if name.endswith("_STATE"))
+    assert rows[state][1] == "variant"
+    assert rows["kernel"][3:] == ["weight", "1", "1", "1", "0"]
+    code, text = _shown(one, other)
+    assert (code, "1 tensor differs" in text) == (1, True)
