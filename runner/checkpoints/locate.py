@@ -6,12 +6,13 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from runner.checkpoints import contents, files
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, NoCheckpointError
 from runner.checkpoints.mlflow_uri import Artifacts, downloaded, is_mlflow_uri
 from runner.checkpoints.recognition import is_saved_model
-from runner.errors import CheckpointError, Problem, nearest
+from runner.errors import CheckpointError, Problem
 
 LATEST, BEST_OF_RUN = "latest", "best"
 _LAST = re.compile(r"last\s+(\d+)")
@@ -264,7 +265,7 @@ def _nothing(path: str) -> NoCheckpointError:
             Problem(f"the directory {path} holds no checkpoint", cause, remedy, choices)
         )
     parent, name = os.path.split(path.rstrip("/"))
-    near = tuple(os.path.join(parent, each) for each in nearest(name, _siblings(parent)))
+    near = tuple(os.path.join(parent, each) for each in get_close_matches(name, _siblings(parent)))
     state, cause = f"there is no checkpoint at {path}", "neither a directory nor a prefix"
     return NoCheckpointError(Problem(state, cause, remedy, near))
 
