@@ -63,7 +63,8 @@ def summary(plan: RestorationPlan) -> list[str]:
             if initialised:
                 line += f", {initialised} initialised"
             line += f"; {_plural(len(plan.unused[scaffold]), 'tensor')} unused"
-            line += f"; {source.digest}" if source.digest else ""
+            # Enough to tell two apart; the reports in files hold all of it.
+            line += f"; {source.digest[:19]}" if source.digest else ""
         lines.append(line)
     rest = [each for each in plan.assignments if each.scaffold is None]
     lines.append(f"no scaffold: {_count(rest)} from initializers")
