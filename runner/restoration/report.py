@@ -63,8 +63,7 @@ def summary(plan: RestorationPlan) -> list[str]:
             if initialised:
                 line += f", {initialised} initialised"
             line += f"; {_plural(len(plan.unused[scaffold]), 'tensor')} unused"
-            # Enough to tell two apart; the reports in files hold all of it.
-            line += f"; {source.digest[:19]}" if source.digest else ""
+            line += f"; {source.digest}" if source.digest else ""
         lines.append(line)
     rest = [each for each in plan.assignments if each.scaffold is None]
     lines.append(f"no scaffold: {_count(rest)} from initializers")
