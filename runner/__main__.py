@@ -56,6 +56,9 @@ def _job(config: DictConfig) -> float | None:
             HydraConfig.get().overrides.task,
             parent=os.environ.get(PARENT_RUN),
             follower=follower,
+            # The trials of a sweep share a folder, and are told apart by their configurations.
+            dedicated=HydraConfig.get().mode == RunMode.RUN
+            and run_config.run_dir != f"runs/{run_config.name}",
         )
     except RunnerError as error:
         # Hydra goes on to the next trial after a failed one, but a signal is for the whole sweep.

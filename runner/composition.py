@@ -47,9 +47,11 @@ def compose_experiment(name: str, overrides: Sequence[str]) -> DictConfig:
 def forced(override: str) -> str:
     """Puts `++` before an override of a scaffold's key, so that its YAML need not hold the key.
 
-    Hydra knows only the keys that a scaffold's YAML holds; ours are checked by `validate`.
+    Likewise of an expectation, whose keys are names of scaffolds. Hydra knows only the keys that
+    the YAML holds; ours are checked by `validate`.
     """
-    return f"++{override}" if re.match(r"scaffolds\.(?!\d)[^.=]+\.[^=]*=", override) else override
+    free = r"(scaffolds\.(?!\d)[^.=]+\.[^=]*|restoration\.expect(\.[^=]+)?)="
+    return f"++{override}" if re.match(free, override) else override
 
 
 def experiment_names() -> list[str]:

@@ -9,11 +9,12 @@ import keras
 import tensorflow as tf
 
 from runner.checkpoints.reader import TensorSpec
-from runner.config import RunConfig
+from runner.config import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem
 from runner.experiment import BuiltGraph, Data, Model, PerExample, Split, Training
+from runner.optimization import Schedule, train_op
 from runner.restoration.ownership import assign_owners
-from runner.restoration.variables import WARM_STARTED, VariableSpec, classify
+from runner.restoration.variables import WARM_STARTED, Partition, VariableSpec, classify
 from runner.targets import build_target
 from runner.variable_names import model_variables, name_variables
 
@@ -50,12 +51,13 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
         evaluation = _split(split, data, _forward(model, functions, training=False))
         keras_names = model_variables(model)
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
-        frozen = _frozen(config, own)
+        policies = _policies(config, own)
+        frozen = {name for name, policy in policies.items() if not policy.trainable}
         training = None
         if iterator is not None:
             means = {name: tf.reduce_mean(value) for name, value in values.items()}
             means["loss"] += penalty
-            train_op = _train_op(config, means["loss"], global_step, own, frozen)
+            train_op = _train_op(config, means["loss"], global_step, own, policies)
             with tf.control_dependencies([train_op]):
                 step = tf.identity(global_step.read_value())
             training = Training(
@@ -136,10 +138,17 @@ def _split(name: str, data: Data, forward: Forward) -> Split:
     return Split(name, iterator.initializer, sums, counts)
 
 
-def _frozen(config: RunConfig, own: Mapping[str, tf.Variable]) -> frozenset[str]:
-    candidates = [name for name in own if classify(name, model=True) in WARM_STARTED]
-    ownership = assign_owners(candidates, config.scaffolds, config.restoration.collision)
-    return ownership.frozen(config.scaffolds)
+def _policies(config: RunConfig, own: Mapping[str, tf.Variable]) -> dict[str, ScaffoldConfig]:
+    """Returns variable -> the scaffold that says how it trains, for those that one owns."""
+    wholes = {name: _whole(name, variable) for name, variable in own.items()}
+    states = {whole: classify(whole, model=True) for whole in wholes.values()}
+    candidates = {name: state for name, state in states.items() if state in WARM_STARTED}
+    claims = assign_owners(candidates, config.scaffolds, config.restoration.collision).claims
+    return {
+        name: config.scaffolds[claims[whole][0]]
+        for name, whole in wholes.items()
+        if whole in claims
+    }
 
 
 def _train_op(
@@ -147,21 +156,15 @@ def _train_op(
     loss: tf.Tensor,
     global_step: tf.Variable,
     own: Mapping[str, tf.Variable],
-    frozen: frozenset[str],
+    policies: Mapping[str, ScaffoldConfig],
 ) -> tf.Operation:
-    optimizer = build_target("optimizer", config.optimizer)
-    if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        raise ConfigError(
-            Problem(
-                f"optimizer: {config.optimizer['_target_']} is not a tf.compat.v1.train.Optimizer",
-                "only those keep their slots in the graph",
-                "for example tensorflow.compat.v1.train.AdamOptimizer",
-            )
-        )
-    trainable = [
-        variable for name, variable in own.items() if variable.trainable and name not in frozen
-    ]
-    if not trainable:
+    schedules = []
+    for name, variable in own.items():
+        policy = policies.get(name, ScaffoldConfig())
+        if variable.trainable and policy.trainable:
+            schedule = Schedule(policy.freeze_until_step, policy.learning_rate_multiplier)
+            schedules.append((variable, schedule))
+    if not schedules:
         raise ConfigError(
             Problem(
                 "no variable is left to train",
@@ -170,9 +173,7 @@ def _train_op(
                 tuple(config.scaffolds),
             )
         )
-    updates = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)
-    with tf.control_dependencies(updates):
-        return optimizer.minimize(loss, global_step=global_step, var_list=trainable)
+    return train_op(config.optimizer, loss, global_step, schedules)
 
 
 def _spec(name: str, variable: tf.Variable, *, model: bool, frozen: bool) -> VariableSpec:
@@ -180,11 +181,26 @@ def _spec(name: str, variable: tf.Variable, *, model: bool, frozen: bool) -> Var
     trainable = variable.trainable and model and not frozen
     return VariableSpec(
         tensor,
-        classify(name, model=model),
+        classify(_whole(name, variable), model=model),
         trainable,
         _initializer(variable),
-        frozen=variable.trainable and frozen,
+        variable.trainable and frozen,
+        _partition(variable),
     )
+
+
+def _partition(variable: tf.Variable) -> Partition | None:
+    # Private, but nothing public tells which part of the whole a variable is.
+    part = variable._get_save_slice_info()
+    if part is None:
+        return None
+    return Partition(part.full_name, tuple(part.full_shape), tuple(part.var_offset))
+
+
+def _whole(name: str, variable: tf.Variable) -> str:
+    """Returns the name that patterns and checkpoints use: the whole's for a part of a variable."""
+    partition = _partition(variable)
+    return partition.name if partition else name
 
 
 def _initializer(variable: tf.Variable) -> str:
@@ -211,7 +227,12 @@ def _hook(name: str, node: dict[str, Any]) -> tf.compat.v1.train.SessionRunHook:
 def _saver(
     config: RunConfig, variables: Mapping[str, tf.Variable], iterator: Any
 ) -> tf.compat.v1.train.Saver:
-    saved: dict[str, Any] = dict(variables)
+    saved: dict[str, Any] = {}
+    for name, variable in variables.items():
+        if _partition(variable) is None:
+            saved[name] = variable
+        else:  # The saver writes the parts of one variable as one tensor.
+            saved.setdefault(_whole(name, variable), []).append(variable)
     if iterator is not None and config.train.save_input:
         state = _input_state(iterator)
         saved[state.name] = state

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SOURCE_TAG = "runner.source"
 """Tags that name the checkpoint of each scaffold begin with this."""
+DIGEST = ".digest"
+"""Such a tag with this at its end has the digest of the checkpoint instead."""
 SOURCE_RUN_TAG = "runner.source_run"
 """Tags with the run that a scaffold's checkpoint is of: its id, or its directory."""
 
@@ -113,7 +115,7 @@ def _tracked(run_id: str, store: MlflowStore) -> Ancestor:
     prefix = f"{SOURCE_TAG}."
     sources = {}
     for tag, checkpoint in run.tags.items():
-        if tag.startswith(prefix):
+        if tag.startswith(prefix) and not tag.endswith(DIGEST):
             name = tag.removeprefix(prefix)
             source = run.tags.get(f"{SOURCE_RUN_TAG}.{name}")
             if source is None:

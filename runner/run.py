@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from runner.config import Mode, Resume, RunConfig
+from runner.config import Mode, PlanFormat, Resume, RunConfig
 from runner.errors import PlanError, Problem
 from runner.experiment import BuiltGraph
 from runner.fingerprint import fingerprint
 from runner.finished import evaluate_run, export_run
 from runner.graph import build_graph
 from runner.interruption import Interruption
-from runner.restoration.plan import RestorationPlan, make_plan
+from runner.restoration.html_report import html
+from runner.restoration.json_report import json_text
+from runner.restoration.plan import RestorationPlan
+from runner.restoration.planner import make_plan
 from runner.restoration.report import summary, table, text
 from runner.run_directory import (
     RUNNING,
@@ -35,6 +38,8 @@ def run_experiment(
     screen: Screen | None = None,
     parent: str | None = None,
     follower: FollowerProcess | None = None,
+    *,
+    dedicated: bool = False,
 ) -> float | None:
     """Does with an experiment what its `mode` says.
 
@@ -44,6 +49,8 @@ def run_experiment(
       screen: where to print; by default standard output.
       parent: directory of the tracked run that this one is a part of, such as a sweep.
       follower: a process started ahead that delivers what the run records.
+      dedicated: whether `run_dir` was given for this run; an interrupted run in it with another
+        warm start is then refused, where otherwise a new run is made beside it.
 
     Returns:
       The best objective of a training run, the test metrics' objective of an evaluation, and None
@@ -59,7 +66,7 @@ def run_experiment(
         _show_plan(config, sources, screen)
         return None
     if config.mode is Mode.train:
-        return _train(config, sources, store, overrides, screen, parent)
+        return _train(config, sources, store, overrides, screen, parent, dedicated)
     identity = fingerprint(sources.settings())
     if config.mode is Mode.evaluate:
         return evaluate_run(config, identity, store, screen)
@@ -69,17 +76,29 @@ def run_experiment(
 
 def _show_plan(config: RunConfig, sources: Sources, screen: Screen) -> None:
     plan = _plan(config, build_graph(config, "validation", train=True), sources)
-    if config.resume is not Resume.never:
-        settings = sources.settings()
-        record = RunRecord(config.name, fingerprint(settings), RUNNING, settings)
-        resumed = interrupted_run(Path(config.run_dir), record, config.resume.value)
-        if resumed is not None and resumed.has_checkpoint():
-            screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
-            screen.line("this is the plan of a fresh start, resume=never:")
-    screen.show(table(plan), text(plan))
+    full = config.plan.full
+    if config.plan.format is PlanFormat.json:
+        screen.write(json_text(plan))
+    elif config.plan.format is PlanFormat.html:
+        screen.write(html(plan, f"{config.name}: restoration plan", full=full))
+    else:
+        _show_resume(config, sources, screen)
+        screen.show(table(plan, full=full), text(plan, full=full))
     if plan.problems:
         count = len(plan.problems)
         raise PlanError(Problem(f"the plan has {count} problem{'s' * (count > 1)}, listed with it"))
+
+
+def _show_resume(config: RunConfig, sources: Sources, screen: Screen) -> None:
+    """Says so where training would resume a run, and carry out no plan."""
+    if config.resume is Resume.never:
+        return
+    settings = sources.settings()
+    record = RunRecord(config.name, fingerprint(settings), RUNNING, settings)
+    resumed = interrupted_run(Path(config.run_dir), record, config.resume.value)
+    if resumed is not None and resumed.has_checkpoint():
+        screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
+        screen.line("this is the plan of a fresh start, resume=never:")
 
 
 def _train(
@@ -89,6 +108,7 @@ def _train(
     overrides: Sequence[str],
     screen: Screen,
     parent: str | None,
+    dedicated: bool,
 ) -> float:
     settings = sources.settings()
     record = RunRecord(config.name, fingerprint(settings), RUNNING, settings)
@@ -96,12 +116,12 @@ def _train(
     # A mistake in the configuration is found before anything is made, then an unusable store.
     built = build_graph(config, "validation", train=True)
     store.connect()
-    resumed = interrupted_run(container, record, config.resume.value)
+    resumed = interrupted_run(container, record, config.resume.value, dedicated=dedicated)
     plan = None
     if resumed is None or not resumed.has_checkpoint():
         plan = _warm_start(config, built, sources, screen)
     with Interruption().handled() as interruption:
-        directory = open_run(container, record, config.resume.value)
+        directory = open_run(container, record, config.resume.value, dedicated=dedicated)
         for killed in settle_killed_runs(container):
             store.settle(killed.path)
         # What another process has done since decides anew whether this is a warm start.
@@ -118,7 +138,7 @@ def _train(
         for line in summary(plan) if plan else ("own checkpoint: pretrained sources not read",):
             screen.line(f"  {line}")
         return train_run(
-            config, built, plan, directory, store, overrides, screen, interruption, parent
+            config, built, plan, sources, directory, store, overrides, screen, interruption, parent
         )
 
 
@@ -137,5 +157,9 @@ def _warm_start(
 
 def _plan(config: RunConfig, built: BuiltGraph, sources: Sources) -> RestorationPlan:
     return make_plan(
-        built.specs, config.scaffolds, sources.expected(), config.restoration.collision
+        built.specs,
+        config.scaffolds,
+        sources.expected(),
+        config.restoration.collision,
+        config.restoration.expect,
     )

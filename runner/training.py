@@ -12,6 +12,7 @@ from pathlib import Path
 import tensorflow as tf
 from omegaconf import OmegaConf
 
+from runner.checkpoints.provenance_file import provenance_of
 from runner.config import RunConfig
 from runner.errors import ConfigError, InterruptedRunError, Problem
 from runner.experiment import BuiltGraph
@@ -27,16 +28,18 @@ from runner.hooks import (
     StopWhenHook,
 )
 from runner.interruption import Interruption
-from runner.lineage import SOURCE_TAG, source_run_tags
+from runner.lineage import DIGEST, SOURCE_TAG, source_run_tags
+from runner.restoration.html_report import html
+from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
+from runner.restoration.provenance import document
 from runner.restoration.report import text
-from runner.restoration.restorer import subset_restorers
-from runner.run_directory import RunDirectory
+from runner.restoration.restorer import Restorer
+from runner.run_directory import PROVENANCE, RunDirectory
 from runner.screen import Screen
 from runner.session.monitored_session import MonitoredSession
-from runner.session.scaffold import Scaffold
 from runner.session.session_creators import ChiefSessionCreator
-from runner.sources import FINGERPRINT_TAG
+from runner.sources import FINGERPRINT_TAG, Sources
 from runner.tracking import (
     RUN_DIR_TAG,
     Mask,
@@ -52,6 +55,7 @@ def train_run(
     config: RunConfig,
     built: BuiltGraph,
     plan: RestorationPlan | None,
+    sources: Sources,
     directory: RunDirectory,
     store: RunStore,
     overrides: Sequence[str],
@@ -65,6 +69,7 @@ def train_run(
       config: the run's configuration.
       built: its graph, not finalised.
       plan: where variables come from; None for a run that resumes from its own checkpoint.
+      sources: the checkpoints that the plan takes values from.
       directory: the run's directory, claimed; it is released at the end.
       store: where to record.
       overrides: the command line's overrides.
@@ -84,8 +89,18 @@ def train_run(
         with interruption.deferred():  # A run that a signal left unknown would stay RUNNING.
             tracker = _open_tracker(config, directory, store, overrides, parent)
         interruption.check()
-        _record_start(config, plan, directory, store, tracker, overrides, mask)
-        best = _loop(config, built, plan, directory, tracker, screen, interruption)
+        _record_start(config, directory, tracker, overrides, mask)
+        restorer = None
+        if plan is not None:
+            _record_plan(config, plan, sources, directory, store, tracker)
+            restorer = Restorer(
+                plan,
+                built.variables,
+                sources.open,
+                initialize=config.restoration.initialize,
+                verify=config.restoration.verify,
+            )
+        best = _loop(config, built, restorer, directory, tracker, screen, interruption)
         interruption.check()
         status = RunStatus.FINISHED
     except InterruptedRunError:
@@ -100,8 +115,10 @@ def train_run(
         with interruption.deferred():
             try:
                 if tracker is not None:
+                    _name_tracked_run(directory, store)
                     _record_end(directory, tracker)
                     tracker.close(status)
+                    _name_tracked_run(directory, store)
                 # Last: a run whose end was cut short still says RUNNING, and the next one of its
                 # experiment settles it, in the store too.
                 directory.update(status=status.value)
@@ -135,9 +152,7 @@ def _open_tracker(
 
 def _record_start(
     config: RunConfig,
-    plan: RestorationPlan | None,
     directory: RunDirectory,
-    store: RunStore,
     tracker: Tracker,
     overrides: Sequence[str],
     mask: Mask,
@@ -157,13 +172,58 @@ def _record_start(
     )
     tracker.log_artifact(directory.config)
     tracker.log_artifact(directory.overrides)
-    if plan is not None:
-        directory.plan.write_text(text(plan))
-        tracker.log_artifact(directory.plan)
-        sources = {n: each.path for n, each in plan.sources.items() if each is not None}
-        directory.update(sources={name: str(Path(p).absolute()) for name, p in sources.items()})
-        tracker.set_tags({f"{SOURCE_TAG}.{name}": path for name, path in sources.items()})
-        tracker.set_tags(source_run_tags(sources, store))
+
+
+def _record_plan(
+    config: RunConfig,
+    plan: RestorationPlan,
+    sources: Sources,
+    directory: RunDirectory,
+    store: RunStore,
+    tracker: Tracker,
+) -> None:
+    """Keeps the plan, and beside the checkpoints to come where their variables came from."""
+    directory.plan.write_text(text(plan))
+    directory.plan_json.write_text(json_text(plan))
+    directory.plan_html.write_text(html(plan, f"{config.name}: restoration plan"))
+    run = {
+        "experiment": config.name,
+        "run_dir": str(directory.path.resolve()),
+        "tracking_uri": store.store or None,
+        "run_id": store.run_id(directory.path),
+    }
+    provenance = json.dumps(document(plan, run, sources.origins()), indent=1) + "\n"
+    for file in directory.provenances:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(provenance)
+    for file in (
+        directory.plan,
+        directory.plan_json,
+        directory.plan_html,
+        directory.provenances[0],
+    ):
+        tracker.log_artifact(file)
+    found = {name: each for name, each in plan.sources.items() if each is not None}
+    paths = {name: each.path for name, each in found.items()}
+    directory.update(sources={name: _absolute(path) for name, path in paths.items()})
+    tracker.set_tags({f"{SOURCE_TAG}.{name}": path for name, path in paths.items()})
+    tracker.set_tags({f"{SOURCE_TAG}.{name}{DIGEST}": each.digest for name, each in found.items()})
+    tracker.set_tags(source_run_tags(paths, store))
+
+
+def _absolute(path: str) -> str:
+    """Returns a path that holds wherever a process is; an address or an average stays as it is."""
+    return str(Path(path).absolute()) if Path(path).parent.exists() else path
+
+
+def _name_tracked_run(directory: RunDirectory, store: RunStore) -> None:
+    """Adds the store's name of the run, known only once that is delivered, to the provenance."""
+    run_id = store.run_id(directory.path)
+    for file in directory.provenances if run_id is not None else ():
+        found = provenance_of(str(file.parent))
+        if found is not None and found["run"].get("run_id") is None:
+            found["run"]["run_id"] = run_id
+            file.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _record_end(directory: RunDirectory, tracker: Tracker) -> None:
@@ -171,14 +231,17 @@ def _record_end(directory: RunDirectory, tracker: Tracker) -> None:
     final = tf.train.latest_checkpoint(str(directory.checkpoints))
     for file in sorted(Path(final).parent.glob(f"{Path(final).name}.*")) if final else ():
         tracker.log_artifact(file, "checkpoints")
-    if directory.best.is_dir():
+    beside = directory.checkpoints / PROVENANCE
+    if final and beside.is_file():
+        tracker.log_artifact(beside, "checkpoints")
+    if directory.best_record.is_file():
         tracker.log_artifact(directory.best)
 
 
 def _loop(
     config: RunConfig,
     built: BuiltGraph,
-    plan: RestorationPlan | None,
+    restorer: Restorer | None,
     directory: RunDirectory,
     tracker: Tracker,
     screen: Screen,
@@ -238,7 +301,7 @@ def _loop(
             # Last, so that a signal during the other hooks' work costs no further step.
             StopWhenHook(interruption.received),
         ]
-        creator = _session_creator(config, built, plan, directory)
+        creator = _session_creator(config, built, restorer, directory)
         try:
             with (
                 interruption.deferred(),
@@ -262,12 +325,13 @@ def _loop(
 
 
 def _session_creator(
-    config: RunConfig, built: BuiltGraph, plan: RestorationPlan | None, directory: RunDirectory
+    config: RunConfig, built: BuiltGraph, restorer: Restorer | None, directory: RunDirectory
 ) -> ChiefSessionCreator:
-    restorers = subset_restorers(plan, built.variables) if plan is not None else {}
-    scaffolds = [Scaffold(name=name, saver=restorer) for name, restorer in restorers.items()]
-    paths = [restorer.path for restorer in restorers.values()]
-    initializers = [tf.compat.v1.global_variables_initializer()]
+    if restorer is None:
+        initializers = [tf.compat.v1.global_variables_initializer()]
+    else:
+        others = [built.training.input_initializer] if built.training is not None else []
+        initializers = [restorer.build(others)]
     local_initializers = [tf.compat.v1.train.Scaffold.default_local_init_op()]
     if built.training is not None:
         # Local initialisers run in every new session, the others only where nothing is resumed.
@@ -284,8 +348,7 @@ def _session_creator(
             inter_op_parallelism_threads=config.session.inter_op_threads,
         ),
         checkpoint_dir=str(directory.checkpoints),
-        pretrained_checkpoint_dirs=paths,
-        pretrained_scaffolds=scaffolds,
+        restorer=restorer,
     )
 
 

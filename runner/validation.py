@@ -13,6 +13,7 @@ from runner import schema
 from runner.config import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem, ranked
 from runner.explanation import bad_value, unknown_key, unresolved
+from runner.scaffold_validation import scaffold_problems, unset_vocabularies
 
 TARGETS = ("data", "model", "loss", "optimizer")
 POSITIVE = ("steps", "log_every", "evaluate_every", "checkpoint_every", "keep_checkpoints")
@@ -192,10 +193,11 @@ def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
                 f'for example scaffolds.{name}.variables.include=["{name}/*"]',
             )
         )
+    problems += unset_vocabularies(name, entry)
     if problems:
         return ScaffoldConfig(), problems
     scaffold: ScaffoldConfig = OmegaConf.to_object(typed)  # type: ignore[assignment]
-    return scaffold, []
+    return scaffold, scaffold_problems(name, scaffold)
 
 
 def _refused(key: str, error: OmegaConfBaseException) -> Problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -47,7 +48,7 @@ class SingularMonitoredSession(tf.compat.v1.train.SingularMonitoredSession):
         stop_grace_period_secs: int = 120,
         checkpoint_filename_with_path: str | None = None,
         *,
-        pretrained_checkpoint_dirs: Sequence[str | None] | None = None,
+        pretrained_checkpoint_dirs: Sequence[str | os.PathLike[str] | None] | None = None,
         pretrained_scaffolds: Sequence[_Scaffold] | None = None,
     ) -> None:
         """Takes TensorFlow's arguments and, of one length, the sources of a warm start.
@@ -93,7 +94,7 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     *,
     model_checkpoint_dir: str | None = None,
     model_scaffold: _Scaffold | None = None,
-    pretrained_checkpoint_dirs: Sequence[str | None] | None = None,
+    pretrained_checkpoint_dirs: Sequence[str | os.PathLike[str] | None] | None = None,
     pretrained_scaffolds: Sequence[_Scaffold] | None = None,
 ) -> MonitoredSession:
     """Creates a `runner.MonitoredSession` that may start from several checkpoints.

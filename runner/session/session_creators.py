@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
 from runner.session.cached_session import cached
 from runner.session.session_manager import SessionManager, build_savers, pair_sources
+
+if TYPE_CHECKING:  # A session without a restorer needs nothing of what planning imports.
+    from runner.restoration.restorer import Restorer
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 
@@ -27,10 +31,21 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
         config: tf.compat.v1.ConfigProto | None = None,
         checkpoint_dir: str | None = None,
         checkpoint_filename_with_path: str | None = None,
-        pretrained_checkpoint_dirs: Sequence[str | None] | None = None,
+        pretrained_checkpoint_dirs: Sequence[str | os.PathLike[str] | None] | None = None,
         pretrained_scaffolds: Sequence[_Scaffold] | None = None,
+        restorer: Restorer | None = None,
     ) -> None:
-        """Takes TensorFlow's arguments and, of one length, the sources of a warm start.
+        """Takes TensorFlow's arguments and the sources of a warm start.
+
+        Args:
+          scaffold: as in TensorFlow.
+          master: as in TensorFlow.
+          config: as in TensorFlow.
+          checkpoint_dir: as in TensorFlow.
+          checkpoint_filename_with_path: as in TensorFlow.
+          pretrained_checkpoint_dirs: see `SessionManager`.
+          pretrained_scaffolds: see `SessionManager`; of the same length.
+          restorer: see `SessionManager`; built.
 
         Raises:
           ConfigError: when the lists differ in length.
@@ -45,6 +60,7 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
             "checkpoint_filename_with_path": checkpoint_filename_with_path,
         }
         self._pretrained = (pretrained_checkpoint_dirs, pretrained_scaffolds)
+        self._restorer = restorer
 
     def create_session(self) -> tf.compat.v1.Session:
         """Finalises the scaffold and the graph, and returns a new, ready session."""
@@ -52,6 +68,7 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
         scaffold = self.scaffold.finalize()
         manager = SessionManager(
             *self._pretrained,
+            restorer=self._restorer,
             local_init_op=scaffold.local_init_op,
             local_init_feed_dict=scaffold.local_init_feed_dict,
             ready_op=scaffold.ready_op,

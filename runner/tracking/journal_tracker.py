@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import Timeout
 
@@ -20,9 +21,13 @@ from runner.tracking.address import Address, resolve
 from runner.tracking.follower_process import FollowerProcess
 from runner.tracking.journal import Journal
 from runner.tracking.masking import Mask
+from runner.tracking.no_tracker import no_artifacts
 from runner.tracking.records import Artifact, Dataset, End, Metrics, Parameters, Tags, Text
 from runner.tracking.tracker import RunStatus, RunStore, TrackedRun, Tracker
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
+
+if TYPE_CHECKING:
+    from runner.tracking.mlflow_tracker import MlflowStore
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +145,7 @@ class JournalStore(RunStore):
         self._follower = follower
         uri = mlflow_uri(config)
         self._address = resolve(uri, Path.cwd()) if uri else None
+        self._opened: MlflowStore | None = None
 
     def connect(self) -> None:
         """Looks whether an SQLite store that exists can be read."""
@@ -197,10 +203,20 @@ class JournalStore(RunStore):
         """Asks MLflow."""
         if self._address is None:
             return []
-        # Importing MLflow takes seconds, which only who asks it owes.
-        from runner.tracking.mlflow_tracker import MlflowStore
+        return self._mlflow(experiment).finished(experiment, tags)
 
-        return MlflowStore(self._address.uri).finished(experiment, tags)
+    @property
+    def store(self) -> str:
+        """MLflow's tracking URI, passwords masked; empty for event files alone."""
+        return self._address.shown if self._address else ""
+
+    def pin(self, uri: str) -> str:
+        """Asks MLflow."""
+        return self._mlflow(uri).pin(uri)
+
+    def download(self, uri: str, folder: str) -> str:
+        """Asks MLflow."""
+        return self._mlflow(uri).download(uri, folder)
 
     def recorded(self, directory: Path) -> bool:
         """Whether the directory holds a journal."""
@@ -234,6 +250,16 @@ class JournalStore(RunStore):
     def open_command(self) -> str:
         """Returns the command that serves MLflow's results, or opens the server's page."""
         return self._address.open_command() if self._address else ""
+
+    def _mlflow(self, uri: str) -> MlflowStore:
+        if self._address is None:
+            raise no_artifacts(uri)
+        if self._opened is None:
+            # Importing MLflow takes seconds, which only who asks it owes.
+            from runner.tracking.mlflow_tracker import MlflowStore
+
+            self._opened = MlflowStore(self._address.uri)
+        return self._opened
 
     def _stores(self) -> Sequence[str]:
         stores = [self._address.uri] if self._address else []

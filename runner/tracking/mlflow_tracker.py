@@ -15,6 +15,7 @@ from typing import Any
 
 import sqlalchemy
 from mlflow import MlflowClient
+from mlflow.artifacts import download_artifacts
 from mlflow.entities import Dataset as MlflowDataset
 from mlflow.entities import DatasetInput, InputTag, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
@@ -25,6 +26,7 @@ from runner.tracking.batching import batches
 from runner.tracking.destination import Destination
 from runner.tracking.encoding import Encoder, encode_tag
 from runner.tracking.keys import decode_key
+from runner.tracking.mlflow_artifacts import pinned, stored
 from runner.tracking.records import Batch, Dataset, Delivery, Record, Text, named
 from runner.tracking.sqlite_database import exclusive
 from runner.tracking.tracker import RUN_DIR_TAG, UID_TAG, RunStatus, TrackedRun
@@ -258,6 +260,26 @@ class MlflowStore:
     def _find(self, client: MlflowClient, experiment_id: str, uid: str) -> Run | None:
         found = client.search_runs([experiment_id], f"tags.`{UID_TAG}` = '{uid}'", max_results=1)
         return found[0] if found else None
+
+    @property
+    def store(self) -> str:
+        """Returns the tracking URI, passwords masked."""
+        return self.address.shown
+
+    def pin(self, uri: str) -> str:
+        """See `RunStore.pin`."""
+        with self._reported(f"{uri} is not in {self.store}"):
+            return pinned(uri, self._connected())
+
+    def download(self, uri: str, folder: str) -> str:
+        """See `RunStore.download`."""
+        client = self._connected()
+        # A bar on standard error; what the user has set stays.
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        with self._reported(f"{uri} cannot be downloaded from {self.store}"):
+            return download_artifacts(
+                stored(uri, client), dst_path=folder, tracking_uri=self.address.uri
+            )
 
     def _create(
         self, client: MlflowClient, experiment_id: str, opening: Opening, parent: str | None

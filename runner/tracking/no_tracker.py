@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from runner.errors import Problem, TrackingError
 from runner.tracking.tracker import RunStatus, RunStore, TrackedRun, Tracker
 
 logger = logging.getLogger(__name__)
@@ -107,9 +108,33 @@ class LoggingStore(RunStore):
     def settle(self, directory: Path) -> None:
         """Does nothing: nothing is stored."""
 
+    @property
+    def store(self) -> str:
+        """Returns an empty string: there is no store."""
+        return ""
+
+    def pin(self, uri: str) -> str:
+        """Raises TrackingError: nothing is stored."""
+        raise no_artifacts(uri)
+
+    def download(self, uri: str, folder: str) -> str:
+        """Raises TrackingError: nothing is stored."""
+        raise no_artifacts(uri)
+
     def open_command(self) -> str:
         """Returns an empty string: there is nothing to open."""
         return ""
+
+
+def no_artifacts(uri: str) -> TrackingError:
+    """Returns the error for an artifact that is asked of no store."""
+    return TrackingError(
+        Problem(
+            f"{uri} is in MLflow, and tracking is off",
+            "tracking.uri is null, so there is no store to ask for it",
+            "set tracking.uri to the store that has it, or name a path",
+        )
+    )
 
 
 def _listed(values: Mapping[str, object]) -> str:

@@ -168,6 +168,30 @@ class RunStore(abc.ABC):
     def recorded(self, directory: Path) -> bool:
         """Whether the run of a run directory is recorded, and can be recorded further."""
 
+    @property
+    @abc.abstractmethod
+    def store(self) -> str:
+        """The store's address, by which equal URIs of two stores are told apart."""
+
+    @abc.abstractmethod
+    def pin(self, uri: str) -> str:
+        """Returns what an artifact's URI means now: a model's alias becomes its version.
+
+        Args:
+          uri: `runs:/...`, `models:/...` or `mlflow-artifacts:...`.
+
+        Raises:
+          TrackingError: the store cannot be used, or holds no such model, version or alias.
+        """
+
+    @abc.abstractmethod
+    def download(self, uri: str, folder: str) -> str:
+        """Copies the artifact at a pinned URI into a folder and returns the path of the copy.
+
+        Raises:
+          TrackingError: the store cannot be used, or there is no such artifact.
+        """
+
     @abc.abstractmethod
     def settle(self, directory: Path) -> None:
         """Has the rest of a run delivered whose process was killed, and its status.

@@ -81,7 +81,10 @@ def test_the_run_directory_holds_everything(trained: Trained) -> None:
         "lock",
         "overrides.yaml",
         "owner.json",
+        "plan.html",
+        "plan.json",
         "plan.txt",
+        "provenance.json",
         "run.json",
         "tracking",
     }
@@ -125,7 +128,12 @@ def test_mlflow_holds_everything(trained: Trained) -> None:
     assert kept == {
         "config.yaml",
         "overrides.yaml",
+        "plan.html",
+        "plan.json",
         "plan.txt",
+        "provenance.json",
+        "checkpoints/provenance.json",
+        "best/provenance.json",
         "checkpoints/model.ckpt-12.index",
         "checkpoints/model.ckpt-12.data-00000-of-00001",
         "best/best.json",
@@ -183,7 +191,8 @@ def test_a_plan_with_problems_ends_with_3_and_creates_nothing(command: Command) 
     )
     assert done.returncode == 3
     assert "body/dense/kernel" in done.stdout
-    assert "no tensor 'trunk/dense/kernel' for the variable body/dense/kernel" in done.stdout
-    assert "runner: the plan has 6 problems, listed with it" in done.stderr
+    assert "scaffolds.body: no tensors for 6 variables, body/dense/kernel" in done.stdout
+    assert "none named trunk/dense/kernel" in done.stdout
+    assert "runner: the plan has 1 problem, listed with it" in done.stderr
     assert "Traceback" not in done.stderr
     assert [path.name for path in command.folder.iterdir()] == ["mlflow.db"]

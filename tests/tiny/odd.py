@@ -170,3 +170,27 @@ class Generated(Blobs):
         signature = (tf.TensorSpec([8], tf.float32), tf.TensorSpec([], tf.int64))
         dataset = tf.data.Dataset.from_generator(examples, output_signature=signature)
         return dataset.batch(self.batch_size)
+
+
+class NoRate(tf.compat.v1.train.GradientDescentOptimizer):
+    """An optimizer whose learning rate cannot be set."""
+
+    def __init__(self) -> None:
+        super().__init__(0.1)
+
+
+def partitioned(features: Any, training: bool = False) -> Any:
+    """A model without Keras, whose matrix is in two parts."""
+    with tf.compat.v1.variable_scope("", reuse=tf.compat.v1.AUTO_REUSE):
+        kernel = tf.compat.v1.get_variable(
+            "head/kernel",
+            [8, 2],
+            initializer=tf.compat.v1.ones_initializer(),
+            partitioner=tf.compat.v1.fixed_size_partitioner(2),
+        )
+    return tf.matmul(features, tf.convert_to_tensor(kernel))
+
+
+def make_partitioned() -> Any:
+    """Returns the function above, which its `_target_` would call."""
+    return partitioned

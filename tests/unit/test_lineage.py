@@ -104,6 +104,7 @@ def test_an_id_leads_to_all_that_it_came_from(
         "lstm_cnn",
         {
             "runner.source.cnn": "/gone/best/model.ckpt-10",
+            "runner.source.cnn.digest": "sha256:0123",
             "runner.source_run.cnn": cnn,
             "runner.source.lstm": f"{short}/best/model.ckpt-15",
             "runner.source_run.lstm": str(short),

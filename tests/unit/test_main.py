@@ -71,11 +71,11 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
     ("+experiment=tiny", "foo"): ("'foo' is not an override", "write key=value"),
     ("+experiment=warm", "+scaffolds.body.chekpoint=x"): (
         "scaffolds.body.chekpoint is not a key of a scaffold",
-        "choices: checkpoint, variables, rename",
+        "choices: checkpoint, variables, which",
     ),
     ("+experiment=warm", "scaffolds.body.chekpoint=x"): (  # needs no plus, as the YAML may lack it
         "scaffolds.body.chekpoint is not a key of a scaffold",
-        "choices: checkpoint, variables, rename",
+        "choices: checkpoint, variables, which",
     ),
     ("+experiment=warm", "+scaffolds.body.missing=no"): (
         "scaffolds.body.missing has a value",
@@ -83,7 +83,7 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
     ),
     ("+experiment=tiny", "scaffolds=[{name: body, chekpoint: x, variables: {include: [a]}}]"): (
         "scaffolds.body.chekpoint is not a key of a scaffold",
-        "choices: checkpoint, variables, rename",
+        "choices: checkpoint, variables, which",
     ),
     ("+experiment=tiny", "scaffolds=[{name: a, trainable: maybe, variables: {include: [a]}}]"): (
         "scaffolds.a.trainable has a value",

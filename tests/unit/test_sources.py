@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -99,6 +100,28 @@ def test_a_missing_experiment_is_trained_once(tmp_path: Path) -> None:
     assert (config.name, config.run_dir) == ("tiny", str(tmp_path / "runs" / "tiny"))
     best = tmp_path / "runs" / "tiny" / "001" / "best"
     assert Path(_spec(sources, "body").path).parent == best
+
+
+@pytest.mark.usefixtures("conf")
+def test_any_checkpoint_of_an_experiment_can_be_chosen(tmp_path: Path) -> None:
+    scaffold = _scaffold("experiment:tiny")
+    scaffold.overrides = ["train.objective=validation/accuracy", "train.goal=minimize"]
+    sources = _sources(_config(tmp_path, body=scaffold))
+    sources.train_missing(_quiet)
+    run = tmp_path / "runs" / "tiny" / "001"
+    best = json.loads((run / "best" / "best.json").read_text())["step"]
+    for which, place in {
+        None: f"best/model.ckpt-{best}",
+        "best": f"best/model.ckpt-{best}",
+        "latest": "checkpoints/model.ckpt-20",
+        "10": "checkpoints/model.ckpt-10",
+    }.items():
+        scaffold.which = which
+        assert _spec(sources, "body").path == str(run / place)
+    scaffold.which, scaffold.average = None, "last 2"
+    assert _spec(sources, "body").path.startswith("average of 2: ")
+    assert [each.step for each in sources.origins()["body"]] == [10, 20]
+    assert {each.run["experiment"] for each in sources.origins()["body"] if each.run} == {"tiny"}
 
 
 @pytest.mark.usefixtures("conf")

@@ -433,7 +433,7 @@ def test_a_warm_start_brings_the_sources_values(runs: _Runs, tmp_path: Path) -> 
     source.run()
     _, lines = runs.run(scaffolds=_warm(str(source.directory().checkpoints)), seed=5)
     assert "  body: 6 variables (52 values) from" in lines[1]
-    assert lines[1].rstrip().endswith("19 tensors unused")
+    assert "; 19 tensors unused; sha256:" in lines[1]
     kernel = source.values()["body/dense/kernel"]
     assert np.array_equal(runs.values()["body/dense/kernel"], kernel)
     assert not np.array_equal(runs.values()["head/kernel"], source.values()["head/kernel"])
@@ -444,7 +444,7 @@ def test_a_plan_with_problems_leaves_nothing_behind(runs: _Runs, tmp_path: Path)
     source.run()
     scaffolds = _warm(str(source.directory().checkpoints))
     scaffolds["body"].rename = {"body/": "trunk/"}
-    with pytest.raises(PlanError, match="no tensor 'trunk/dense/kernel'"):
+    with pytest.raises(PlanError, match="none named trunk/dense/kernel"):
         runs.run(scaffolds=scaffolds)
     assert not runs.folder.exists()
 
@@ -468,9 +468,9 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_resumed(
     with pytest.raises(ValueError, match="the hook failed"):
         runs.run(scaffolds=scaffolds, hooks=hooks)
 
-    def finish_first(*arguments: Any) -> RunDirectory:
+    def finish_first(*arguments: Any, **options: Any) -> RunDirectory:
         runs.directory().update(status="FINISHED")
-        return open_run(*arguments)
+        return open_run(*arguments, **options)
 
     monkeypatch.setattr(runner.run, "open_run", finish_first)
     _, lines = runs.run(scaffolds=scaffolds, hooks=hooks)
@@ -486,7 +486,7 @@ def test_a_run_that_another_process_left_meanwhile_is_resumed(
     hooks = _hook("FailOnce", step=13, marker=str(tmp_path / "marker"))
     with pytest.raises(ValueError, match="the hook failed"):
         runs.run(hooks=hooks)
-    monkeypatch.setattr(runner.run, "interrupted_run", lambda *arguments: None)
+    monkeypatch.setattr(runner.run, "interrupted_run", lambda *arguments, **options: None)
     _, lines = runs.run(hooks=hooks)
     assert lines[0] == f"tiny: resumes in {runs.directory().path}"
     assert "pretrained sources not read" in lines[1]

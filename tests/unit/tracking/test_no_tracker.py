@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.errors import TrackingError
 from runner.tracking import LoggingStore, RunStatus
 
 
@@ -54,3 +55,12 @@ def test_nothing_is_found_again(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     assert store.finished("digits", {}) == []
     assert store.open_command() == ""
+
+
+def test_it_has_no_artifacts() -> None:
+    store = LoggingStore()
+    assert store.store == ""
+    with pytest.raises(TrackingError, match="runs:/1/x is in MLflow, and tracking is off"):
+        store.download("runs:/1/x", ".")
+    with pytest.raises(TrackingError, match="models:/x@y is in MLflow, and tracking is off"):
+        store.pin("models:/x@y")
