@@ -186,3 +186,21 @@ def test_a_killed_run_is_settled_unless_its_follower_has_done_so(
     files.write_position(CONFIG.uri, Position(status=status))
     store.settle(tmp_path)
     assert followed == [tmp_path] * told
+
+
+def test_artifacts_are_mlflows(tmp_path: Path, database: Path) -> None:
+    config = TrackingConfig(uri=f"sqlite:///{database}")
+    store = JournalStore(config, Mask(config.mask, {}))
+    assert store.store == f"sqlite:///{database}"
+    assert store.pin("runs:/1/best") == "runs:/1/best"
+    with pytest.raises(TrackingError, match="runs:/1/best cannot be downloaded"):
+        store.download("runs:/1/best", str(tmp_path))
+
+
+def test_event_files_hold_no_artifacts(tmp_path: Path) -> None:
+    store = make_store(TrackingConfig(uri=None, tensorboard=True))
+    assert store.store == ""
+    with pytest.raises(TrackingError, match="runs:/1/best is in MLflow, and tracking is off"):
+        store.pin("runs:/1/best")
+    with pytest.raises(TrackingError, match="runs:/1/best is in MLflow, and tracking is off"):
+        store.download("runs:/1/best", str(tmp_path))
