@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from runner.averages import SUFFIX
 from runner.checkpoints.reader import TensorSpec
 from runner.config import RunConfig
 from runner.errors import ConfigError, Problem
-from runner.experiment import BuiltGraph, Data, Model, PerExample, Split, Training
+from runner.experiment import BuiltGraph, Data, Model, PerExample, Split
+from runner.input_pipeline import TrainingInput
 from runner.restoration.ownership import assign_owners
 from runner.restoration.variables import WARM_STARTED, VariableSpec, classify
+from runner.switches import build_model, dtype_policy, full_precision, jit_compile
 from runner.targets import build_target
+from runner.training_step import Forward, TrainingStep
 from runner.variable_names import model_variables, name_variables
-
-# Maps a batch of features and labels to the values per example by metric name, and the penalty.
-Forward = Callable[[Any, Any], tuple[dict[str, tf.Tensor], tf.Tensor]]
 
 
 def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
@@ -35,37 +36,44 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
     keras.utils.clear_session()  # Names of layers and seeds count from the start in every graph.
     keras.utils.set_random_seed(config.seed)
     graph = tf.Graph()
-    with graph.as_default():
+    with graph.as_default(), dtype_policy(config):
         tf.compat.v1.set_random_seed(config.seed)
         global_step = tf.compat.v1.train.get_or_create_global_step()
         data = build_data(config)
-        model: Model = build_target("model", config.model)
+        model = build_model(config)
         functions: dict[str, PerExample] = {"loss": build_target("loss", config.loss)}
         for name, node in config.metrics.items():
             functions[name] = build_target(f"metrics.{name}", node)
 
-        iterator = _training_input(data) if train else None
-        if iterator is not None:
-            values, penalty = _forward(model, functions, training=True)(*iterator.get_next())
-        evaluation = _split(split, data, _forward(model, functions, training=False))
+        step = None
+        if train:
+            source = TrainingInput(
+                _pairs("train", data.train()), prefetch=getattr(data, "prefetch", True)
+            )
+            forward = _forward(config, model, functions, training=True)
+            step = TrainingStep(config, source, forward, tuple(functions), global_step)
+        evaluation = _split(split, data, _forward(config, model, functions, training=False))
         keras_names = model_variables(model)
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
         frozen = _frozen(config, own)
-        training = None
-        if iterator is not None:
-            means = {name: tf.reduce_mean(value) for name, value in values.items()}
-            means["loss"] += penalty
-            train_op = _train_op(config, means["loss"], global_step, own, frozen, keras_names)
-            with tf.control_dependencies([train_op]):
-                step = tf.identity(global_step.read_value())
-            training = Training(train_op, step, means, iterator.initializer)
+        trained = {
+            name: each for name, each in own.items() if each.trainable and name not in frozen
+        }
+        training = step.build(trained) if step is not None else None
 
         variables = name_variables(tf.compat.v1.global_variables(), keras_names)
         specs = tuple(
             _spec(name, variable, model=name in own, frozen=name in frozen)
             for name, variable in variables.items()
         )
-        saver = _saver(config, variables, iterator)
+        saved = dict(variables)
+        if step is not None:
+            saved[source.saveable.name] = source.saveable
+        elif config.train.ema_decay is not None and config.train.evaluate_ema:
+            saved = {f"{name}{SUFFIX}" if name in trained else name: v for name, v in saved.items()}
+        saver = tf.compat.v1.train.Saver(
+            saved, max_to_keep=config.train.keep_checkpoints, save_relative_paths=True
+        )
     return BuiltGraph(graph, variables, specs, training, evaluation, saver)
 
 
@@ -87,11 +95,6 @@ def build_data(config: RunConfig) -> Data:
     return data
 
 
-def _training_input(data: Data) -> Any:
-    with tf.name_scope("input"):
-        return tf.compat.v1.data.make_initializable_iterator(_pairs("train", data.train()))
-
-
 def _pairs(split: str, dataset: Any) -> tf.data.Dataset:
     element = getattr(dataset, "element_spec", None)
     if isinstance(element, tuple) and len(element) == 2:
@@ -104,20 +107,22 @@ def _pairs(split: str, dataset: Any) -> tf.data.Dataset:
     )
 
 
-def _forward(model: Model, functions: Mapping[str, PerExample], *, training: bool) -> Forward:
+def _forward(
+    config: RunConfig, model: Model, functions: Mapping[str, PerExample], *, training: bool
+) -> Forward:
     """Wraps the forward pass in a tf.function, whose side effects the graph keeps.
 
     After a plain call in a graph batch-norm statistics stand still and dropout repeats its mask.
     """
 
     def forward(features: Any, labels: Any) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        outputs = model(features, training=training)
+        outputs = full_precision(model(features, training=training))
         values = {name: function(labels, outputs) for name, function in functions.items()}
         # Keras collects regularisation losses per call, inside this function only.
         penalty = tf.add_n([tf.constant(0.0), *getattr(model, "losses", [])])
         return values, penalty
 
-    function: Forward = tf.function(forward, autograph=False)
+    function: Forward = tf.function(forward, autograph=False, jit_compile=jit_compile(config))
     return function
 
 
@@ -138,40 +143,6 @@ def _frozen(config: RunConfig, own: Mapping[str, tf.Variable]) -> frozenset[str]
     return ownership.frozen(config.scaffolds)
 
 
-def _train_op(
-    config: RunConfig,
-    loss: tf.Tensor,
-    global_step: tf.Variable,
-    own: Mapping[str, tf.Variable],
-    frozen: frozenset[str],
-    keras_names: Mapping[str, tf.Variable],
-) -> tf.Operation:
-    optimizer = build_target("optimizer", config.optimizer)
-    if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        raise ConfigError(
-            Problem(
-                f"optimizer: {config.optimizer['_target_']} is not a tf.compat.v1.train.Optimizer",
-                "only those keep their slots in the graph",
-                "for example tensorflow.compat.v1.train.AdamOptimizer",
-            )
-        )
-    trainable = [
-        variable for name, variable in own.items() if variable.trainable and name not in frozen
-    ]
-    if not trainable:
-        raise ConfigError(
-            Problem(
-                "no variable is left to train",
-                "every trainable variable belongs to a scaffold with `trainable: false`",
-                "set trainable: true for one of them",
-                tuple(config.scaffolds),
-            )
-        )
-    updates = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)
-    with tf.control_dependencies(updates):
-        return optimizer.minimize(loss, global_step=global_step, var_list=trainable)
-
-
 def _spec(name: str, variable: tf.Variable, *, model: bool, frozen: bool) -> VariableSpec:
     tensor = TensorSpec(name, tuple(variable.shape.as_list()), variable.dtype.base_dtype.name)
     trainable = variable.trainable and model and not frozen
@@ -190,31 +161,3 @@ def _initializer(variable: tf.Variable) -> str:
     while value.type in ("Identity", "AddV2", "Mul", "Cast", "Reshape") and value.inputs:
         value = value.inputs[0].op
     return str(value.type)
-
-
-def _saver(
-    config: RunConfig, variables: Mapping[str, tf.Variable], iterator: Any
-) -> tf.compat.v1.train.Saver:
-    saved: dict[str, Any] = dict(variables)
-    if iterator is not None:
-        state = _input_state(iterator)
-        saved[state.name] = state
-    return tf.compat.v1.train.Saver(
-        saved, max_to_keep=config.train.keep_checkpoints, save_relative_paths=True
-    )
-
-
-def _input_state(iterator: Any) -> Any:
-    """Returns what saves and restores the position in the training input.
-
-    Restoring starts the input first: TensorFlow restores only an initialised iterator.
-    """
-    state = tf.data.experimental.make_saveable_from_iterator(iterator, external_state_policy="warn")
-    restore = state.restore
-
-    def initialise_and_restore(tensors: Any, shapes: Any) -> Any:
-        with tf.control_dependencies([iterator.initializer]):
-            return restore(tensors, shapes)
-
-    state.restore = initialise_and_restore
-    return state

@@ -1,0 +1,59 @@
+"""The model's switches that the runner keeps for itself: XLA and mixed precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from runner.config import RunConfig
+from runner.experiment import Model
+from runner.targets import build_target
+
+SWITCHES = ("jit_compile", "dtype_policy")
+
+
+def build_model(config: RunConfig) -> Model:
+    """Builds the model, without the switches among its arguments."""
+    node = {name: value for name, value in config.model.items() if name not in SWITCHES}
+    model: Model = build_target("model", node)
+    return model
+
+
+def jit_compile(config: RunConfig) -> bool | None:
+    """Returns what `tf.function` takes: True compiles by XLA, None leaves it to TensorFlow."""
+    return True if config.model.get("jit_compile") else None
+
+
+@contextmanager
+def dtype_policy(config: RunConfig) -> Iterator[None]:
+    """Makes the configured policy that of every Keras layer made within."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(config.model.get("dtype_policy", "float32"))
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def full_precision(outputs: Any) -> Any:
+    """Returns the nested outputs with 16-bit floats as float32, in which losses are computed."""
+    return tf.nest.map_structure(
+        lambda each: tf.cast(each, tf.float32) if each.dtype in (tf.float16, tf.bfloat16) else each,
+        outputs,
+    )
+
+
+def scaled_loss(
+    config: RunConfig, optimizer: tf.compat.v1.train.Optimizer
+) -> tf.compat.v1.train.Optimizer:
+    """Returns the optimizer, for float16 with a loss scale that keeps gradients from vanishing.
+
+    A step whose scaled gradients overflow changes nothing, not even the global step.
+    """
+    if config.model.get("dtype_policy") != "mixed_float16":
+        return optimizer
+    return tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer(optimizer, "dynamic")
