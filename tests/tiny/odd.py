@@ -152,3 +152,36 @@ class NoValidation(Once):
 
     def validation(self) -> tf.data.Dataset:
         return super().train().take(0)
+
+
+class Rising:
+    """Batches of features that are all 1, then all 2, and so on."""
+
+    def train(self) -> tf.data.Dataset:
+        return tf.data.Dataset.counter(1).map(lambda each: self._batch(each))
+
+    def validation(self) -> tf.data.Dataset:
+        return tf.data.Dataset.range(1, 3).map(lambda each: self._batch(each))
+
+    def test(self) -> tf.data.Dataset:
+        return self.validation()
+
+    def _batch(self, value: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        features = tf.fill([4, 1], tf.cast(value, tf.float32))
+        return features, features
+
+
+class Linear(keras.Model):
+    """The features times a weight that starts at 0."""
+
+    def __init__(self) -> None:
+        super().__init__(name="linear")
+        self.weight = self.add_weight(name="weight", shape=(), initializer="zeros")
+
+    def call(self, features: Any, training: bool = False) -> Any:
+        return features * self.weight
+
+
+def fixed_descent() -> Any:
+    """Gradient descent whose learning rate nothing sets."""
+    return tf.compat.v1.train.GradientDescentOptimizer(0.1)
