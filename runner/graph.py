@@ -16,7 +16,7 @@ from runner.experiment import BuiltGraph, Data, Model, PerExample, Split
 from runner.input_pipeline import TrainingInput
 from runner.restoration.ownership import assign_owners
 from runner.restoration.variables import WARM_STARTED, VariableSpec, classify
-from runner.switches import build_model, dtype_policy, full_precision, jit_compile
+from runner.switches import build_model, dtype_policy, full_precision, jit_compile, set_threads
 from runner.targets import build_target
 from runner.training_step import Forward, TrainingStep
 from runner.variable_names import model_variables, name_variables
@@ -33,6 +33,7 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
     Raises:
       ConfigError: when a `_target_` cannot be built or does not keep its contract.
     """
+    set_threads(config)
     keras.utils.clear_session()  # Names of layers and seeds count from the start in every graph.
     keras.utils.set_random_seed(config.seed)
     graph = tf.Graph()

@@ -1,4 +1,4 @@
-"""The model's switches that the runner keeps for itself: XLA and mixed precision."""
+"""Switches of the configuration: threads, XLA, mixed precision."""
 
 from __future__ import annotations
 
@@ -14,6 +14,39 @@ from runner.experiment import Model
 from runner.targets import build_target
 
 SWITCHES = ("jit_compile", "dtype_policy")
+
+
+def set_threads(config: RunConfig) -> None:
+    """Sets the numbers of threads, before anything of TensorFlow makes them.
+
+    A session's own configuration comes too late: building any function makes the pools of the
+    process, which are never changed. A later run in the same process keeps them, and a warning
+    says so where it asks for others.
+    """
+    threading = tf.config.threading
+    wanted = (
+        (
+            config.session.intra_op_threads,
+            threading.get_intra_op_parallelism_threads,
+            threading.set_intra_op_parallelism_threads,
+        ),
+        (
+            config.session.inter_op_threads,
+            threading.get_inter_op_parallelism_threads,
+            threading.set_inter_op_parallelism_threads,
+        ),
+    )
+    for count, get, change in wanted:
+        if count == get():
+            continue
+        try:
+            change(count)
+        except RuntimeError:
+            tf.compat.v1.logging.warning(
+                "session: %d threads asked for, but this process already has %s",
+                count,
+                get() or "TensorFlow's own number",
+            )
 
 
 def build_model(config: RunConfig) -> Model:

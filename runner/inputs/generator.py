@@ -43,20 +43,28 @@ class GeneratorData:
     def train(self) -> tf.data.Dataset:
         """Returns batches without end."""
         source = _Source(self.train_batches, self.replay)
-        spec = source.spec()
-        flat = tf.nest.flatten(spec)
+        flat = tf.nest.flatten(source.spec)
+        dtypes = [tf.bool, *(each.dtype for each in flat)]
 
-        def fetch(index: tf.Tensor) -> Any:
-            arrays = tf.numpy_function(
-                source.batch, [index], [each.dtype for each in flat], stateful=not self.replay
+        def fetch(index: tf.Tensor) -> tuple[tf.Tensor, Any]:
+            more, *arrays = tf.numpy_function(
+                source.batch, [index], dtypes, stateful=not self.replay
             )
             shaped = [
                 tf.ensure_shape(array, each.shape) for array, each in zip(arrays, flat, strict=True)
             ]
-            return tf.nest.pack_sequence_as(spec, shaped)
+            return tf.ensure_shape(more, []), tf.nest.pack_sequence_as(source.spec, shaped)
 
         # The number of the next batch is all the state there is, and TensorFlow saves it.
-        return tf.data.Dataset.counter().map(fetch)
+        batches = tf.data.Dataset.counter().map(fetch)
+        options = tf.data.Options()
+        # Numbers asked for out of order would begin the generator anew each time.
+        options.experimental_optimization.map_parallelization = False
+        return (
+            batches.take_while(lambda more, batch: more)
+            .map(lambda more, batch: batch)
+            .with_options(options)
+        )
 
     def validation(self) -> tf.data.Dataset:
         """Returns one pass over the validation batches."""
@@ -67,37 +75,43 @@ class GeneratorData:
         return self._pass(self.test_batches)
 
     def _pass(self, batches: Batches) -> tf.data.Dataset:
-        spec = _Source(batches, replay=True).spec()
+        spec = _Source(batches, replay=True).spec
         return tf.data.Dataset.from_generator(batches, output_signature=spec)
 
 
 class _Source:
-    """An iterator that can be asked for any batch by its number; in order it costs nothing."""
+    """An iterator that can be asked for any batch by its number; in order it costs nothing.
+
+    Attributes:
+      spec: nested `tf.TensorSpec`s of a batch, with any number of examples.
+    """
 
     def __init__(self, batches: Batches, replay: bool) -> None:
         self._batches, self._replay = batches, replay
-        self._iterator = iter(batches())
-        self._next = 0
         self._lock = threading.Lock()
-
-    def spec(self) -> Any:
-        """Returns the nested `tf.TensorSpec`s of the batches, from the first one."""
-        first = next(self._iterator, None)
+        iterator = iter(batches())
+        first = next(iterator, None)
         if first is None:
             raise ConfigError(Problem("data: a generator gives no batch"))
-        self._iterator = itertools.chain([first], self._iterator)
+        self._iterator: Iterator[tuple[Any, Any]] = itertools.chain([first], iterator)
+        self._next = 0
         arrays = tf.nest.map_structure(np.asarray, first)
-        return tf.nest.map_structure(
+        self.spec = tf.nest.map_structure(
             lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), arrays
         )
 
     def batch(self, index: NDArray[np.int64]) -> list[NDArray[Any]]:
-        """Returns the arrays of batch number `index`."""
+        """Returns whether there is a batch number `index`, then its arrays, empty if not."""
         with self._lock:
             if self._replay and index != self._next:
                 self._iterator = self._from(int(index))
             self._next = int(index) + 1
-            return [np.asarray(each) for each in tf.nest.flatten(next(self._iterator))]
+            found = next(self._iterator, None)
+        flat = tf.nest.flatten(self.spec)
+        if found is None:
+            empty = [np.zeros([0, *each.shape[1:]], each.dtype.as_numpy_dtype) for each in flat]
+            return [np.asarray(False), *empty]
+        return [np.asarray(True), *(np.asarray(each) for each in tf.nest.flatten(found))]
 
     def _from(self, index: int) -> Iterator[tuple[Any, Any]]:
         if "start" in inspect.signature(self._batches).parameters:

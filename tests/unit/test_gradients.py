@@ -51,7 +51,9 @@ def test_several_batches_are_averaged_one_after_another() -> None:
     weight = tf.get_variable("w", initializer=[0.0, 0.0], use_resource=True)
     unused = tf.get_variable("u", [1])
     seen = tf.get_variable("seen", initializer=0.0, use_resource=True)
-    data = tf.data.Dataset.from_tensor_slices(np.float32([[1, 0], [2, 0], [6, 3]])).repeat()
+    data = tf.data.Dataset.from_tensor_slices(
+        np.array([[1, 0], [2, 0], [6, 3]], np.float32)
+    ).repeat()
     iterator = tf.data.make_initializable_iterator(data)
 
     def one_batch() -> Batch:

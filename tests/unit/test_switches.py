@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.config import RunConfig
+from runner.config import RunConfig, SessionConfig
 from runner.experiment import BuiltGraph
 from runner.graph import build_graph
 from runner.hooks import evaluate
+from runner.switches import set_threads
 from tests.tiny.configs import tiny
 
 NET = "tests.tiny.experiment.Net"
@@ -104,3 +105,17 @@ def test_what_xla_compiles_gives_the_same_result() -> None:
         )
         losses.append(_train(build_graph(config, "validation", train=True)))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_threads_that_this_process_cannot_change_any_more_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _built()  # Makes them.
+    told: list[str] = []
+    monkeypatch.setattr(tf.logging, "warning", lambda text, *values: told.append(text % values))
+    set_threads(tiny(session=SessionConfig(intra_op_threads=77)))
+    assert told == [
+        "session: 77 threads asked for, but this process already has TensorFlow's own number"
+    ]
+    set_threads(tiny())
+    assert len(told) == 1
