@@ -76,6 +76,21 @@ class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):
         self._record = Path(directory) / RECORD if directory else None
         self._history: list[tuple[int, float]] = []
 
+    def begin(self) -> None:
+        """Looks whether there is such a metric.
+
+        Raises:
+          ConfigError: when no evaluation produces it.
+        """
+        if self._metric not in self._evaluation.metrics:
+            raise ConfigError(
+                Problem(
+                    f"early stopping looks for the metric {self._metric!r}",
+                    "no evaluation produces it",
+                    choices=ranked(self._metric, self._evaluation.metrics),
+                )
+            )
+
     def after_create_session(
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
     ) -> None:
@@ -86,23 +101,11 @@ class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):
         self._history = [each for each in self._history if each[0] <= start]
 
     def after_run(self, run_context: _RunContext, run_values: _RunValues) -> None:
-        """Judges a new evaluation.
-
-        Raises:
-          ConfigError: when the evaluation has no such metric.
-        """
+        """Judges a new evaluation."""
         latest = self._evaluation.latest
         if latest is None or (self._history and latest[0] <= self._history[-1][0]):
             return
         step, metrics = latest
-        if self._metric not in metrics:
-            raise ConfigError(
-                Problem(
-                    f"early stopping looks for the metric {self._metric!r}",
-                    "no evaluation produces it",
-                    choices=ranked(self._metric, metrics),
-                )
-            )
         self._history.append((step, metrics[self._metric]))
         if self._record is not None:
             temporary = self._record.with_suffix(".tmp")

@@ -47,6 +47,7 @@ class EvaluationHook(ScheduledHook):
     """Evaluates on a schedule and at the end.
 
     Attributes:
+      metrics: the names of the metrics.
       latest: the step and the metrics of the newest evaluation; None before the first.
     """
 
@@ -74,6 +75,7 @@ class EvaluationHook(ScheduledHook):
           clock: seconds from any origin.
         """
         super().__init__(step, every, at_end=True, clock=clock)
+        self.metrics = tuple(split.sums)
         self._split, self._on_result, self._at_end = split, on_result, at_end
         self._averages = averages
 

@@ -15,11 +15,11 @@ from runner.config import Mode, NonFinite, NonFiniteConfig, TrackingConfig, Trai
 from runner.errors import NonFiniteLossError
 from tests.tiny.runs import directory, run, saved, written
 
-CONF = Path(__file__).resolve().parents[2] / "conf" / "hooks"
+CONF = Path(__file__).resolve().parents[2] / "conf" / "hook"
 
 
 def shipped(name: str, **changes: Any) -> dict[str, Any]:
-    """An entry of conf/hooks, with some keys changed."""
+    """An entry of conf/hook, with some keys changed."""
     return {name: {**yaml.safe_load((CONF / f"{name}.yaml").read_text()), **changes}}
 
 

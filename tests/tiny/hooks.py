@@ -82,8 +82,13 @@ class StopEarly(tf.train.SessionRunHook):
 
 
 class CountThreads(tf.train.SessionRunHook):
-    """Prints the names of this process's threads while the session is open, as JSON."""
+    """Prints how many threads of each name this process has while the session is open, as JSON."""
 
     def end(self, session: tf.Session) -> None:
-        names = [each.read_text().strip() for each in Path("/proc/self/task").glob("*/comm")]
-        print(json.dumps(collections.Counter(names)))
+        print(json.dumps(threads()))
+
+
+def threads() -> dict[str, int]:
+    """Returns how many threads of each name this process has, on Linux."""
+    names = [each.read_text().strip() for each in Path("/proc/self/task").glob("*/comm")]
+    return dict(collections.Counter(names))

@@ -43,6 +43,8 @@ def test_patience_counts_what_did_not_improve(
 class _Evaluation:
     """Gives one value a step, like an EvaluationHook that evaluates every step."""
 
+    metrics = ("accuracy",)
+
     def __init__(self, counter: Counter, values: Sequence[float]) -> None:
         self._values, self._step = values, 0
 
@@ -88,7 +90,7 @@ def test_a_resumed_run_counts_on_from_its_checkpoint(counter: Counter, tmp_path:
 
 def test_without_an_evaluation_it_waits(counter: Counter) -> None:
     class _None:
-        latest = None
+        metrics, latest = ("accuracy",), None
 
     assert counter.run([_hook(_None(), patience=1), StopAtStepHook(3)]) == 3
 
