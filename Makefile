@@ -18,12 +18,13 @@ INSTALL = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PI
 # Arguments for the command that a target runs: make run ARGS="train.steps=100".
 ARGS ?=
 
-.PHONY: help run test check format constraints clean same-python
+.PHONY: help run test bench check format constraints clean same-python
 .NOTPARALLEL:
 
 help:
 	@echo 'make run          train the example: python -m runner +experiment=lstm_cnn $$ARGS'
 	@echo 'make test         run the tests: pytest $$ARGS'
+	@echo 'make bench        measure warm starts against their alternatives (4 GB of disk for a while)'
 	@echo 'make check        lint, format check and strict types'
 	@echo 'make format       apply the formatter and the safe lint fixes'
 	@echo 'make constraints  pin the newest versions that pyproject.toml allows'
@@ -33,7 +34,10 @@ run: $(VENV)/installed
 	$(VENV_PYTHON) -m runner +experiment=lstm_cnn $(ARGS)
 
 test: $(VENV)/installed-dev
-	$(VENV_PYTHON) -m pytest $(ARGS)
+	$(VENV_PYTHON) -m pytest --numprocesses auto --dist loadfile $(ARGS)
+
+bench: $(VENV)/installed-dev
+	$(VENV_PYTHON) -m benchmarks.restoration $(ARGS)
 
 check: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m ruff check .

@@ -21,26 +21,52 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from runner.config import RunConfig
+    from runner.errors import RunnerError
     from runner.run import run_experiment
-    from runner.session.monitored_session import ChiefSessionCreator, MonitoredTrainingSession
+    from runner.session.cached_session import CachedSession
+    from runner.session.monitored_session import (
+        MonitoredSession,
+        MonitoredTrainingSession,
+        SingularMonitoredSession,
+    )
     from runner.session.scaffold import Scaffold
+    from runner.session.session_creators import ChiefSessionCreator, WorkerSessionCreator
     from runner.session.session_manager import SessionManager
+    from runner.session.supervisor import Supervisor
+    from runner.validation import validate
 
 __all__ = [
+    "CachedSession",
     "ChiefSessionCreator",
+    "MonitoredSession",
     "MonitoredTrainingSession",
+    "RunConfig",
+    "RunnerError",
     "Scaffold",
     "SessionManager",
+    "SingularMonitoredSession",
+    "Supervisor",
+    "WorkerSessionCreator",
     "run_experiment",
+    "validate",
 ]
 
 # Imported when they are asked for: configuration errors and --help must not wait for TensorFlow.
 _MODULES = {
-    "ChiefSessionCreator": "runner.session.monitored_session",
+    "CachedSession": "runner.session.cached_session",
+    "ChiefSessionCreator": "runner.session.session_creators",
+    "MonitoredSession": "runner.session.monitored_session",
     "MonitoredTrainingSession": "runner.session.monitored_session",
+    "RunConfig": "runner.config",
+    "RunnerError": "runner.errors",
     "Scaffold": "runner.session.scaffold",
     "SessionManager": "runner.session.session_manager",
+    "SingularMonitoredSession": "runner.session.monitored_session",
+    "Supervisor": "runner.session.supervisor",
+    "WorkerSessionCreator": "runner.session.session_creators",
     "run_experiment": "runner.run",
+    "validate": "runner.validation",
 }
 
 

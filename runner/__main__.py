@@ -15,11 +15,12 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from runner.composition import COMPOSITION_ERRORS, experiment_names
+from runner.composition import COMPOSITION_ERRORS, experiment_names, forced
 from runner.config import register
 from runner.errors import InterruptedRunError, RunnerError
 from runner.explanation import explain
 from runner.quiet_import import without_import_notes
+from runner.sweeps.parent_run import ParentRun
 from runner.tracking import PARENT_RUN
 from runner.validation import validate
 
@@ -37,17 +38,28 @@ def _job(config: DictConfig) -> float | None:
         run_config = validate(config, experiment_names())
         # TensorFlow is imported only now, for a valid configuration.
         with without_import_notes():
+            import tensorflow as tf
+
             from runner.run import run_experiment
 
+            # Otherwise the first session looks for GPUs, and tells of a missing driver.
+            tf.config.list_physical_devices()
         # Its warnings are of deprecated parts that its own Saver uses.
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
         return run_experiment(
-            run_config, HydraConfig.get().overrides.task, parent=os.environ.get(PARENT_RUN)
+            run_config,
+            HydraConfig.get().overrides.task,
+            parent=os.environ.get(PARENT_RUN),
+            # The trials of a sweep share a folder, and are told apart by their configurations.
+            dedicated=HydraConfig.get().mode == RunMode.RUN
+            and run_config.run_dir != f"runs/{run_config.name}",
         )
     except RunnerError as error:
         # Hydra goes on to the next trial after a failed one, but a signal is for the whole sweep.
         interrupted = isinstance(error, InterruptedRunError)
         if HydraConfig.get().mode == RunMode.MULTIRUN and not interrupted:
+            overrides = " ".join(HydraConfig.get().overrides.task)
+            print(f"runner: the trial {overrides} failed: {error}", file=sys.stderr)
             raise
         # Hydra would print a line of its own before an exception; SystemExit passes through.
         raise SystemExit(_fail(error)) from error
@@ -60,7 +72,7 @@ def main() -> int:
     with problems, 130 or 143 after a signal, and 1 for anything else.
     """
     register()
-    sys.argv[1:] = _options_first(sys.argv[1:])
+    sys.argv[1:] = _options_first([forced(each) for each in sys.argv[1:]])
     # Lets Hydra's errors reach us as exceptions; otherwise it prints them and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
@@ -100,6 +112,8 @@ def _from_job(error: BaseException) -> bool:
 
 
 def _fail(error: RunnerError) -> int:
+    if isinstance(error, InterruptedRunError):
+        ParentRun.interrupted()
     print(f"runner: {error}", file=sys.stderr)
     return error.exit_code
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import yaml
@@ -35,9 +36,22 @@ def compose_experiment(name: str, overrides: Sequence[str]) -> DictConfig:
         )
     config_name = HydraConfig.get().job.config_name
     try:
-        return compose(config_name=config_name, overrides=[f"+experiment={name}", *overrides])
+        return compose(
+            config_name=config_name,
+            overrides=[f"+experiment={name}", *(forced(each) for each in overrides)],
+        )
     except COMPOSITION_ERRORS as error:
         raise explain(error) from error
+
+
+def forced(override: str) -> str:
+    """Puts `++` before an override of a scaffold's key, so that its YAML need not hold the key.
+
+    Likewise of an expectation, whose keys are names of scaffolds. Hydra knows only the keys that
+    the YAML holds; ours are checked by `validate`.
+    """
+    free = r"(scaffolds\.(?!\d)[^.=]+\.[^=]*|restoration\.expect(\.[^=]+)?)="
+    return f"++{override}" if re.match(free, override) else override
 
 
 def experiment_names() -> list[str]:

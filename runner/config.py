@@ -24,7 +24,7 @@ class Mode(Enum):
 
 
 class Resume(Enum):
-    """What to do about an interrupted run of the same configuration."""
+    """What to do about an unfinished run, interrupted or failed, of the same configuration."""
 
     auto = "auto"
     never = "never"
@@ -46,11 +46,61 @@ class Missing(Enum):
 
 
 class Collision(Enum):
-    """What to do when two scaffolds claim one variable."""
+    """What to do when several scaffolds claim one variable."""
 
     error = "error"
     first = "first"
     last = "last"
+    # The mean of their tensors, computed in float64.
+    mean = "mean"
+
+
+class StateChoice(Enum):
+    """A class of state that a checkpoint may bring."""
+
+    weights = "weights"
+    batch_norm = "batch_norm"
+    moving_averages = "moving_averages"
+    optimizer_slots = "optimizer_slots"
+    global_step = "global_step"
+
+
+class ShapePolicy(Enum):
+    """What to do when a tensor has another shape than its variable."""
+
+    error = "error"
+    # The initializer gives the value.
+    init = "init"
+    # The elements in row-major order; the sizes must be equal.
+    reshape = "reshape"
+    # What both have in common from the origin; the rest keeps its initial value.
+    pad_or_slice = "pad_or_slice"
+
+
+class Expect(Enum):
+    """How many of a scaffold's variables must take their value from its checkpoint."""
+
+    all = "all"
+    # At least one.
+    some = "some"
+    # None: all of them start from their initializers.
+    scratch = "scratch"
+
+
+class Initialize(Enum):
+    """Which initializers run before the restoration."""
+
+    all = "all"
+    # Not those whose value is provably overwritten.
+    remaining = "remaining"
+
+
+class PlanFormat(Enum):
+    """How `mode=plan` shows the plan."""
+
+    table = "table"
+    json = "json"
+    html = "html"
 
 
 # Ends the training in good order, raises, or goes back to the last checkpoint with a lower learning
@@ -97,6 +147,9 @@ class TrainConfig:
     evaluate_every: int | str = 250
     # A checkpoint is saved so often, and at the end.
     checkpoint_every: int | str = 250
+    # Whether checkpoints keep the position in the training data, its shuffle buffer included.
+    # False starts the data anew where a run is resumed.
+    save_input: bool = True
     # How many of the newest checkpoints are kept.
     keep_checkpoints: int = 2
     # The metric that chooses the best checkpoint and is returned to a sweep.
@@ -122,22 +175,62 @@ class VariablesConfig:
 
 
 @dataclass
+class VocabularyConfig:
+    """Two vocabulary files, one token a line, by which rows or columns are moved."""
+
+    # The vocabulary that the checkpoint was trained with.
+    old: str = MISSING
+    # The vocabulary of this model.
+    new: str = MISSING
+    # The axis that counts tokens: 0 in an embedding, usually the last in an output layer.
+    axis: int = 0
+
+
+@dataclass
 class ScaffoldConfig:
     """One part of the model and where its values come from."""
 
     # The variables this scaffold owns.
     variables: VariablesConfig = field(default_factory=VariablesConfig)
-    # A checkpoint directory, a checkpoint prefix, or `experiment:NAME`; null initialises.
+    # A checkpoint's path, directory or prefix, `experiment:NAME`, or an MLflow URI (`runs:/...`,
+    # `models:/...`); null initialises.
     checkpoint: str | None = None
+    # Which checkpoint of a directory: `latest`, `best`, or a global step; null takes the best of
+    # an experiment and the latest of anything else.
+    which: str | None = None
+    # The mean of several checkpoints: `last N`, or a list of steps or paths; null takes one.
+    average: Any = None
     # Model name -> checkpoint name: a whole name, a prefix ending in `/`, or `re:` with groups;
-    # the first rule that matches wins.
+    # the first rule that matches wins. Optimizer slots and averages follow their variable.
     rename: dict[str, str] = field(default_factory=dict)
     # False leaves the variables out of the optimizer.
     trainable: bool = True
+    # The variables do not train before this global step.
+    freeze_until_step: int = 0
+    # Multiplies the learning rate of the variables.
+    learning_rate_multiplier: float = 1.0
     # True allows the checkpoint to be absent; the variables are then initialised.
     optional: bool = False
+    # The classes of state that the checkpoint brings.
+    state: list[StateChoice] = field(
+        default_factory=lambda: [StateChoice.weights, StateChoice.batch_norm]
+    )
+    # True restores the checkpoint's moving averages of the weights as the weights.
+    use_ema: bool = False
     # What to do when the checkpoint lacks a tensor for one of the variables.
     missing: Missing = Missing.error
+    # What to do when a tensor has another shape than its variable, after all conversions.
+    shape: ShapePolicy = ShapePolicy.error
+    # Variable pattern -> the tensor's axes in the variable's order, as numpy.transpose takes them.
+    transpose: dict[str, list[int]] = field(default_factory=dict)
+    # Variable pattern -> vocabularies by which its rows or columns are moved.
+    vocabulary: dict[str, VocabularyConfig] = field(default_factory=dict)
+    # Variable pattern -> named conversion (see runner.restoration.named_conversions).
+    convert: dict[str, str] = field(default_factory=dict)
+    # True allows casts that may lose more than a float's precision, e.g. from float to int.
+    cast: bool = False
+    # True makes NaN and infinity in a restored tensor an error; otherwise they are a warning.
+    finite: bool = False
     # Overrides for the experiment named by `experiment:NAME`, as on the command line.
     overrides: list[str] = field(default_factory=list)
 
@@ -146,15 +239,33 @@ class ScaffoldConfig:
 class RestorationConfig:
     """Rules for the warm start as a whole."""
 
-    # What happens to a variable that two scaffolds own.
+    # What happens to a variable that several scaffolds claim.
     collision: Collision = Collision.error
+    # Scaffold, or a pattern over variables -> how many of its variables must be restored.
+    expect: dict[str, Expect] = field(default_factory=dict)
+    # True reads every restored variable back and compares it with its source.
+    verify: bool = False
+    # Which initializers run before the restoration.
+    initialize: Initialize = Initialize.all
+
+
+@dataclass
+class PlanConfig:
+    """How `mode=plan` shows the plan."""
+
+    format: PlanFormat = PlanFormat.table
+    # True shows every variable, also where numbered layers agree.
+    full: bool = False
 
 
 @dataclass
 class SessionConfig:
-    """The TensorFlow session; 0 threads lets TensorFlow choose."""
+    """The TensorFlow session."""
 
+    # Threads inside one operation; 0 lets TensorFlow choose.
     intra_op_threads: int = 0
+    # Threads for operations side by side; 0 takes TensorFlow's number, and the caller's own thread
+    # for tiny steps that are measured to be faster there; -1 takes that for all steps.
     inter_op_threads: int = 0
 
 
@@ -176,7 +287,8 @@ class RunConfig:
     seed: int = 0
     mode: Mode = Mode.train
     resume: Resume = Resume.auto
-    # The folder that holds this experiment's runs, or one run's own folder.
+    # The folder that holds this experiment's runs, or one run's own folder. The runs of an
+    # experiment that a checkpoint comes from are in a folder of its name beside this one.
     run_dir: str = "runs/${name}"
     # `_target_` of an object with train(), validation() and test() (see runner.experiment.Data).
     data: dict[str, Any] = MISSING
@@ -195,6 +307,7 @@ class RunConfig:
     # name -> ScaffoldConfig in order of application, or a list of such entries with a `name`.
     scaffolds: Any = field(default_factory=dict)
     restoration: RestorationConfig = field(default_factory=RestorationConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)
     # name -> `_target_` of a tf.compat.v1.train.SessionRunHook. `${graph:NAME}` among the arguments
     # is a tensor, operation or variable of the graph, `${run:NAME}` a part of the run.
     hooks: dict[str, Any] = field(default_factory=dict)

@@ -81,6 +81,12 @@ class TrackingError(RunnerError):
     """The tracking store cannot be used."""
 
 
+class TrackingUriError(TrackingError):
+    """`tracking.uri` names no store that runs could be recorded in."""
+
+    exit_code = 2
+
+
 class NonFiniteLossError(RunnerError):
     """The loss became NaN or infinite, so training stopped."""
 

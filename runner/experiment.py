@@ -97,6 +97,7 @@ class Training:
       input_initializer: starts the training input at its beginning.
       input_seconds: how long the step waits for its input, a float64 scalar.
       input_state: what a checkpoint keeps of the training input.
+      input_is_saved: whether the graph's saver keeps the position in the training input.
     """
 
     train_op: tf.Operation
@@ -108,6 +109,7 @@ class Training:
     input_initializer: tf.Operation
     input_seconds: tf.Tensor
     input_state: InputState
+    input_is_saved: bool
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,9 @@ class BuiltGraph:
       specs: what the planner knows of them, in the same order.
       training: the training step; None in a graph that only evaluates.
       split: the pass over the split that is evaluated.
-      saver: saves and restores all variables and, where there is one, the training input.
+      hooks: the hooks of the configuration by name, in its order; None for one that refers to the
+        run, which is built once that exists.
+      saver: saves and restores all variables and, where that is saved, the training input.
     """
 
     graph: tf.Graph
@@ -129,4 +133,5 @@ class BuiltGraph:
     specs: tuple[VariableSpec, ...]
     training: Training | None
     split: Split
+    hooks: Mapping[str, tf.compat.v1.train.SessionRunHook | None]
     saver: tf.compat.v1.train.Saver

@@ -13,7 +13,8 @@ from runner.config import RunConfig
 
 EXPERIMENT = "experiment:"
 # What a user may change without asking for another result.
-_ELSEWHERE = ("mode", "resume", "run_dir", "tracking")
+_ELSEWHERE = ("mode", "resume", "run_dir", "plan", "session", "tracking")
+_ELSEWHERE_IN_TRAIN = ("log_every", "checkpoint_every", "keep_checkpoints")
 
 
 def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dict[str, Any]:
@@ -25,6 +26,8 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
         asked only for checkpoints that begin with `experiment:`.
     """
     plain = {key: value for key, value in asdict(config).items() if key not in _ELSEWHERE}
+    for key in _ELSEWHERE_IN_TRAIN:
+        del plain["train"][key]
     for name, scaffold in plain["scaffolds"].items():
         checkpoint = scaffold["checkpoint"]
         if checkpoint and checkpoint.startswith(EXPERIMENT):
@@ -34,8 +37,12 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
 
 
 def fingerprint(plain: dict[str, Any]) -> str:
-    """Returns 16 hexadecimal digits that differ when any of the settings differs."""
-    return hashlib.sha256(json.dumps(plain, sort_keys=False).encode()).hexdigest()[:16]
+    """Returns 16 hexadecimal digits that differ when any of the settings differs.
+
+    The order of keys does not count, but for that of the scaffolds, which are applied in order.
+    """
+    text = json.dumps([list(plain["scaffolds"]), plain], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _spelling(value: Any) -> str:

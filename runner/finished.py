@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import keras
@@ -13,6 +14,7 @@ from runner.config import RunConfig
 from runner.errors import Problem, RunDirectoryError
 from runner.graph import build_data, build_graph
 from runner.hooks import evaluate
+from runner.interruption import Interruption
 from runner.run_directory import FINISHED, RunDirectory, RunRecord, runs
 from runner.screen import Screen
 from runner.switches import build_model, dtype_policy, full_precision
@@ -37,10 +39,13 @@ def evaluate_run(config: RunConfig, fingerprint: str, store: RunStore, screen: S
         metrics = evaluate(session, built.split)
     shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
     screen.line(f"{prefix}: test  {shown}")
-    if record.tracking_run_id is not None and record.tracking_uri == config.tracking.uri:
-        tracker = store.resume(record.tracking_run_id)
-        tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
-        tracker.close(RunStatus.FINISHED)
+    if record.tracking_run_id is not None and record.tracking_uri == store.location():
+        # A signal in between would leave the finished run RUNNING.
+        with Interruption().handled() as interruption, interruption.deferred():
+            tracker = store.resume(record.tracking_run_id)
+            tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
+            tracker.close(RunStatus.FINISHED)
+        interruption.check()
         screen.line(f"results: {store.location(tracker.run_id)}")
     return metrics[config.train.objective.removeprefix("validation/")]
 
@@ -78,9 +83,12 @@ def export_run(config: RunConfig, fingerprint: str, screen: Screen) -> None:
         if config.train.evaluate_ema:
             names = averaged_names(names, prefix)
         tf.compat.v1.train.Saver(names or None).restore(session, prefix)
-        tf.compat.v1.saved_model.simple_save(
-            session, str(directory.export), _named("features", features), _named("outputs", outputs)
-        )
+        with tempfile.TemporaryDirectory(dir=directory.path, prefix="export-") as folder:
+            unfinished = Path(folder) / "model"
+            tf.compat.v1.saved_model.simple_save(
+                session, str(unfinished), _named("features", features), _named("outputs", outputs)
+            )
+            unfinished.rename(directory.export)
     screen.line(f"{prefix}: exported to {directory.export}")
 
 

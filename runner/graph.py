@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import keras
@@ -10,12 +11,16 @@ import tensorflow as tf
 
 from runner.averages import SUFFIX
 from runner.checkpoints.reader import TensorSpec
-from runner.config import RunConfig
+from runner.config import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem
 from runner.experiment import BuiltGraph, Data, Model, PerExample, Split
+from runner.graph_names import finder, graph_names
+from runner.hook_targets import first_hooks
 from runner.input_pipeline import TrainingInput
+from runner.optimization import Schedule
+from runner.references import References
 from runner.restoration.ownership import assign_owners
-from runner.restoration.variables import WARM_STARTED, VariableSpec, classify
+from runner.restoration.variables import WARM_STARTED, Partition, VariableSpec, classify
 from runner.switches import build_model, dtype_policy, full_precision, jit_compile, set_threads
 from runner.targets import build_target
 from runner.training_step import Forward, TrainingStep
@@ -56,26 +61,28 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
         evaluation = _split(split, data, _forward(config, model, functions, training=False))
         keras_names = model_variables(model)
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
-        frozen = _frozen(config, own)
-        trained = {
-            name: each for name, each in own.items() if each.trainable and name not in frozen
-        }
-        training = step.build(trained) if step is not None else None
+        policies = _policies(config, own)
+        frozen = {name for name, policy in policies.items() if not policy.trainable}
+        trained = _trained(own, policies)
+        training = step.build(list(trained.values())) if step is not None else None
 
         variables = name_variables(tf.compat.v1.global_variables(), keras_names)
         specs = tuple(
             _spec(name, variable, model=name in own, frozen=name in frozen)
             for name, variable in variables.items()
         )
-        saved = dict(variables)
-        if step is not None:
+        hooks: dict[str, tf.compat.v1.train.SessionRunHook | None] = {}
+        if training is not None:
+            names = graph_names(variables, training)
+            hooks = first_hooks(config.hooks, References({"graph": names}, finder(graph)))
+        averaged = frozenset(trained) if step is None and _reads_averages(config) else frozenset()
+        saved = _saved(variables, averaged)
+        if step is not None and config.train.save_input:
             saved[source.saveable.name] = source.saveable
-        elif config.train.ema_decay is not None and config.train.evaluate_ema:
-            saved = {f"{name}{SUFFIX}" if name in trained else name: v for name, v in saved.items()}
         saver = tf.compat.v1.train.Saver(
             saved, max_to_keep=config.train.keep_checkpoints, save_relative_paths=True
         )
-    return BuiltGraph(graph, variables, specs, training, evaluation, saver)
+    return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver)
 
 
 def build_data(config: RunConfig) -> Data:
@@ -138,10 +145,30 @@ def _split(name: str, data: Data, forward: Forward) -> Split:
     return Split(name, iterator.initializer, sums, counts)
 
 
-def _frozen(config: RunConfig, own: Mapping[str, tf.Variable]) -> frozenset[str]:
-    candidates = [name for name in own if classify(name, model=True) in WARM_STARTED]
-    ownership = assign_owners(candidates, config.scaffolds, config.restoration.collision)
-    return ownership.frozen(config.scaffolds)
+def _policies(config: RunConfig, own: Mapping[str, tf.Variable]) -> dict[str, ScaffoldConfig]:
+    """Returns variable -> the scaffold that says how it trains, for those that one owns."""
+    wholes = {name: _whole(name, variable) for name, variable in own.items()}
+    states = {whole: classify(whole, model=True) for whole in wholes.values()}
+    candidates = {name: state for name, state in states.items() if state in WARM_STARTED}
+    claims = assign_owners(candidates, config.scaffolds, config.restoration.collision).claims
+    return {
+        name: config.scaffolds[claims[whole][0]]
+        for name, whole in wholes.items()
+        if whole in claims
+    }
+
+
+def _trained(
+    own: Mapping[str, tf.Variable], policies: Mapping[str, ScaffoldConfig]
+) -> dict[str, tuple[tf.Variable, Schedule]]:
+    """Returns name -> variable and schedule, for those that train."""
+    trained = {}
+    for name, variable in own.items():
+        policy = policies.get(name, ScaffoldConfig())
+        if variable.trainable and policy.trainable:
+            schedule = Schedule(policy.freeze_until_step, policy.learning_rate_multiplier)
+            trained[name] = (variable, schedule)
+    return trained
 
 
 def _spec(name: str, variable: tf.Variable, *, model: bool, frozen: bool) -> VariableSpec:
@@ -149,11 +176,26 @@ def _spec(name: str, variable: tf.Variable, *, model: bool, frozen: bool) -> Var
     trainable = variable.trainable and model and not frozen
     return VariableSpec(
         tensor,
-        classify(name, model=model),
+        classify(_whole(name, variable), model=model),
         trainable,
         _initializer(variable),
-        frozen=variable.trainable and frozen,
+        variable.trainable and frozen,
+        _partition(variable),
     )
+
+
+def _partition(variable: tf.Variable) -> Partition | None:
+    # Private, but nothing public tells which part of the whole a variable is.
+    part = variable._get_save_slice_info()
+    if part is None:
+        return None
+    return Partition(part.full_name, tuple(part.full_shape), tuple(part.var_offset))
+
+
+def _whole(name: str, variable: tf.Variable) -> str:
+    """Returns the name that patterns and checkpoints use: the whole's for a part of a variable."""
+    partition = _partition(variable)
+    return partition.name if partition else name
 
 
 def _initializer(variable: tf.Variable) -> str:
@@ -162,3 +204,24 @@ def _initializer(variable: tf.Variable) -> str:
     while value.type in ("Identity", "AddV2", "Mul", "Cast", "Reshape") and value.inputs:
         value = value.inputs[0].op
     return str(value.type)
+
+
+def _reads_averages(config: RunConfig) -> bool:
+    return config.train.ema_decay is not None and config.train.evaluate_ema
+
+
+def _saved(variables: Mapping[str, tf.Variable], averaged: AbstractSet[str]) -> dict[str, Any]:
+    """Returns tensor name -> what is saved and restored under it.
+
+    Args:
+      variables: name -> variable.
+      averaged: the variables that are read from their averages.
+    """
+    saved: dict[str, Any] = {}
+    for name, variable in variables.items():
+        if _partition(variable) is not None:
+            # The saver writes the parts of one variable as one tensor.
+            saved.setdefault(_whole(name, variable), []).append(variable)
+        else:
+            saved[f"{name}{SUFFIX}" if name in averaged else name] = variable
+    return saved

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from runner.experiment import BuiltGraph, Training
+from runner.experiment import Training
 
 
-def graph_names(built: BuiltGraph, training: Training) -> dict[str, Any]:
+def graph_names(variables: Mapping[str, tf.Variable], training: Training) -> dict[str, Any]:
     """Returns name -> tensor, operation or variable.
 
     These are `loss` and the other metrics of the step, `metrics` (all of them by name),
@@ -21,7 +21,7 @@ def graph_names(built: BuiltGraph, training: Training) -> dict[str, Any]:
     if training.learning_rate is not None:
         metrics.setdefault("learning_rate", training.learning_rate)
     return {
-        **built.variables,
+        **variables,
         **metrics,
         "metrics": metrics,
         "step": training.step,

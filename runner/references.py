@@ -48,6 +48,10 @@ class References:
         """
         self._names, self._find = names, find
 
+    def also(self, kind: str, names: Mapping[str, Any]) -> References:
+        """Returns these references and those of another kind."""
+        return References({**self._names, kind: names}, self._find)
+
     def problems(self, key: str, node: Any) -> list[Problem]:
         """Returns a problem for each reference below `node`, which stands at `key`, to nothing."""
         return [
@@ -56,7 +60,7 @@ class References:
                 f"there is no such name in the {kind}",
                 choices=nearest(name, self._names.get(kind, {}), 5),
             )
-            for where, kind, name in _references(key, node)
+            for where, kind, name in references(key, node)
             if self._look_up(kind, name) is None
         ]
 
@@ -78,17 +82,17 @@ class References:
 
 def has_reference(node: Any) -> bool:
     """Says whether a nested value holds a reference."""
-    return any(_references("", node))
+    return any(references("", node))
 
 
-def _references(key: str, value: Any) -> Iterator[tuple[str, str, str]]:
+def references(key: str, value: Any) -> Iterator[tuple[str, str, str]]:
     """Yields (key, kind, name) of every reference in a nested value."""
     if isinstance(value, Mapping):
         for name, item in value.items():
-            yield from _references(f"{key}.{name}", item)
+            yield from references(f"{key}.{name}", item)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _references(f"{key}.{index}", item)
+            yield from references(f"{key}.{index}", item)
     elif isinstance(value, str):
         found = _REFERENCE.fullmatch(value)
         if found:

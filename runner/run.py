@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.config import Mode, RunConfig
+from runner.config import Mode, PlanFormat, Resume, RunConfig
+from runner.errors import PlanError, Problem, TrackingError
 from runner.experiment import BuiltGraph
 from runner.fingerprint import fingerprint
 from runner.finished import evaluate_run, export_run
 from runner.graph import build_graph
 from runner.interruption import Interruption
-from runner.restoration.plan import RestorationPlan, make_plan
+from runner.restoration.html_report import html
+from runner.restoration.json_report import json_text
+from runner.restoration.plan import RestorationPlan
+from runner.restoration.planner import make_plan
 from runner.restoration.report import summary, table, text
-from runner.run_directory import RUNNING, RunRecord, interrupted_run, open_run
+from runner.run_directory import (
+    RUNNING,
+    RunRecord,
+    interrupted_run,
+    left_alone,
+    open_run,
+    settle_killed_runs,
+)
 from runner.screen import Screen
 from runner.sources import Sources
-from runner.tracking import RunStore, open_store
+from runner.tracking import RunStatus, RunStore, open_store
 from runner.training import train_run
 
 
@@ -25,6 +36,8 @@ def run_experiment(
     overrides: Sequence[str] = (),
     screen: Screen | None = None,
     parent: str | None = None,
+    *,
+    dedicated: bool = False,
 ) -> float | None:
     """Does with an experiment what its `mode` says.
 
@@ -33,6 +46,8 @@ def run_experiment(
       overrides: the command line's overrides, recorded with the run.
       screen: where to print; by default standard output.
       parent: id of the tracked run that this one is a part of, such as a sweep.
+      dedicated: whether `run_dir` was given for this run; an interrupted run in it with another
+        warm start is then refused, where otherwise a new run is made beside it.
 
     Returns:
       The best objective of a training run, the test metrics' objective of an evaluation, and None
@@ -48,7 +63,7 @@ def run_experiment(
         _show_plan(config, sources, screen)
         return None
     if config.mode is Mode.train:
-        return _train(config, sources, store, overrides, screen, parent)
+        return _train(config, sources, store, overrides, screen, parent, dedicated)
     identity = fingerprint(sources.settings())
     if config.mode is Mode.evaluate:
         return evaluate_run(config, identity, store, screen)
@@ -58,8 +73,29 @@ def run_experiment(
 
 def _show_plan(config: RunConfig, sources: Sources, screen: Screen) -> None:
     plan = _plan(config, build_graph(config, "validation", train=True), sources)
-    screen.show(table(plan), text(plan))
-    plan.require_sound()
+    full = config.plan.full
+    if config.plan.format is PlanFormat.json:
+        screen.write(json_text(plan))
+    elif config.plan.format is PlanFormat.html:
+        screen.write(html(plan, f"{config.name}: restoration plan", full=full))
+    else:
+        _show_resume(config, sources, screen)
+        screen.show(table(plan, full=full), text(plan, full=full))
+    if plan.problems:
+        count = len(plan.problems)
+        raise PlanError(Problem(f"the plan has {count} problem{'s' * (count > 1)}, listed with it"))
+
+
+def _show_resume(config: RunConfig, sources: Sources, screen: Screen) -> None:
+    """Says so where training would resume a run, and carry out no plan."""
+    if config.resume is Resume.never:
+        return
+    settings = sources.settings()
+    record = RunRecord(config.name, fingerprint(settings), RUNNING, settings)
+    resumed = interrupted_run(Path(config.run_dir), record, config.resume.value)
+    if resumed is not None and resumed.has_checkpoint():
+        screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
+        screen.line("this is the plan of a fresh start, resume=never:")
 
 
 def _train(
@@ -69,6 +105,7 @@ def _train(
     overrides: Sequence[str],
     screen: Screen,
     parent: str | None,
+    dedicated: bool,
 ) -> float:
     settings = sources.settings()
     record = RunRecord(config.name, fingerprint(settings), RUNNING, settings)
@@ -76,12 +113,13 @@ def _train(
     # A mistake in the configuration is found before anything is made, then an unusable store.
     built = build_graph(config, "validation", train=True)
     store.connect()
-    resumed = interrupted_run(container, record, config.resume.value)
+    resumed = interrupted_run(container, record, config.resume.value, dedicated=dedicated)
     plan = None
     if resumed is None or not resumed.has_checkpoint():
         plan = _warm_start(config, built, sources, screen)
     with Interruption().handled() as interruption:
-        directory = open_run(container, record, config.resume.value)
+        directory = open_run(container, record, config.resume.value, dedicated=dedicated)
+        _settle(container, store, screen)
         # What another process has done since decides anew whether this is a warm start.
         if directory.has_checkpoint():
             plan = None
@@ -90,11 +128,24 @@ def _train(
         same = resumed is not None and resumed.path == directory.path
         verb = "resumes" if same or plan is None else "runs"
         screen.line(f"{config.name}: {verb} in {directory.path}")
+        if directory.path != (resumed and resumed.path) and parent is None:
+            for line in left_alone(container, record):
+                screen.line(f"  {line}")
         for line in summary(plan) if plan else ("own checkpoint: pretrained sources not read",):
             screen.line(f"  {line}")
         return train_run(
-            config, built, plan, directory, store, overrides, screen, interruption, parent
+            config, built, plan, sources, directory, store, overrides, screen, interruption, parent
         )
+
+
+def _settle(container: Path, store: RunStore, screen: Screen) -> None:
+    """Tells the store of runs that were killed outright, which it still takes for running."""
+    for record in settle_killed_runs(container):
+        if record.tracking_run_id is not None and record.tracking_uri == store.location():
+            try:
+                store.mark(record.tracking_run_id, RunStatus.KILLED)
+            except TrackingError as error:
+                screen.line(str(error))
 
 
 def _warm_start(
@@ -112,5 +163,9 @@ def _warm_start(
 
 def _plan(config: RunConfig, built: BuiltGraph, sources: Sources) -> RestorationPlan:
     return make_plan(
-        built.specs, config.scaffolds, sources.expected(), config.restoration.collision
+        built.specs,
+        config.scaffolds,
+        sources.expected(),
+        config.restoration.collision,
+        config.restoration.expect,
     )

@@ -16,8 +16,12 @@ from filelock import FileLock, Timeout
 from runner.errors import Problem, RunDirectoryError
 
 RECORD = "run.json"
+PROVENANCE = "provenance.json"
+_WARM_START = ("scaffolds", "restoration")
 RUNNING = "RUNNING"
 FINISHED = "FINISHED"
+FAILED = "FAILED"
+KILLED = "KILLED"
 
 
 @dataclass(frozen=True)
@@ -29,9 +33,9 @@ class RunRecord:
       fingerprint: of the configuration, see `runner.fingerprint`.
       status: RUNNING, FINISHED, FAILED or KILLED; RUNNING with a free lock was killed.
       settings: the configuration that the fingerprint is of.
-      tracking_uri: the tracking store that records the run; None when none does.
+      tracking_uri: where the tracking store is; None before the run is recorded.
       tracking_run_id: the run in that store; None before it is created.
-      objective: the best value of the objective; None before the first evaluation.
+      objective: the best value of the objective; None before the run has ended.
     """
 
     name: str
@@ -85,6 +89,21 @@ class RunDirectory:
         return self.path / "plan.txt"
 
     @property
+    def plan_json(self) -> Path:
+        """The restoration plan as JSON."""
+        return self.path / "plan.json"
+
+    @property
+    def plan_html(self) -> Path:
+        """The restoration plan as a page of its own."""
+        return self.path / "plan.html"
+
+    @property
+    def provenances(self) -> tuple[Path, ...]:
+        """Where the provenance stays: in the run's folder and beside its checkpoints."""
+        return tuple(each / PROVENANCE for each in (self.path, self.checkpoints, self.best))
+
+    @property
     def export(self) -> Path:
         """The SavedModel."""
         return self.path / "export"
@@ -112,6 +131,24 @@ class RunDirectory:
     def release(self) -> None:
         """Gives the lock back."""
         self._lock.release()
+
+    def settle(self) -> RunRecord | None:
+        """Marks the run KILLED if it says RUNNING though no process owns it.
+
+        Returns its record from before, or None where nothing was to be done.
+        """
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            return None
+        try:
+            record = self.read()
+            if record is None or record.status != RUNNING:
+                return None
+            self.update(status=KILLED)
+            return record
+        finally:
+            self._lock.release()
 
     def read(self) -> RunRecord | None:
         """Returns the run's record, or None when the folder holds none.
@@ -180,7 +217,9 @@ def runs(container: Path) -> list[tuple[RunDirectory, RunRecord]]:
     return found
 
 
-def interrupted_run(container: Path, record: RunRecord, resume: str) -> RunDirectory | None:
+def interrupted_run(
+    container: Path, record: RunRecord, resume: str, *, dedicated: bool = False
+) -> RunDirectory | None:
     """Returns the run that is to be resumed, or None when a new one is to be started.
 
     Changes nothing.
@@ -190,17 +229,22 @@ def interrupted_run(container: Path, record: RunRecord, resume: str) -> RunDirec
       record: the record a new run starts with.
       resume: `auto` resumes an interrupted run of the same configuration, if there is one; `must`
         only resumes; `never` only starts.
+      dedicated: whether `container` was given for this run, so that with `auto` an interrupted run
+        in it whose warm start is another is a mistake, and not a neighbour.
 
     Raises:
-      RunDirectoryError: when `must` finds no such run, or `container` is itself a run that is not
-        to be resumed.
+      RunDirectoryError: when `must` finds no such run, `container` is itself a run that is not
+        to be resumed, or a `dedicated` one holds a run of another warm start.
     """
     for directory, found in runs(container) if resume != "never" else ():
         if found.fingerprint == record.fingerprint and found.status != FINISHED:
             return directory
     if resume == "must":
         raise RunDirectoryError(_nothing_to_resume(container, record))
-    if RunDirectory(container).read() is not None:
+    own = RunDirectory(container).read() is not None
+    if resume == "auto" and (dedicated or own):
+        _refuse_other_warm_start(container, record)
+    if own:
         raise RunDirectoryError(
             Problem(
                 f"{container} is a run of its own, and not one to resume",
@@ -211,7 +255,9 @@ def interrupted_run(container: Path, record: RunRecord, resume: str) -> RunDirec
     return None
 
 
-def open_run(container: Path, record: RunRecord, resume: str) -> RunDirectory:
+def open_run(
+    container: Path, record: RunRecord, resume: str, *, dedicated: bool = False
+) -> RunDirectory:
     """Claims the directory of the run to resume, or a new, numbered one in `container`.
 
     The arguments and errors are those of `interrupted_run`.
@@ -231,7 +277,7 @@ def open_run(container: Path, record: RunRecord, resume: str) -> RunDirectory:
             )
         ) from error
     with FileLock(container / ".lock"):
-        directory = interrupted_run(container, record, resume)
+        directory = interrupted_run(container, record, resume, dedicated=dedicated)
         if directory is not None:
             directory.claim()
             directory.update(status=RUNNING)
@@ -241,6 +287,27 @@ def open_run(container: Path, record: RunRecord, resume: str) -> RunDirectory:
         directory.claim()
         directory.write(record)
         return directory
+
+
+def settle_killed_runs(container: Path) -> list[RunRecord]:
+    """Marks as KILLED the runs that say RUNNING though no process owns them; returns their records.
+
+    A process that is killed outright cannot say so itself.
+    """
+    with FileLock(container / ".lock"):
+        settled = [directory.settle() for directory, _ in runs(container)]
+    return [record for record in settled if record is not None]
+
+
+def left_alone(container: Path, record: RunRecord) -> list[str]:
+    """Returns a line on the newest unfinished run if its configuration is another; else nothing."""
+    for directory, found in runs(container):
+        if found.status in (KILLED, FAILED):
+            changes = differences(found.settings, record.settings)
+            return [f"{directory.path} is unfinished and left alone: {'; '.join(changes)}"] * bool(
+                changes
+            )
+    return []
 
 
 def _nothing_to_resume(container: Path, record: RunRecord) -> Problem:
@@ -259,6 +326,26 @@ def _nothing_to_resume(container: Path, record: RunRecord) -> Problem:
         "; ".join(changes) or "the same values in another order, and that of scaffolds counts",
         "repeat its configuration, or use resume=never to start anew",
     )
+
+
+def _refuse_other_warm_start(container: Path, record: RunRecord) -> None:
+    """Refuses when the newest unfinished run of the experiment has another warm start."""
+    for directory, found in runs(container):
+        if found.name != record.name or found.status == FINISHED:
+            continue
+        old, new = (
+            {key: each.settings.get(key) for key in _WARM_START} for each in (found, record)
+        )
+        if json.dumps(old) != json.dumps(new):
+            raise RunDirectoryError(
+                Problem(
+                    f"the warm start has changed since {directory.path} began, which is unfinished",
+                    "; ".join(differences(old, new)) or "the scaffolds are in another order",
+                    "repeat its configuration to resume it, or start anew with resume=never or "
+                    "in another run_dir",
+                )
+            )
+        return
 
 
 def differences(old: Any, new: Any, key: str = "") -> list[str]:

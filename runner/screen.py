@@ -21,10 +21,14 @@ class Screen:
         """Prints a line as it is, above a progress bar if one is shown."""
         self.console.print(text, soft_wrap=True, markup=False)
 
+    def write(self, text: str) -> None:
+        """Writes the text to standard output as it is, for another program to read."""
+        self.console.file.write(text)
+        self.console.file.flush()
+
     def show(self, renderable: RenderableType, plain: str) -> None:
         """Prints `renderable` on a terminal, and `plain`, which is never folded, elsewhere."""
         if self.is_terminal:
             self.console.print(renderable)
         else:
-            self.console.file.write(plain)
-            self.console.file.flush()
+            self.write(plain)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from runner.checkpoints.bundle import BundleReader
-from runner.checkpoints.locate import latest_checkpoint, require_checkpoint
-from runner.checkpoints.reader import CheckpointSpec
+from runner.checkpoints.averaging import AverageReader
+from runner.checkpoints.contents import NoCheckpointError
+from runner.checkpoints.locate import BEST_OF_RUN, LATEST, latest_checkpoint, resolve
+from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.provenance_file import origin
+from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.composition import compose_experiment, experiment_names
 from runner.config import Mode, Resume, RunConfig, ScaffoldConfig
-from runner.errors import CheckpointError, ConfigError, Problem, RunnerError
+from runner.errors import CheckpointError, ConfigError, Problem, RunnerError, TrackingError
 from runner.fingerprint import EXPERIMENT, fingerprint, settings
 from runner.graph import build_graph
+from runner.restoration.provenance import Origin
 from runner.run_directory import FINISHED, RunDirectory, runs
 from runner.tracking import RunStore
 from runner.validation import validate
@@ -35,6 +39,7 @@ class Sources:
         """
         self._config, self._store, self._asked_by = config, store, asked_by
         self._experiments: dict[str, RunConfig] = {}
+        self._origins: dict[str, tuple[Origin, ...]] = {}
 
     def settings(self) -> dict[str, object]:
         """Returns what identifies the run, with its sources' experiments identified likewise.
@@ -47,7 +52,8 @@ class Sources:
     def expected(self) -> dict[str, CheckpointSpec | None]:
         """Returns scaffold name -> its checkpoint.
 
-        For an experiment that is not trained yet, that is what its graph will save.
+        For an experiment that is not trained yet, that is what its graph will save. What was found
+        is pinned: `open` opens the same files with the same content.
 
         Raises:
           CheckpointError: with every checkpoint that is missing or cannot be read.
@@ -58,7 +64,7 @@ class Sources:
         for name, scaffold in self._config.scaffolds.items():
             try:
                 specs[name] = self._expected(name, scaffold)
-            except CheckpointError as error:
+            except (CheckpointError, TrackingError) as error:
                 problems += (_in_scaffold(name, each) for each in error.problems)
         if problems:
             raise CheckpointError(*problems)
@@ -70,16 +76,45 @@ class Sources:
             if _is_experiment(scaffold) and self._finished(self._experiment(name)) is None:
                 train(self._experiment(name))
 
+    def open(self, scaffold: str) -> CheckpointReader:
+        """Opens the checkpoint that `expected` found last for a scaffold.
+
+        Raises:
+          CheckpointError: when its content is no longer what it was then.
+        """
+        return _joined(
+            [open_checkpoint(each.path, each.digest) for each in self._origins[scaffold]]
+        )
+
+    def origins(self) -> Mapping[str, tuple[Origin, ...]]:
+        """Returns scaffold -> the checkpoints that `expected` resolved it to, several averaged."""
+        return dict(self._origins)
+
     def _expected(self, name: str, scaffold: ScaffoldConfig) -> CheckpointSpec | None:
+        self._origins.pop(name, None)
         if scaffold.checkpoint is None:
             return None
+        place, which = scaffold.checkpoint, scaffold.which
         if _is_experiment(scaffold):
             experiment = self._experiment(name)
-            found = self._finished(experiment)
-            return BundleReader(found).spec() if found else _to_be_trained(experiment)
-        find = latest_checkpoint if scaffold.optional else require_checkpoint
-        prefix = find(scaffold.checkpoint)
-        return BundleReader(prefix).spec() if prefix else None
+            run = self._finished(experiment)
+            if run is None:
+                return _to_be_trained(experiment)
+            place = str(run.path)
+            if which is None and scaffold.average is None and run.best_record.is_file():
+                which = BEST_OF_RUN
+        try:
+            paths = resolve(place, which or LATEST, scaffold.average, self._store)
+        except NoCheckpointError:
+            if scaffold.optional:
+                return None
+            raise
+        readers = [open_checkpoint(path) for path in paths]
+        self._origins[name] = tuple(
+            origin(scaffold.checkpoint, path, reader.spec())
+            for path, reader in zip(paths, readers, strict=True)
+        )
+        return _joined(readers).spec()
 
     def _experiment(self, scaffold: str) -> RunConfig:
         """Returns the configuration of the experiment that a scaffold comes from."""
@@ -110,23 +145,25 @@ class Sources:
             )
         return fingerprint(Sources(experiment, self._store, chain).settings())
 
-    def _finished(self, experiment: RunConfig) -> str | None:
-        """Returns the best checkpoint of the newest finished run of the experiment, if any."""
+    def _finished(self, experiment: RunConfig) -> RunDirectory | None:
+        """Returns the newest finished run of the experiment that has a checkpoint, if any."""
         wanted = self._fingerprint(experiment)
         tracked = self._store.finished(experiment.name, {FINGERPRINT_TAG: wanted})
-        folders = [each.run_dir for each in tracked if each.run_dir is not None]
-        folders += [
-            directory.path
-            for directory, record in runs(Path(experiment.run_dir))
-            if record.fingerprint == wanted and record.status == FINISHED
-        ]
-        for folder in folders:
-            directory = RunDirectory(folder)
-            for place in (directory.best, directory.checkpoints):
-                prefix = latest_checkpoint(str(place))
-                if prefix:
-                    return prefix
+        candidates = [RunDirectory(each.run_dir) for each in tracked if each.run_dir is not None]
+        candidates += [directory for directory, _ in runs(Path(experiment.run_dir))]
+        for directory in candidates:
+            # The folder may be gone, or by now be another run's.
+            record = directory.read()
+            if record is None or (record.fingerprint, record.status) != (wanted, FINISHED):
+                continue
+            places = (directory.best, directory.checkpoints)
+            if any(latest_checkpoint(str(place)) for place in places):
+                return directory
         return None
+
+
+def _joined(readers: Sequence[CheckpointReader]) -> CheckpointReader:
+    return readers[0] if len(readers) == 1 else AverageReader(readers)
 
 
 def _is_experiment(scaffold: ScaffoldConfig) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,9 @@ import keras
 import tensorflow as tf
 
 from runner.config import RunConfig
+from runner.errors import ConfigError, Problem
 from runner.experiment import Model
+from runner.optimization import Schedule
 from runner.targets import build_target
 
 SWITCHES = ("jit_compile", "dtype_policy")
@@ -37,7 +39,8 @@ def set_threads(config: RunConfig) -> None:
         ),
     )
     for count, get, change in wanted:
-        if count == get():
+        # A negative number is the session's own affair: steps in the caller's thread.
+        if count < 0 or count == get():
             continue
         try:
             change(count)
@@ -80,13 +83,25 @@ def full_precision(outputs: Any) -> Any:
     )
 
 
-def scaled_loss(
-    config: RunConfig, optimizer: tf.compat.v1.train.Optimizer
-) -> tf.compat.v1.train.Optimizer:
-    """Returns the optimizer, for float16 with a loss scale that keeps gradients from vanishing.
+def scaled_losses(
+    config: RunConfig, optimizers: Mapping[Schedule, tf.compat.v1.train.Optimizer]
+) -> dict[Schedule, tf.compat.v1.train.Optimizer]:
+    """Returns the optimizers, for float16 with a loss scale that keeps gradients from vanishing.
 
     A step whose scaled gradients overflow changes nothing, not even the global step.
+
+    Raises:
+      ConfigError: when there are several for float16: each would keep a scale of its own.
     """
     if config.model.get("dtype_policy") != "mixed_float16":
-        return optimizer
-    return tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer(optimizer, "dynamic")
+        return dict(optimizers)
+    if list(optimizers) != [Schedule()]:
+        raise ConfigError(
+            Problem(
+                "model.dtype_policy is mixed_float16, and scaffolds have schedules of their own",
+                "the scale of the loss belongs to one optimizer for all variables",
+                "use mixed_bfloat16, or delete freeze_until_step and learning_rate_multiplier",
+            )
+        )
+    scaled = tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer
+    return {each: scaled(optimizer, "dynamic") for each, optimizer in optimizers.items()}

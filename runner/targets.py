@@ -36,11 +36,8 @@ def build_target(key: str, node: Mapping[str, Any], references: References | Non
       ConfigError: when there is no such target, its arguments do not fit its signature, it refuses
         them with a ValueError or TypeError, or a reference stands for nothing.
     """
-    _check(key, node)
     references = references or References({})
-    problems = references.problems(key, node)
-    if problems:
-        raise ConfigError(*problems)
+    check_target(key, node, references)
     try:
         register_resolvers()
         return instantiate({"_convert_": "all", **_resolving(node, references)})
@@ -54,6 +51,18 @@ def build_target(key: str, node: Mapping[str, Any], references: References | Non
                 _with_place(cause),
             )
         ) from error
+
+
+def check_target(key: str, node: Mapping[str, Any], references: References) -> None:
+    """Checks what can be told of a node without calling its target.
+
+    Raises:
+      ConfigError: as `build_target` does, but for what the target itself refuses.
+    """
+    _check(key, node)
+    problems = references.problems(key, node)
+    if problems:
+        raise ConfigError(*problems)
 
 
 def _resolving(node: Any, references: References) -> Any:
@@ -87,6 +96,15 @@ def _check(key: str, node: Any) -> None:
     elif isinstance(node, list):
         for index, value in enumerate(node):
             _check(f"{key}.{index}", value)
+
+
+def locate_target(key: str, node: Mapping[str, Any]) -> Any:
+    """Returns the class or function that a node's `_target_` names.
+
+    Raises:
+      ConfigError: when there is none.
+    """
+    return _locate(key, str(node["_target_"]))
 
 
 def _locate(key: str, path: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -15,6 +16,7 @@ from runner.config import NonFinite, RunConfig
 from runner.errors import ConfigError, InterruptedRunError, NonFiniteLossError, Problem
 from runner.experiment import BuiltGraph
 from runner.graph_names import finder, graph_names
+from runner.hook_targets import build_hook
 from runner.hooks import (
     BestCheckpoint,
     CheckpointHook,
@@ -30,15 +32,17 @@ from runner.hooks import (
 from runner.hooks.checkpoint import another_saver, non_finite_problem
 from runner.interruption import Interruption
 from runner.references import References
+from runner.restoration.html_report import html
+from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
+from runner.restoration.provenance import document
 from runner.restoration.report import text
-from runner.restoration.restorer import subset_restorers
-from runner.run_directory import RunDirectory
+from runner.restoration.restorer import Restorer
+from runner.run_directory import PROVENANCE, RunDirectory
 from runner.screen import Screen
-from runner.session.monitored_session import ChiefSessionCreator
-from runner.session.scaffold import Scaffold
-from runner.sources import FINGERPRINT_TAG
-from runner.targets import build_target
+from runner.session.monitored_session import MonitoredSession
+from runner.session.session_creators import ChiefSessionCreator
+from runner.sources import FINGERPRINT_TAG, Sources
 from runner.tracking import (
     RUN_DIR_TAG,
     RunStatus,
@@ -53,6 +57,7 @@ def train_run(
     config: RunConfig,
     built: BuiltGraph,
     plan: RestorationPlan | None,
+    sources: Sources,
     directory: RunDirectory,
     store: RunStore,
     overrides: Sequence[str],
@@ -66,6 +71,7 @@ def train_run(
       config: the run's configuration.
       built: its graph, not finalised.
       plan: where variables come from; None for a run that resumes from its own checkpoint.
+      sources: the checkpoints that the plan takes values from.
       directory: the run's directory, claimed; it is released at the end.
       store: where to record.
       overrides: the command line's overrides.
@@ -84,8 +90,18 @@ def train_run(
         with interruption.deferred():  # A run that a signal left unknown would stay RUNNING.
             tracker = _open_tracker(config, directory, store, overrides, parent)
         interruption.check()
-        _record_start(config, plan, directory, tracker, overrides)
-        best = _loop(config, built, plan, directory, tracker, screen, interruption)
+        _record_start(config, directory, tracker, overrides)
+        restorer = None
+        if plan is not None:
+            _record_plan(config, plan, sources, directory, store, tracker)
+            restorer = Restorer(
+                plan,
+                built.variables,
+                sources.open,
+                initialize=config.restoration.initialize,
+                verify=config.restoration.verify,
+            )
+        best = _loop(config, built, restorer, directory, tracker, screen, interruption)
         interruption.check()
         status = RunStatus.FINISHED
     except InterruptedRunError:
@@ -98,15 +114,20 @@ def train_run(
         raise
     finally:
         with interruption.deferred():
-            directory.update(status=status.value)
-            if tracker is not None:
-                _record_end(directory, tracker)
-                tracker.close(status)
-            directory.release()
+            try:
+                if tracker is not None:
+                    _record_end(directory, tracker)
+                    tracker.close(status)
+                # Last: a run whose end was cut short still says RUNNING, and the next one of its
+                # experiment settles it, in the store too.
+                directory.update(status=status.value)
+            finally:
+                directory.release()
     screen.line(f"results: {store.location(tracker.run_id)}")
     screen.line(f"files:   {directory.path}")
     if store.open_command():
         screen.line(f"open:    {store.open_command()}")
+    interruption.check()  # A signal while the run was closed still ends a sweep.
     return best
 
 
@@ -118,7 +139,7 @@ def _open_tracker(
     parent: str | None,
 ) -> Tracker:
     record = directory.require()
-    uri = config.tracking.uri
+    uri = store.location()
     if record.tracking_run_id is not None and record.tracking_uri == uri:
         return store.resume(record.tracking_run_id)
     tags = {
@@ -135,7 +156,6 @@ def _open_tracker(
 
 def _record_start(
     config: RunConfig,
-    plan: RestorationPlan | None,
     directory: RunDirectory,
     tracker: Tracker,
     overrides: Sequence[str],
@@ -146,16 +166,45 @@ def _record_start(
     tracker.log_parameters(flatten(plain))
     tracker.log_artifact(directory.config)
     tracker.log_artifact(directory.overrides)
-    if plan is not None:
-        directory.plan.write_text(text(plan))
-        tracker.log_artifact(directory.plan)
-        tracker.set_tags(
-            {
-                f"runner.source.{name}": source.path
-                for name, source in plan.sources.items()
-                if source is not None
-            }
-        )
+
+
+def _record_plan(
+    config: RunConfig,
+    plan: RestorationPlan,
+    sources: Sources,
+    directory: RunDirectory,
+    store: RunStore,
+    tracker: Tracker,
+) -> None:
+    """Keeps the plan, and beside the checkpoints to come where their variables came from."""
+    directory.plan.write_text(text(plan))
+    directory.plan_json.write_text(json_text(plan))
+    directory.plan_html.write_text(html(plan, f"{config.name}: restoration plan"))
+    run = {
+        "experiment": config.name,
+        "run_dir": str(directory.path.resolve()),
+        "tracking_uri": store.store or None,
+        "run_id": tracker.run_id if store.store else None,
+    }
+    provenance = json.dumps(document(plan, run, sources.origins()), indent=1) + "\n"
+    for file in directory.provenances:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(provenance)
+    for file in (
+        directory.plan,
+        directory.plan_json,
+        directory.plan_html,
+        directory.provenances[0],
+    ):
+        tracker.log_artifact(file)
+    for name, source in plan.sources.items():
+        if source is not None:
+            tracker.set_tags(
+                {
+                    f"runner.source.{name}": source.path,
+                    f"runner.source.{name}.digest": source.digest,
+                }
+            )
 
 
 def _record_end(directory: RunDirectory, tracker: Tracker) -> None:
@@ -163,14 +212,17 @@ def _record_end(directory: RunDirectory, tracker: Tracker) -> None:
     final = tf.train.latest_checkpoint(str(directory.checkpoints))
     for file in sorted(Path(final).parent.glob(f"{Path(final).name}.*")) if final else ():
         tracker.log_artifact(file, "checkpoints")
-    if directory.best.is_dir():
+    beside = directory.checkpoints / PROVENANCE
+    if final and beside.is_file():
+        tracker.log_artifact(beside, "checkpoints")
+    if directory.best_record.is_file():
         tracker.log_artifact(directory.best)
 
 
 def _loop(
     config: RunConfig,
     built: BuiltGraph,
-    plan: RestorationPlan | None,
+    restorer: Restorer | None,
     directory: RunDirectory,
     tracker: Tracker,
     screen: Screen,
@@ -211,7 +263,7 @@ def _loop(
                 raise NonFiniteLossError(problem)
             screen.line(str(problem))
 
-        names = graph_names(built, training)
+        names = graph_names(built.variables, training)
         evaluation = EvaluationHook(
             built.split,
             training.step,
@@ -238,7 +290,11 @@ def _loop(
                 config.train.non_finite.learning_rate_scale,
                 screen.line,
             ),
-            InputStateHook(training.input_state, screen.line),
+            *(
+                [InputStateHook(training.input_state, screen.line)]
+                if training.input_is_saved
+                else []
+            ),
             StopAtStepHook(config.train.steps),
             MetricsHook(names["metrics"], training.step, config.train.log_every, record_training),
             evaluation,
@@ -252,17 +308,17 @@ def _loop(
             ),
             progress,
             *(
-                build_target(f"hooks.{name}", node, references)
+                built.hooks[name] or build_hook(name, node, references)
                 for name, node in config.hooks.items()
             ),
             # Last, so that a signal during the other hooks' work costs no further step.
             StopWhenHook(interruption.received),
         ]
-        creator = _session_creator(config, built, plan, directory)
+        creator = _session_creator(config, built, restorer, directory)
         try:
             with (
                 interruption.deferred(),
-                tf.compat.v1.train.MonitoredSession(creator, hooks) as session,
+                MonitoredSession(creator, hooks) as session,
             ):
                 while not session.should_stop():
                     try:
@@ -280,11 +336,7 @@ def _loop(
 def _run_names(
     built: BuiltGraph, directory: RunDirectory, tracker: Tracker, evaluation: EvaluationHook
 ) -> dict[str, Any]:
-    """Returns what `${run:NAME}` in a hook's arguments may stand for.
-
-    `saver` keeps all its checkpoints, apart from the run's own; `record` takes metric name -> value
-    and the step.
-    """
+    """Returns what `${run:NAME}` stands for, for each of `runner.hook_targets.RUN_NAMES`."""
     return {
         "directory": str(directory.path),
         "checkpoints": str(directory.checkpoints),
@@ -295,23 +347,30 @@ def _run_names(
 
 
 def _session_creator(
-    config: RunConfig, built: BuiltGraph, plan: RestorationPlan | None, directory: RunDirectory
+    config: RunConfig, built: BuiltGraph, restorer: Restorer | None, directory: RunDirectory
 ) -> ChiefSessionCreator:
-    restorers = subset_restorers(plan, built.variables) if plan is not None else {}
-    scaffolds = [Scaffold(name=name, saver=restorer) for name, restorer in restorers.items()]
-    paths = [restorer.path for restorer in restorers.values()]
-    initializers = [tf.compat.v1.global_variables_initializer()]
+    if restorer is None:
+        initializers = [tf.compat.v1.global_variables_initializer()]
+    else:
+        others = [built.training.input_initializer] if built.training is not None else []
+        initializers = [restorer.build(others)]
+    local_initializers = [tf.compat.v1.train.Scaffold.default_local_init_op()]
     if built.training is not None:
-        initializers.append(built.training.input_initializer)
+        # Local initialisers run in every new session, the others only where nothing is resumed.
+        starts = initializers if built.training.input_is_saved else local_initializers
+        starts.append(built.training.input_initializer)
     return ChiefSessionCreator(
-        tf.compat.v1.train.Scaffold(init_op=tf.group(*initializers), saver=built.saver),
+        tf.compat.v1.train.Scaffold(
+            init_op=tf.group(*initializers),
+            local_init_op=tf.group(*local_initializers),
+            saver=built.saver,
+        ),
         config=tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=config.session.intra_op_threads,
             inter_op_parallelism_threads=config.session.inter_op_threads,
         ),
         checkpoint_dir=str(directory.checkpoints),
-        pretrained_checkpoint_dirs=paths,
-        pretrained_scaffolds=scaffolds,
+        restorer=restorer,
     )
 
 

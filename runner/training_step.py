@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -14,9 +14,8 @@ from runner.experiment import Training
 from runner.gradients import Batch, accumulate, clip
 from runner.input_pipeline import TrainingInput
 from runner.learning_rate import learning_rate
-from runner.references import References
-from runner.switches import scaled_loss
-from runner.targets import build_target
+from runner.optimization import Schedule, apply_gradients, build_optimizers
+from runner.switches import scaled_losses
 
 # Maps a batch of features and labels to the values per example by metric name, and the penalty.
 Forward: TypeAlias = Callable[[Any, Any], tuple[dict[str, tf.Tensor], tf.Tensor]]
@@ -49,14 +48,17 @@ class TrainingStep:
         self._metrics, self._global_step = metrics, global_step
         self._one = self._means() if config.train.accumulate == 1 else None
 
-    def build(self, trained: Mapping[str, tf.Variable]) -> Training:
-        """Returns the training step that updates the variables `trained`.
+    def build(self, schedules: Sequence[tuple[tf.Variable, Schedule]]) -> Training:
+        """Returns the training step.
+
+        Args:
+          schedules: the variables to train, each with its schedule.
 
         Raises:
-          ConfigError: when none are left, or the optimizer is none.
+          ConfigError: when none are left, or the optimizer does not fit.
         """
         config = self._config
-        if not trained:
+        if not schedules:
             raise ConfigError(
                 Problem(
                     "no variable is left to train",
@@ -65,9 +67,12 @@ class TrainingStep:
                     tuple(config.scaffolds),
                 )
             )
-        variables = list(trained.values())
+        variables = [variable for variable, _ in schedules]
         rate, scale = self._learning_rate()
-        optimizer = scaled_loss(config, self._optimizer(rate))
+        optimizers = scaled_losses(
+            config, build_optimizers(config.optimizer, schedules, self._global_step, rate)
+        )
+        optimizer = next(iter(optimizers.values()))
 
         def one_batch() -> Batch:
             means, waited = self._one or self._means()
@@ -80,8 +85,8 @@ class TrainingStep:
                 if self._one
                 else accumulate(one_batch, self._metrics, variables, config.train.accumulate)
             )
-            train_op = optimizer.apply_gradients(
-                clip(gradients, config.train.clip), global_step=self._global_step
+            train_op = apply_gradients(
+                optimizers, clip(gradients, config.train.clip), schedules, self._global_step
             )
         averages = None
         if config.train.ema_decay is not None:
@@ -100,6 +105,7 @@ class TrainingStep:
             self._source.initializer,
             waited,
             self._source.state,
+            config.train.save_input,
         )
 
     def _means(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -110,29 +116,8 @@ class TrainingStep:
         return means, waited
 
     def _learning_rate(self) -> tuple[tf.Tensor | None, tf.Variable | None]:
-        node = self._config.optimizer.get("learning_rate")
-        rolls_back = self._config.train.non_finite.action is NonFinite["rollback"]
-        if node is None:
-            return None, None
-        rate = learning_rate(node, self._global_step.read_value())
-        if not rolls_back:
+        rate = learning_rate(self._config.optimizer, self._global_step.read_value())
+        if rate is None or self._config.train.non_finite.action is not NonFinite["rollback"]:
             return rate, None
         scale = tf.compat.v1.get_variable("learning_rate_scale", initializer=1.0, trainable=False)
         return rate * scale, scale
-
-    def _optimizer(self, rate: tf.Tensor | None) -> tf.compat.v1.train.Optimizer:
-        node = dict(self._config.optimizer)
-        names = {"global_step": self._global_step}
-        if rate is not None:
-            node["learning_rate"] = "${graph:learning_rate}"
-            names["learning_rate"] = rate
-        optimizer = build_target("optimizer", node, References({"graph": names}))
-        if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
-            raise ConfigError(
-                Problem(
-                    f"optimizer: {node['_target_']} is not a tf.compat.v1.train.Optimizer",
-                    "only those keep their slots in the graph",
-                    "for example tensorflow.compat.v1.train.AdamOptimizer",
-                )
-            )
-        return optimizer

@@ -13,6 +13,7 @@ from runner import schema
 from runner.config import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem, ranked
 from runner.explanation import bad_value, unknown_key, unresolved
+from runner.scaffold_validation import scaffold_problems, unset_vocabularies
 from runner.schedule import as_schedule
 
 TARGETS = ("data", "model", "loss", "optimizer")
@@ -114,6 +115,10 @@ def _number_problems(resolved: Mapping[str, Any]) -> list[Problem]:
         for key in POSITIVE
         if train[key] < 1
     ]
+    if not str(resolved["name"]).strip():
+        problems.append(Problem("name is empty", "runs are filed under it", "name=my_experiment"))
+    if not 0 <= resolved["seed"] < 2**32:
+        problems.append(Problem(f"seed is {resolved['seed']}", "it must be from 0 to 4294967295"))
     for key in SCHEDULES:
         try:
             as_schedule(train[key])
@@ -247,10 +252,11 @@ def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
                 f'for example scaffolds.{name}.variables.include=["{name}/*"]',
             )
         )
+    problems += unset_vocabularies(name, entry)
     if problems:
         return ScaffoldConfig(), problems
     scaffold: ScaffoldConfig = OmegaConf.to_object(typed)  # type: ignore[assignment]
-    return scaffold, []
+    return scaffold, scaffold_problems(name, scaffold)
 
 
 def _refused(key: str, error: OmegaConfBaseException) -> Problem:

@@ -1,16 +1,62 @@
-"""Finds the checkpoint that a directory or a prefix stands for."""
+"""Finds the checkpoints that a path and a choice among them stand for."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
 
-import tensorflow as tf
+from runner.checkpoints import contents, files
+from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, NoCheckpointError
+from runner.checkpoints.mlflow_uri import Artifacts, downloaded, is_mlflow_uri
+from runner.checkpoints.recognition import is_saved_model
+from runner.errors import CheckpointError, Problem
 
-from runner.errors import CheckpointError, Problem, nearest
+LATEST, BEST_OF_RUN = "latest", "best"
+_LAST = re.compile(r"last\s+(\d+)")
+
+
+def resolve(
+    checkpoint: str,
+    which: str = LATEST,
+    average: str | Sequence[str | int] | None = None,
+    artifacts: Artifacts | None = None,
+) -> list[str]:
+    """Returns the paths that `open_checkpoint` opens; more than one are to be averaged.
+
+    Args:
+      checkpoint: a run's folder, a directory of checkpoints, a SavedModel, a bundle's prefix, a
+        file, or an MLflow URI.
+      which: `latest`, `best` by the objective that a run has recorded, or a step.
+      average: None; `last N`, the N newest checkpoints of the directory; or a list whose entries
+        are steps in the directory, `latest`, `best`, or other checkpoints.
+      artifacts: downloads what an MLflow URI stands for.
+
+    Raises:
+      NoCheckpointError: when there is no checkpoint at `checkpoint`.
+      CheckpointError: when there is, and not the one asked for, or a choice is not valid.
+    """
+    path = _on_disk(checkpoint, artifacts)
+    if average is None:
+        return [_chosen(path, which)]
+    if which != LATEST:
+        raise _invalid(
+            f"both which={which} and an average are asked for", "leave one of the two out"
+        )
+    if isinstance(average, str):
+        last = _LAST.fullmatch(average.strip())
+        if last is None or int(last[1]) < 1:
+            raise _invalid(
+                f"average is {average!r}", "set it to `last 5`, or to a list of steps or paths"
+            )
+        return _last(path, int(last[1]))
+    return _listed(path, average, artifacts)
 
 
 def latest_checkpoint(path: str) -> str | None:
-    """Returns the prefix that `path` stands for, or None when nothing is there.
+    """Returns the TensorFlow checkpoint that `path` stands for, or None when nothing is there.
 
     Args:
       path: a directory (its newest checkpoint is taken, as `tf.train.latest_checkpoint` does), a
@@ -20,53 +66,216 @@ def latest_checkpoint(path: str) -> str | None:
       CheckpointError: when a directory's `checkpoint` file names files that are gone.
     """
     prefix = path.removesuffix(".index")
-    if tf.io.gfile.exists(f"{prefix}.index"):
+    if files.exists(f"{prefix}.index"):
         return prefix
-    if not tf.io.gfile.isdir(path):
-        return None
-    state = tf.train.get_checkpoint_state(path)
-    found = tf.train.latest_checkpoint(path)
-    if state is not None and found is None:
-        raise CheckpointError(
-            Problem(
-                f"the `checkpoint` file in {path} names {state.model_checkpoint_path}",
-                "no such checkpoint is there",
-                "name one of the checkpoints that are, or restore the files from a copy",
-                _prefixes(path),
-            )
-        )
-    return str(found) if found else None
+    return contents.newest(path) if files.is_directory(path) else None
 
 
 def require_checkpoint(path: str) -> str:
-    """Returns the prefix that `path` stands for.
+    """Returns the TensorFlow checkpoint that `path` stands for.
 
     Raises:
-      CheckpointError: when there is no checkpoint at `path`.
+      NoCheckpointError: when there is no checkpoint at `path`.
+      CheckpointError: when a directory's `checkpoint` file names files that are gone.
     """
     found = latest_checkpoint(path)
+    if found is None:
+        raise _nothing(path)
+    return found
+
+
+def _on_disk(checkpoint: str, artifacts: Artifacts | None) -> str:
+    if not is_mlflow_uri(checkpoint):
+        return checkpoint
+    if artifacts is None:
+        raise _invalid(
+            f"{checkpoint} is in MLflow, and no tracking store is given",
+            "name the store that has it in tracking.uri (of `runner.inspect`: --tracking)",
+        )
+    return downloaded(checkpoint, artifacts)
+
+
+def _chosen(path: str, which: str) -> str:
+    if which == LATEST:
+        return _latest(path)
+    if which == BEST_OF_RUN:
+        return _best(path)
+    if which.isdecimal():
+        return _step(path, int(which))
+    raise CheckpointError(
+        Problem(
+            f"which is {which!r}",
+            "there is no such choice",
+            "set it to latest, best or a step",
+            (LATEST, BEST_OF_RUN, "1000"),
+        )
+    )
+
+
+def _latest(path: str) -> str:
+    prefix = path.removesuffix(".index")
+    if files.exists(f"{prefix}.index"):
+        return prefix
+    if os.path.basename(path) == contents.STATE_FILE and files.is_file(path):
+        return _latest(os.path.dirname(path) or ".")
+    if contents.is_checkpoint(path) or (files.is_directory(path) and is_saved_model(path)):
+        return path
+    if not files.is_directory(path):
+        raise _nothing(path)
+    if contents.is_run(path):
+        return _latest(os.path.join(path, CHECKPOINTS))
+    found = contents.newest(path)
     if found is not None:
         return found
-    parent, name = os.path.split(path.rstrip("/"))
-    if tf.io.gfile.isdir(path):
-        state, cause = f"the directory {path} holds no checkpoint", "no `checkpoint` file is in it"
-        choices = _prefixes(path)
-    else:
-        state, cause = f"there is no checkpoint at {path}", "neither a directory nor a prefix"
-        choices = tuple(os.path.join(parent, each) for each in nearest(name, _siblings(parent)))
+    candidates = contents.in_directory(path)
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        raise CheckpointError(
+            Problem(
+                f"the directory {path} holds {len(candidates)} checkpoints",
+                "no `checkpoint` file says which is the newest",
+                "name one of them",
+                candidates,
+            )
+        )
+    raise _nothing(path)
+
+
+def _best(path: str) -> str:
+    """Finds the best checkpoint from a run's folder, or from one of the two folders in it."""
+    parent = os.path.dirname(path.rstrip("/"))
+    folders = [os.path.join(path, BEST), path, os.path.join(parent, BEST)]
+    records = [os.path.join(folder, BEST_RECORD) for folder in folders]
+    found = next((each for each in records if files.is_file(each)), None)
+    if found is None:
+        raise CheckpointError(
+            Problem(
+                f"no best checkpoint is recorded for {path}",
+                f"a run records it in {BEST}/{BEST_RECORD} when it evaluates, and there is none",
+                "choose which=latest or a step",
+                tuple(map(str, _steps(path))),
+            )
+        )
+    try:
+        step = int(json.loads(files.read_text(found))["step"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _invalid(
+            f"{found} does not say which checkpoint is the best: {error!r}",
+            "restore it from a copy, or choose a step",
+        ) from error
+    at = contents.steps(os.path.dirname(found))
+    if step not in at:
+        raise CheckpointError(
+            Problem(
+                f"{found} names step {step}",
+                "no checkpoint of that step is beside it",
+                "restore the files from a copy, or choose a step that is there",
+                tuple(map(str, _steps(path))),
+            )
+        )
+    return at[step]
+
+
+def _step(path: str, step: int) -> str:
+    found = _steps(path)
+    if step in found:
+        return found[step]
+    if not files.exists(path):
+        raise _nothing(path)
+    nearby = sorted(found, key=lambda each: abs(each - step))[:5]
+    raise CheckpointError(
+        Problem(
+            f"{path} holds no checkpoint of step {step}",
+            "no name in it ends in that step" if found else "it holds no numbered checkpoint",
+            "choose one of the steps that are there",
+            tuple(map(str, nearby)),
+        )
+    )
+
+
+def _steps(path: str) -> dict[int, str]:
+    """Returns step -> checkpoint for a directory, or a run's folder with its best checkpoint."""
+    if not files.is_directory(path):
+        return {}
+    found = contents.steps(path)
+    if contents.is_run(path):
+        for folder in (BEST, CHECKPOINTS):
+            found |= contents.steps(os.path.join(path, folder))
+    return found
+
+
+def _last(path: str, count: int) -> list[str]:
+    if not files.is_directory(path):
+        raise (
+            _nothing(path)
+            if not contents.is_checkpoint(path)
+            else _invalid(
+                f"average is `last {count}`, and {path} is one checkpoint",
+                "name the directory that holds it and the others",
+            )
+        )
+    folder = os.path.join(path, CHECKPOINTS) if contents.is_run(path) else path
+    found = contents.in_order(folder)
+    if len(found) < count:
+        raise CheckpointError(
+            Problem(
+                f"average is `last {count}`, and {folder} holds {len(found)} checkpoints",
+                "an average of fewer is not what was asked for",
+                f"set it to `last {len(found)}`, or list the checkpoints"
+                if found
+                else "name a directory of checkpoints",
+                tuple(found),
+            )
+        )
+    return found[-count:]
+
+
+def _listed(path: str, average: Sequence[str | int], artifacts: Artifacts | None) -> list[str]:
+    found: list[str] = []
+    problems: list[Problem] = []
+    for entry in average:
+        choice = str(entry)
+        try:
+            if choice.isdecimal() or choice in (LATEST, BEST_OF_RUN):
+                found.append(_chosen(path, choice))
+            else:
+                found.append(_latest(_on_disk(choice, artifacts)))
+        except CheckpointError as error:
+            problems += error.problems
+    twice = sorted({each for each in found if found.count(each) > 1})
+    problems += [
+        Problem(f"average lists {each} twice", "it would count twice", "list it once")
+        for each in twice
+    ]
+    if not average:
+        problems.append(Problem("average is an empty list", "", "list steps or paths in it"))
+    if problems:
+        raise CheckpointError(*problems)
+    return found
+
+
+def _nothing(path: str) -> NoCheckpointError:
     remedy = "mend the path, or set `optional: true` to initialise these variables instead"
-    raise CheckpointError(Problem(state, cause, remedy, choices))
+    if files.is_directory(path):
+        runs = contents.runs_in(path)
+        cause = "it holds runs; name one of them" if runs else "no `checkpoint` file is in it"
+        choices = tuple(runs) or contents.in_directory(path)
+        return NoCheckpointError(
+            Problem(f"the directory {path} holds no checkpoint", cause, remedy, choices)
+        )
+    parent, name = os.path.split(path.rstrip("/"))
+    near = tuple(os.path.join(parent, each) for each in get_close_matches(name, _siblings(parent)))
+    state, cause = f"there is no checkpoint at {path}", "neither a directory nor a prefix"
+    return NoCheckpointError(Problem(state, cause, remedy, near))
 
 
 def _siblings(parent: str) -> list[str]:
-    """Returns the names in `parent` that may stand for a checkpoint: folders and prefixes."""
-    folder = parent or "."
-    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-    prefixes = [each.removesuffix(".index") for each in names if each.endswith(".index")]
-    folders = [each.rstrip("/") for each in names if tf.io.gfile.isdir(os.path.join(folder, each))]
-    return prefixes + folders
+    """Returns the names in `parent` that may stand for a checkpoint: folders, prefixes, files."""
+    names = files.names_in(parent) if files.is_directory(parent or ".") else []
+    folders = [each for each in names if files.is_directory(os.path.join(parent, each))]
+    return folders + [os.path.basename(each) for each in contents.in_directory(parent)]
 
 
-def _prefixes(directory: str) -> tuple[str, ...]:
-    files = tf.io.gfile.glob(os.path.join(directory, "*.index"))
-    return tuple(sorted(file.removesuffix(".index") for file in files))
+def _invalid(state: str, remedy: str) -> CheckpointError:
+    return CheckpointError(Problem(state, "", remedy))

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.errors import CheckpointError, Problem, nearest
 
 
 @dataclass(frozen=True)
@@ -14,7 +19,7 @@ class TensorSpec:
     Attributes:
       name: as the checkpoint or the graph spells it.
       shape: the dimensions; empty for a scalar.
-      dtype: NumPy's name of the element type, e.g. `float32`.
+      dtype: NumPy's name of the element type, e.g. `float32` or `bfloat16`; `string` for text.
     """
 
     name: str
@@ -30,11 +35,33 @@ class CheckpointSpec:
       path: what its reader opens; for TensorFlow bundles the prefix.
       step: the global step it was saved at; None when it holds none.
       tensors: tensor name -> spec.
+      format: the format in words, e.g. `TensorFlow bundle`.
+      digest: of the content, so that a pinned checkpoint is known again; `algorithm:hex`. For
+        TensorFlow bundles and zip archives it is of the checksums that they hold of every tensor,
+        for other files of all bytes, which are read for it.
+      aliases: other names of some tensors -> the name in `tensors`; an object-based checkpoint
+        knows a variable by its object path and by the variable's own name.
     """
 
     path: str
     step: int | None
     tensors: Mapping[str, TensorSpec]
+    format: str = ""
+    digest: str = ""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """How TensorFlow's `RestoreV2` reads a checkpoint.
+
+    Attributes:
+      prefix: what it is given as the prefix.
+      keys: tensor name -> the name it is given; they differ for object-based checkpoints.
+    """
+
+    prefix: str
+    keys: Mapping[str, str]
 
 
 class CheckpointReader(abc.ABC):
@@ -47,3 +74,58 @@ class CheckpointReader(abc.ABC):
         Raises:
           CheckpointError: when the checkpoint is damaged or of another format.
         """
+
+    @abc.abstractmethod
+    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """Yields (name, value) for each of the names in their order, one tensor at a time.
+
+        A value is in memory only as long as the caller keeps it.
+
+        Args:
+          names: names in `spec().tensors`, not aliases.
+
+        Raises:
+          CheckpointError: when a name is unknown, or a tensor's bytes are damaged or missing.
+        """
+
+    def bundle(self) -> Bundle | None:
+        """Returns how TensorFlow's `RestoreV2` reads the same tensors; None when it cannot.
+
+        Raises:
+          CheckpointError: when the checkpoint is damaged.
+        """
+        return None
+
+
+def unreadable(path: str, what: str, cause: object) -> CheckpointError:
+    """Returns the error of a checkpoint that is damaged.
+
+    Args:
+      path: the checkpoint or the file of it that is damaged.
+      what: what the file should have been, after `cannot be read as`; e.g. `an HDF5 file`.
+      cause: the reason; of an exception the first line.
+    """
+    lines = str(cause).splitlines() or [type(cause).__name__]
+    return CheckpointError(
+        Problem(
+            f"{path} cannot be read as {what}",
+            lines[0],
+            "name another checkpoint, or restore its files from a copy",
+        )
+    )
+
+
+def require_names(path: str, names: Sequence[str], known: Mapping[str, object]) -> None:
+    """Raises `CheckpointError` with each of the `names` that is not `known` in the checkpoint."""
+    problems = [
+        Problem(
+            f"{path} holds no tensor {name!r}",
+            f"it holds {len(known)} tensors, none of that name",
+            "name one of its tensors; `python -m runner.inspect` lists them",
+            nearest(name, known),
+        )
+        for name in names
+        if name not in known
+    ]
+    if problems:
+        raise CheckpointError(*problems)

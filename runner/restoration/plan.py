@@ -1,17 +1,65 @@
-"""The restoration plan: for every variable a source tensor or its initializer, and all problems."""
+"""The restoration plan: for every variable its source tensors or its initializer."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
-from runner.config import Collision, Missing, ScaffoldConfig
-from runner.errors import PlanError, Problem, nearest
-from runner.restoration.ownership import assign_owners
-from runner.restoration.selection import rename
-from runner.restoration.variables import WARM_STARTED, VariableSpec
+from runner.errors import PlanError, Problem
+from runner.restoration.conversions import Combination, Conversion
+from runner.restoration.variables import VariableSpec
+
+
+@dataclass(frozen=True)
+class SourceTensor:
+    """What one checkpoint gives to one variable.
+
+    Attributes:
+      source: the scaffold in whose checkpoint it is, a key of `RestorationPlan.sources`.
+      tensor: the tensor.
+      conversions: the steps to the variable's value, in order; empty when it is taken as it is.
+      others: further tensors of the same checkpoint that `combination` needs after `tensor`.
+      combination: makes one tensor of `tensor` and `others`, before the conversions.
+    """
+
+    source: str
+    tensor: TensorSpec
+    conversions: tuple[Conversion, ...] = ()
+    others: tuple[TensorSpec, ...] = ()
+    combination: Combination | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all its tensors, in the order in which `convert` takes their values."""
+        return (self.tensor.name, *(each.name for each in self.others))
+
+    @property
+    def needs_initial(self) -> bool:
+        """Whether `convert` must be given the variable's initial value."""
+        return any(each.needs_initial for each in self.conversions)
+
+    @property
+    def as_is(self) -> bool:
+        """Whether the tensor is the variable's value without any change."""
+        return not self.conversions and self.combination is None
+
+    def convert(
+        self, values: Sequence[NDArray[Any]], initial: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        """Returns the variable's value from the values of the tensors called `names`.
+
+        Raises:
+          ValueError: when the values cannot be converted, e.g. leave the range of a cast.
+        """
+        (value,) = values if self.combination is None else (self.combination.apply(values),)
+        for conversion in self.conversions:
+            value = conversion.apply(value, initial if conversion.needs_initial else None)
+        return value
 
 
 @dataclass(frozen=True)
@@ -20,14 +68,34 @@ class Assignment:
 
     Attributes:
       variable: the variable.
-      scaffold: the scaffold that owns it; None when none does.
-      tensor: the source tensor in that scaffold's checkpoint; None when the initializer gives
-        the value.
+      scaffold: the scaffold that owns it, the first one where `collision: mean` joins several;
+        None when none does.
+      pieces: the source tensors; none when the initializer gives the value, one as a rule, several
+        when the value is their mean (see `mean`).
+      notes: what a reader should know, e.g. a cast or why the initializer is used.
+      freeze_until_step: the variable does not train before this global step.
+      learning_rate_multiplier: multiplies its learning rate.
     """
 
     variable: VariableSpec
     scaffold: str | None = None
-    tensor: TensorSpec | None = None
+    pieces: tuple[SourceTensor, ...] = ()
+    notes: tuple[str, ...] = ()
+    freeze_until_step: int = 0
+    learning_rate_multiplier: float = 1.0
+
+
+def mean(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Returns the mean of the converted pieces, computed in float64, in their own dtype.
+
+    The mean of integers is rounded to the nearest, halves to the even one.
+    """
+    dtype = values[0].dtype
+    total = np.zeros(values[0].shape, np.float64)
+    for value in values:
+        total += value.astype(np.float64)
+    total /= len(values)
+    return (np.rint(total) if dtype.kind in "iu" else total).astype(dtype)
 
 
 @dataclass(frozen=True)
@@ -39,132 +107,26 @@ class RestorationPlan:
       sources: scaffold name -> its checkpoint; None where the scaffold starts from initializers.
       unused: scaffold name -> the checkpoint's tensors that no variable took.
       problems: all that stands in the way; a plan with problems is never carried out.
+      notes: what concerns no single variable.
+      finite: the scaffolds in whose tensors NaN and infinity are an error.
     """
 
     assignments: tuple[Assignment, ...]
     sources: Mapping[str, CheckpointSpec | None]
     unused: Mapping[str, tuple[str, ...]]
-    problems: tuple[Problem, ...]
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+    finite: frozenset[str] = frozenset()
 
     def restored(self, scaffold: str) -> tuple[Assignment, ...]:
-        """Returns the assignments that take a tensor from the scaffold's checkpoint."""
-        return tuple(each for each in self.assignments if each.scaffold == scaffold and each.tensor)
+        """Returns the assignments that take something from the scaffold's checkpoint."""
+        return tuple(
+            each
+            for each in self.assignments
+            if any(piece.source == scaffold for piece in each.pieces)
+        )
 
     def require_sound(self) -> None:
         """Raises `PlanError` with every problem, if there is any."""
         if self.problems:
             raise PlanError(*self.problems)
-
-
-def make_plan(
-    variables: Sequence[VariableSpec],
-    scaffolds: Mapping[str, ScaffoldConfig],
-    sources: Mapping[str, CheckpointSpec | None],
-    collision: Collision = Collision.error,
-) -> RestorationPlan:
-    """Plans from metadata alone.
-
-    Args:
-      variables: every variable of the graph.
-      scaffolds: scaffold name -> its configuration, in order of application.
-      sources: for each of these scaffolds its checkpoint, or None to initialise.
-      collision: what happens to a variable that two scaffolds own.
-
-    Raises:
-      ValueError: when `sources` does not name exactly the scaffolds.
-    """
-    if set(sources) != set(scaffolds):
-        raise ValueError(f"sources {sorted(sources)} are not for scaffolds {sorted(scaffolds)}")
-    candidates = [each for each in variables if each.state in WARM_STARTED]
-    ownership = assign_owners([each.name for each in candidates], scaffolds, collision)
-    problems = list(ownership.problems)
-    assigned: dict[str, Assignment] = {}
-    unused: dict[str, tuple[str, ...]] = {}
-    for scaffold, config in scaffolds.items():
-        owned = [each for each in candidates if ownership.owners.get(each.name) == scaffold]
-        assignments, found = _assign(scaffold, config, owned, sources[scaffold])
-        problems += found
-        assigned |= {each.variable.name: each for each in assignments}
-        unused[scaffold] = _unused(sources[scaffold], assignments)
-    return RestorationPlan(
-        tuple(assigned.get(each.name, Assignment(each)) for each in variables),
-        dict(sources),
-        unused,
-        tuple(problems),
-    )
-
-
-def _assign(
-    scaffold: str,
-    config: ScaffoldConfig,
-    owned: Sequence[VariableSpec],
-    source: CheckpointSpec | None,
-) -> tuple[list[Assignment], list[Problem]]:
-    if source is None:
-        return [Assignment(each, scaffold) for each in owned], []
-    try:
-        renamed = rename([each.name for each in owned], config.rename)
-    except re.error as error:
-        problem = Problem(
-            f"scaffolds.{scaffold}.rename holds {error.pattern!r}",
-            f"not a regular expression, or no replacement for one: {error}",
-            r"mend it; a replacement names the groups of its rule as \1, \2 or \g<name>",
-        )
-        return [], [problem]
-    problems = [
-        Problem(
-            f"scaffolds.{scaffold}.rename: the rule {rule!r} is never used",
-            "no owned variable has that name, or an earlier rule takes it first",
-            "mend or delete the rule",
-            nearest(rule, renamed.names),
-        )
-        for rule in renamed.unused
-    ]
-    assignments = []
-    for variable in owned:
-        wanted = renamed.names[variable.name]
-        tensor = source.tensors.get(wanted)
-        if tensor is None and config.missing is Missing.error:
-            problems.append(_missing_tensor(scaffold, variable, wanted, source))
-        elif tensor is not None:
-            problems += _mismatches(scaffold, variable.tensor, tensor)
-        assignments.append(Assignment(variable, scaffold, tensor))
-    return assignments, problems
-
-
-def _missing_tensor(
-    scaffold: str, variable: VariableSpec, wanted: str, source: CheckpointSpec
-) -> Problem:
-    same = [name for name, spec in source.tensors.items() if spec.shape == variable.tensor.shape]
-    return Problem(
-        f"scaffolds.{scaffold}: no tensor {wanted!r} for the variable {variable.name}",
-        f"{source.path} holds {len(source.tensors)} tensors, none of that name",
-        f"map the name in scaffolds.{scaffold}.rename, exclude the variable, or set "
-        f"scaffolds.{scaffold}.missing=init",
-        nearest(wanted, same or source.tensors),
-    )
-
-
-def _mismatches(scaffold: str, variable: TensorSpec, tensor: TensorSpec) -> list[Problem]:
-    problems = []
-    for what, ours, theirs in (
-        ("shape", list(variable.shape), list(tensor.shape)),
-        ("dtype", variable.dtype, tensor.dtype),
-    ):
-        if ours != theirs:
-            problems.append(
-                Problem(
-                    f"scaffolds.{scaffold}: {variable.name} has {what} {ours}, but its tensor "
-                    f"{tensor.name} has {theirs}",
-                    f"a tensor restores a variable of the same {what}",
-                    f"change the model, or exclude it in scaffolds.{scaffold}.variables.exclude",
-                )
-            )
-    return problems
-
-
-def _unused(source: CheckpointSpec | None, assignments: Sequence[Assignment]) -> tuple[str, ...]:
-    if source is None:
-        return ()
-    used = {each.tensor.name for each in assignments if each.tensor}
-    return tuple(name for name in source.tensors if name not in used)

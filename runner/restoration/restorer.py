@@ -1,78 +1,234 @@
-"""Restores the subset of variables that a plan takes from each scaffold's checkpoint."""
+"""Carries out a restoration plan in a session."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
+from numpy.typing import NDArray
 
-from runner.restoration.plan import RestorationPlan
+from runner.checkpoints.reader import Bundle, CheckpointReader
+from runner.config import Initialize
+from runner.errors import CheckpointError, Problem
+from runner.restoration.conversions import Slice
+from runner.restoration.finiteness import NonFinite
+from runner.restoration.graph_restoration import BundleTensor, restore_operation
+from runner.restoration.initializers import remaining
+from runner.restoration.plan import Assignment, RestorationPlan
+from runner.restoration.streaming import (
+    assign,
+    batches,
+    converted_values,
+    in_scaffold,
+)
+from runner.restoration.verification import require_equal, value_hash
 
 
-class SubsetRestorer:
-    """Restores some variables from a TensorFlow bundle.
+class Restorer:
+    """Gives every variable that a plan restores its value, in any session of one graph.
 
-    It has the part of a `tf.compat.v1.train.Saver` that a session manager calls, and never saves.
-    Its operations are added when it is made, before the graph is finalised; restoring adds none.
-    Unlike a Saver it may give one tensor to several variables.
+    Tensors of TensorFlow bundles that are taken as they are, or a block of them, are read inside
+    the graph, those of all sources in one run. Everything else is read tensor by tensor, converted
+    and fed to the variables' own initializers, in batches of bounded size. `build` adds the
+    operations; restoring adds none, however often.
     """
 
-    def __init__(self, path: str, tensors: Sequence[str], variables: Sequence[tf.Variable]) -> None:
-        """Adds the operations to the default graph.
+    def __init__(
+        self,
+        plan: RestorationPlan,
+        variables: Mapping[str, tf.Variable],
+        open_reader: Callable[[str], CheckpointReader],
+        *,
+        initialize: Initialize = Initialize.all,
+        verify: bool = False,
+    ) -> None:
+        """Stores the arguments.
 
         Args:
-          path: the bundle's prefix.
-          tensors: the tensors' names in the bundle.
-          variables: for each tensor the variable of the same shape and dtype that takes it.
+          plan: a plan without problems.
+          variables: name in the plan -> variable; all global variables of the graph.
+          open_reader: returns the reader of the checkpoint of the scaffold it is given.
+          initialize: which initializers `build` puts into its operation.
+          verify: whether `restore` reads every restored variable back and compares it.
         """
-        self.path, self.variables = path, tuple(variables)
-        with tf.name_scope("restore_subset"):
-            self._prefix = tf.compat.v1.placeholder(tf.string, shape=[], name="prefix")
-            values = tf.raw_ops.RestoreV2(
-                prefix=self._prefix,
-                tensor_names=list(tensors),
-                shape_and_slices=[""] * len(tensors),
-                dtypes=[variable.dtype.base_dtype for variable in variables],
-            )
-            self._restore = tf.group(
-                *(
-                    tf.compat.v1.assign(variable, tf.ensure_shape(value, variable.shape))
-                    for variable, value in zip(variables, values, strict=True)
-                )
-            )
+        self._plan, self._variables, self._open_reader = plan, variables, open_reader
+        self._initialize, self._verify = initialize, verify
+        self._non_finite = NonFinite()
+        self._init_op: tf.Operation | None = None
+        self._restore_op: tf.Operation | None = None
+        self._in_graph: list[Assignment] = []
+        self._streamed: list[Assignment] = []
 
-    def build(self) -> None:
-        """Does nothing; a Scaffold asks its saver to build itself."""
+    def build(self, other_inits: Sequence[tf.Operation] = ()) -> tf.Operation:
+        """Adds the operations to the default graph, once, and returns the one that initialises.
 
-    def restore(self, session: tf.compat.v1.Session, path: str) -> None:
-        """Assigns the variables from the bundle whose prefix is `path`, in one run.
+        Args:
+          other_inits: further operations that run before the restoration, in which a variable may
+            be read. They do not become part of the operation that is returned.
+
+        Returns:
+          The operation that initialises global variables before `restore`: all, or those that the
+          restoration does not provably overwrite.
 
         Raises:
-          tf.errors.OpError: when the bundle cannot be read or lacks a tensor.
+          PlanError: when the plan has problems.
+          CheckpointError: when a checkpoint cannot be read.
         """
-        session.run(self._restore, feed_dict={self._prefix: path})
-
-
-def subset_restorers(
-    plan: RestorationPlan, variables: Mapping[str, tf.Variable]
-) -> dict[str, SubsetRestorer]:
-    """Returns scaffold name -> what restores its subset; scaffolds that take nothing are absent.
-
-    Args:
-      plan: a plan without problems.
-      variables: name -> variable of the default graph.
-
-    Raises:
-      PlanError: when the plan has problems.
-    """
-    plan.require_sound()
-    restorers = {}
-    for scaffold, source in plan.sources.items():
-        restored = plan.restored(scaffold)
-        if restored and source is not None:
-            restorers[scaffold] = SubsetRestorer(
-                source.path,
-                [each.tensor.name for each in restored if each.tensor],
-                [variables[each.variable.name] for each in restored],
+        if self._init_op is None:
+            self._plan.require_sound()
+            tensors = self._bundle_tensors(self._readers())
+            if tensors:
+                self._restore_op = restore_operation(tensors, self._non_finite.look)
+            self._init_op = tf.compat.v1.variables_initializer(
+                self._initialized(other_inits), name="initialize_before_restore"
             )
-    return restorers
+        return self._init_op
+
+    def restore(self, session: tf.compat.v1.Session) -> None:
+        """Assigns every variable that the plan restores.
+
+        Args:
+          session: a session of the graph in which `build` was called, after the initialisers ran.
+
+        Raises:
+          CheckpointError: when a source is damaged, changed since it was planned, or not finite
+            where it must be, and when `verify` finds a difference. The session is then of no use.
+          RuntimeError: when `build` was not called.
+        """
+        if self._init_op is None:
+            raise RuntimeError("Restorer.build must be called before the graph is finalised")
+        readers = self._readers()
+        self._require_unchanged(readers)
+        hashes: dict[str, str] = {}
+        if self._restore_op is not None:
+            try:
+                session.run(self._restore_op)
+            except (tf.errors.AbortedError, tf.errors.UnavailableError):
+                raise  # A monitored session makes a new session after these.
+            except tf.errors.OpError as error:
+                raise self._damage(readers, error) from error
+        for batch in batches(self._streamed, self._variables):
+            values = self._batch_values(session, batch, readers)
+            if self._verify:
+                hashes |= {each.variable.name: value_hash(value) for each, value in values}
+            assign(
+                session, [(self._variables[each.variable.name], value) for each, value in values]
+            )
+        self._non_finite.report(self._paths(), self._plan.finite)
+        if self._verify:
+            for each, value in converted_values(self._in_graph, readers, {}):
+                hashes[each.variable.name] = value_hash(value)
+            restored = [*self._in_graph, *self._streamed]
+            for batch in batches(restored, self._variables):
+                require_equal(session, hashes, self._variables, batch)
+
+    def _readers(self) -> dict[str, CheckpointReader]:
+        used = {piece.source for each in self._plan.assignments for piece in each.pieces}
+        readers = {}
+        for source in self._plan.sources:
+            if source in used:
+                try:
+                    readers[source] = self._open_reader(source)
+                except CheckpointError as error:
+                    raise in_scaffold(source, error) from error
+        return readers
+
+    def _bundle_tensors(self, readers: Mapping[str, CheckpointReader]) -> list[BundleTensor]:
+        """Sorts the assignments into those done inside the graph, which it returns, and others."""
+        bundles = {source: reader.bundle() for source, reader in readers.items()}
+        tensors = []
+        for each in self._plan.assignments:
+            tensor = self._bundle_tensor(each, bundles)
+            if tensor is not None:
+                tensors.append(tensor)
+                self._in_graph.append(each)
+            elif each.pieces:
+                self._streamed.append(each)
+        return tensors
+
+    def _bundle_tensor(
+        self, assignment: Assignment, bundles: Mapping[str, Bundle | None]
+    ) -> BundleTensor | None:
+        if len(assignment.pieces) != 1:
+            return None
+        (piece,) = assignment.pieces
+        bundle = bundles[piece.source]
+        block = None
+        if piece.combination is None and len(piece.conversions) == 1:
+            (conversion,) = piece.conversions
+            block = conversion if isinstance(conversion, Slice) else None
+        if bundle is None or not (piece.as_is or block):
+            return None
+        return BundleTensor(
+            piece.source,
+            bundle.prefix,
+            piece.tensor.name,
+            bundle.keys[piece.tensor.name],
+            piece.tensor.shape,
+            block.offset if block else None,
+            self._variables[assignment.variable.name],
+        )
+
+    def _initialized(self, other_inits: Sequence[tf.Operation]) -> list[tf.Variable]:
+        variables = list(self._variables.values())
+        if self._initialize is Initialize.all:
+            return variables
+        overwritten = {
+            self._variables[each.variable.name].op.name
+            for each in self._plan.assignments
+            if each.pieces and not any(piece.needs_initial for piece in each.pieces)
+        }
+        return remaining(variables, overwritten, other_inits)
+
+    def _batch_values(
+        self,
+        session: tf.compat.v1.Session,
+        batch: Sequence[Assignment],
+        readers: Mapping[str, CheckpointReader],
+    ) -> list[tuple[Assignment, NDArray[Any]]]:
+        kept = {
+            each.variable.name: self._variables[each.variable.name]
+            for each in batch
+            if any(piece.needs_initial for piece in each.pieces)
+        }
+        initial = session.run(kept) if kept else {}
+        return list(converted_values(batch, readers, initial, self._non_finite.look))
+
+    def _require_unchanged(self, readers: Mapping[str, CheckpointReader]) -> None:
+        """Checks that bundles, which are read without further checks of shapes, are as planned."""
+        problems = []
+        for source in {piece.source for each in self._in_graph for piece in each.pieces}:
+            planned = self._plan.sources[source]
+            if planned is None:
+                raise ValueError(f"the plan restores from {source}, which has no checkpoint")
+            digest = readers[source].spec().digest
+            if planned.digest not in ("", digest):
+                problems.append(
+                    Problem(
+                        f"scaffolds.{source}: {planned.path} has changed since it was planned",
+                        f"its digest is {digest}, in the plan {planned.digest}",
+                        "wait until it is written, and start again",
+                    )
+                )
+        if problems:
+            raise CheckpointError(*problems)
+
+    def _damage(
+        self, readers: Mapping[str, CheckpointReader], error: tf.errors.OpError
+    ) -> CheckpointError:
+        """Reads tensor by tensor to find all that are damaged; TensorFlow names none."""
+        problems: list[Problem] = []
+        for each in self._in_graph:
+            try:
+                for _ in converted_values([each], readers, {}):
+                    pass
+            except CheckpointError as found:
+                problems += found.problems
+        paths = ", ".join(self._paths().values())
+        return CheckpointError(
+            *(problems or [Problem(f"{paths} cannot be restored", str(error).partition("\n")[0])])
+        )
+
+    def _paths(self) -> dict[str, str]:
+        return {name: spec.path for name, spec in self._plan.sources.items() if spec is not None}

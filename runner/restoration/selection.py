@@ -1,10 +1,10 @@
-"""Selects variables by patterns and maps their names to a checkpoint's names."""
+"""Selects names by patterns: globs, and regular expressions after `re:`."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 REGEX = "re:"
@@ -28,11 +28,13 @@ class Selected:
     """The outcome of a selection.
 
     Attributes:
-      names: the selected names, in the order given.
+      selected: the names that match an included and no excluded pattern.
+      excluded: the names that match an excluded pattern.
       unused: the patterns, included or excluded, that match none of the names.
     """
 
-    names: tuple[str, ...]
+    selected: frozenset[str]
+    excluded: frozenset[str]
     unused: tuple[str, ...]
 
 
@@ -45,65 +47,36 @@ def select(names: Iterable[str], include: Sequence[str], exclude: Sequence[str])
       re.error: when a `re:` pattern is not valid.
     """
     candidates = list(names)
-    unused = []
     matched: dict[str, set[str]] = {}
     for pattern in (*include, *exclude):
         compiled = compile_pattern(pattern)
         matched[pattern] = {name for name in candidates if compiled.fullmatch(name)}
-        if not matched[pattern]:
-            unused.append(pattern)
-    wanted = set().union(*(matched[pattern] for pattern in include))
-    unwanted = set().union(*(matched[pattern] for pattern in exclude))
-    return Selected(tuple(name for name in candidates if name in wanted - unwanted), tuple(unused))
+    included = frozenset().union(*(matched[pattern] for pattern in include))
+    excluded = frozenset().union(*(matched[pattern] for pattern in exclude))
+    unused = tuple(pattern for pattern, found in matched.items() if not found)
+    return Selected(included - excluded, excluded, unused)
 
 
-@dataclass(frozen=True)
-class Renamed:
-    """The outcome of renaming.
+class FirstMatch:
+    """Looks names up among patterns; the first pattern that matches wins."""
 
-    Attributes:
-      names: model name -> checkpoint name, for every name given.
-      unused: the rules that no name used.
-    """
+    def __init__(self, patterns: Iterable[str]) -> None:
+        """Compiles the patterns.
 
-    names: Mapping[str, str]
-    unused: tuple[str, ...]
+        Raises:
+          re.error: when a `re:` pattern is not valid.
+        """
+        self._compiled = [(key, compile_pattern(key)) for key in patterns]
+        self.used: set[str] = set()
 
+    def find(self, name: str) -> str | None:
+        """Returns the first pattern that matches the whole name, and counts it as used."""
+        for key, compiled in self._compiled:
+            if compiled.fullmatch(name):
+                self.used.add(key)
+                return key
+        return None
 
-def rename(names: Iterable[str], rules: Mapping[str, str]) -> Renamed:
-    r"""Maps model names to checkpoint names; for each name the first rule that matches wins.
-
-    A rule's key is a whole name, a prefix that ends in `/`, or after `re:` an expression over the
-    whole name whose groups the value may use (`\1`). A name that no rule matches is kept.
-
-    Raises:
-      re.error: when an expression or its replacement is not valid.
-    """
-    compiled = [
-        (key, re.compile(key.removeprefix(REGEX)) if key.startswith(REGEX) else None, value)
-        for key, value in rules.items()
-    ]
-    renamed: dict[str, str] = {}
-    used: set[str] = set()
-    for name in names:
-        renamed[name] = name
-        for key, expression, value in compiled:
-            if expression is not None:
-                match = expression.fullmatch(name)
-                target = _expand(match, value) if match else None
-            elif key.endswith("/"):
-                target = value + name.removeprefix(key) if name.startswith(key) else None
-            else:
-                target = value if name == key else None
-            if target is not None:
-                renamed[name] = target
-                used.add(key)
-                break
-    return Renamed(renamed, tuple(key for key in rules if key not in used))
-
-
-def _expand(match: re.Match[str], template: str) -> str:
-    try:
-        return match.expand(template)
-    except IndexError as error:  # What `re` raises for the name of a group that is not there.
-        raise re.error(str(error), template) from error
+    def unused(self) -> tuple[str, ...]:
+        """Returns the patterns that no name found."""
+        return tuple(key for key, _ in self._compiled if key not in self.used)

@@ -31,6 +31,21 @@ _BY_NAME = (
 
 
 @dataclass(frozen=True)
+class Partition:
+    """The part of a partitioned variable that one variable holds; checkpoints hold the whole.
+
+    Attributes:
+      name: the whole variable's name.
+      shape: the whole variable's shape.
+      offset: where the part begins, for each dimension.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    offset: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class VariableSpec:
     """A variable of the model's graph.
 
@@ -39,6 +54,7 @@ class VariableSpec:
       state: what kind of state it holds.
       trainable: whether the optimizer updates it.
       frozen: whether it would train if its scaffold did not say `trainable: false`.
+      partition: which part of a partitioned variable it is; None when it is a whole one.
       initializer: the operation that gives its value when no source does.
     """
 
@@ -47,11 +63,22 @@ class VariableSpec:
     trainable: bool
     initializer: str
     frozen: bool = False
+    partition: Partition | None = None
 
     @property
     def name(self) -> str:
-        """The name that patterns, plans and checkpoints use."""
+        """The name in the graph, which the plan shows."""
         return self.tensor.name
+
+    @property
+    def full_name(self) -> str:
+        """The name that patterns and checkpoints use: the whole's where this is a part."""
+        return self.partition.name if self.partition else self.name
+
+    @property
+    def full_shape(self) -> tuple[int, ...]:
+        """The shape that checkpoints use: the whole's where this is a part."""
+        return self.partition.shape if self.partition else self.tensor.shape
 
 
 def classify(name: str, *, model: bool) -> StateClass:

@@ -1,36 +1,54 @@
-"""MonitoredTrainingSession and its session creator, extended to several scaffolds."""
+"""The monitored sessions, extended to several scaffolds."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
-from runner.session.session_manager import SessionManager, build_savers, pair_sources
+from runner.session.session_creators import (
+    CachingSessionCreator,
+    ChiefSessionCreator,
+    WorkerSessionCreator,
+)
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
-# TensorFlow's own value for "not given", told apart from None, which turns the hook off.
+# "Not given", told apart from None, which turns the hook off, as TensorFlow's function does.
 USE_DEFAULT = object()
 
 
-class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
-    """`tf.compat.v1.train.ChiefSessionCreator` that warm-starts from several checkpoints.
-
-    Every call of `create_session` gives a new session, so that a recovered session never meets a
-    closed one.
-    """
+class MonitoredSession(tf.compat.v1.train.MonitoredSession):
+    """`tf.compat.v1.train.MonitoredSession` over a session that prepares each step once."""
 
     def __init__(
         self,
+        session_creator: tf.compat.v1.train.SessionCreator | None = None,
+        hooks: Sequence[_Hook] | None = None,
+        stop_grace_period_secs: int = 120,
+    ) -> None:
+        """Takes TensorFlow's arguments; the default creator is `runner.ChiefSessionCreator`."""
+        creator = CachingSessionCreator(session_creator or ChiefSessionCreator())
+        super().__init__(creator, hooks, stop_grace_period_secs)
+
+
+class SingularMonitoredSession(tf.compat.v1.train.SingularMonitoredSession):
+    """`tf.compat.v1.train.SingularMonitoredSession` that may start from several checkpoints."""
+
+    def __init__(
+        self,
+        hooks: Sequence[_Hook] | None = None,
         scaffold: _Scaffold | None = None,
         master: str = "",
         config: tf.compat.v1.ConfigProto | None = None,
         checkpoint_dir: str | None = None,
+        stop_grace_period_secs: int = 120,
         checkpoint_filename_with_path: str | None = None,
-        pretrained_checkpoint_dirs: Sequence[str | None] | None = None,
+        *,
+        pretrained_checkpoint_dirs: Sequence[str | os.PathLike[str] | None] | None = None,
         pretrained_scaffolds: Sequence[_Scaffold] | None = None,
     ) -> None:
         """Takes TensorFlow's arguments and, of one length, the sources of a warm start.
@@ -38,35 +56,21 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
         Raises:
           ConfigError: when the lists differ in length.
         """
-        self.scaffold = scaffold or tf.compat.v1.train.Scaffold()
-        super().__init__(self.scaffold, master, config, checkpoint_dir)
-        pair_sources(pretrained_checkpoint_dirs, pretrained_scaffolds)
-        self._prepare: dict[str, Any] = {
-            "master": master,
-            "config": config,
-            "checkpoint_dir": checkpoint_dir,
-            "checkpoint_filename_with_path": checkpoint_filename_with_path,
-        }
-        self._pretrained = (pretrained_checkpoint_dirs, pretrained_scaffolds)
-
-    def create_session(self) -> tf.compat.v1.Session:
-        """Finalises the scaffold and the graph, and returns a new, ready session."""
-        build_savers(self._pretrained[1] or ())
-        scaffold = self.scaffold.finalize()
-        manager = SessionManager(
-            *self._pretrained,
-            local_init_op=scaffold.local_init_op,
-            local_init_feed_dict=scaffold.local_init_feed_dict,
-            ready_op=scaffold.ready_op,
-            ready_for_local_init_op=scaffold.ready_for_local_init_op,
-            graph=tf.compat.v1.get_default_graph(),
+        creator = ChiefSessionCreator(
+            scaffold,
+            master,
+            config,
+            checkpoint_dir,
+            checkpoint_filename_with_path,
+            pretrained_checkpoint_dirs,
+            pretrained_scaffolds,
         )
-        return manager.prepare_session(
-            saver=scaffold.saver,
-            init_op=scaffold.init_op,
-            init_feed_dict=scaffold.init_feed_dict,
-            init_fn=scaffold.init_fn,
-            **self._prepare,
+        # TensorFlow's class does nothing but make a creator of its own and call its base so.
+        super(tf.compat.v1.train.SingularMonitoredSession, self).__init__(
+            creator,
+            hooks,
+            should_recover=False,
+            stop_grace_period_secs=stop_grace_period_secs,
         )
 
 
@@ -90,10 +94,10 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     *,
     model_checkpoint_dir: str | None = None,
     model_scaffold: _Scaffold | None = None,
-    pretrained_checkpoint_dirs: Sequence[str | None] | None = None,
+    pretrained_checkpoint_dirs: Sequence[str | os.PathLike[str] | None] | None = None,
     pretrained_scaffolds: Sequence[_Scaffold] | None = None,
-) -> tf.compat.v1.train.MonitoredSession:
-    """Creates a `tf.compat.v1.train.MonitoredSession` that may start from several checkpoints.
+) -> MonitoredSession:
+    """Creates a `runner.MonitoredSession` that may start from several checkpoints.
 
     Everything but the last four arguments has the meaning and default it has in
     `tf.compat.v1.train.MonitoredTrainingSession`.
@@ -143,8 +147,8 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     checkpoint_dir = model_checkpoint_dir or checkpoint_dir
     scaffold = model_scaffold or scaffold or tf.compat.v1.train.Scaffold()
     if not is_chief:
-        creator = tf.compat.v1.train.WorkerSessionCreator(scaffold, master, config, max_wait_secs)
-        return tf.compat.v1.train.MonitoredSession(creator, hooks, stop_grace_period_secs)
+        worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
+        return MonitoredSession(worker, hooks, stop_grace_period_secs)
     creator = ChiefSessionCreator(
         scaffold,
         master,
@@ -156,18 +160,18 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     all_hooks = list(chief_only_hooks or ())
     summary_dir = summary_dir or checkpoint_dir
     summary_steps, summary_secs = _timing(save_summaries_steps, save_summaries_secs, steps=100)
-    if summary_dir and log_step_count_steps:
+    if summary_dir and _positive(log_step_count_steps):
         all_hooks.append(
             tf.compat.v1.train.StepCounterHook(log_step_count_steps, output_dir=summary_dir)
         )
-    if summary_dir and (summary_steps or summary_secs):
+    if summary_dir and (_positive(summary_steps) or _positive(summary_secs)):
         all_hooks.append(
             tf.compat.v1.train.SummarySaverHook(
                 summary_steps, summary_secs, summary_dir, scaffold=scaffold
             )
         )
     save_steps, save_secs = _timing(save_checkpoint_steps, save_checkpoint_secs, secs=600)
-    if checkpoint_dir and (save_steps or save_secs):
+    if checkpoint_dir and (_positive(save_steps) or _positive(save_secs)):
         all_hooks.append(
             tf.compat.v1.train.CheckpointSaverHook(
                 checkpoint_dir,
@@ -178,7 +182,7 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
             )
         )
     all_hooks += hooks or ()
-    return tf.compat.v1.train.MonitoredSession(creator, all_hooks, stop_grace_period_secs)
+    return MonitoredSession(creator, all_hooks, stop_grace_period_secs)
 
 
 def _timing(
@@ -191,3 +195,7 @@ def _timing(
         None if given_steps is USE_DEFAULT else given_steps,
         None if given_secs is USE_DEFAULT else given_secs,
     )
+
+
+def _positive(interval: float | None) -> bool:
+    return interval is not None and interval > 0

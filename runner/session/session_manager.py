@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
 from runner.checkpoints.locate import latest_checkpoint, require_checkpoint
 from runner.errors import CheckpointError, ConfigError, Problem
+
+if TYPE_CHECKING:  # A session without a restorer needs nothing of what planning imports.
+    from runner.restoration.restorer import Restorer
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Session: TypeAlias = tf.compat.v1.Session
@@ -18,9 +22,12 @@ class SessionManager(tf.compat.v1.train.SessionManager):
     """`tf.compat.v1.train.SessionManager` that warm-starts from several checkpoints.
 
     On a fresh start `prepare_session` runs the given `init_op` and every init of every scaffold,
-    then the given `init_fn`, then restores each scaffold's saver from its checkpoint, in order;
-    then, as in TensorFlow, the local init and the ready check. When there is a checkpoint of the
-    model's own, all of it is restored instead, and neither initialisers nor scaffolds are used.
+    then the given `init_fn`, then restores each scaffold's saver from its checkpoint, in order,
+    and what the `restorer` restores; then, as in TensorFlow, the local init and the ready check.
+    When there is a checkpoint of the model's own, all of it is restored instead, and neither
+    initialisers nor scaffolds nor the restorer are used.
+
+    When a source cannot be restored the session is closed: nobody meets a half-restored one.
 
     The scaffolds' savers only ever restore: no saver learns which files a source consists of, so
     none can delete them.
@@ -28,11 +35,12 @@ class SessionManager(tf.compat.v1.train.SessionManager):
 
     def __init__(
         self,
-        checkpoint_dirs: Sequence[str | None] | None = None,
+        checkpoint_dirs: Sequence[str | os.PathLike[str] | None] | None = None,
         scaffolds: Sequence[_Scaffold] | None = None,
         graph: tf.Graph | None = None,
         ready_op: tf.Tensor | None = None,
         target: str = "",
+        restorer: Restorer | None = None,
         **kwargs: Any,
     ) -> None:
         """Stores the sources; nothing is looked for before `prepare_session`.
@@ -45,14 +53,17 @@ class SessionManager(tf.compat.v1.train.SessionManager):
           graph: the graph; by default the default graph.
           ready_op: as in TensorFlow.
           target: the TensorFlow master used when `prepare_session` is given none.
+          restorer: restores, besides the scaffolds, what a plan takes from any number of sources;
+            built, and the `init_op` of `prepare_session` must run what its `build` returned.
           **kwargs: the other arguments of `tf.compat.v1.train.SessionManager`.
 
         Raises:
-          ConfigError: when the two lists differ in length.
+          ConfigError: when the two are not lists of one length.
         """
         super().__init__(graph=graph, ready_op=ready_op, **kwargs)
         self._sources = pair_sources(checkpoint_dirs, scaffolds)
         self._default_target = target
+        self._restorer = restorer
         self._own_local_init = kwargs.get("local_init_op")
 
     def prepare_session(
@@ -74,14 +85,20 @@ class SessionManager(tf.compat.v1.train.SessionManager):
         defaults to the manager's `target`.
 
         Raises:
-          CheckpointError: when a source has no checkpoint and is not declared optional.
+          CheckpointError: when a source has no checkpoint and is not declared optional, or cannot
+            be restored.
           RuntimeError: when the model is not ready afterwards.
         """
         if checkpoint_dir and saver is not None:
             latest_checkpoint(checkpoint_dir)  # Refuses a directory whose newest files are gone.
-        if self._sources:
+        if self._sources or self._restorer is not None:
             init_fn = _initialise_then_restore(
-                self._sources, init_op, init_feed_dict, init_fn, self._own_local_init
+                self._sources,
+                self._restorer,
+                init_op,
+                init_feed_dict,
+                init_fn,
+                self._own_local_init,
             )
             init_op = init_feed_dict = None
         return super().prepare_session(
@@ -99,14 +116,32 @@ class SessionManager(tf.compat.v1.train.SessionManager):
 
 
 def pair_sources(
-    checkpoint_dirs: Sequence[str | None] | None, scaffolds: Sequence[_Scaffold] | None
+    checkpoint_dirs: Sequence[str | os.PathLike[str] | None] | None,
+    scaffolds: Sequence[_Scaffold] | None,
 ) -> list[tuple[_Scaffold, str | None]]:
     """Returns each scaffold with its checkpoint directory.
 
     Raises:
-      ConfigError: when the two lists differ in length.
+      ConfigError: when the two are not lists, of directories and of scaffolds, of one length.
     """
-    directories, parts = list(checkpoint_dirs or ()), list(scaffolds or ())
+    for name, given in (("checkpoint directories", checkpoint_dirs), ("scaffolds", scaffolds)):
+        if isinstance(given, str | os.PathLike) or not isinstance(given, Iterable | None):
+            raise ConfigError(
+                Problem(f"the {name} are {given!r}", "they are a list", "put it in brackets")
+            )
+    parts = list(scaffolds or ())
+    directories = [None if each is None else os.fspath(each) for each in checkpoint_dirs or ()]
+    wrong = [each for each in parts if not isinstance(each, tf.compat.v1.train.Scaffold)]
+    if wrong:
+        raise ConfigError(
+            *(
+                Problem(
+                    f"{each!r} is not a tf.compat.v1.train.Scaffold",
+                    remedy="wrap a saver: runner.Scaffold(saver=...)",
+                )
+                for each in wrong
+            )
+        )
     if len(directories) != len(parts):
         raise ConfigError(
             Problem(
@@ -162,6 +197,7 @@ def _resolve(sources: Sequence[tuple[_Scaffold, str | None]]) -> list[tuple[_Sca
 
 def _initialise_then_restore(
     sources: Sequence[tuple[_Scaffold, str | None]],
+    restorer: Restorer | None,
     init_op: tf.Operation | None,
     init_feed_dict: dict[Any, Any] | None,
     init_fn: Callable[[_Session], None] | None,
@@ -176,6 +212,14 @@ def _initialise_then_restore(
     scaffolds = [scaffold for scaffold, _ in sources]
 
     def initialise_and_restore(session: _Session) -> None:
+        try:
+            with session.graph.as_default():
+                run_phases(session)
+        except BaseException:
+            session.close()
+            raise
+
+    def run_phases(session: _Session) -> None:
         restores = _resolve(sources)
         build_savers(scaffolds)
         _refuse_overlap(restores)
@@ -186,6 +230,8 @@ def _initialise_then_restore(
                 function(session)
         for scaffold, path in restores:
             _restore(session, scaffold, path)
+        if restorer is not None:
+            restorer.restore(session)
         for scaffold in scaffolds:
             if scaffold.local_init_op not in (None, local_init_op):
                 session.run(scaffold.local_init_op, feed_dict=scaffold.local_init_feed_dict)

@@ -38,7 +38,7 @@ def open_store(uri: str | None, drain_seconds: float = 30.0) -> RunStore:
       drain_seconds: how long a tracker's `close` delivers what is left before it gives up.
 
     Raises:
-      TrackingError: the URI is malformed, or of a kind that MLflow does not offer.
+      TrackingUriError: the URI is malformed, or of a kind that MLflow does not offer.
     """
     if uri is None or uri.lower() == "none":
         return LoggingStore()

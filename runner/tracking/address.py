@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from runner.errors import Problem, TrackingError, nearest
+from runner.errors import Problem, TrackingUriError, nearest
 
 DEFAULT_URI = "sqlite:///mlflow.db"
 
@@ -82,7 +82,7 @@ def resolve(uri: str, directory: Path) -> Address:
       directory: what a relative SQLite path is relative to.
 
     Raises:
-      TrackingError: the URI is malformed, or of a kind that MLflow does not offer.
+      TrackingUriError: the URI is malformed, or of a kind that MLflow does not offer.
     """
     scheme, separator, rest = uri.partition("://")
     scheme = scheme.lower().partition("+")[0]
@@ -149,10 +149,10 @@ def _sqlite(uri: str, rest: str, directory: Path) -> Address:
     return Address(f"sqlite:///{database}{question}{options}", "sqlite", database)
 
 
-def _refused(uri: str, cause: str, remedy: str, choices: tuple[str, ...] = ()) -> TrackingError:
+def _refused(uri: str, cause: str, remedy: str, choices: tuple[str, ...] = ()) -> TrackingUriError:
     password = _password(uri)
     shown = uri.replace(f":{password}@", ":***@") if password else uri
-    return TrackingError(
+    return TrackingUriError(
         Problem(
             state=f"tracking.uri={shown!r} cannot be used",
             cause=cause,

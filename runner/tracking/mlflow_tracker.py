@@ -12,6 +12,7 @@ from pathlib import Path
 
 import sqlalchemy
 from mlflow import MlflowClient
+from mlflow.artifacts import download_artifacts
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
@@ -20,6 +21,7 @@ from runner.tracking.address import DEFAULT_URI, Address, resolve
 from runner.tracking.background_tracker import BackgroundTracker, Destination
 from runner.tracking.encoding import Encoder, encode_tag
 from runner.tracking.keys import decode_key
+from runner.tracking.mlflow_artifacts import pinned, stored
 from runner.tracking.records import Batch, Delivery, Text, named
 from runner.tracking.sqlite_database import exclusive
 from runner.tracking.tracker import RUN_DIR_TAG, RunStatus, RunStore, TrackedRun, Tracker
@@ -141,7 +143,7 @@ class MlflowStore(RunStore):
       drain_seconds: how long a tracker's `close` delivers what is left before it gives up.
 
     Raises:
-      TrackingError: the URI is malformed, or of a kind that MLflow does not offer.
+      TrackingUriError: the URI is malformed, or of a kind that MLflow does not offer.
     """
 
     def __init__(
@@ -196,6 +198,9 @@ class MlflowStore(RunStore):
 
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
         """Returns the finished runs with these tags, the one started last first."""
+        database = self.address.database
+        if database is not None and not database.exists():
+            return []  # A question creates no database.
         client = self._connected()
         wanted = dict(encode_tag(name, value) for name, value in tags.items())
         conditions = [f"attributes.status = '{RunStatus.FINISHED.value}'"]
@@ -226,10 +231,31 @@ class MlflowStore(RunStore):
         ]
 
     def mark(self, run_id: str, status: RunStatus) -> None:
-        """Sets the run's status, and its end time unless it is RUNNING."""
+        """Sets the run's status and its end time, unless the store says that it has ended."""
         client = self._connected()
         with self._reported(f"run {run_id} cannot be marked {status.value}"):
-            _set_status(client, run_id, status)
+            if client.get_run(run_id).info.status == RunStatus.RUNNING.value:
+                _set_status(client, run_id, status)
+
+    @property
+    def store(self) -> str:
+        """Returns the tracking URI, passwords masked."""
+        return self.address.shown
+
+    def pin(self, uri: str) -> str:
+        """See `RunStore.pin`."""
+        with self._reported(f"{uri} is not in {self.store}"):
+            return pinned(uri, self._connected())
+
+    def download(self, uri: str, folder: str) -> str:
+        """See `RunStore.download`."""
+        client = self._connected()
+        # A bar on standard error; what the user has set stays.
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        with self._reported(f"{uri} cannot be downloaded from {self.store}"):
+            return download_artifacts(
+                stored(uri, client), dst_path=folder, tracking_uri=self.address.uri
+            )
 
     def location(self, run_id: str | None = None) -> str:
         """Returns the tracking URI, for a run its page on the server or its id beside the URI."""

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
+from runner.errors import Problem, TrackingError
 from runner.tracking.tracker import RunStatus, RunStore, TrackedRun, Tracker
 
 logger = logging.getLogger(__name__)
@@ -95,6 +96,25 @@ class LoggingStore(RunStore):
     def mark(self, run_id: str, status: RunStatus) -> None:
         """Logs the status."""
         logger.log(self._level, "run %s: %s", run_id, status.value)
+
+    @property
+    def store(self) -> str:
+        """Returns an empty string: there is no store."""
+        return ""
+
+    def pin(self, uri: str) -> str:
+        """Raises TrackingError: nothing is stored."""
+        raise TrackingError(
+            Problem(
+                f"{uri} is in MLflow, and tracking is off",
+                "tracking.uri is null, so there is no store to ask for it",
+                "set tracking.uri to the store that has it, or name a path",
+            )
+        )
+
+    def download(self, uri: str, folder: str) -> str:
+        """Raises TrackingError: nothing is stored."""
+        return self.pin(uri)
 
     def location(self, run_id: str | None = None) -> str:
         """Returns words that say so."""

@@ -16,6 +16,8 @@ from runner.errors import Problem, TrackingError
 def exclusive(database: Path, lock_seconds: float = 120.0) -> Iterator[None]:
     """Holds the lock `DATABASE.lock` of a database that exists and can be read.
 
+    A database whose creation inside the block was cut short is created anew.
+
     Two processes that create MLflow's tables at once would both fail, and MLflow tries for
     minutes to open what can never be opened: the lock and a first look prevent both.
 
@@ -30,9 +32,18 @@ def exclusive(database: Path, lock_seconds: float = 120.0) -> Iterator[None]:
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{database}.lock", timeout=lock_seconds):
+            # MLflow creates the tables over seconds. When that was cut short, nothing was recorded
+            # yet, and what is there is of no use to it.
+            creating = Path(f"{database}.creating")
+            if creating.exists():
+                for part in (database, Path(f"{database}-journal")):
+                    part.unlink(missing_ok=True)
+            if not database.exists():
+                creating.touch()
             with closing(sqlite3.connect(database, timeout=20.0)) as connection:
                 connection.execute("PRAGMA schema_version").fetchone()
             yield
+            creating.unlink(missing_ok=True)
     except Timeout as error:
         raise TrackingError(
             Problem(

@@ -145,10 +145,34 @@ class RunStore(abc.ABC):
 
     @abc.abstractmethod
     def mark(self, run_id: str, status: RunStatus) -> None:
-        """Sets the status of a run that has no open tracker, for one found dead.
+        """Sets the status of a run that was found dead; one that has ended keeps its status.
 
         Raises:
           TrackingError: the store cannot be used, or holds no such run.
+        """
+
+    @property
+    @abc.abstractmethod
+    def store(self) -> str:
+        """The store's address, by which equal URIs of two stores are told apart."""
+
+    @abc.abstractmethod
+    def pin(self, uri: str) -> str:
+        """Returns what an artifact's URI means now: a model's alias becomes its version.
+
+        Args:
+          uri: `runs:/...`, `models:/...` or `mlflow-artifacts:...`.
+
+        Raises:
+          TrackingError: the store cannot be used, or holds no such model, version or alias.
+        """
+
+    @abc.abstractmethod
+    def download(self, uri: str, folder: str) -> str:
+        """Copies the artifact at a pinned URI into a folder and returns the path of the copy.
+
+        Raises:
+          TrackingError: the store cannot be used, or there is no such artifact.
         """
 
     @abc.abstractmethod

@@ -68,6 +68,17 @@ class WaitOnce(AtStep):
             time.sleep(0.05)
 
 
+class Overwrite(AtStep):
+    """Makes a file unreadable."""
+
+    def __init__(self, step: int, marker: str, file: str) -> None:
+        super().__init__(step, marker)
+        self.file = Path(file)
+
+    def act(self) -> None:
+        self.file.write_bytes(b"not what it was" * 1000)
+
+
 class StopEarly(tf.train.SessionRunHook):
     """Ends the loop in good order after a step."""
 

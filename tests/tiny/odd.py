@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from tests.tiny.experiment import Blobs
 
 
 class Ones:
@@ -203,3 +206,42 @@ class FromGenerator(Ones):
 
     def test(self) -> tf.data.Dataset:
         return Once().train()
+
+
+class Generated(Blobs):
+    """Training data from a Python generator, whose position TensorFlow cannot save."""
+
+    def train(self) -> tf.data.Dataset:
+        def examples() -> Iterator[tuple[np.ndarray, int]]:
+            generator = np.random.default_rng(self.seed)
+            while True:
+                label = int(generator.integers(2))
+                yield generator.normal(label, 1.0, 8).astype(np.float32), label
+
+        signature = (tf.TensorSpec([8], tf.float32), tf.TensorSpec([], tf.int64))
+        dataset = tf.data.Dataset.from_generator(examples, output_signature=signature)
+        return dataset.batch(self.batch_size)
+
+
+class NoRate(tf.compat.v1.train.GradientDescentOptimizer):
+    """An optimizer whose learning rate cannot be set."""
+
+    def __init__(self) -> None:
+        super().__init__(0.1)
+
+
+def partitioned(features: Any, training: bool = False) -> Any:
+    """A model without Keras, whose matrix is in two parts."""
+    with tf.compat.v1.variable_scope("", reuse=tf.compat.v1.AUTO_REUSE):
+        kernel = tf.compat.v1.get_variable(
+            "head/kernel",
+            [8, 2],
+            initializer=tf.compat.v1.ones_initializer(),
+            partitioner=tf.compat.v1.fixed_size_partitioner(2),
+        )
+    return tf.matmul(features, tf.convert_to_tensor(kernel))
+
+
+def make_partitioned() -> Any:
+    """Returns the function above, which its `_target_` would call."""
+    return partitioned

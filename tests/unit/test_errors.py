@@ -45,6 +45,8 @@ def test_an_error_reports_every_problem() -> None:
         ("CheckpointError", 2),
         ("PlanError", 3),
         ("RunDirectoryError", 2),
+        ("TrackingError", 1),
+        ("TrackingUriError", 2),
         ("NonFiniteLossError", 1),
     ],
 )

@@ -159,3 +159,12 @@ def test_the_newest_finished_run_is_evaluated(experiment: _Experiment, tmp_path:
     experiment("evaluate")
     assert str(tmp_path / "tiny" / "002" / "best") in experiment.screen
     assert json.loads((tmp_path / "tiny" / "002" / "run.json").read_text())["status"] == "FINISHED"
+
+
+def test_a_run_that_was_moved_is_still_found(experiment: _Experiment, tmp_path: Path) -> None:
+    """Paths inside a run directory are relative."""
+    experiment("train")
+    (tmp_path / "tiny").rename(tmp_path / "elsewhere")
+    moved = _Experiment(tmp_path / "elsewhere")
+    moved("evaluate")
+    assert str(tmp_path / "elsewhere" / "001" / "best" / "model.ckpt") in moved.screen

@@ -313,3 +313,19 @@ def test_what_breaks_the_contract_is_refused(changes: dict[str, Any], message: s
 
 def test_build_data_gives_the_experiments_object() -> None:
     assert build_data(tiny()).batch_size == 8  # type: ignore[attr-defined]
+
+
+def test_a_partitioned_variable_is_one_to_patterns_and_checkpoints(tmp_path: Path) -> None:
+    scaffold = ScaffoldConfig(VariablesConfig(["head/kernel"]), learning_rate_multiplier=0.5)
+    built = _build(tiny(model={"_target_": f"{HERE}.make_partitioned"}, scaffolds={"h": scaffold}))
+    specs = {each.name: each for each in built.specs}
+    parts = [specs[f"head/kernel/part_{number}"] for number in (0, 1)]
+    assert [each.full_name for each in parts] == ["head/kernel"] * 2
+    assert [each.full_shape for each in parts] == [(8, 2)] * 2
+    assert [each.partition.offset for each in parts if each.partition] == [(0, 0), (4, 0)]
+    assert specs["head/kernel/part_1/Adam"].full_name == "head/kernel/Adam"
+    with _session(built) as session:
+        prefix = built.saver.save(session, str(tmp_path / "model"), write_meta_graph=False)
+    reader = tf.train.load_checkpoint(prefix)
+    assert reader.get_tensor("head/kernel").shape == (8, 2)
+    assert reader.get_tensor("head/kernel/Adam").shape == (8, 2)

@@ -11,7 +11,7 @@ def test_names_stand_for_the_parts_of_the_step() -> None:
     built = build_graph(tiny(), "validation", train=True)
     training = built.training
     assert training is not None
-    names = graph_names(built, training)
+    names = graph_names(built.variables, training)
     assert names["loss"] is training.values["loss"]
     assert names["accuracy"] is training.values["accuracy"]
     assert names["learning_rate"] is training.learning_rate

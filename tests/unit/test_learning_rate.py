@@ -16,10 +16,14 @@ from runner.validation import validate
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
+SGD = "tensorflow.compat.v1.train.GradientDescentOptimizer"
+
+
 def rates(node: Any, steps: list[int]) -> list[float]:
     with tf.Graph().as_default(), tf.Session() as session:
         step = tf.placeholder(tf.int64, [])
-        rate = learning_rate(node, step)
+        rate = learning_rate({"_target_": SGD, "learning_rate": node}, step)
+        assert rate is not None
         assert (rate.shape, rate.dtype) == ((), tf.float32)
         return [float(session.run(rate, {step: each})) for each in steps]
 
@@ -72,3 +76,11 @@ def test_what_is_no_rate_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"optimizer\.learning_rate is 'fast'") as caught:
         rates("fast", [0])
     assert "schedule@optimizer.learning_rate=cosine" in caught.value.problems[0].remedy
+
+
+def test_without_a_number_it_is_the_default_of_the_optimizer() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        step = tf.constant(0, tf.int64)
+        rate = learning_rate({"_target_": "tensorflow.compat.v1.train.AdamOptimizer"}, step)
+        assert session.run(rate) == pytest.approx(0.001)
+        assert learning_rate({"_target_": SGD}, step) is None

@@ -71,7 +71,11 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
     ("+experiment=tiny", "foo"): ("'foo' is not an override", "write key=value"),
     ("+experiment=warm", "+scaffolds.body.chekpoint=x"): (
         "scaffolds.body.chekpoint is not a key of a scaffold",
-        "choices: checkpoint, variables, rename",
+        "choices: checkpoint, variables, which",
+    ),
+    ("+experiment=warm", "scaffolds.body.chekpoint=x"): (  # needs no plus, as the YAML may lack it
+        "scaffolds.body.chekpoint is not a key of a scaffold",
+        "choices: checkpoint, variables, which",
     ),
     ("+experiment=warm", "+scaffolds.body.missing=no"): (
         "scaffolds.body.missing has a value",
@@ -79,7 +83,7 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
     ),
     ("+experiment=tiny", "scaffolds=[{name: body, chekpoint: x, variables: {include: [a]}}]"): (
         "scaffolds.body.chekpoint is not a key of a scaffold",
-        "choices: checkpoint, variables, rename",
+        "choices: checkpoint, variables, which",
     ),
     ("+experiment=tiny", "scaffolds=[{name: a, trainable: maybe, variables: {include: [a]}}]"): (
         "scaffolds.a.trainable has a value",
@@ -103,19 +107,20 @@ def test_a_mistake_gets_one_message(
     assert list(tmp_path.iterdir()) == []
 
 
-MODEL_MISTAKES = {
+MISTAKES_FOUND_LATER = {
     "+model.unitz=3": ("model.unitz is not an argument of tests.tiny.experiment.Net", "units, "),
     "model._target_=tests.tiny.experiment.Nett": (
         "model._target_ is 'tests.tiny.experiment.Nett'",
         "tests.tiny.experiment.Net",
     ),
     "model._target_=nosuch.Net": ("model._target_ is 'nosuch.Net'", "on the Python path"),
+    "tracking.uri=5": ("tracking.uri='5' cannot be used", "sqlite:///mlflow.db"),
 }
 
 
-@pytest.mark.parametrize("mistake", MODEL_MISTAKES)
-def test_a_mistake_about_the_model(command: Command, mistake: str, tmp_path: Path) -> None:
-    state, below = MODEL_MISTAKES[mistake]
+@pytest.mark.parametrize("mistake", MISTAKES_FOUND_LATER)
+def test_a_mistake_that_only_the_run_finds(command: Command, mistake: str, tmp_path: Path) -> None:
+    state, below = MISTAKES_FOUND_LATER[mistake]
     outcome = command(*CONF, "+experiment=tiny", mistake)
     assert outcome.code == 2
     assert f"runner: {state}\n" in outcome.err

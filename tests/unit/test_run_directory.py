@@ -228,6 +228,37 @@ def test_a_run_of_its_own_is_never_overwritten(
     assert RunDirectory(path).read() == record
 
 
+def _warm(name: str, **scaffolds: str) -> RunRecord:
+    settings = {"scaffolds": scaffolds, "restoration": {"verify": False}, "train": name}
+    return RunRecord("e", name, RUNNING, settings)
+
+
+def test_another_warm_start_is_refused_in_a_dedicated_folder(tmp_path: Path) -> None:
+    make_run(tmp_path, "001", _warm("f1", body="a", head="b"))
+    changed = _warm("f2", body="c", head="b")
+    with pytest.raises(RunDirectoryError, match="the warm start has changed since") as caught:
+        interrupted_run(tmp_path, changed, "auto", dedicated=True)
+    assert caught.value.problems[0].cause == "scaffolds.body: a -> c"
+    assert "resume=never" in caught.value.problems[0].remedy
+    with pytest.raises(RunDirectoryError, match="the warm start has changed since"):
+        interrupted_run(tmp_path / "001", changed, "auto")
+    assert interrupted_run(tmp_path, changed, "auto") is None
+    assert interrupted_run(tmp_path, changed, "never", dedicated=True) is None
+
+
+def test_another_order_of_scaffolds_is_another_warm_start(tmp_path: Path) -> None:
+    make_run(tmp_path, "001", _warm("f1", body="a", head="b"))
+    with pytest.raises(RunDirectoryError, match="the scaffolds are in another order"):
+        interrupted_run(tmp_path, _warm("f2", head="b", body="a"), "auto", dedicated=True)
+
+
+def test_a_finished_run_or_the_same_warm_start_stands_in_nobodys_way(tmp_path: Path) -> None:
+    make_run(tmp_path, "001", replace(_warm("f1", body="a"), status="FINISHED"))
+    assert interrupted_run(tmp_path, _warm("f2", body="c"), "auto", dedicated=True) is None
+    make_run(tmp_path, "002", _warm("f3", body="c"))
+    assert interrupted_run(tmp_path, _warm("f2", body="c"), "auto", dedicated=True) is None
+
+
 def test_new_runs_are_numbered(tmp_path: Path, opened: list[RunDirectory]) -> None:
     for _ in range(2):
         opened.append(open_run(tmp_path / "runs", RECORD, "never"))
@@ -271,3 +302,16 @@ def test_a_run_directory_that_cannot_be_made(tmp_path: Path) -> None:
 )
 def test_differences(old: object, new: object, expected: list[str]) -> None:
     assert differences(old, new) == expected
+
+
+def test_a_run_is_settled_only_while_it_says_running_and_nobody_owns_it(tmp_path: Path) -> None:
+    killed = RunDirectory(make_run(tmp_path, "001", RECORD))
+    finished = RunDirectory(make_run(tmp_path, "002", replace(RECORD, status=FINISHED)))
+    living = RunDirectory(tmp_path / "003")
+    living.claim()
+    living.write(RECORD)
+    settled = [RunDirectory(tmp_path / name).settle() for name in ("001", "002", "003")]
+    living.release()
+    assert settled == [RECORD, None, None]
+    statuses = [each.require().status for each in (killed, finished, living)]
+    assert statuses == ["KILLED", FINISHED, RUNNING]

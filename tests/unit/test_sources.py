@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from runner.run import run_experiment
 from runner.run_directory import RunDirectory
 from runner.screen import Screen
 from runner.sources import Sources
-from runner.tracking import open_store
+from runner.tracking import LoggingStore, RunStatus, TrackedRun, open_store
 from runner.validation import validate
 from tests.tiny.composing import composing
 from tests.tiny.configs import tiny
@@ -102,6 +103,28 @@ def test_a_missing_experiment_is_trained_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("conf")
+def test_any_checkpoint_of_an_experiment_can_be_chosen(tmp_path: Path) -> None:
+    scaffold = _scaffold("experiment:tiny")
+    scaffold.overrides = ["train.objective=validation/accuracy", "train.goal=minimize"]
+    sources = _sources(_config(tmp_path, body=scaffold))
+    sources.train_missing(_quiet)
+    run = tmp_path / "runs" / "tiny" / "001"
+    best = json.loads((run / "best" / "best.json").read_text())["step"]
+    for which, place in {
+        None: f"best/model.ckpt-{best}",
+        "best": f"best/model.ckpt-{best}",
+        "latest": "checkpoints/model.ckpt-20",
+        "10": "checkpoints/model.ckpt-10",
+    }.items():
+        scaffold.which = which
+        assert _spec(sources, "body").path == str(run / place)
+    scaffold.which, scaffold.average = None, "last 2"
+    assert _spec(sources, "body").path.startswith("average of 2: ")
+    assert [each.step for each in sources.origins()["body"]] == [10, 20]
+    assert {each.run["experiment"] for each in sources.origins()["body"] if each.run} == {"tiny"}
+
+
+@pytest.mark.usefixtures("conf")
 def test_the_newest_finished_run_of_the_same_configuration_counts(tmp_path: Path) -> None:
     sources = _sources(_config(tmp_path, body=_scaffold("experiment:tiny")))
     for _ in range(2):
@@ -117,6 +140,33 @@ def test_the_newest_finished_run_of_the_same_configuration_counts(tmp_path: Path
     assert Path(_spec(sources, "body").path).parents[1] == runs / "001"
 
 
+class _Remembering(LoggingStore):
+    """A store that remembers one finished run, in a folder that it names."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
+        return [TrackedRun("1", experiment, "", RunStatus.FINISHED, self.folder, tags, 0)]
+
+
+@pytest.mark.usefixtures("conf")
+def test_a_folder_that_by_now_is_another_runs_is_not_taken(tmp_path: Path) -> None:
+    config = _config(tmp_path, body=_scaffold("experiment:tiny"))
+    folder = tmp_path / "elsewhere" / "001"
+    sources = Sources(config, _Remembering(folder))
+    assert _spec(sources, "body").step is None, "the folder is gone"
+    other = tiny(run_dir=str(folder.parent), seed=5)
+    _quiet(other)
+    assert _spec(sources, "body").step is None, "the folder is another run's"
+    composed = validate(compose_experiment("tiny", ["tracking.uri=null"]))
+    composed.run_dir = str(tmp_path / "same")
+    _quiet(composed)
+    found = Sources(config, _Remembering(tmp_path / "same" / "001"))
+    assert _spec(found, "body").step == 20
+
+
 @pytest.mark.usefixtures("conf")
 def test_overrides_make_it_another_run(tmp_path: Path) -> None:
     plain, changed = _scaffold("experiment:tiny"), _scaffold("experiment:tiny")
@@ -127,6 +177,18 @@ def test_overrides_make_it_another_run(tmp_path: Path) -> None:
     assert _spec(second, "body").step is None
     second.train_missing(_quiet)
     assert _spec(second, "body").step == 5
+
+
+@pytest.mark.usefixtures("conf")
+def test_a_source_whose_training_failed_is_continued(tmp_path: Path) -> None:
+    scaffold = _scaffold("experiment:tiny")
+    hook = f"{{_target_: tests.tiny.hooks.FailOnce, step: 13, marker: '{tmp_path / 'marker'}'}}"
+    scaffold.overrides = [f"+hooks.disturb={hook}"]
+    sources = _sources(_config(tmp_path, body=scaffold))
+    with pytest.raises(ValueError, match="the hook failed"):
+        sources.train_missing(_quiet)
+    sources.train_missing(_quiet)
+    assert _spec(sources, "body").path.startswith(str(tmp_path / "runs" / "tiny" / "001"))
 
 
 @pytest.mark.usefixtures("conf")

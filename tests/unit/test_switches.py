@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.config import RunConfig, SessionConfig
+from runner.config import RunConfig, ScaffoldConfig, SessionConfig, VariablesConfig
+from runner.errors import ConfigError
 from runner.experiment import BuiltGraph
 from runner.graph import build_graph
 from runner.hooks import evaluate
@@ -119,3 +120,10 @@ def test_threads_that_this_process_cannot_change_any_more_are_told(
     ]
     set_threads(tiny())
     assert len(told) == 1
+
+
+def test_float16_allows_no_schedules_of_scaffolds() -> None:
+    config = _config(dtype_policy="mixed_float16")
+    config.scaffolds = {"body": ScaffoldConfig(VariablesConfig(["body/*"]), freeze_until_step=3)}
+    with pytest.raises(ConfigError, match="scaffolds have schedules of their own"):
+        build_graph(config, "validation", train=True)

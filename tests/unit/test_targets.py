@@ -6,6 +6,7 @@ import collections
 import datetime
 import fractions
 import functools
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hydra.errors import InstantiationException
 from runner.errors import ConfigError, Problem
 from runner.targets import build_target
 
+ROOT = Path(__file__).resolve().parents[2]
 MODULE = """
 class Layer:
     def __init__(self, units, activation="relu", *, bias=True):
@@ -191,9 +193,26 @@ def test_a_builtin_without_a_signature_is_called() -> None:
     assert build_target("x", {"_target_": "builtins.dict", "a": 1}) == {"a": 1}
 
 
-def test_hydra_prints_nothing_besides(capfd: pytest.CaptureFixture[str]) -> None:
-    problem({"_target_": "mine_to_target.Nett"})
-    assert capfd.readouterr() == ("", "")
+PRINT = """
+from runner.errors import ConfigError
+from runner.targets import build_target
+try:
+    build_target("model", {"_target_": "nosuch.Net"})
+except ConfigError as error:
+    print(error.problems[0].cause)
+"""
+
+
+def test_hydra_prints_nothing_besides() -> None:
+    # In a process of its own, because pytest handles the log records of this one.
+    done = subprocess.run(
+        [sys.executable, "-c", PRINT],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("No module named 'nosuch'\n", "")
 
 
 def test_the_node_is_not_changed() -> None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import shutil
+import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from mlflow import MlflowClient
 from rich.console import Console
 
 import runner.run
-from runner.config import Resume, RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
+import runner.training
+from runner.config import Mode, Resume, RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import (
     CheckpointError,
     ConfigError,
@@ -21,10 +27,13 @@ from runner.errors import (
     NonFiniteLossError,
     PlanError,
     RunDirectoryError,
+    TrackingError,
 )
 from runner.run import run_experiment
 from runner.run_directory import RunDirectory, RunRecord, open_run
 from runner.screen import Screen
+from runner.tracking import RunStatus
+from runner.tracking.mlflow_tracker import MlflowStore
 from tests.tiny.configs import tiny
 
 
@@ -263,6 +272,29 @@ def test_training_data_that_end_are_not_the_end_of_training(runs: _Runs) -> None
     assert runs.record().status == "FAILED"
 
 
+def test_training_data_whose_position_cannot_be_saved_are_told(runs: _Runs) -> None:
+    _, lines = runs.run(data={"_target_": "tests.tiny.odd.Generated"})
+    (line,) = [each for each in lines if each.startswith("input:")]
+    assert "position is not saved (GeneratorDataset does not support checkpointing.)" in line
+    assert (runs.record().status, runs.steps()) == ("FINISHED", [10, 20])
+
+
+@pytest.mark.parametrize("hook", ["FailOnce", "AbortOnce"])
+def test_they_start_anew_where_the_configuration_says_so(
+    runs: _Runs, tmp_path: Path, hook: str
+) -> None:
+    changes: dict[str, Any] = {
+        "data": {"_target_": "tests.tiny.odd.Generated"},
+        "train": _train(save_input=False, checkpoint_every=5, keep_checkpoints=9),
+        "hooks": _hook(hook, step=13, marker=str(tmp_path / "marker")),
+    }
+    if hook == "FailOnce":
+        with pytest.raises(ValueError, match="the hook failed"):
+            runs.run(**changes)
+    runs.run(**changes)
+    assert (runs.record().status, runs.steps()) == ("FINISHED", [5, 10, 15, 20])
+
+
 def test_an_empty_validation_split_is_an_error(runs: _Runs) -> None:
     with pytest.raises(ConfigError, match=r"data\.validation\(\) gives no example"):
         runs.run(data={"_target_": "tests.tiny.odd.NoValidation"})
@@ -272,6 +304,61 @@ def test_an_empty_validation_split_is_an_error(runs: _Runs) -> None:
 def test_a_hook_with_a_wrong_argument_is_refused(runs: _Runs) -> None:
     with pytest.raises(ConfigError, match=r"hooks\.disturb\.stap"):
         runs.run(hooks=_hook("StopEarly", step=7, stap=8))
+    assert not runs.folder.exists()
+
+
+def test_a_hook_that_is_none_is_refused(runs: _Runs) -> None:
+    with pytest.raises(ConfigError, match=r"builtins\.dict is not a tf\.compat\.v1\.train\.Sess"):
+        runs.run(hooks={"mine": {"_target_": "builtins.dict"}})
+    assert not runs.folder.exists()
+
+
+def test_what_is_unfinished_is_told_by_the_plan_and_by_another_run(
+    runs: _Runs, tmp_path: Path
+) -> None:
+    hooks = _hook("FailOnce", step=13, marker=str(tmp_path / "marker"))
+    with pytest.raises(ValueError, match="the hook failed"):
+        runs.run(hooks=hooks)
+    run_experiment(runs.config(hooks=hooks, mode=Mode.plan), screen=runs.screen())
+    assert runs.lines()[0].startswith(f"mode=train would resume {runs.directory().path}")
+    _, lines = runs.run(hooks=hooks, seed=3)
+    assert lines[0] == f"tiny: runs in {runs.directory(2).path}"
+    assert lines[1] == f"  {runs.directory().path} is unfinished and left alone: seed: 0 -> 3"
+
+
+def test_a_signal_while_the_run_is_closed_ends_the_process_but_not_the_run(
+    runs: _Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_end = runner.training._record_end
+
+    def signalled(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        record_end(*arguments)
+
+    monkeypatch.setattr(runner.training, "_record_end", signalled)
+    with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
+        runs.run()
+    assert runs.record().status == "FINISHED"
+
+
+def test_an_end_that_a_second_signal_cuts_short_is_settled_later(
+    runs: _Runs, store: tuple[Path, MlflowStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, opened = store
+
+    def signalled(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner.training, "_record_end", signalled)
+        with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
+            runs.run()
+    assert runs.record().status == "RUNNING"
+    run_id = runs.record().tracking_run_id
+    runs.run(resume=Resume.never)
+    assert runs.record().status == "KILLED"
+    assert MlflowClient(opened.address.uri).get_run(str(run_id)).info.status == "KILLED"
 
 
 def _warm(checkpoint: str) -> dict[str, ScaffoldConfig]:
@@ -283,7 +370,7 @@ def test_a_warm_start_brings_the_sources_values(runs: _Runs, tmp_path: Path) -> 
     source.run()
     _, lines = runs.run(scaffolds=_warm(str(source.directory().checkpoints)), seed=5)
     assert "  body: 6 variables (52 values) from" in lines[1]
-    assert lines[1].rstrip().endswith("19 tensors unused")
+    assert "; 19 tensors unused; sha256:" in lines[1]
     kernel = source.values()["body/dense/kernel"]
     assert np.array_equal(runs.values()["body/dense/kernel"], kernel)
     assert not np.array_equal(runs.values()["head/kernel"], source.values()["head/kernel"])
@@ -294,7 +381,7 @@ def test_a_plan_with_problems_leaves_nothing_behind(runs: _Runs, tmp_path: Path)
     source.run()
     scaffolds = _warm(str(source.directory().checkpoints))
     scaffolds["body"].rename = {"body/": "trunk/"}
-    with pytest.raises(PlanError, match="no tensor 'trunk/dense/kernel'"):
+    with pytest.raises(PlanError, match="none named trunk/dense/kernel"):
         runs.run(scaffolds=scaffolds)
     assert not runs.folder.exists()
 
@@ -317,9 +404,10 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_resumed(
     hooks = _hook("FailOnce", step=13, marker=str(tmp_path / "marker"))
     with pytest.raises(ValueError, match="the hook failed"):
         runs.run(scaffolds=scaffolds, hooks=hooks)
-    def finish_first(*arguments: Any) -> RunDirectory:
+
+    def finish_first(*arguments: Any, **options: Any) -> RunDirectory:
         runs.directory().update(status="FINISHED")
-        return open_run(*arguments)
+        return open_run(*arguments, **options)
 
     monkeypatch.setattr(runner.run, "open_run", finish_first)
     _, lines = runs.run(scaffolds=scaffolds, hooks=hooks)
@@ -335,8 +423,80 @@ def test_a_run_that_another_process_left_meanwhile_is_resumed(
     hooks = _hook("FailOnce", step=13, marker=str(tmp_path / "marker"))
     with pytest.raises(ValueError, match="the hook failed"):
         runs.run(hooks=hooks)
-    monkeypatch.setattr(runner.run, "interrupted_run", lambda *arguments: None)
+    monkeypatch.setattr(runner.run, "interrupted_run", lambda *arguments, **options: None)
     _, lines = runs.run(hooks=hooks)
     assert lines[0] == f"tiny: resumes in {runs.directory().path}"
     assert "pretrained sources not read" in lines[1]
     assert runs.count() == 1
+
+
+@pytest.fixture
+def store(
+    migrated_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, MlflowStore]:
+    """The runs' tracking store, and its database; it gives up after a second."""
+    database = Path(shutil.copy(migrated_database, tmp_path / "mlflow.db"))
+    opened = MlflowStore(f"sqlite:///{database}", drain_seconds=1.0)
+    monkeypatch.setattr(runner.run, "open_store", lambda uri: opened)
+    return database, opened
+
+
+def test_a_store_that_is_lost_on_the_way_does_not_stop_training(
+    runs: _Runs, store: tuple[Path, MlflowStore], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    database, _ = store
+    hooks = _hook("Overwrite", step=13, marker=str(tmp_path / "marker"), file=str(database))
+    runs.run(hooks=hooks)
+    assert (runs.record().status, runs.steps()) == ("FINISHED", [10, 20])
+    assert "not delivered" in caplog.text
+    assert "its status FINISHED could not be recorded" in caplog.text
+
+
+def test_a_run_whose_record_was_deleted_is_not_continued_untold(
+    runs: _Runs, store: tuple[Path, MlflowStore], tmp_path: Path
+) -> None:
+    _, opened = store
+    hooks = _hook("FailOnce", step=13, marker=str(tmp_path / "marker"))
+    with pytest.raises(ValueError, match="the hook failed"):
+        runs.run(hooks=hooks)
+    run_id = runs.record().tracking_run_id
+    assert run_id is not None
+    MlflowClient(opened.address.uri).delete_run(run_id)
+    with pytest.raises(TrackingError, match=f"run {run_id} cannot be resumed"):
+        runs.run(hooks=hooks)
+    assert runs.record().status == "FAILED"
+    MlflowClient(opened.address.uri).restore_run(run_id)
+    runs.run(hooks=hooks)
+    assert runs.record().tracking_run_id == run_id
+    assert MlflowClient(opened.address.uri).get_run(run_id).info.status == "FINISHED"
+
+
+def test_a_run_that_was_killed_outright_is_settled_by_the_next_one(
+    runs: _Runs, store: tuple[Path, MlflowStore], tmp_path: Path
+) -> None:
+    _, opened = store
+    hooks = _hook("FailOnce", step=13, marker=str(tmp_path / "marker"))
+    with pytest.raises(ValueError, match="the hook failed"):
+        runs.run(hooks=hooks)
+    killed, run_id = runs.directory(), runs.record().tracking_run_id
+    assert run_id is not None
+    killed.update(status="RUNNING")
+    MlflowClient(opened.address.uri).update_run(run_id, RunStatus.RUNNING.value)
+
+    living = RunDirectory(runs.directory(2).path)
+    living.claim()
+    living.write(replace(killed.require(), fingerprint="another"))
+    runs.run(hooks=hooks, resume=Resume.never)
+    living.release()
+    assert [runs.record(number).status for number in (1, 2, 3)] == ["KILLED", "RUNNING", "FINISHED"]
+    assert MlflowClient(opened.address.uri).get_run(run_id).info.status == "KILLED"
+
+
+def test_a_killed_run_that_the_store_does_not_know_is_only_told(
+    runs: _Runs, store: tuple[Path, MlflowStore]
+) -> None:
+    runs.run()
+    runs.directory().update(status="RUNNING", tracking_run_id="0" * 32, fingerprint="another")
+    _, lines = runs.run()
+    assert lines[0] == f"run {'0' * 32} cannot be marked KILLED"
+    assert [runs.record(number).status for number in (1, 2)] == ["KILLED", "FINISHED"]

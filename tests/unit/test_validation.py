@@ -55,9 +55,12 @@ def test_a_valid_configuration_becomes_typed() -> None:
 
 def test_what_was_given_is_not_changed() -> None:
     config = composed(scaffolds=[{"name": "a", "variables": {"include": ["*"]}}])
+    with open_dict(config):
+        del config["seed"]
     before = OmegaConf.to_yaml(config)
     validate(config)
     assert OmegaConf.to_yaml(config) == before
+    assert OmegaConf.is_struct(config)
 
 
 SCAFFOLD = {"variables": {"include": ["a/*"]}, "checkpoint": "experiment:a", "missing": "init"}
@@ -120,6 +123,15 @@ def test_keys_that_a_plus_added() -> None:
     assert foo.state == "foo is not a key of the configuration"
     assert step.state == "train.step is not a key of the configuration"
     assert step.choices[0] == "train.steps"
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_numpy_does_not_take(seed: int) -> None:
+    assert problem(composed(seed=seed)).state == f"seed is {seed}"
+
+
+def test_an_empty_name() -> None:
+    assert problem(composed(name=" ")).state == "name is empty"
 
 
 @pytest.mark.parametrize("value", [{"x": 1}, {}])

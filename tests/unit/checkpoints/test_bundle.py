@@ -56,3 +56,60 @@ def test_reading_changes_no_file(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     BundleReader(prefix).spec()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def _save_parts(prefix: str, shards: int) -> None:
+    """A bundle in several shards, of which each holds a tensor of 400 bytes."""
+    parts = [f"{prefix}_part{shard}" for shard in range(shards)]
+    for shard, part in enumerate(parts):
+        tf.raw_ops.SaveV2(
+            prefix=part,
+            tensor_names=[f"tensor{shard}"],
+            shape_and_slices=[""],
+            tensors=[tf.ones([100])],
+        )
+    tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=prefix)
+
+
+def test_an_index_without_data_is_refused(tmp_path: Path) -> None:
+    prefix = _save(tmp_path, step=False)
+    (data,) = tmp_path.glob("*.data-*")
+    data.unlink()
+    with pytest.raises(CheckpointError, match=r"an index without data\n.*no .*data-00000-of-00001"):
+        BundleReader(prefix).spec()
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "model.ckpt")
+    _save_parts(prefix, 3)
+    Path(f"{prefix}.data-00001-of-00003").unlink()
+    with pytest.raises(CheckpointError, match="1 of its 3 data shards are missing") as caught:
+        BundleReader(prefix).spec()
+    assert f"there is no {prefix}.data-00001-of-00003" in str(caught.value)
+
+
+def test_a_truncated_shard_is_found_without_reading_it(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "model.ckpt")
+    _save_parts(prefix, 2)
+    shard = Path(f"{prefix}.data-00001-of-00002")
+    shard.write_bytes(shard.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match=r"its data is truncated\n.*take 800 bytes.*hold 500"):
+        BundleReader(prefix).spec()
+
+
+def test_a_flipped_byte_of_data_is_found(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "model.ckpt")
+    _save_parts(prefix, 1)
+    shard = Path(f"{prefix}.data-00000-of-00001")
+    content = bytearray(shard.read_bytes())
+    content[123] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"tensor tensor0: .*Checksum does not match"):
+        list(BundleReader(prefix).read(["tensor0"]))
+
+
+def test_wildcards_in_a_path_are_explained(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "lr=[0.1].ckpt")
+    _save_parts(prefix, 1)
+    with pytest.raises(CheckpointError, match=r"TensorFlow\n.*takes \*, \? and \[ in a path"):
+        BundleReader(prefix).spec()

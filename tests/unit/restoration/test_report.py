@@ -1,115 +1,148 @@
-"""The table names every variable, the totals and the problems; nothing is cut or folded."""
+"""The plan as a table and as summary lines."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping
-from dataclasses import replace
-
 from rich.console import Console
 
-from runner.checkpoints.reader import CheckpointSpec, TensorSpec
-from runner.config import Missing, ScaffoldConfig, VariablesConfig
-from runner.errors import Problem
-from runner.restoration.plan import RestorationPlan, make_plan
-from runner.restoration.report import origin, problem_lines, summary, table, text
-from runner.restoration.variables import StateClass, VariableSpec
+from runner.restoration.plan import RestorationPlan
+from runner.restoration.report import problem_lines, report_rows, summary, table, text
+from tests.tiny.plans import checkpoint, plan, scaffold, variable
 
-KERNEL = TensorSpec("cnn/kernel", (3, 400), "float32")
-VARIABLES = (
-    VariableSpec(KERNEL, StateClass.WEIGHT, False, "GlorotUniform", frozen=True),
-    VariableSpec(TensorSpec("cnn/bias", (3,), "float32"), StateClass.WEIGHT, True, "Zeros"),
-    VariableSpec(TensorSpec("head/w", (2, 1), "float16"), StateClass.WEIGHT, True, "Ones"),
-    VariableSpec(TensorSpec("global_step", (), "int64"), StateClass.GLOBAL_STEP, False, "Zeros"),
-)
-TENSORS = {name: replace(KERNEL, name=name) for name in ("net/kernel", "x", "y")}
-SOURCE = CheckpointSpec("runs/cnn/ckpt-9", 9, TENSORS)
-CNN = ScaffoldConfig(
-    VariablesConfig(["cnn/*"]), "runs/cnn", rename={"cnn/": "net/"}, missing=Missing.init
-)
-HEAD = ScaffoldConfig(VariablesConfig(["head/*"]))
-SOURCES: Mapping[str, CheckpointSpec | None] = {"cnn": SOURCE, "head": None}
-PLAN = make_plan(VARIABLES, {"cnn": CNN, "head": HEAD}, SOURCES)
-
-EXPECTED = """\
- variable      shape    dtype     value from                 trainable
- ─────────────────────────────────────────────────────────────────────
- cnn/kernel    3x400    float32   cnn: net/kernel @ step 9   frozen
- cnn/bias      3        float32   initializer Zeros          trainable
- head/w        2x1      float16   initializer Ones           trainable
- global_step   scalar   int64     initializer Zeros
-
-cnn: 1 variable (1,200 values) from runs/cnn/ckpt-9 @ step 9, 1 initialised; 2 tensors unused
-head: 1 variable (2 values) from initializers, no checkpoint
-no scaffold: 1 variable (1 value) from initializers
-frozen: 1 variable (1,200 values)
-"""
+LAYERS = [f"body/layer_{number}/kernel" for number in range(12)]
 
 
-def with_problems(*problems: Problem) -> RestorationPlan:
-    return replace(PLAN, problems=problems)
-
-
-def test_the_plain_text_is_the_whole_table() -> None:
-    assert text(PLAN).lstrip("\n") == EXPECTED
-
-
-def test_the_plain_text_is_never_folded() -> None:
-    long = "/".join(["a_very_long_layer_name"] * 12)
-    spec = VariableSpec(TensorSpec(long, (1,), "float32"), StateClass.WEIGHT, True, "Zeros")
-    problem = Problem("x" * 400, "y" * 300)
-    plan = replace(
-        make_plan((spec,), {}, {}), sources={"s": replace(SOURCE, path="p" * 300)}, unused={"s": ()}
+def example(broken: bool = False) -> RestorationPlan:
+    return plan(
+        [
+            *(variable(name) for name in LAYERS),
+            variable("frozen/kernel", frozen=True),
+            variable("head/[bold]kernel"),
+            variable("global_step", ()),
+        ],
+        {
+            "body": scaffold("body/*"),
+            "frozen": scaffold("frozen/*", trainable=False),
+            "head": scaffold("heda/*" if broken else "head/*"),
+        },
+        {
+            "body": checkpoint(
+                *LAYERS, *(f"extra_{number}" for number in range(7)), digest="sha256:ab"
+            ),
+            "frozen": checkpoint("frozen/kernel", dtype="float64", step=None),
+            "head": None,
+        },
     )
-    lines = text(replace(plan, problems=(problem,))).splitlines()
-    assert any(long in line and line.endswith("initializer Zeros   trainable") for line in lines)
-    assert any("p" * 300 in line for line in lines)
-    assert {"x" * 400, f"  cause: {'y' * 300}"} <= set(lines)
+
+
+def test_the_table_collapses_numbered_layers() -> None:
+    shown = text(example())
+    row = next(line for line in shown.splitlines() if "body/layer_{0..11}/kernel" in line)
+    assert row.split() == [
+        "body/layer_{0..11}/kernel",
+        "2x3",
+        "float32",
+        "body:",
+        "body/layer_{0..11}/kernel",
+        "@",
+        "step",
+        "7",
+        "trainable",
+    ]
+    assert "body/layer_3/kernel" not in shown
+    assert len(report_rows(example())) == 4
+
+
+def test_the_full_table_has_every_variable_and_every_unused_tensor() -> None:
+    shown = text(example(), full=True)
+    for name in (*LAYERS, "extra_6"):
+        assert name in shown
+    assert len(report_rows(example(), full=True)) == 15
+
+
+def test_names_are_no_markup_and_are_never_folded() -> None:
+    shown = text(example())
+    assert "head/[bold]kernel" in shown
+    long = "x/" * 200 + "kernel"
+    made = plan([variable(long)], {"net": scaffold()}, {"net": checkpoint(long)})
+    assert f" {long} " in text(made)
+
+
+def test_the_summary() -> None:
+    assert summary(example()) == [
+        "body: 12 variables (72 values) from ckpt/model @ step 7; 7 tensors unused; sha256:ab",
+        "frozen: 1 variable (6 values) from ckpt/model; 0 tensors unused",
+        "head: 1 variable (6 values) from initializers, no checkpoint",
+        "no scaffold: 1 variable (1 value) from initializers",
+        "frozen: 1 variable (6 values)",
+    ]
+
+
+def test_unused_tensors_are_listed() -> None:
+    assert (
+        "unused in body: extra_0, extra_1, extra_2, extra_3, extra_4 and 2 more"
+        in text(example()).splitlines()
+    )
+
+
+def test_notes_have_a_column_only_where_there_are_any() -> None:
+    assert "float64 cast to float32" in text(example())
+    bare = plan([variable("a")], {"net": scaffold()}, {"net": checkpoint("a")})
+    assert "notes" not in text(bare)
+
+
+def test_notes_on_the_whole_are_below() -> None:
+    made = plan([variable("a")], {"net": scaffold(optional=True)}, {"net": None})
+    assert "note: net: the checkpoint is optional and absent" in text(made)
+
+
+def test_problems_come_last() -> None:
+    assert list(problem_lines(example())) == []
+    lines = list(problem_lines(example(broken=True)))
+    assert lines[0] == "\n1 problem:"
+    assert lines[1].startswith("scaffolds.head.variables: 'heda/*' matches no variable")
+    assert text(example(broken=True)).rstrip().endswith("choices: head/*, head/[bold]kernel")
 
 
 def test_a_narrow_terminal_folds_names_and_cuts_nothing() -> None:
-    file = io.StringIO()
-    Console(file=file, width=60, force_terminal=True, color_system=None).print(table(PLAN))
-    rows = [line.rstrip() for line in file.getvalue().splitlines()]
-    assert max(map(len, rows)) <= 60
-    assert [row.split()[-1] for row in rows if "float" in row] == ["frozen", *["trainable"] * 2]
-    assert "…" not in file.getvalue()
+    console = Console(width=60, force_terminal=True, color_system=None)
+    bare = plan(
+        [variable("cnn/a_kernel", (3, 400)), variable("b", frozen=True)],
+        {"net": scaffold(trainable=True)},
+        {"net": checkpoint("b", shapes={"cnn/a_kernel": (3, 400)})},
+    )
+    with console.capture() as capture:
+        console.print(table(bare))
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    assert max(map(len, lines)) <= 60
+    assert [line.split()[-1] for line in lines if "float" in line] == ["trainable", "frozen"]
+    assert "…" not in capture.get()
 
 
-def test_names_are_not_taken_for_markup() -> None:
-    spec = VariableSpec(TensorSpec("a[red]b", (1,), "int32"), StateClass.WEIGHT, True, "Zeros")
-    assert "a[red]b" in text(make_plan((spec,), {}, {}))
+def test_the_table_is_laid_out_like_this() -> None:
+    bare = plan(
+        [variable("cnn/kernel", (3, 400), frozen=True), variable("global_step", (), "int64")],
+        {"cnn": scaffold("cnn/*", rename={"cnn/": "net/"})},
+        {"cnn": checkpoint(shapes={"net/kernel": (3, 400), "x": ()})},
+    )
+    assert (
+        text(bare).lstrip("\n")
+        == """\
+ variable      shape    dtype     value from                 trainable
+ ─────────────────────────────────────────────────────────────────────
+ cnn/kernel    3x400    float32   cnn: net/kernel @ step 7   frozen
+ global_step   scalar   int64     initializer Const
+
+cnn: 1 variable (1,200 values) from ckpt/model @ step 7; 1 tensor unused
+no scaffold: 1 variable (1 value) from initializers
+frozen: 1 variable (1,200 values)
+unused in cnn: x
+"""
+    )
 
 
-def test_where_a_value_comes_from() -> None:
-    assert [origin(each, PLAN) for each in PLAN.assignments] == [
-        "cnn: net/kernel @ step 9",
-        "initializer Zeros",
-        "initializer Ones",
-        "initializer Zeros",
-    ]
-
-
-def test_a_checkpoint_without_a_step() -> None:
-    sources = {"cnn": replace(SOURCE, step=None), "head": None}
-    plan = make_plan(VARIABLES, {"cnn": CNN, "head": HEAD}, sources)
-    assert origin(plan.assignments[0], plan) == "cnn: net/kernel"
-    assert summary(plan)[0].startswith("cnn: 1 variable (1,200 values) from runs/cnn/ckpt-9, ")
-
-
-def test_the_summary_counts_without_scaffolds() -> None:
-    variables = [replace(each, frozen=False) for each in VARIABLES]
-    assert summary(make_plan(variables, {}, {})) == [
-        "no scaffold: 4 variables (1,206 values) from initializers"
-    ]
-
-
-def test_a_sound_plan_has_no_problem_lines() -> None:
-    assert list(problem_lines(PLAN)) == []
-
-
-def test_problems_are_counted_and_shown_whole() -> None:
-    first, second = Problem("first", "why"), Problem("second")
-    assert list(problem_lines(with_problems(first))) == ["\n1 problem:", "first\n  cause: why"]
-    shown = text(with_problems(first, second))
-    assert shown.endswith("\n\n2 problems:\nfirst\n  cause: why\nsecond\n")
+def test_a_terminal_shows_the_same() -> None:
+    console = Console(width=170, force_terminal=True, color_system=None)
+    with console.capture() as capture:
+        console.print(table(example()))
+    assert max(map(len, capture.get().splitlines())) <= 170
+    assert " body/layer_{0..11}/kernel " in capture.get()

@@ -349,3 +349,36 @@ def test_restored_variables_follow_sharded_savers_and_reference_variables() -> N
     with tf.device("/cpu:0"):
         saver = tf.train.Saver([resource, reference], sharded=True)
     assert restored_variables(saver) == {"resource", "reference"}
+
+
+def _saved(folder: Path) -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.compat.v1.get_variable("w", initializer=7.0)
+        session.run(variable.initializer)
+        tf.compat.v1.train.Saver([variable]).save(session, str(folder / "model.ckpt"))
+
+
+def test_a_graph_that_is_not_the_default_one_and_a_path_object(tmp_path: Path) -> None:
+    _saved(tmp_path)
+    graph = tf.Graph()
+    with graph.as_default():
+        variable = tf.compat.v1.get_variable("w", initializer=1.0)
+        init = tf.compat.v1.global_variables_initializer()
+        scaffold = tf.compat.v1.train.Scaffold(saver=tf.compat.v1.train.Saver([variable]))
+    manager = runner.SessionManager([tmp_path], [scaffold], graph=graph)
+    with manager.prepare_session("", init_op=init) as session:
+        assert session.run(variable) == 7
+
+
+@pytest.mark.parametrize(
+    ("directories", "scaffolds", "message"),
+    [
+        ("features", [], r"checkpoint directories are 'features'\n.*list"),
+        (Path("features"), [], r"checkpoint directories are PosixPath\('features'\)\n.*list"),
+        ([], 3, r"the scaffolds are 3\n.*list"),
+        (["features"], ["saver"], r"'saver' is not a tf\.compat\.v1\.train\.Scaffold\n.*wrap"),
+    ],
+)
+def test_sources_that_are_not_lists(directories: Any, scaffolds: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        runner.SessionManager(directories, scaffolds, graph=tf.Graph())

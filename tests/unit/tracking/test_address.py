@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import TrackingError
+from runner.errors import TrackingUriError
 from runner.tracking.address import DEFAULT_URI, Address, resolve
 
 HERE = Path("/data/my runs")
@@ -63,14 +63,14 @@ def test_other_uris_are_kept(uri: str, kept: str, scheme: str) -> None:
     ],
 )
 def test_what_cannot_be_used_is_refused_with_a_remedy(uri: str, message: str) -> None:
-    with pytest.raises(TrackingError, match=message) as raised:
+    with pytest.raises(TrackingUriError, match=message) as raised:
         resolve(uri, HERE)
     assert f"tracking.uri={uri!r} cannot be used" in str(raised.value)
     assert raised.value.problems[0].choices
 
 
 def test_a_directory_that_a_uri_cannot_name_is_refused() -> None:
-    with pytest.raises(TrackingError, match="holds a question mark"):
+    with pytest.raises(TrackingUriError, match="holds a question mark"):
         resolve(DEFAULT_URI, Path("/data/what?"))
 
 
@@ -87,7 +87,7 @@ def test_passwords_are_not_shown(uri: str) -> None:
 
 
 def test_the_password_of_a_refused_uri_is_not_shown() -> None:
-    with pytest.raises(TrackingError, match=r"knows no scheme 'oracle'") as raised:
+    with pytest.raises(TrackingUriError, match=r"knows no scheme 'oracle'") as raised:
         resolve("oracle://me:s3cret@db/x", HERE)
     assert "s3cret" not in str(raised.value)
     assert "me:***@db" in str(raised.value)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.errors import TrackingError
 from runner.tracking import LoggingStore, RunStatus
 
 
@@ -58,3 +59,10 @@ def test_nothing_is_found_again(caplog: pytest.LogCaptureFixture) -> None:
     assert store.finished("digits", {}) == []
     assert store.open_command() == ""
     assert "tracking is off" in store.location(run_id)
+
+
+def test_it_has_no_artifacts() -> None:
+    store = LoggingStore()
+    assert store.store == ""
+    with pytest.raises(TrackingError, match="runs:/1/x is in MLflow, and tracking is off"):
+        store.download("runs:/1/x", ".")

@@ -36,6 +36,24 @@ def test_only_one_holds_it_at_a_time(tmp_path: Path) -> None:
     assert most == [1, 1, 1, 1]
 
 
+def test_a_creation_that_was_cut_short_begins_anew(tmp_path: Path) -> None:
+    database = tmp_path / "mlflow.db"
+
+    def create(table: str) -> list[tuple[str]]:
+        with exclusive(database), closing(sqlite3.connect(database)) as connection:
+            connection.execute(f"CREATE TABLE {table} (x)")
+            connection.commit()
+            if table == "half":
+                raise KeyboardInterrupt
+            return connection.execute("SELECT name FROM sqlite_master ORDER BY name").fetchall()
+
+    with pytest.raises(KeyboardInterrupt):
+        create("half")
+    assert create("one") == [("one",)]
+    assert create("two") == [("one",), ("two",)], "what was completed stays"
+    assert [path.name for path in tmp_path.glob("*.creating")] == []
+
+
 def test_a_lock_that_is_kept_is_an_error(tmp_path: Path) -> None:
     database = tmp_path / "mlflow.db"
     with (

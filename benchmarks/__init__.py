@@ -1,0 +1,1 @@
+"""Ratios against the obvious alternatives, measured in one run; never part of the tests."""

@@ -1,0 +1,114 @@
+"""Measures ways of doing one thing against each other and says which targets they meet."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one way of a case came to.
+
+    Attributes:
+      case: what is done.
+      way: how.
+      unit: of the values, e.g. `s`.
+      values: one for every repeat.
+      ratio: the median over that of the case's first way; None where there is nothing to compare.
+      limit: what the ratio, or without one the median, must not exceed; None when it is only shown.
+    """
+
+    case: str
+    way: str
+    unit: str
+    values: tuple[float, ...]
+    ratio: float | None = None
+    limit: float | None = None
+
+    @property
+    def median(self) -> float:
+        """The median of the values."""
+        return statistics.median(self.values)
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the limit is kept; None without one."""
+        if self.limit is None:
+            return None
+        return (self.median if self.ratio is None else self.ratio) <= self.limit
+
+
+def compare(
+    case: str,
+    unit: str,
+    ways: Mapping[str, Callable[[], float]],
+    limits: Mapping[str, float],
+    repeats: int,
+) -> list[Result]:
+    """Measures every way `repeats` times, in turns, so that a busy machine is busy for all.
+
+    Args:
+      case: what is done.
+      unit: of what the ways return.
+      ways: name -> does it once and returns how long it took, or how much; the first is what the
+        others are compared with.
+      limits: name -> the greatest ratio that is wanted.
+      repeats: how often.
+    """
+    values: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(repeats):
+        for way, measure in ways.items():
+            values[way].append(measure())
+    base = statistics.median(next(iter(values.values())))
+    return [
+        Result(case, way, unit, tuple(found), statistics.median(found) / base, limits.get(way))
+        for way, found in values.items()
+    ]
+
+
+def machine() -> str:
+    """Returns the machine and the versions in one line."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    return (
+        f"{platform.machine()}, {os.cpu_count()} CPUs, load {load:.1f}, {platform.system()}, "
+        f"Python {platform.python_version()}, TensorFlow {tf.__version__}, NumPy {np.__version__}"
+    )
+
+
+def show(results: Sequence[Result]) -> None:
+    """Prints a table of the results, also of those that miss their limit."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("case", "way", "median", "ratio", "at most", ""):
+        table.add_column(heading, justify="left" if heading in ("case", "way", "") else "right")
+    for each in results:
+        limit = "" if each.limit is None else f"{each.limit:g}"
+        table.add_row(
+            each.case,
+            each.way,
+            f"{each.median:.3f} {each.unit}",
+            "" if each.ratio is None else f"{each.ratio:.2f}",
+            limit if each.ratio is not None or not limit else f"{limit} {each.unit}",
+            {None: "", True: "met", False: "MISSED"}[each.met],
+        )
+    console = Console(width=max(100, Console().width))
+    console.print(machine())
+    console.print(table)
+
+
+def write(results: Sequence[Result], path: Path) -> None:
+    """Writes the machine and the results as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [asdict(each) | {"median": each.median, "met": each.met} for each in results]
+    path.write_text(json.dumps({"machine": machine(), "results": rows}, indent=2) + "\n")

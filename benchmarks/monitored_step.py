@@ -1,0 +1,251 @@
+"""What a step costs on a tiny graph: `python -m benchmarks.monitored_step`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import runner
+from benchmarks.harness import Result, compare, show, write
+from runner.hooks import MetricsHook
+from runner.tracking import RunStatus, Tracker
+from runner.tracking.mlflow_tracker import MlflowStore
+
+BATCH, WIDTH = 32, 64
+# The step that never comes.
+NEVER = 10**12
+MORE_HOOKS = 8
+UNIT = "us"
+
+
+class Graph:
+    """32x64 times 64x64 with gradient descent, on a constant or a fed batch."""
+
+    def __init__(self, fed: bool) -> None:
+        self.batch = np.random.default_rng(0).normal(size=(BATCH, WIDTH)).astype(np.float32)
+        shape = [None, WIDTH]
+        self.x = tf.placeholder(tf.float32, shape) if fed else tf.constant(self.batch)
+        weights = tf.get_variable("weights", [WIDTH, WIDTH])
+        self.loss = tf.reduce_mean((tf.matmul(self.x, weights) - 1.0) ** 2)
+        self.step = tf.train.get_or_create_global_step()
+        self.train_op = tf.train.GradientDescentOptimizer(0.01).minimize(self.loss, self.step)
+        with tf.control_dependencies([self.train_op]):
+            self.step_after = tf.identity(self.step.read_value())
+        self.feed = {self.x: self.batch} if fed else None
+
+
+class FetchesLoss(tf.train.SessionRunHook):
+    """The least that a hook of use does: asks for a tensor and looks at it."""
+
+    def __init__(self, loss: tf.Tensor) -> None:
+        self._loss = loss
+        self.latest = 0.0
+
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
+        """Asks."""
+        return tf.train.SessionRunArgs(self._loss)
+
+    def after_run(self, run_context: Any, run_values: tf.train.SessionRunValues) -> None:
+        """Looks."""
+        self.latest = run_values.results
+
+
+def four_hooks(graph: Graph, directory: Path, tracker: Tracker) -> list[tf.train.SessionRunHook]:
+    """Stop at a step, watch for NaN, count the steps per second, hand the loss to tracking."""
+
+    def record(values: Mapping[str, float], step: int) -> None:
+        tracker.log_metrics(values, step)
+
+    return [
+        tf.train.StopAtStepHook(last_step=NEVER),
+        tf.train.NanTensorHook(graph.loss),
+        tf.train.StepCounterHook(100, output_dir=str(directory)),
+        MetricsHook({"loss": graph.loss}, graph.step_after, 1, record),
+    ]
+
+
+class Recording(tf.Session):
+    """Remembers what a MonitoredSession asks for, not what its hooks ask for themselves."""
+
+    fetches: Any = None
+
+    def run(self, fetches: Any, *args: Any, **kwargs: Any) -> Any:
+        """Notes and runs."""
+        if isinstance(fetches, dict) and "caller" in fetches:
+            self.fetches = fetches
+        return super().run(fetches, *args, **kwargs)
+
+
+class RecordingCreator(tf.train.SessionCreator):
+    """Gives a session whose requests can be read."""
+
+    def create_session(self) -> tf.Session:
+        """Returns the session, initialised."""
+        self.session = Recording()
+        self.session.run(tf.global_variables_initializer())
+        return self.session
+
+
+def merged_fetches(graph: Graph, hooks: Sequence[tf.train.SessionRunHook]) -> Any:
+    """Returns the fetches of caller and hooks, as MonitoredSession asks for them in one run."""
+    creator = RecordingCreator()
+    with tf.train.MonitoredSession(creator, hooks) as session:
+        session.run(graph.train_op, graph.feed)
+        return creator.session.fetches
+
+
+def time_steps(step: Callable[[], object], steps: int) -> float:
+    """Returns microseconds per step."""
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    return (time.perf_counter() - start) / steps * 1e6
+
+
+class Ways:
+    """Sessions side by side in one process, each with what times some of its steps.
+
+    What they track while they are timed is delivered when they are closed.
+    """
+
+    def __init__(self, directory: Path, steps: int) -> None:
+        self._directory, self._steps = directory, steps
+        self._store = MlflowStore(f"sqlite:///{directory}/mlflow.db", interval=3600)
+        self._open = ExitStack()
+
+    def __enter__(self) -> Ways:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def bare(self, kind: type[tf.Session], fed: bool) -> Callable[[], float]:
+        """Runs in one `run` what caller and hooks of the monitored sessions fetch."""
+        with tf.Graph().as_default():
+            graph = Graph(fed)
+            fetches = merged_fetches(graph, four_hooks(graph, self._directory, self._tracker()))
+            session = self._open.enter_context(kind())
+            session.run(tf.global_variables_initializer())
+        return self._timed(partial(session.run, fetches, graph.feed))
+
+    def monitored(self, api: Any, fed: bool, more_hooks: int = 0) -> Callable[[], float]:
+        """Runs the train op in a MonitoredTrainingSession with four hooks, and perhaps more."""
+        with tf.Graph().as_default() as default:
+            graph = Graph(fed)
+            hooks = four_hooks(graph, self._directory, self._tracker())
+            hooks += [FetchesLoss(graph.loss) for _ in range(more_hooks)]
+            session = api.MonitoredTrainingSession(hooks=hooks)
+            self._open.callback(close_in, default, session)
+        return self._timed(partial(session.run, graph.train_op, graph.feed))
+
+    def _tracker(self) -> Tracker:
+        tracker = self._store.start("benchmark", "a run", {})
+        self._open.callback(tracker.close, RunStatus.FINISHED)
+        return tracker
+
+    def _timed(self, step: Callable[[], object]) -> Callable[[], float]:
+        time_steps(step, 200)
+        return partial(time_steps, step, self._steps)
+
+
+def measure(directory: Path, repeats: int, steps: int) -> list[Result]:
+    """Returns the results of all ways, and their ratios."""
+    results: list[Result] = []
+    with Ways(directory, steps) as ways:
+        for case, fed in (("constant batch", False), ("NumPy batch fed", True)):
+            results += compare(
+                case,
+                UNIT,
+                {
+                    "Session.run": ways.bare(tf.Session, fed),
+                    "CachedSession.run": ways.bare(runner.CachedSession, fed),
+                    "tensorflow, 4 hooks": ways.monitored(tf.train, fed),
+                    "runner, 4 hooks": ways.monitored(runner, fed),
+                    f"runner, {4 + MORE_HOOKS} hooks": ways.monitored(runner, fed, MORE_HOOKS),
+                },
+                {"CachedSession.run": 0.35, "runner, 4 hooks": 0.35},
+                repeats,
+            )
+            base, _, theirs, ours, more = results[-5:]
+            results.append(over(f"{case}, over TensorFlow's", ours, theirs, 0.2))
+            pairs = zip(more.values, ours.values, strict=True)
+            each = tuple((with_more - four) / MORE_HOOKS for with_more, four in pairs)
+            further = Result(f"{case}, over Session.run", "each further hook", UNIT, each)
+            results.append(over(further.case, further, base, 0.03))
+    return results
+
+
+def over(case: str, way: Result, base: Result, limit: float) -> Result:
+    """Returns the result with its ratio over another."""
+    ratio = way.median / base.median
+    return Result(case, way.way, way.unit, way.values, ratio, limit)
+
+
+def delivering(directory: Path, api: Any, seconds: float) -> float:
+    """Returns microseconds per step while another thread writes what is tracked to the store."""
+    tracker = MlflowStore(f"sqlite:///{directory}/mlflow.db").start("benchmark", "delivering", {})
+    with tf.Graph().as_default():
+        graph = Graph(fed=False)
+        hooks = four_hooks(graph, directory, tracker)
+        with api.MonitoredTrainingSession(hooks=hooks) as session:
+            step = partial(session.run, graph.train_op)
+            time_steps(step, 200)
+            start, steps = time.perf_counter(), 0
+            while time.perf_counter() < start + seconds:
+                time_steps(step, 500)
+                steps += 500
+            taken = time.perf_counter() - start
+    tracker.close(RunStatus.FINISHED)
+    return taken / steps * 1e6
+
+
+def close_in(graph: tf.Graph, session: tf.train.MonitoredSession) -> None:
+    """Closes a session whose graph is not the default one."""
+    with graph.as_default():
+        session.close()
+
+
+def main() -> int:
+    """Prints the results; returns 1 when a limit is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=200, help="steps timed in each repeat")
+    parser.add_argument("--seconds", type=float, default=5, help="for the ways that deliver")
+    parser.add_argument("--json", type=Path, help="where to write the results")
+    arguments = parser.parse_args()
+    tf.get_logger().setLevel("ERROR")
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        results = measure(directory, arguments.repeats, arguments.steps)
+        # What these figures leave out: the thread that writes needs the interpreter too.
+        results += compare(
+            "every loss written to SQLite meanwhile",
+            UNIT,
+            {
+                "tensorflow, 4 hooks": partial(delivering, directory, tf.train, arguments.seconds),
+                "runner, 4 hooks": partial(delivering, directory, runner, arguments.seconds),
+            },
+            {},
+            repeats=3,
+        )
+    show(results)
+    if arguments.json:
+        write(results, arguments.json)
+    return int(any(result.met is False for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""Speed and memory of warm starts: `python -m benchmarks.restoration`."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.harness import Result, compare, show, write
+from benchmarks.restoration_cases import WAYS, Case
+from runner.checkpoints.reader import CheckpointSpec, TensorSpec
+from runner.config import ScaffoldConfig, VariablesConfig
+from runner.restoration.planner import make_plan
+from runner.restoration.variables import StateClass, VariableSpec
+
+PARTS = ("cnn", "lstm", "head")
+
+
+def cases(scale: float, directory: Path) -> dict[str, tuple[Case, dict[str, float]]]:
+    """Returns the cases and what their ways must not exceed."""
+    large = (max(1, int(1024 * scale)), 2048)
+    big = (max(4, int(1_500_000_000 / 4 / 1024 * scale)), 1024)
+    many = max(3, int(5000 * scale))
+    return {
+        "bundles": (
+            Case(
+                "3 bundles of 40 variables of 8 MB and 100 small",
+                dict.fromkeys(PARTS, (large,) * 40 + ((16, 16),) * 100),
+                directory=directory / "bundles",
+            ),
+            {"restorer": 0.9, "restorer, remaining": 0.35},
+        ),
+        "variable": (
+            Case("one variable of 1.5 GB", {"cnn": (big,)}, directory=directory / "variable"),
+            {"restorer, remaining": 0.35},
+        ),
+        "slice": (
+            Case("a quarter of it", {"cnn": (big,)}, 4, 1, directory / "variable"),
+            {"restorer, remaining": 0.35},
+        ),
+        "parts": (
+            Case("its four quarters", {"cnn": (big,)}, 4, 4, directory / "variable"),
+            {"restorer, remaining": 0.35},
+        ),
+        "many": (
+            Case(
+                "5,000 variables of 1 KB over 3 bundles",
+                {
+                    part: ((16, 16),) * (many // 3 + (index < many % 3))
+                    for index, part in enumerate(PARTS)
+                },
+                directory=directory / "many",
+            ),
+            {"restorer": 0.3, "restorer, remaining": 0.1},
+        ),
+    }
+
+
+def speed(case: Case, limits: dict[str, float], repeats: int) -> list[Result]:
+    """Compares the ways to initialise and restore, and a second restoration with the first."""
+    ways = {name: make(case) for name, make in WAYS.items() if "npz" not in name}
+    seconds: dict[str, Callable[[], float]] = {name: way.seconds for name, way in ways.items()}
+    results = compare(case.name, "s", seconds, limits, repeats)
+    twice = [ways["restorer"].restored_twice() for _ in range(repeats)]
+    first, second = (tuple(each) for each in zip(*twice, strict=True))
+    ratio = statistics.median(second) / statistics.median(first)
+    return [
+        *results,
+        Result(case.name, "restorer: first restore", "s", first),
+        Result(case.name, "restorer: second in the session", "s", second, ratio, 1.0),
+    ]
+
+
+def memory(case: Case, repeats: int) -> list[Result]:
+    """Compares the peak memory of the ways, each in a process of its own."""
+    ways = {name: _peak_of(case, name) for name in WAYS}
+    limits = dict.fromkeys(("restorer", "restorer, remaining", "restorer, npz"), 1.0)
+    return compare(f"{case.name}: peak memory", "MiB", ways, limits, repeats)
+
+
+def _peak_of(case: Case, way: str) -> Callable[[], float]:
+    def measure() -> float:
+        # Spawned, so that nothing of this process counts.
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            return pool.apply(peak_memory, (case, way))
+
+    return measure
+
+
+def peak_memory(case: Case, way: str) -> float:
+    """Does it once and returns the peak resident memory of this process in MiB."""
+    WAYS[way](case).seconds()
+    status = Path("/proc/self/status")
+    if status.exists():
+        # Linux hands `ru_maxrss` down from the parent process, but not this.
+        (line,) = (each for each in status.read_text().splitlines() if "VmHWM" in each)
+        return int(line.split()[1]) / 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+def planning(count: int, limit: float, repeats: int) -> Result:
+    """Measures planning `count` variables from three sources."""
+    names = {part: [f"{part}/layer_{i}/kernel" for i in range(count // 3)] for part in PARTS}
+    variables = [
+        VariableSpec(TensorSpec(name, (16, 16), "float32"), StateClass.WEIGHT, True, "Const")
+        for each in names.values()
+        for name in each
+    ]
+    sources = {
+        part: CheckpointSpec(part, 1, {n: TensorSpec(n, (16, 16), "float32") for n in each})
+        for part, each in names.items()
+    }
+    scaffolds = {
+        part: ScaffoldConfig(variables=VariablesConfig(include=[f"{part}/*"])) for part in PARTS
+    }
+    values = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        make_plan(variables, scaffolds, sources)
+        values.append(time.perf_counter() - start)
+    return Result(f"planning {count:,} variables", "make_plan", "s", tuple(values), None, limit)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.restoration", description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5, help="of every measurement (default 5)")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the sizes (default 1)")
+    parser.add_argument(
+        "--only", nargs="*", help="cases: bundles variable slice parts many planning"
+    )
+    parser.add_argument("--json", type=Path, default=Path("results/restoration.json"))
+    parser.add_argument("--data", type=Path, help="where 4 GB of checkpoints go for a while")
+    options = parser.parse_args(arguments)
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory(dir=options.data) as directory:
+        chosen = cases(options.scale, Path(directory))
+        for key, (case, limits) in chosen.items():
+            if options.only and key not in options.only:
+                continue
+            forms = ("bundle", "npz") if key == "bundles" else ("bundle",)
+            for form in forms:
+                case.save(form)
+            results += speed(case, limits, options.repeats)
+            if key == "bundles":
+                results += memory(case, max(1, options.repeats // 2))
+    if not options.only or "planning" in options.only:
+        results.append(planning(5000, 1.0, options.repeats))
+        results.append(planning(50_000, 10.0, options.repeats))
+    show(results)
+    write(results, options.json)
+
+
+if __name__ == "__main__":
+    main()

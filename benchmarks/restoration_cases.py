@@ -1,0 +1,191 @@
+"""Models with their checkpoints, and the ways to initialise and restore them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.reader import TensorSpec
+from runner.config import Initialize, ScaffoldConfig, VariablesConfig
+from runner.restoration.plan import RestorationPlan
+from runner.restoration.planner import make_plan
+from runner.restoration.restorer import Restorer
+from runner.restoration.variables import Partition, StateClass, VariableSpec
+
+tf1 = tf.compat.v1
+Variables = Mapping[str, tf.Variable]
+Run = Callable[[tf.compat.v1.Session], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model in parts, each with a checkpoint.
+
+    Attributes:
+      name: what is restored.
+      shapes: part -> the shapes of its variables.
+      cut: into how many parts every variable is partitioned; 1 for whole variables.
+      kept: how many of these parts the model has.
+    """
+
+    name: str
+    shapes: Mapping[str, tuple[tuple[int, ...], ...]]
+    cut: int = 1
+    kept: int = 1
+    directory: Path = field(default=Path())
+
+    def variables(self) -> dict[str, dict[str, tf.Variable]]:
+        """Adds the variables to the default graph; part -> name -> variable."""
+        cut = tf1.fixed_size_partitioner(self.cut) if self.cut > 1 else None
+        made: dict[str, dict[str, tf.Variable]] = {}
+        for part, shapes in self.shapes.items():
+            for index, shape in enumerate(shapes):
+                variable = tf1.get_variable(
+                    f"{part}/v{index}",
+                    shape,
+                    initializer=tf1.glorot_uniform_initializer(),
+                    use_resource=True,
+                    partitioner=cut,
+                )
+                kept = [variable] if cut is None else list(variable)[: self.kept]
+                made.setdefault(part, {}).update({each.op.name: each for each in kept})
+        return made
+
+    def path(self, part: str, form: str = "bundle") -> str:
+        """Returns the path of a part's checkpoint."""
+        return str(self.directory / part / ("weights.npz" if form == "npz" else "model"))
+
+    def save(self, form: str = "bundle") -> None:
+        """Writes the checkpoints, of the whole variables."""
+        for part, shapes in self.shapes.items():
+            (self.directory / part).mkdir(parents=True, exist_ok=True)
+            random = np.random.default_rng(0)
+            values = {
+                f"{part}/v{index}": random.random(shape, np.float32)
+                for index, shape in enumerate(shapes)
+            }
+            if form == "npz":
+                arrays: dict[str, Any] = values
+                np.savez(self.path(part, form), **arrays)
+                continue
+            with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+                names, tensors = list(values), list(values.values())
+                holders = [tf1.placeholder(tf.float32, each.shape) for each in tensors]
+                save = tf.raw_ops.SaveV2(
+                    prefix=self.path(part),
+                    tensor_names=names,
+                    shape_and_slices=[""] * len(names),
+                    tensors=holders,
+                )
+                session.run(save, dict(zip(holders, tensors, strict=True)))
+
+    def plan(self, variables: Mapping[str, Variables], form: str = "bundle") -> RestorationPlan:
+        """Plans to restore every variable from the checkpoint of its part."""
+        specs = [_spec(variable) for variable in _all(variables)]
+        scaffolds = {
+            part: ScaffoldConfig(variables=VariablesConfig(include=[f"{part}/*"]))
+            for part in self.shapes
+        }
+        sources = {part: open_checkpoint(self.path(part, form)).spec() for part in self.shapes}
+        return make_plan(specs, scaffolds, sources)
+
+
+def _spec(variable: tf.Variable) -> VariableSpec:
+    info = variable._get_save_slice_info()
+    partition = info and Partition(info.full_name, tuple(info.full_shape), tuple(info.var_offset))
+    tensor = TensorSpec(variable.op.name, tuple(variable.shape.as_list()), "float32")
+    return VariableSpec(tensor, StateClass.WEIGHT, True, "RandomUniform", partition=partition)
+
+
+class Way:
+    """One way to initialise and restore a case, in a graph of its own."""
+
+    def __init__(self, graph: tf.Graph, init: tf.Operation, restore: Run | None = None) -> None:
+        self._graph, self._init, self._restore = graph, init, restore
+
+    def seconds(self) -> float:
+        """Does it in a new session; returns how long that took, without the session's closing."""
+        with tf1.Session(graph=self._graph) as session:
+            start = time.perf_counter()
+            session.run(self._init)
+            if self._restore is not None:
+                self._restore(session)
+            return time.perf_counter() - start
+
+    def restored_twice(self) -> list[float]:
+        """Initialises, then restores twice in one session; returns how long each time took."""
+        if self._restore is None:
+            raise ValueError("this way does not restore")
+        times = []
+        with tf1.Session(graph=self._graph) as session:
+            session.run(self._init)
+            for _ in range(2):
+                start = time.perf_counter()
+                self._restore(session)
+                times.append(time.perf_counter() - start)
+        return times
+
+
+def savers(case: Case) -> Way:
+    """Initialises everything, then restores one Saver after the other, as people write it."""
+    with tf.Graph().as_default() as graph:
+        variables = case.variables()
+        init = tf1.variables_initializer(_all(variables))
+        made = {part: tf1.train.Saver(list(each.values())) for part, each in variables.items()}
+
+    def restore(session: tf.compat.v1.Session) -> None:
+        for part, saver in made.items():
+            saver.restore(session, case.path(part))
+
+    return Way(graph, init, restore)
+
+
+def init_from_checkpoint(case: Case) -> Way:
+    """Lets `init_from_checkpoint` replace the initialisers, then runs them."""
+    with tf.Graph().as_default() as graph:
+        variables = case.variables()
+        for part, named in variables.items():
+            mapped: dict[str, Any] = {}
+            for name, each in named.items():
+                info = each._get_save_slice_info()
+                if info is None:
+                    mapped[name] = each
+                else:
+                    mapped.setdefault(info.full_name, []).append(each)
+            tf1.train.init_from_checkpoint(case.path(part), mapped)
+        return Way(graph, tf1.variables_initializer(_all(variables)))
+
+
+def restorer(case: Case, initialize: Initialize, form: str = "bundle") -> Way:
+    """Runs the initialisers that the restorer asks for, then restores from all sources."""
+    with tf.Graph().as_default() as graph:
+        variables = case.variables()
+        made = Restorer(
+            case.plan(variables, form),
+            {each.op.name: each for each in _all(variables)},
+            lambda part: open_checkpoint(case.path(part, form)),
+            initialize=initialize,
+        )
+        init = made.build()
+        graph.finalize()
+    return Way(graph, init, made.restore)
+
+
+def _all(variables: Mapping[str, Variables]) -> list[tf.Variable]:
+    return [each for part in variables.values() for each in part.values()]
+
+
+WAYS: dict[str, Callable[[Case], Way]] = {
+    "init + Saver.restore": savers,
+    "init_from_checkpoint": init_from_checkpoint,
+    "restorer": lambda case: restorer(case, Initialize.all),
+    "restorer, remaining": lambda case: restorer(case, Initialize.remaining),
+    "restorer, npz": lambda case: restorer(case, Initialize.all, "npz"),
+}

@@ -1,0 +1,98 @@
+"""Checkpoint averaging: the mean of several checkpoints of one model, tensor by tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.checkpoints import digest
+from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
+from runner.errors import CheckpointError, Problem
+
+
+class AverageReader(CheckpointReader):
+    """Reads the mean of the tensors of several checkpoints, oldest first.
+
+    Floating-point tensors are averaged in float64, complex ones in complex128, and given back in
+    their own dtype. Whatever else there is (integers such as the global step, booleans, text) has
+    no mean that means anything and is the last checkpoint's.
+    """
+
+    def __init__(self, readers: Sequence[CheckpointReader]) -> None:
+        """Stores the readers.
+
+        Raises:
+          ValueError: when there is none.
+        """
+        if not readers:
+            raise ValueError("an average is of at least one checkpoint")
+        self.readers = tuple(readers)
+
+    def spec(self) -> CheckpointSpec:
+        """Returns the spec of the last checkpoint, under a path that names all of them.
+
+        Raises:
+          CheckpointError: when a checkpoint is damaged, or they differ in names, shapes or dtypes.
+        """
+        specs = [reader.spec() for reader in self.readers]
+        problems = [each for spec in specs[:-1] for each in _differences(spec, specs[-1])]
+        if problems:
+            raise CheckpointError(*problems)
+        return CheckpointSpec(
+            f"average of {len(specs)}: {', '.join(spec.path for spec in specs)}",
+            specs[-1].step,
+            specs[-1].tensors,
+            f"average of {len(specs)} x {specs[-1].format}",
+            digest.of_parts(spec.digest for spec in specs),
+            specs[-1].aliases,
+        )
+
+    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """See `CheckpointReader.read`; a sum and one more tensor are in memory at a time."""
+        streams = [reader.read(names) for reader in self.readers]
+        for name in names:
+            yield name, _mean(next(stream)[1] for stream in streams)
+
+
+def _mean(values: Iterator[NDArray[np.generic]]) -> NDArray[np.generic]:
+    """Returns the mean of arrays that come one at a time, or the last when they have no mean."""
+    last = next(values)
+    dtype = last.dtype
+    wide = np.result_type(dtype, np.float64) if _has_mean(dtype.name) else None
+    if wide is None:
+        for value in values:
+            last = value
+        return last
+    total, count = last.astype(wide), 1
+    del last
+    for value in values:
+        total += value.astype(wide, copy=False)
+        count += 1
+    total /= count
+    return total.astype(dtype)
+
+
+def _has_mean(dtype: str) -> bool:
+    return "float" in dtype or "complex" in dtype
+
+
+def _differences(spec: CheckpointSpec, last: CheckpointSpec) -> list[Problem]:
+    found = []
+    for name in sorted({*spec.tensors, *last.tensors}):
+        one, other = spec.tensors.get(name), last.tensors.get(name)
+        if one != other:
+            found.append(
+                Problem(
+                    f"{spec.path} and {last.path} cannot be averaged: {name} is "
+                    f"{_describe(one)} in the first and {_describe(other)} in the second",
+                    "an average is of checkpoints with the same tensors",
+                    "average checkpoints of one run, saved by one version of the model",
+                )
+            )
+    return found
+
+
+def _describe(tensor: TensorSpec | None) -> str:
+    return "missing" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"

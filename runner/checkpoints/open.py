@@ -1,0 +1,119 @@
+"""Opens a checkpoint of any format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from runner.checkpoints.averaging import AverageReader
+from runner.checkpoints.local_copy import through_copy
+from runner.checkpoints.reader import CheckpointReader
+from runner.checkpoints.recognition import Format, recognise
+from runner.errors import CheckpointError, Problem
+
+# Each function imports its format's library, so that only one of them is imported.
+
+
+def open_checkpoint(path: str, digest: str | None = None) -> CheckpointReader:
+    """Returns the reader of the checkpoint at `path`; the format is recognised from content.
+
+    Args:
+      path: a bundle's prefix, a file, or a SavedModel's directory, as `locate.resolve` returns it;
+        also of a file system that `tf.io.gfile` opens.
+      digest: the digest that the content must have, from the spec it was pinned by.
+
+    Raises:
+      CheckpointError: when the format is not known, the file cannot be read, or the digest is
+        another.
+    """
+    reader = _OPEN[recognise(path)](path)
+    if digest is not None:
+        found = reader.spec().digest
+        if found != digest:
+            raise CheckpointError(
+                Problem(
+                    f"{path} is not the checkpoint that was pinned",
+                    f"its digest is {found}, the pinned one {digest}",
+                    "restore the file from a copy, or plan again with the file as it is",
+                )
+            )
+    return reader
+
+
+def open_resolved(paths: Sequence[str]) -> CheckpointReader:
+    """Returns the reader of what `locate.resolve` gives: one checkpoint, or an average of several.
+
+    Raises:
+      CheckpointError: when one of them cannot be opened.
+    """
+    readers = [open_checkpoint(path) for path in paths]
+    return readers[0] if len(readers) == 1 else AverageReader(readers)
+
+
+def _bundle(path: str) -> CheckpointReader:
+    from runner.checkpoints.saved_model import open_bundle
+
+    return open_bundle(path)
+
+
+def _v1(path: str) -> CheckpointReader:
+    from runner.checkpoints.single_file import SingleFileReader
+
+    return SingleFileReader(path)
+
+
+def _saved_model(path: str) -> CheckpointReader:
+    from runner.checkpoints.saved_model import SavedModelReader
+
+    return SavedModelReader(path)
+
+
+def _hdf5(path: str) -> CheckpointReader:
+    from runner.checkpoints.keras_h5 import KerasH5Reader, lists_weights
+    from runner.checkpoints.keras_weights import KerasWeightsReader
+
+    return through_copy(
+        path, lambda file: KerasH5Reader(file) if lists_weights(file) else KerasWeightsReader(file)
+    )
+
+
+def _keras(path: str) -> CheckpointReader:
+    from runner.checkpoints.keras_archive import KerasArchiveReader
+
+    return through_copy(path, KerasArchiveReader)
+
+
+def _safetensors(path: str) -> CheckpointReader:
+    from runner.checkpoints.safetensors_file import SafetensorsReader
+
+    return through_copy(path, SafetensorsReader)
+
+
+def _safetensors_index(path: str) -> CheckpointReader:
+    from runner.checkpoints.safetensors_shards import SafetensorsShardsReader
+
+    return SafetensorsShardsReader(path)
+
+
+def _npz(path: str) -> CheckpointReader:
+    from runner.checkpoints.npz import NpzReader
+
+    return through_copy(path, NpzReader)
+
+
+def _npy(path: str) -> CheckpointReader:
+    from runner.checkpoints.npy import NpyReader
+
+    return through_copy(path, NpyReader)
+
+
+_OPEN: Mapping[Format, Callable[[str], CheckpointReader]] = {
+    Format.BUNDLE: _bundle,
+    Format.V1: _v1,
+    Format.SAVED_MODEL: _saved_model,
+    Format.HDF5: _hdf5,
+    Format.KERAS: _keras,
+    Format.SAFETENSORS: _safetensors,
+    Format.SAFETENSORS_INDEX: _safetensors_index,
+    Format.NPZ: _npz,
+    Format.NPY: _npy,
+}

@@ -1,0 +1,338 @@
+"""Golden checkpoints: one registered maker a format, all of the same tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import keras
+import ml_dtypes
+import numpy as np
+import safetensors.numpy
+import tensorflow as tf
+from numpy.typing import NDArray
+
+Tensors = Mapping[str, NDArray[Any]]
+
+STEP = 1234
+MODEL = "golden"
+
+
+def tensors(offset: float = 0.0) -> dict[str, NDArray[Any]]:
+    """The tensors of every golden; eighths, which bfloat16 holds exactly."""
+    shapes = {
+        "conv/kernel": (3, 3, 2, 4),
+        "conv/bias": (4,),
+        "norm/gamma": (4,),
+        "norm/beta": (4,),
+        "norm/moving_mean": (4,),
+        "norm/moving_variance": (4,),
+        "embed/embeddings": (7, 3),
+        "dense/kernel": (4, 5),
+        "dense/bias": (5,),
+    }
+    made = {}
+    for number, (name, shape) in enumerate(shapes.items()):
+        values = (np.arange(np.prod(shape)) * (number + 1)) % 64 / 8 + 0.125
+        made[name] = (values.reshape(shape) + offset).astype(np.float32)
+    return made
+
+
+@dataclass(frozen=True)
+class Golden:
+    """A checkpoint made for a test.
+
+    Attributes:
+      path: what `open_checkpoint` is given.
+      files: its files.
+      dtype: of all tensors but the step.
+      step: the step it records; None when the format has no place for one.
+      checksums: whether the format finds a flipped byte in a tensor by itself.
+    """
+
+    path: str
+    files: tuple[Path, ...]
+    dtype: str = "float32"
+    step: int | None = STEP
+    checksums: bool = True
+
+
+Maker = Callable[[Path, Tensors], Golden]
+MAKERS: dict[str, Maker] = {}
+
+
+def golden(maker: Maker) -> Maker:
+    """Registers a maker, called as `maker(empty folder, tensors)`, under its name."""
+    MAKERS[maker.__name__] = maker
+    return maker
+
+
+def make(name: str, folder: Path, values: Tensors | None = None) -> Golden:
+    """Makes a golden in an empty folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return MAKERS[name](folder, tensors() if values is None else values)
+
+
+def files_below(folder: Path) -> tuple[Path, ...]:
+    return tuple(sorted(each for each in folder.rglob("*") if each.is_file()))
+
+
+def everything(values: Tensors) -> dict[str, Any]:
+    """The tensors and the step."""
+    return {**values, "global_step": np.asarray(STEP, np.int64)}
+
+
+def save_graph(folder: Path, values: Tensors, **saver: Any) -> str:
+    """Saves by name with a `Saver`, as graph code does, and returns the prefix."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for name, value in values.items():
+            tf.compat.v1.get_variable(name, initializer=value)
+        tf.compat.v1.get_variable("global_step", initializer=np.int64(STEP), trainable=False)
+        session.run(tf.compat.v1.global_variables_initializer())
+        made = tf.compat.v1.train.Saver(**saver)
+        path = made.save(session, str(folder / "model.ckpt"), STEP, write_meta_graph=False)
+    return str(path)
+
+
+@golden
+def bundle(folder: Path, values: Tensors) -> Golden:
+    return Golden(save_graph(folder, values), files_below(folder))
+
+
+@golden
+def bundle_sharded(folder: Path, values: Tensors) -> Golden:
+    """Two shards, as two parameter servers write them."""
+    stored = everything(values)
+    prefix = str(folder / "model.ckpt-1234")
+    names = sorted(stored)
+    parts = []
+    for shard in (0, 1):
+        chosen = names[shard::2]
+        parts.append(f"{prefix}_part{shard}")
+        tf.raw_ops.SaveV2(
+            prefix=parts[-1],
+            tensor_names=chosen,
+            shape_and_slices=[""] * len(chosen),
+            tensors=[tf.constant(stored[name]) for name in chosen],
+        )
+    tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=prefix)
+    return Golden(prefix, files_below(folder))
+
+
+@golden
+def bundle_partitioned(folder: Path, values: Tensors) -> Golden:
+    """Kernels in two slices each, as `fixed_size_partitioner` leaves them."""
+    prefix = str(folder / "model.ckpt-1234")
+    names, slices, parts = slices_of(values)
+    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=slices, tensors=parts)
+    return Golden(prefix, files_below(folder))
+
+
+def slices_of(values: Tensors) -> tuple[list[str], list[str], list[tf.Tensor]]:
+    names, slices, parts = ["global_step"], [""], [tf.constant(STEP, tf.int64)]
+    for name, value in values.items():
+        if not name.endswith("kernel"):
+            names.append(name)
+            slices.append("")
+            parts.append(tf.constant(value))
+            continue
+        half = (value.shape[0] + 1) // 2
+        whole = " ".join(map(str, value.shape))
+        rest = "".join(":-" for _ in value.shape[1:])
+        for start, part in ((0, value[:half]), (half, value[half:])):
+            names.append(name)
+            slices.append(f"{whole} {start},{len(part)}{rest}")
+            parts.append(tf.constant(part))
+    return names, slices, parts
+
+
+@golden
+def v1(folder: Path, values: Tensors) -> Golden:
+    return Golden(
+        save_graph(folder, values, write_version=tf.compat.v1.train.SaverDef.V1),
+        files_below(folder),
+    )
+
+
+@golden
+def v1_partitioned(folder: Path, values: Tensors) -> Golden:
+    path = str(folder / "model.ckpt-1234")
+    names, slices, parts = slices_of(values)
+    tf.raw_ops.SaveSlices(filename=path, tensor_names=names, shapes_and_slices=slices, data=parts)
+    return Golden(path, files_below(folder))
+
+
+def module(values: Tensors) -> tf.Module:
+    """A tree of modules with a variable for every tensor."""
+    root = tf.Module()
+    for name, value in values.items():
+        layer, _, variable = name.partition("/")
+        if not hasattr(root, layer):
+            setattr(root, layer, tf.Module())
+        setattr(getattr(root, layer), variable, tf.Variable(value, name=f"own/{name}"))
+    root.step = tf.Variable(STEP, dtype=tf.int64, name="global_step")
+    return root
+
+
+@golden
+def object_based(folder: Path, values: Tensors) -> Golden:
+    root = module(values)
+    parts = {name: getattr(root, name) for name in ("conv", "norm", "embed", "dense", "step")}
+    prefix = tf.train.Checkpoint(**parts).write(str(folder / "ckpt-1"))
+    return Golden(str(prefix), files_below(folder))
+
+
+@golden
+def saved_model_of_tf2(folder: Path, values: Tensors) -> Golden:
+    tf.saved_model.save(module(values), str(folder / "exported"))
+    return Golden(str(folder / "exported"), files_below(folder))
+
+
+@golden
+def saved_model_of_tf1(folder: Path, values: Tensors) -> Golden:
+    builder = tf.compat.v1.saved_model.Builder(str(folder / "exported"))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for name, value in values.items():
+            tf.compat.v1.get_variable(name, initializer=value)
+        tf.compat.v1.get_variable("global_step", initializer=np.int64(STEP), trainable=False)
+        session.run(tf.compat.v1.global_variables_initializer())
+        builder.add_meta_graph_and_variables(session, [tf.saved_model.SERVING])
+        builder.save()
+    return Golden(str(folder / "exported"), files_below(folder))
+
+
+def keras_model(values: Tensors) -> keras.Model:
+    image, token = keras.Input((3, 3, 2)), keras.Input((), dtype="int32")
+    features = keras.layers.Conv2D(4, 3, name="conv")(image)
+    features = keras.layers.BatchNormalization(name="norm")(features)
+    logits = keras.layers.Dense(5, name="dense")(keras.layers.Flatten(name="flat")(features))
+    vector = keras.layers.Embedding(7, 3, name="embed")(token)
+    model = keras.Model([image, token], [logits, vector], name=MODEL)
+    for layer in ("conv", "norm", "dense", "embed"):
+        weights = [value for name, value in values.items() if name.startswith(f"{layer}/")]
+        model.get_layer(layer).set_weights(weights)
+    model.compile(optimizer=keras.optimizers.SGD(name="sgd"), loss="mse")
+    model.optimizer.build(model.trainable_variables)
+    model.optimizer.iterations.assign(STEP)
+    return model
+
+
+@contextlib.contextmanager
+def old_array_protocol() -> Iterator[None]:
+    """Lets Keras convert its variables, which it does by a protocol that NumPy 2 deprecates."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
+        yield
+
+
+@golden
+def keras_weights(folder: Path, values: Tensors) -> Golden:
+    with old_array_protocol():
+        keras_model(values).save_weights(folder / "model.weights.h5")
+    return Golden(str(folder / "model.weights.h5"), files_below(folder), checksums=False)
+
+
+@golden
+def keras_h5_of_keras3(folder: Path, values: Tensors) -> Golden:
+    with old_array_protocol():
+        keras_model(values).save(folder / "model.h5")
+    return Golden(str(folder / "model.h5"), files_below(folder), checksums=False)
+
+
+@golden
+def keras_h5_of_keras2(folder: Path, values: Tensors) -> Golden:
+    """The layout that Keras 2 wrote; it does not run beside Keras 3."""
+    path = folder / "model.h5"
+    with h5py.File(path, "w") as file:
+        file.attrs["keras_version"] = b"2.15.0"
+        file.attrs["backend"] = b"tensorflow"
+        file.attrs["model_config"] = json.dumps({"class_name": "Functional", "config": {}})
+        weights = file.create_group("model_weights")
+        layers = ["conv", "norm", "embed", "dense", "flat"]
+        weights.attrs["layer_names"] = [layer.encode() for layer in layers]
+        for layer in layers:
+            group = weights.create_group(layer)
+            own = [name for name in values if name.startswith(f"{layer}/")]
+            group.attrs["weight_names"] = [f"{name}:0".encode() for name in own]
+            for name in own:
+                group[f"{name}:0"] = values[name]
+        optimizer = file.create_group("optimizer_weights")
+        optimizer.attrs["weight_names"] = [b"SGD/iter:0"]
+        optimizer["SGD/iter:0"] = np.int64(STEP)
+    return Golden(str(path), files_below(folder), checksums=False)
+
+
+@golden
+def keras_archive(folder: Path, values: Tensors) -> Golden:
+    with old_array_protocol():
+        keras_model(values).save(folder / "model.keras")
+    return Golden(str(folder / "model.keras"), files_below(folder))
+
+
+@golden
+def safetensors_file(folder: Path, values: Tensors) -> Golden:
+    path = folder / "model.safetensors"
+    safetensors.numpy.save_file(dict(values), path)
+    return Golden(str(path), files_below(folder), step=None, checksums=False)
+
+
+@golden
+def safetensors_bfloat16(folder: Path, values: Tensors) -> Golden:
+    path = folder / "model.safetensors"
+    safetensors.numpy.save_file(
+        {name: value.astype(ml_dtypes.bfloat16) for name, value in values.items()}, path
+    )
+    return Golden(str(path), files_below(folder), "bfloat16", step=None, checksums=False)
+
+
+@golden
+def safetensors_shards(folder: Path, values: Tensors) -> Golden:
+    weight_map: dict[str, str] = {}
+    names = sorted(values)
+    for number in (1, 2):
+        shard = f"model-{number:05d}-of-00002.safetensors"
+        part = {name: values[name] for name in names[number - 1 :: 2]}
+        safetensors.numpy.save_file(part, folder / shard)
+        weight_map |= dict.fromkeys(part, shard)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return Golden(str(index), files_below(folder), step=None, checksums=False)
+
+
+@golden
+def npz(folder: Path, values: Tensors) -> Golden:
+    path = folder / "model.npz"
+    np.savez(path, **everything(values))
+    return Golden(str(path), files_below(folder))
+
+
+@golden
+def npz_compressed(folder: Path, values: Tensors) -> Golden:
+    path = folder / "model.npz"
+    np.savez_compressed(path, **everything(values))
+    return Golden(str(path), files_below(folder))
+
+
+@golden
+def npy_record(folder: Path, values: Tensors) -> Golden:
+    """A dict without a pickle: a record with a field for every tensor."""
+    stored = everything(values)
+    dtype = np.dtype([(name, value.dtype, value.shape) for name, value in stored.items()])
+    record = np.zeros((), dtype)
+    for name, value in stored.items():
+        record[name] = value
+    path = folder / "model.npy"
+    np.save(path, record, allow_pickle=False)
+    return Golden(str(path), files_below(folder), checksums=False)
+
+
+def relocated(made: Golden, folder: Path, target: str) -> str:
+    """Returns the path that a golden in `folder` has below `target`."""
+    return os.path.join(target, os.path.relpath(made.path, folder))

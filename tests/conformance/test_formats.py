@@ -1,0 +1,291 @@
+"""Every golden checkpoint x every rule of reading."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from runner.checkpoints.averaging import AverageReader
+from runner.checkpoints.comparison import differences
+from runner.checkpoints.locate import resolve
+from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
+from runner.errors import CheckpointError
+from tests.conformance.goldens import MAKERS, STEP, Golden, make, relocated, tensors
+
+Get = Callable[[str], Golden]
+
+every_format = pytest.mark.parametrize("name", MAKERS)
+in_one_file = [
+    name
+    for name in MAKERS
+    if not name.startswith(("bundle", "object", "saved_model")) and name != "safetensors_shards"
+]
+
+
+def names_in(spec: CheckpointSpec) -> dict[str, str]:
+    """The goldens' names -> the checkpoint's own, through an alias where it has another."""
+    return {name: spec.aliases.get(name, name) for name in tensors()}
+
+
+def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
+    files = (each for each in folder.rglob("*") if each.is_file())
+    return {str(each): (each.read_bytes(), each.stat().st_mtime_ns) for each in files}
+
+
+@every_format
+def test_the_spec_has_every_tensor_with_shape_and_dtype(name: str, shared_golden: Get) -> None:
+    made = shared_golden(name)
+    spec = open_checkpoint(made.path).spec()
+    assert (spec.path, spec.step) == (made.path, made.step)
+    assert spec.format
+    for golden, own in names_in(spec).items():
+        assert spec.tensors[own].name == own
+        assert (spec.tensors[own].shape, spec.tensors[own].dtype) == (
+            tensors()[golden].shape,
+            made.dtype,
+        )
+
+
+@every_format
+def test_no_bookkeeping_is_shown(name: str, shared_golden: Get) -> None:
+    spec = open_checkpoint(shared_golden(name).path).spec()
+    shown = " ".join([*spec.tensors, *spec.aliases])
+    for hidden in (".ATTRIBUTES", "VARIABLE_VALUE", "OBJECT_GRAPH", "save_counter", ":0"):
+        assert hidden not in shown
+    extra = set(spec.tensors) - set(names_in(spec).values())
+    assert len(extra) <= 2, "no more than the step and the learning rate"
+
+
+@every_format
+def test_values_are_read_exactly_and_in_the_order_asked_for(name: str, shared_golden: Get) -> None:
+    made = shared_golden(name)
+    reader = open_checkpoint(made.path)
+    own = names_in(reader.spec())
+    wanted = list(reversed(own))
+    read = list(reader.read([own[each] for each in wanted]))
+    assert [each for each, _ in read] == [own[each] for each in wanted]
+    for golden, (_, value) in zip(wanted, read, strict=True):
+        assert value.dtype.name == made.dtype
+        np.testing.assert_array_equal(value.astype(np.float32), tensors()[golden])
+
+
+@every_format
+def test_an_unknown_name_is_refused_with_the_nearest(name: str, shared_golden: Get) -> None:
+    reader = open_checkpoint(shared_golden(name).path)
+    own = names_in(reader.spec())["dense/kernel"]
+    with pytest.raises(CheckpointError, match=f"holds no tensor '{own}x'") as caught:
+        list(reader.read([f"{own}x"]))
+    assert own in caught.value.problems[0].choices
+
+
+@every_format
+def test_the_digest_is_of_the_content(name: str, shared_golden: Get, tmp_path: Path) -> None:
+    made = shared_golden(name)
+    digest = open_checkpoint(made.path).spec().digest
+    algorithm, _, digits = digest.partition(":")
+    assert (algorithm, len(digits)) == ("sha256", 64)
+    assert open_checkpoint(made.path, digest).spec().digest == digest
+    changed = tensors()
+    changed["dense/bias"][-1] += 1
+    other = make(name, tmp_path, changed)
+    with pytest.raises(CheckpointError, match="is not the checkpoint that was pinned"):
+        open_checkpoint(other.path, digest)
+
+
+@every_format
+def test_reading_writes_nothing(name: str, golden_folder: Path, shared_golden: Get) -> None:
+    made = shared_golden(name)
+    before = snapshot(golden_folder / name)
+    reader = open_checkpoint(resolve(made.path)[0])
+    dict(reader.read(list(reader.spec().tensors)))
+    assert snapshot(golden_folder / name) == before
+
+
+@every_format
+def test_a_read_only_folder_is_enough(name: str, shared_golden: Get, tmp_path: Path) -> None:
+    made = shared_golden(name)
+    folder = Path(shutil.copytree(Path(made.path).parent, tmp_path / "copy"))
+    path = str(folder / Path(made.path).name)
+    everything = [folder, *folder.rglob("*")]
+    for each in everything:
+        each.chmod(0o555 if each.is_dir() else 0o444)
+    try:
+        reader = open_checkpoint(path)
+        assert len(dict(reader.read(list(reader.spec().tensors)))) == len(reader.spec().tensors)
+    finally:
+        for each in everything:
+            each.chmod(0o755)
+
+
+@pytest.fixture
+def remote() -> Iterator[str]:
+    """A folder in a file system that only TensorFlow opens."""
+    yield "ram://goldens"
+    tf.io.gfile.rmtree("ram://goldens")
+
+
+@every_format
+def test_remote_checkpoints_are_read(
+    name: str,
+    golden_folder: Path,
+    shared_golden: Get,
+    remote: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path))
+    made = shared_golden(name)
+    for file in made.files:
+        target = f"{remote}/{name}/{file.relative_to(golden_folder / name)}"
+        tf.io.gfile.makedirs(target.rpartition("/")[0])
+        tf.io.gfile.copy(str(file), target)
+    path = relocated(made, golden_folder / name, f"{remote}/{name}")
+    reader = open_checkpoint(path)
+    assert reader.spec().path == path
+    assert list(differences(open_checkpoint(made.path), reader)) == []
+    ((_, value),) = reader.read([names_in(reader.spec())["conv/kernel"]])
+    np.testing.assert_array_equal(value.astype(np.float32), tensors()["conv/kernel"])
+
+
+@every_format
+def test_checkpoints_are_averaged(name: str, shared_golden: Get, tmp_path: Path) -> None:
+    paths = [shared_golden(name).path]
+    paths += [make(name, tmp_path / str(each), tensors(each)).path for each in (1.0, 5.0)]
+    reader = AverageReader([open_checkpoint(path) for path in paths])
+    spec = reader.spec()
+    ((_, value),) = reader.read([names_in(spec)["norm/moving_mean"]])
+    assert value.dtype.name == shared_golden(name).dtype
+    np.testing.assert_array_equal(
+        value.astype(np.float32), tensors()["norm/moving_mean"] + np.float32(2)
+    )
+
+
+@every_format
+def test_half_a_file_is_refused(name: str, shared_golden: Get, tmp_path: Path) -> None:
+    made = shared_golden(name)
+    folder = shared_folder(made)
+    for number, file in enumerate(holding_tensors(made)):
+        copy = Path(shutil.copytree(folder, tmp_path / str(number)))
+        half = copy / file.relative_to(folder)
+        half.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+        with pytest.raises(CheckpointError) as caught:
+            read_all(relocated(made, folder, str(copy)))
+        assert "cannot be read" in str(caught.value) or "is not a checkpoint" in str(caught.value)
+
+
+@every_format
+def test_a_flipped_byte_in_a_tensor_is_found(name: str, shared_golden: Get, tmp_path: Path) -> None:
+    made = shared_golden(name)
+    folder = shared_folder(made)
+    digest = open_checkpoint(made.path).spec().digest
+    file, position = place_of("embed/embeddings", made)
+    content = bytearray(file.read_bytes())
+    content[position] ^= 1
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    (copy / file.relative_to(folder)).write_bytes(content)
+    path = relocated(made, folder, str(copy))
+    # A format without checksums is protected by the digest that the plan pins.
+    with pytest.raises(CheckpointError, match=r"cannot be read as|that was pinned"):
+        read_all(path, None if made.checksums else digest)
+
+
+@pytest.mark.parametrize("name", in_one_file)
+def test_the_format_is_recognised_under_any_name(
+    name: str, shared_golden: Get, tmp_path: Path
+) -> None:
+    made = shared_golden(name)
+    wrong_suffix = tmp_path / "weights.npz.h5.bin"
+    shutil.copyfile(made.path, wrong_suffix)
+    original, renamed = open_checkpoint(made.path), open_checkpoint(str(wrong_suffix))
+    assert renamed.spec().format == original.spec().format
+    assert renamed.spec().tensors == original.spec().tensors
+
+
+@every_format
+def test_a_directory_stands_for_the_only_checkpoint_in_it(name: str, shared_golden: Get) -> None:
+    made = shared_golden(name)
+    directory = made.path if Path(made.path).is_dir() else str(Path(made.path).parent)
+    if not any(file.name == "checkpoint" for file in made.files) and name.startswith("v1"):
+        # Nothing but the `checkpoint` file tells a V1 file from any other without a suffix.
+        with pytest.raises(CheckpointError, match="holds no checkpoint"):
+            resolve(directory)
+        return
+    assert resolve(directory) == [made.path]
+
+
+@every_format
+def test_what_restore_v2_reads_is_the_same(name: str, shared_golden: Get) -> None:
+    made = shared_golden(name)
+    reader = open_checkpoint(made.path)
+    bundle = reader.bundle()
+    if bundle is None:
+        assert not name.startswith(("bundle", "v1", "object", "saved_model"))
+        return
+    own = names_in(reader.spec())
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        values = tf.raw_ops.RestoreV2(
+            prefix=bundle.prefix,
+            tensor_names=[bundle.keys[each] for each in own.values()],
+            shape_and_slices=[""] * len(own),
+            dtypes=[tf.float32] * len(own),
+        )
+        restored = session.run(values)
+    for golden, value in zip(own, restored, strict=True):
+        np.testing.assert_array_equal(value, tensors()[golden])
+
+
+def test_the_goldens_hold_what_they_say() -> None:
+    assert {value.dtype.name for value in tensors().values()} == {"float32"}
+    assert all(math.prod(value.shape) > 1 for value in tensors().values())
+    assert STEP > 0
+
+
+def shared_folder(made: Golden) -> Path:
+    """The folder that a golden was made in."""
+    return Path(made.path).parent
+
+
+def holding_tensors(made: Golden) -> list[Path]:
+    """The files of a golden that hold tensors or say where they are."""
+    return [
+        file
+        for file in made.files
+        if file.name not in ("checkpoint", "saved_model.pb", "fingerprint.pb")
+    ]
+
+
+def place_of(name: str, made: Golden) -> tuple[Path, int]:
+    """A file of a golden and the position of a byte of a tensor in it."""
+    value = tensors()[name]
+    # Of a float32 that is exact in bfloat16, the bfloat16 is the upper half.
+    stored = (value.view(np.uint16)[..., 1::2] if made.dtype == "bfloat16" else value).tobytes()
+    for file in holding_tensors(made):
+        position = file.read_bytes().find(stored)
+        if position > 0:
+            return file, position
+    # The tensor is packed: the middle of the file is in one.
+    (file,) = holding_tensors(made)
+    return file, file.stat().st_size // 2
+
+
+def read_all(path: str, digest: str | None = None) -> None:
+    reader = open_checkpoint(path, digest)
+    for _ in reader.read(list(reader.spec().tensors)):
+        pass
+
+
+def readers(names: list[str], get: Get) -> list[CheckpointReader]:
+    return [open_checkpoint(get(name).path) for name in names]
+
+
+def test_formats_agree_with_one_another(shared_golden: Get) -> None:
+    one, *others = readers(["npz", "bundle", "v1", "object_based", "npy_record"], shared_golden)
+    for other in others:
+        assert list(differences(one, other)) == []

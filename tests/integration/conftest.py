@@ -1,0 +1,137 @@
+"""`python -m runner` as a process, in a folder of its own, with its own database."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from runner.quiet_import import LEVEL
+from runner.run_directory import RunDirectory, RunRecord
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY_CONF = ROOT / "tests" / "tiny" / "conf"
+
+
+def _environment() -> dict[str, str]:
+    """That of this process, without the log level that a test of the command line sets in it."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop(LEVEL, None)
+    return environment
+
+
+@dataclass
+class Command:
+    """Runs `python -m runner` in `folder`.
+
+    Attributes:
+      folder: the current directory of the processes.
+      processes: all that were started.
+    """
+
+    folder: Path
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Starts a process in a process group of its own; its output goes to pipes."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "runner", "--config-dir", str(TINY_CONF), *arguments],
+            cwd=self.folder,
+            env=_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs a process to its end."""
+        return finish(self.start(*arguments))
+
+    def record(self, run: str) -> RunRecord:
+        """Returns the record of a run such as `tiny/001`."""
+        return RunDirectory(self.folder / "runs" / run).require()
+
+    def steps(self, run: str) -> list[int]:
+        """Returns the steps of a run's newest checkpoints."""
+        files = (self.folder / "runs" / run / "checkpoints").glob("*.index")
+        return sorted(int(file.stem.rpartition("-")[2]) for file in files)
+
+    def client(self) -> MlflowClient:
+        """Returns a client of the folder's database."""
+        from mlflow import MlflowClient
+
+        return MlflowClient(f"sqlite:///{self.folder / 'mlflow.db'}")
+
+    def tracked(self, experiment: str) -> list[Run]:
+        """Returns the experiment's runs in MLflow, oldest first."""
+        client = self.client()
+        found = client.get_experiment_by_name(experiment)
+        if found is None:
+            return []
+        return list(client.search_runs([found.experiment_id], order_by=["start_time ASC"]))
+
+    def statuses(self, experiment: str) -> list[str]:
+        """Returns the status of each of them."""
+        return [run.info.status for run in self.tracked(experiment)]
+
+
+def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    """Waits for a process and returns its exit code and output."""
+    output, errors = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Returns the lines on standard error, without those of TensorFlow's C++ libraries."""
+    return [line for line in done.stderr.splitlines() if not re.match(r"[IWEF]\d{4} ", line)]
+
+
+def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
+    """Waits until the living process has made a file."""
+    while not file.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def make_command(
+    migrated_database: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Command]]:
+    """Makes commands, each in a folder of its own; ends what they leave running."""
+    made: list[Command] = []
+
+    def make() -> Command:
+        folder = tmp_path_factory.mktemp("my experiments")
+        shutil.copy(migrated_database, folder / "mlflow.db")
+        made.append(Command(folder))
+        return made[-1]
+
+    yield make
+    for command in made:
+        for process in command.processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+
+
+@pytest.fixture
+def command(make_command: Callable[[], Command]) -> Command:
+    """A command in a fresh folder."""
+    return make_command()

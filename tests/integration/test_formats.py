@@ -1,0 +1,111 @@
+"""Every format of checkpoint is a source that a composed configuration can name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from runner.composition import compose_experiment
+from runner.config import RunConfig
+from runner.errors import CheckpointError
+from runner.experiment import BuiltGraph
+from runner.graph import build_graph
+from runner.restoration.planner import make_plan
+from runner.restoration.restorer import Restorer
+from runner.sources import Sources
+from runner.tracking import open_store
+from runner.validation import validate
+from tests.conformance.goldens import MAKERS, STEP, make, tensors
+from tests.tiny.composing import composing
+
+NORM = ("gamma", "beta", "moving_mean", "moving_variance")
+Compose = Callable[..., RunConfig]
+
+
+@pytest.fixture(scope="module")
+def compose(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compose]:
+    """Composes the tiny experiment with a scaffold `norm` whose tensors every golden holds."""
+    with composing(tmp_path_factory.mktemp("conf")):
+
+        def make_config(checkpoint: str, *overrides: str) -> RunConfig:
+            scaffold = (
+                "{variables: {include: ['body/norm/*']}, rename: {body/norm/: norm/}, "
+                f"checkpoint: '{checkpoint}'}}"
+            )
+            given = [f"++scaffolds.norm={scaffold}", "tracking.uri=null", *overrides]
+            return validate(compose_experiment("tiny", given))
+
+        yield make_config
+
+
+@pytest.fixture(scope="module")
+def built(compose: Compose) -> BuiltGraph:
+    return build_graph(compose("unused"), "validation", train=True)
+
+
+def _restored(config: RunConfig, built: BuiltGraph) -> dict[str, Any]:
+    """Returns the values of the layer after a warm start, and the step that was found."""
+    sources = Sources(config, open_store(None))
+    specs = sources.expected()
+    plan = make_plan(built.specs, config.scaffolds, specs)
+    restorer = Restorer(plan, built.variables, sources.open, verify=True)
+    with built.graph.as_default(), tf.compat.v1.Session() as session:
+        session.run(restorer.build())
+        restorer.restore(session)
+        values: dict[str, Any] = session.run(
+            {name: built.variables[f"body/norm/{name}"] for name in NORM}
+        )
+    assert specs["norm"] is not None
+    return {**values, "step": specs["norm"].step}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_run_starts_from_it(
+    name: str, tmp_path: Path, compose: Compose, built: BuiltGraph
+) -> None:
+    golden = make(name, tmp_path)
+    values = _restored(compose(golden.path), built)
+    assert values["step"] == golden.step
+    for variable in NORM:
+        assert np.array_equal(values[variable], tensors()[f"norm/{variable}"]), variable
+
+
+def test_an_average_of_files_is_a_source(
+    tmp_path: Path, compose: Compose, built: BuiltGraph
+) -> None:
+    paths = [
+        make("npz", tmp_path / str(offset), tensors(float(offset))).path for offset in (0, 1, 5)
+    ]
+    values = _restored(compose("", f"++scaffolds.norm.average={paths}"), built)
+    for variable in NORM:
+        assert np.array_equal(values[variable], tensors(2.0)[f"norm/{variable}"]), variable
+
+
+def test_a_step_of_a_directory_is_a_source(
+    tmp_path: Path, compose: Compose, built: BuiltGraph
+) -> None:
+    make("bundle", tmp_path)
+    config = compose(str(tmp_path), f"++scaffolds.norm.which={STEP}")
+    assert _restored(config, built)["step"] == STEP
+    with pytest.raises(CheckpointError, match="holds no checkpoint of step 99"):
+        _restored(compose(str(tmp_path), "++scaffolds.norm.which=99"), built)
+
+
+def test_what_was_pinned_is_not_exchanged_on_the_way(tmp_path: Path, compose: Compose) -> None:
+    golden = make("npz", tmp_path)
+    sources = Sources(compose(golden.path), open_store(None))
+    sources.expected()
+    sources.open("norm")
+    make("npz", tmp_path, tensors(1.0))
+    with pytest.raises(CheckpointError, match="is not the checkpoint that was pinned"):
+        sources.open("norm")
+
+
+def test_a_file_in_mlflow_needs_a_store(compose: Compose) -> None:
+    with pytest.raises(CheckpointError, match=r"scaffolds\.norm\.checkpoint: runs:/1/x is in ML"):
+        Sources(compose("runs:/1/x"), open_store(None)).expected()

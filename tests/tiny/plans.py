@@ -1,0 +1,82 @@
+"""Builds the inputs of a restoration plan in few words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runner.checkpoints.reader import CheckpointSpec, TensorSpec
+from runner.config import Collision, Expect, ScaffoldConfig, VariablesConfig
+from runner.restoration.plan import Assignment, RestorationPlan
+from runner.restoration.planner import make_plan
+from runner.restoration.variables import Partition, StateClass, VariableSpec, classify
+
+Shape = tuple[int, ...]
+
+
+def variable(
+    name: str,
+    shape: Shape = (2, 3),
+    dtype: str = "float32",
+    state: StateClass | None = None,
+    trainable: bool = True,
+    frozen: bool = False,
+    partition: Partition | None = None,
+) -> VariableSpec:
+    """A variable, by default of the class that its name says."""
+    state = state or classify(name, model=True)
+    trainable = trainable and not frozen and state is StateClass.WEIGHT
+    return VariableSpec(
+        TensorSpec(name, shape, dtype), state, trainable, "Const", frozen, partition
+    )
+
+
+def slot(name: str, shape: Shape = (2, 3)) -> VariableSpec:
+    """A variable that an optimizer made."""
+    return variable(name, shape, state=StateClass.OPTIMIZER_SLOT)
+
+
+def checkpoint(
+    *names: str, shapes: Mapping[str, Shape] | None = None, dtype: str = "float32", **changes: Any
+) -> CheckpointSpec:
+    """A checkpoint with these tensors of shape (2, 3), and those of `shapes`."""
+    sized = {**dict.fromkeys(names, (2, 3)), **(shapes or {})}
+    tensors = {name: TensorSpec(name, shape, dtype) for name, shape in sized.items()}
+    return CheckpointSpec(**{"path": "ckpt/model", "step": 7, "tensors": tensors, **changes})
+
+
+def scaffold(*include: str, exclude: Sequence[str] = (), **changes: Any) -> ScaffoldConfig:
+    """A scaffold with these patterns and a checkpoint."""
+    return ScaffoldConfig(
+        variables=VariablesConfig(include=list(include or ("*",)), exclude=list(exclude)),
+        **{"checkpoint": "ckpt", **changes},
+    )
+
+
+def plan(
+    variables: Sequence[VariableSpec],
+    scaffolds: dict[str, ScaffoldConfig],
+    sources: dict[str, CheckpointSpec | None],
+    collision: Collision = Collision.error,
+    expect: dict[str, Expect] | None = None,
+) -> RestorationPlan:
+    """Makes the plan."""
+    return make_plan(variables, scaffolds, sources, collision, expect)
+
+
+def one(variables: Sequence[VariableSpec], config: ScaffoldConfig, source: CheckpointSpec) -> Any:
+    """Makes the plan of one scaffold called `net`."""
+    return plan(variables, {"net": config}, {"net": source})
+
+
+def by_name(made: RestorationPlan) -> dict[str, Assignment]:
+    """The assignments by variable."""
+    return {each.variable.name: each for each in made.assignments}
+
+
+def origins(made: RestorationPlan) -> dict[str, list[str]]:
+    """Variable -> `scaffold: tensor` of each piece."""
+    return {
+        each.variable.name: [f"{piece.source}: {'+'.join(piece.names)}" for piece in each.pieces]
+        for each in made.assignments
+    }

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from runner.checkpoints.bundle import BundleReader
+from runner.checkpoints.bundle_index import crc32c, require_index_block, require_intact
+from runner.errors import CheckpointError
+
+COUNT = 12_000
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A bundle whose index has several blocks."""
+    path = str(tmp_path_factory.mktemp("bundle") / "model.ckpt")
+    tf.raw_ops.SaveV2(
+        prefix=path,
+        tensor_names=[f"some/layer/of/a/long/name_{number}/kernel" for number in range(COUNT)],
+        shape_and_slices=[""] * COUNT,
+        tensors=[tf.zeros([1])] * COUNT,
+    )
+    assert Path(f"{path}.index").stat().st_size > 300_000
+    return path
+
+
+def _flipped(prefix: str, position: int, folder: Path) -> str:
+    content = bytearray(Path(f"{prefix}.index").read_bytes())
+    content[position] ^= 1
+    (folder / "model.ckpt.index").write_bytes(content)
+    data = "model.ckpt.data-00000-of-00001"
+    (folder / data).write_bytes((Path(prefix).parent / data).read_bytes())
+    return str(folder / "model.ckpt")
+
+
+def test_crc32c_is_castagnolis() -> None:
+    assert crc32c(b"123456789") == 0xE3069283
+
+
+def test_an_intact_index_passes(prefix: str) -> None:
+    require_intact(f"{prefix}.index")
+    assert len(BundleReader(prefix).spec().tensors) == COUNT
+
+
+@pytest.mark.parametrize("position", [100, 200_000, 300_000])
+def test_a_damaged_block_is_found(prefix: str, position: int, tmp_path: Path) -> None:
+    path = _flipped(prefix, position, tmp_path)
+    with pytest.raises(ValueError, match="checksum mismatch in the block at byte"):
+        require_intact(f"{path}.index")
+    with pytest.raises(CheckpointError, match="cannot be read as a TensorFlow checkpoint"):
+        BundleReader(path).spec()
+
+
+def test_tensorflow_alone_would_lose_tensors_silently(prefix: str, tmp_path: Path) -> None:
+    reader = tf.train.load_checkpoint(_flipped(prefix, 100, tmp_path))
+    assert 0 < len(reader.get_variable_to_shape_map()) < COUNT
+
+
+@pytest.mark.parametrize("keep", [-1, 300_000, 100])
+def test_a_truncated_index_is_found(prefix: str, keep: int, tmp_path: Path) -> None:
+    path = tmp_path / "truncated.index"
+    path.write_bytes(Path(f"{prefix}.index").read_bytes()[:keep])
+    with pytest.raises(ValueError, match="does not end like a table: it is cut off"):
+        require_intact(str(path))
+
+
+def _table(footer: bytes, blocks: bytes = b"") -> bytes:
+    return blocks + footer.ljust(40, b"\0") + bytes.fromhex("57fb808b247547db")
+
+
+def _masked(block: bytes) -> bytes:
+    checksum = crc32c(block + b"\0")
+    masked = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    return block + b"\0" + masked.to_bytes(4, "little")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"anything", "too short to be a table"),
+        (_table(b"\0\0\0\xff\xff\xff\x7f"), "the block at byte 0 reaches beyond the end"),
+        (_table(b"\xff" * 40), "a length in the index is damaged"),
+        (_table(b"\0\0\0\2", _masked(b"ab")), "the index block is too short"),
+        (
+            _table(b"\0\0\0\x0f", _masked(b"\xff" * 11 + bytes(4))),
+            "a length in the index is damaged",
+        ),
+    ],
+)
+def test_damaged_footers_and_index_blocks_are_found(
+    content: bytes, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "damaged.index"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        require_intact(str(path))
+
+
+def test_a_v1_file_is_checked_from_its_end(tmp_path: Path) -> None:
+    path = str(tmp_path / "v1")
+    tf.raw_ops.Save(filename=path, tensor_names=["t"], data=[tf.zeros([100])])
+    require_index_block(path)
+    content = bytearray(Path(path).read_bytes())
+    content[-60] ^= 1
+    Path(path).write_bytes(content)
+    with pytest.raises(ValueError, match="checksum mismatch"):
+        require_index_block(path)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from runner.checkpoints.comparison import differences
+from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.reader import CheckpointReader
+
+
+def _npz(path: Path, **tensors: object) -> CheckpointReader:
+    np.savez(path, allow_pickle=False, **{k: np.asarray(v) for k, v in tensors.items()})
+    return open_checkpoint(str(path))
+
+
+def _compared(folder: Path, one: dict[str, object], other: dict[str, object]) -> dict[str, str]:
+    readers = _npz(folder / "one.npz", **one), _npz(folder / "other.npz", **other)
+    return {each.name: each.what for each in differences(*readers)}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "what"),
+    [
+        (np.zeros(3), np.zeros(4), "shape [3] -> [4]"),
+        (np.zeros(3, "f4"), np.zeros((3, 1)), "shape [3] -> [3, 1], dtype float32 -> float64"),
+        (
+            np.array([1, 2, 3], np.float32),
+            np.array([1, 2.5, 5], np.float32),
+            "2 of 3 values, by up to 2",
+        ),
+        (
+            np.array([np.nan, 1], np.float32),
+            np.array([np.nan, np.nan], np.float32),
+            "1 of 2 values, by up to nan",
+        ),
+        (np.array([-128], np.int8), np.array([127], np.int8), "1 of 1 values, by up to 255"),
+        (np.array([1j], np.complex64), np.array([0], np.complex64), "1 of 1 values, by up to 1"),
+        (np.array([True, True]), np.array([True, False]), "1 of 2 values, by up to 1"),
+        (np.array(["a", "b"]), np.array(["a", "c"]), "1 of 2 values"),
+    ],
+)
+def test_what_differs_is_said(one: object, other: object, what: str, tmp_path: Path) -> None:
+    same = np.array([np.nan, np.inf], np.float32)
+    found = _compared(tmp_path, {"t": one, "same": same}, {"t": other, "same": same})
+    assert found == {"t": what}
+
+
+def test_tensors_of_one_checkpoint_only(tmp_path: Path) -> None:
+    found = _compared(tmp_path, {"a": 1.0, "b": 2.0}, {"b": 2.0, "c": 3.0})
+    assert found == {"a": "only in the first", "c": "only in the second"}
+
+
+def test_equal_checkpoints_do_not_differ(tmp_path: Path) -> None:
+    assert _compared(tmp_path, {"a": [1.0, 2.0]}, {"a": [1.0, 2.0]}) == {}
+
+
+def test_tensors_are_found_by_alias(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        file["layers/dense/vars/0"] = np.array([[1, 2]], np.float32)
+        file["layers/dense/vars"].attrs["name"] = "head"
+    keras = open_checkpoint(str(tmp_path / "w.h5"))
+    other = _npz(tmp_path / "o.npz", **{"head/kernel": np.array([[1, 3]], np.float32)})
+    assert [(d.name, d.what) for d in differences(keras, other)] == [
+        ("layers/dense/vars/0", "1 of 2 values, by up to 1")
+    ]
+    assert [d.name for d in differences(other, keras)] == ["head/kernel"]

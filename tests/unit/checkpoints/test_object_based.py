@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from runner.checkpoints.object_based import ObjectBasedReader, object_path
+from runner.checkpoints.open import open_checkpoint
+
+
+def _write(folder: Path, **parts: object) -> ObjectBasedReader:
+    reader = open_checkpoint(str(tf.train.Checkpoint(**parts).save(str(folder / "ckpt"))))
+    assert isinstance(reader, ObjectBasedReader)
+    return reader
+
+
+def test_a_variable_is_known_by_path_and_by_its_own_name(tmp_path: Path) -> None:
+    head = tf.Module()
+    head.kernel = tf.Variable([1.0, 2.0], name="dense/kernel")
+    reader = _write(tmp_path, head=head)
+    spec = reader.spec()
+    assert list(spec.tensors) == ["head/kernel"]
+    assert spec.aliases == {"dense/kernel": "head/kernel"}
+    ((_, value),) = reader.read(["head/kernel"])
+    np.testing.assert_array_equal(value, [1.0, 2.0])
+
+
+def test_unnamed_variables_have_no_alias(tmp_path: Path) -> None:
+    spec = _write(tmp_path, one=tf.Variable(1.0), other=tf.Variable(2.0)).spec()
+    assert list(spec.tensors) == ["one", "other"]
+    assert spec.aliases == {}
+
+
+def test_a_name_of_two_variables_is_no_alias(tmp_path: Path) -> None:
+    one, other = tf.Variable(1.0, name="kernel"), tf.Variable(2.0, name="kernel")
+    assert _write(tmp_path, one=one, other=other).spec().aliases == {}
+
+
+def test_slots_are_called_after_their_variable_and_optimizer(tmp_path: Path) -> None:
+    variable = tf.Variable([1.0], name="kernel")
+    optimizer = tf.compat.v1.train.MomentumOptimizer(0.1, 0.9)
+    optimizer.minimize(lambda: variable * variable, var_list=[variable])
+    spec = _write(tmp_path, model_kernel=variable, optimizer=optimizer).spec()
+    assert "model_kernel/optimizer/momentum" in spec.tensors
+    assert spec.aliases["kernel/Momentum"] == "model_kernel/optimizer/momentum"
+
+
+@pytest.mark.parametrize("name", ["step", "global_step"])
+def test_the_step_is_an_attribute(name: str, tmp_path: Path) -> None:
+    assert _write(tmp_path, **{name: tf.Variable(7, dtype=tf.int64)}).spec().step == 7
+
+
+def test_the_save_counter_is_no_step(tmp_path: Path) -> None:
+    spec = _write(tmp_path, weights=tf.Variable([1.0])).spec()
+    assert spec.step is None
+    assert "save_counter" not in spec.tensors
+
+
+def test_escaped_characters_are_shown_as_they_were() -> None:
+    assert object_path("a.Sb/c..d/.ATTRIBUTES/VARIABLE_VALUE") == "a/b/c.d"
+    assert object_path("table/.ATTRIBUTES/table-keys") == "table/table-keys"
+
+
+def test_paths_that_only_escapes_tell_apart_stay_apart(tmp_path: Path) -> None:
+    inner = tf.Module()
+    inner.b = tf.Variable(1.0)
+    outer = tf.Module()
+    setattr(outer, "a/b", tf.Variable(2.0))
+    outer.a = inner
+    reader = _write(tmp_path, model=outer)
+    assert {name: float(value) for name, value in reader.read(list(reader.spec().tensors))} == {
+        "model/a/b": 1.0,
+        "model/a.Sb": 2.0,
+    }
+
+
+def test_keras_exports_are_known_by_the_variables_names(tmp_path: Path) -> None:
+    graph_copy = tf.Module()
+    graph_copy.variables_list = [tf.Variable([1.0], name="net/kernel")]
+    graph_copy._all_variables = [tf.Variable([1.0], name="net/kernel")]
+    spec = _write(
+        tmp_path,
+        variables=graph_copy.variables_list,
+        _all_variables=graph_copy._all_variables,
+    ).spec()
+    assert spec.aliases == {"net/kernel": "variables/0"}

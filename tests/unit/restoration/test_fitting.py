@@ -1,0 +1,251 @@
+"""Shapes, layouts and dtypes: what fits, by which steps, and what is told when it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.config import ScaffoldConfig, ShapePolicy, StateChoice, VocabularyConfig
+from runner.errors import Problem
+from runner.restoration.plan import Assignment, RestorationPlan
+from runner.restoration.variables import Partition, VariableSpec
+from tests.tiny.plans import by_name, checkpoint, one, scaffold, slot, variable
+
+
+def fit(
+    config: ScaffoldConfig,
+    shape: tuple[int, ...],
+    tensor: tuple[int, ...],
+    dtype: str = "float32",
+    new_dtype: str = "float32",
+) -> RestorationPlan:
+    plan = one(
+        [variable("w", shape, new_dtype)], config, checkpoint(shapes={"w": tensor}, dtype=dtype)
+    )
+    assert isinstance(plan, RestorationPlan)
+    return plan
+
+
+def steps(plan: RestorationPlan, name: str = "w") -> list[str]:
+    assert not plan.problems, str(plan.problems[0])
+    (piece,) = by_name(plan)[name].pieces
+    return [each.describe() for each in piece.conversions]
+
+
+def only(plan: RestorationPlan) -> Problem:
+    (problem,) = plan.problems
+    return problem
+
+
+def test_what_fits_is_taken_as_it_is() -> None:
+    assert steps(fit(scaffold(), (2, 3), (2, 3))) == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "tensor", "choices"),
+    [
+        (
+            (3, 4),
+            (4, 3),
+            (
+                "'++scaffolds.net.transpose={w:[1,0]}'",
+                "++scaffolds.net.shape=reshape",
+                "++scaffolds.net.shape=pad_or_slice",
+                "++scaffolds.net.shape=init",
+            ),
+        ),
+        (
+            (3, 3, 8, 16),
+            (16, 8, 3, 3),
+            (
+                "'++scaffolds.net.transpose={w:[2,3,1,0]}'",
+                "++scaffolds.net.shape=reshape",
+                "++scaffolds.net.shape=pad_or_slice",
+                "++scaffolds.net.shape=init",
+            ),
+        ),
+        ((12,), (3, 4), ("++scaffolds.net.shape=reshape", "++scaffolds.net.shape=init")),
+        ((5,), (4,), ("++scaffolds.net.shape=pad_or_slice", "++scaffolds.net.shape=init")),
+        ((5,), (4, 2), ("++scaffolds.net.shape=init",)),
+        ((5,), (), ("++scaffolds.net.shape=init",)),
+    ],
+)
+def test_another_shape_is_a_problem_with_what_would_mend_it(
+    shape: tuple[int, ...], tensor: tuple[int, ...], choices: tuple[str, ...]
+) -> None:
+    problem = only(fit(scaffold(), shape, tensor))
+    assert problem.state == (
+        f"scaffolds.net: w has shape {list(shape)}, but its tensor w has {list(tensor)}"
+    )
+    assert problem.choices == choices
+
+
+def test_shape_init_leaves_the_initializer_and_says_so() -> None:
+    plan = fit(scaffold(shape=ShapePolicy.init), (2, 3), (4, 3))
+    assert not plan.problems
+    assert by_name(plan)["w"].pieces == ()
+    assert by_name(plan)["w"].notes == ("w has shape [4, 3]: initialised",)
+    assert plan.unused == {"net": ("w",)}
+
+
+def test_shape_reshape_needs_equal_sizes() -> None:
+    config = scaffold(shape=ShapePolicy.reshape)
+    assert steps(fit(config, (6,), (2, 3))) == ["reshaped to [6]"]
+    assert "w has shape [7]" in only(fit(config, (7,), (2, 3))).state
+
+
+def test_shape_pad_or_slice_needs_equal_ranks() -> None:
+    config = scaffold(shape=ShapePolicy.pad_or_slice)
+    assert steps(fit(config, (2, 2), (2, 3))) == ["common part [2, 2] of [2, 3]"]
+    assert steps(fit(config, (5, 2), (2, 3))) == [
+        "common part [2, 2] of [2, 3], the rest keeps its initial value"
+    ]
+    assert "w has shape [7]" in only(fit(config, (7,), (2, 3))).state
+
+
+def test_transpose_then_compare() -> None:
+    config = scaffold(transpose={"w": [1, 0]})
+    assert steps(fit(config, (3, 2), (2, 3))) == ["transposed (1, 0)"]
+    problem = only(fit(config, (5, 2), (2, 3)))
+    assert problem.state.endswith("its tensor w has [2, 3], after conversion [3, 2]")
+    problem = only(fit(config, (3, 2, 1), (2, 3, 1)))
+    assert problem.state == "scaffolds.net: w cannot be converted for w"
+    assert problem.cause == "axes [1, 0] do not permute the axes of [2, 3, 1]"
+
+
+def test_a_named_conversion() -> None:
+    config = scaffold(convert={"*": "torch_conv"})
+    assert steps(fit(config, (3, 3, 8, 16), (16, 8, 3, 3))) == ["transposed (2, 3, 1, 0)"]
+    assert only(fit(config, (2,), (2,))).cause.startswith("[2] is no convolution kernel")
+
+
+def test_floats_cast_with_a_note() -> None:
+    for old, new in (("float64", "float32"), ("float16", "float32"), ("float32", "bfloat16")):
+        plan = fit(scaffold(), (2,), (2,), old, new)
+        assert steps(plan) == [f"cast to {new}"]
+        assert by_name(plan)["w"].notes == (f"{old} cast to {new}",)
+
+
+@pytest.mark.parametrize(("old", "new"), [("float32", "int32"), ("int64", "int32")])
+def test_a_lossy_cast_needs_permission(old: str, new: str) -> None:
+    problem = only(fit(scaffold(), (2,), (2,), old, new))
+    assert problem.state == f"scaffolds.net: {new} variables have {old} tensors: w"
+    assert problem.cause == f"a cast from {old} to {new} may lose values"
+    assert "++scaffolds.net.cast=true" in problem.remedy
+    assert steps(fit(scaffold(cast=True), (2,), (2,), old, new)) == [f"cast to {new}"]
+
+
+def test_text_is_never_cast() -> None:
+    problem = only(fit(scaffold(cast=True), (2,), (2,), "string", "float32"))
+    assert problem.cause == "string and float32 do not convert into each other"
+
+
+def vocabularies(folder: Path) -> VocabularyConfig:
+    (folder / "old.txt").write_text("a\nb\nc\n", encoding="utf-8")
+    (folder / "new.txt").write_text("c\nd\na\nb\n", encoding="utf-8")
+    return VocabularyConfig(str(folder / "old.txt"), str(folder / "new.txt"))
+
+
+def test_rows_columns_and_slots_move_with_their_tokens(tmp_path: Path) -> None:
+    rows = vocabularies(tmp_path)
+    columns = VocabularyConfig(rows.old, rows.new, axis=-1)
+    config = scaffold(
+        vocabulary={"embedding": rows, "output": columns},
+        state=[StateChoice.weights, StateChoice.optimizer_slots],
+    )
+    variables = [
+        variable("embedding", (4, 2)),
+        variable("output", (2, 4)),
+        slot("embedding/Adam", (4, 2)),
+    ]
+    source = checkpoint(shapes={"embedding": (3, 2), "output": (2, 3), "embedding/Adam": (3, 2)})
+    plan = one(variables, config, source)
+    assert steps(plan, "embedding") == ["3 tokens moved along axis 0, 1 keep their initial value"]
+    assert steps(plan, "output") == ["3 tokens moved along axis 1, 1 keep their initial value"]
+    assert steps(plan, "embedding/Adam") == steps(plan, "embedding")
+
+
+def test_vocabulary_problems(tmp_path: Path) -> None:
+    files = vocabularies(tmp_path)
+    config = scaffold(vocabulary={"w": files})
+    assert "the new vocabulary has 4 tokens, axis 0 only 3" in only(fit(config, (3,), (3,))).cause
+    assert "have no common axis 0" in only(fit(config, (), ())).cause
+    assert "and [4, 2] have no common axis" in only(fit(config, (4, 2), (3,))).cause
+    assert "w has shape [4, 5]" in only(fit(config, (4, 5), (3, 2))).state
+    files.axis = 1
+    assert "have no common axis 1" in only(fit(config, (4,), (3,))).cause
+    files.old = str(tmp_path / "none.txt")
+    cause = only(fit(config, (4, 2), (3, 2))).cause
+    assert cause == f"the vocabulary {files.old} cannot be read: No such file or directory"
+    (tmp_path / "new.txt").write_bytes(b"\xff\xfe")
+    files.old = files.new
+    assert "cannot be read: 'utf-8' codec" in only(fit(config, (4, 2), (3, 2))).cause
+
+
+def parts(name: str, shape: tuple[int, ...], cut: int) -> list[VariableSpec]:
+    return [
+        variable(
+            f"{name}/part_{number}",
+            (stop - start, *shape[1:]),
+            partition=Partition(name, shape, (start, *(0 for _ in shape[1:]))),
+        )
+        for number, (start, stop) in enumerate(((0, cut), (cut, shape[0])))
+    ]
+
+
+def restored(plan: RestorationPlan, value: Any, initial: Any, cut: int) -> Any:
+    """Carries the plan of a variable in two parts out, in NumPy."""
+    assert not plan.problems, str(plan.problems[0])
+    found: list[Assignment] = list(plan.assignments)
+    values = [
+        each.pieces[0].convert([value], start)
+        for each, start in zip(found, (initial[:cut], initial[cut:]), strict=True)
+    ]
+    return np.concatenate(values)
+
+
+@pytest.mark.parametrize(
+    "kind", ["plain", "transposed", "padded", "vocabulary", "cast", "reshaped"]
+)
+def test_parts_make_the_whole(kind: str, tmp_path: Path) -> None:
+    config, dtype = scaffold("emb"), "float32"
+    shape: tuple[int, ...] = (4, 2)
+    if kind == "transposed":
+        config.transpose, shape = {"emb": [1, 0]}, (2, 4)
+    if kind == "padded":
+        config.shape, shape = ShapePolicy.pad_or_slice, (3, 3)
+    if kind == "vocabulary":
+        config.vocabulary, shape = {"emb": vocabularies(tmp_path)}, (3, 2)
+    if kind == "cast":
+        dtype = "float64"
+    if kind == "reshaped":
+        config.shape, shape = ShapePolicy.reshape, (8,)
+    source = checkpoint(shapes={"emb": shape}, dtype=dtype)
+    value = np.random.default_rng(0).normal(size=shape).astype(dtype)
+    initial = np.full((4, 2), -1, np.float32)
+    whole = one([variable("emb", (4, 2))], config, source)
+    expected = by_name(whole)["emb"].pieces[0].convert([value], initial)
+    for cut in (1, 2, 3):
+        plan = one(parts("emb", (4, 2), cut), config, source)
+        result = restored(plan, value, initial, cut)
+        np.testing.assert_array_equal(result, expected)
+        assert result.dtype == np.float32
+
+
+def test_a_plain_part_is_one_slice() -> None:
+    plan = one(parts("emb", (4, 2), 3), scaffold("emb"), checkpoint(shapes={"emb": (4, 2)}))
+    assert steps(plan, "emb/part_1") == ["slice [3:4, 0:2]"]
+
+
+def test_parts_saved_one_by_one_are_found() -> None:
+    source = checkpoint(shapes={"emb/part_0": (3, 2), "emb/part_1": (1, 2)})
+    plan = one(parts("emb", (4, 2), 3), scaffold("emb"), source)
+    assert steps(plan, "emb/part_0") == steps(plan, "emb/part_1") == []
+
+
+def test_a_missing_whole_is_told_once() -> None:
+    plan = one(parts("emb", (4, 2), 3), scaffold("emb"), checkpoint("other"))
+    assert only(plan).state == "scaffolds.net: no tensor 'emb' for the variable emb"

@@ -1,0 +1,262 @@
+"""Each named conversion against a computation of its own: real cells, or formulas written out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from runner.restoration.named_conversions import NAMED_CONVERSIONS, Target
+
+Array = NDArray[Any]
+GENERATOR = np.random.default_rng(7)
+INPUTS, UNITS, BATCH, STEPS = 3, 5, 2, 4
+
+
+def random(*shape: int) -> Array:
+    return GENERATOR.normal(size=shape).astype(np.float32)
+
+
+def convert(
+    name: str, leaf: str, shape: tuple[int, ...], *values: Array, linear: bool = False
+) -> Array:
+    """Converts as a plan does, and checks that the shapes foretold are those that come."""
+    layout = NAMED_CONVERSIONS[name].build(
+        Target(leaf, shape, linear), [value.shape for value in values]
+    )
+    value, foretold = values[0], values[0].shape
+    if layout.combination is not None:
+        value = layout.combination.apply(values)
+        foretold = layout.combination.shape([each.shape for each in values])
+    for step in layout.conversions:
+        value, foretold = step.apply(value), step.shape(foretold)
+    assert value.shape == foretold == shape
+    return value
+
+
+def sigmoid(x: Array) -> Array:
+    result: Array = 1 / (1 + np.exp(-x))
+    return result
+
+
+def keras_lstm(weights: list[Array], inputs: Array) -> Array:
+    layer = keras.layers.LSTM(UNITS, return_sequences=True)
+    layer.build(inputs.shape)
+    layer.set_weights(weights)
+    return np.asarray(layer(inputs))
+
+
+SHAPES = {
+    "kernel": (INPUTS, 4 * UNITS),
+    "recurrent_kernel": (UNITS, 4 * UNITS),
+    "bias": (4 * UNITS,),
+}
+
+
+def tf1_cell(kernel: Array, bias: Array, inputs: Array, forget_bias: float) -> Array:
+    """TensorFlow's own LSTM cell, the op below `LSTMBlockCell`."""
+    state = output = tf.zeros((BATCH, UNITS))
+    none = tf.zeros(UNITS)
+    outputs = []
+    for step in range(STEPS):
+        cell = tf.raw_ops.LSTMBlockCell(
+            x=inputs[:, step],
+            cs_prev=state,
+            h_prev=output,
+            w=kernel,
+            wci=none,
+            wcf=none,
+            wco=none,
+            b=bias,
+            forget_bias=forget_bias,
+            cell_clip=-1.0,
+        )
+        state, output = cell.cs, cell.h
+        outputs.append(output)
+    return np.stack(outputs, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "forget_bias"), [("tf1_lstm", 1.0), ("tf1_lstm_no_forget_bias", 0.0)]
+)
+def test_a_tf1_cell_continues_as_a_keras_lstm(name: str, forget_bias: float) -> None:
+    kernel, bias = random(INPUTS + UNITS, 4 * UNITS), random(4 * UNITS)
+    inputs = random(BATCH, STEPS, INPUTS)
+    weights = [
+        convert(name, leaf, shape, bias if leaf == "bias" else kernel)
+        for leaf, shape in SHAPES.items()
+    ]
+    expected = tf1_cell(kernel, bias, inputs, forget_bias)
+    np.testing.assert_allclose(keras_lstm(weights, inputs), expected, rtol=1e-4, atol=1e-5)
+
+
+def torch_lstm(weight_ih: Array, weight_hh: Array, bias: Array, inputs: Array) -> Array:
+    """PyTorch's documented formula: gates i, f, g, o as rows."""
+    hidden = cell = np.zeros((BATCH, UNITS))
+    outputs = []
+    for step in range(STEPS):
+        gates = inputs[:, step] @ weight_ih.T + hidden @ weight_hh.T + bias
+        i, f, g, o = np.split(gates, 4, axis=1)
+        cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
+        hidden = sigmoid(o) * np.tanh(cell)
+        outputs.append(hidden)
+    return np.stack(outputs, axis=1)
+
+
+def test_a_pytorch_lstm_continues_as_a_keras_lstm() -> None:
+    weight_ih, weight_hh = random(4 * UNITS, INPUTS), random(4 * UNITS, UNITS)
+    bias_ih, bias_hh = random(4 * UNITS), random(4 * UNITS)
+    inputs = random(BATCH, STEPS, INPUTS)
+    weights = [
+        convert("torch_lstm", "kernel", SHAPES["kernel"], weight_ih),
+        convert("torch_lstm", "recurrent_kernel", SHAPES["recurrent_kernel"], weight_hh),
+        convert("torch_lstm", "bias", SHAPES["bias"], bias_ih, bias_hh),
+    ]
+    expected = torch_lstm(weight_ih, weight_hh, bias_ih + bias_hh, inputs)
+    np.testing.assert_allclose(keras_lstm(weights, inputs), expected, rtol=1e-4, atol=1e-5)
+
+
+def unfused_lstm(parts: dict[str, dict[str, Array]], inputs: Array) -> Array:
+    """The textbook's LSTM with matrices of its own for each gate."""
+    hidden = cell = np.zeros((BATCH, UNITS))
+    outputs = []
+    for step in range(STEPS):
+        x = inputs[:, step]
+        i, f, c, o = (
+            x @ parts["kernel"][gate]
+            + hidden @ parts["recurrent_kernel"][gate]
+            + parts["bias"][gate]
+            for gate in "ifco"
+        )
+        cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(c)
+        hidden = sigmoid(o) * np.tanh(cell)
+        outputs.append(hidden)
+    return np.stack(outputs, axis=1)
+
+
+def test_unfused_gates_join_into_a_keras_lstm() -> None:
+    parts = {
+        leaf: {gate: random(*shape[:-1], UNITS) for gate in "ifco"}
+        for leaf, shape in SHAPES.items()
+    }
+    inputs = random(BATCH, STEPS, INPUTS)
+    weights = [
+        convert("lstm_join", leaf, shape, *(parts[leaf][gate] for gate in "ifco"))
+        for leaf, shape in SHAPES.items()
+    ]
+    expected = unfused_lstm(parts, inputs)
+    np.testing.assert_allclose(keras_lstm(weights, inputs), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_keras_lstm_divides_into_gates() -> None:
+    weights = {leaf: random(*shape) for leaf, shape in SHAPES.items()}
+    inputs = random(BATCH, STEPS, INPUTS)
+    parts = {
+        leaf: {
+            gate: convert(f"lstm_gate_{gate}", leaf, (*value.shape[:-1], UNITS), value)
+            for gate in "ifco"
+        }
+        for leaf, value in weights.items()
+    }
+    expected = keras_lstm(list(weights.values()), inputs)
+    np.testing.assert_allclose(unfused_lstm(parts, inputs), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_pytorch_convolution() -> None:
+    weight, image = random(4, 3, 2, 2), random(1, 5, 6, 3)
+    kernel = convert("torch_conv", "kernel", (2, 2, 3, 4), weight)
+    expected = np.zeros((1, 4, 5, 4))
+    for row, column, out in np.ndindex(4, 5, 4):
+        window = image[0, row : row + 2, column : column + 2]  # Height, width, channels.
+        expected[0, row, column, out] = sum(
+            weight[out, channel, y, x] * window[y, x, channel]
+            for channel, y, x in np.ndindex(3, 2, 2)
+        )
+    result = tf.nn.conv2d(image, kernel, 1, "VALID")
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_pytorch_convolution_in_one_dimension() -> None:
+    weight, signal = random(4, 3, 2), random(1, 6, 3)
+    kernel = convert("torch_conv", "kernel", (2, 3, 4), weight)
+    expected = np.zeros((1, 5, 4))
+    for place, out in np.ndindex(5, 4):
+        expected[0, place, out] = np.sum(weight[out].T * signal[0, place : place + 2])
+    result = tf.nn.conv1d(signal, kernel, 1, "VALID")
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_pytorch_depthwise_convolution() -> None:
+    channels, multiplier = 3, 2
+    weight, image = random(channels * multiplier, 1, 2, 2), random(1, 4, 4, channels)
+    kernel = convert("torch_depthwise", "kernel", (2, 2, channels, multiplier), weight)
+    expected = np.zeros((1, 3, 3, channels * multiplier))
+    for row, column, out in np.ndindex(3, 3, channels * multiplier):
+        # Groups = channels: output `out` sees the channel out // multiplier.
+        window = image[0, row : row + 2, column : column + 2, out // multiplier]
+        expected[0, row, column, out] = np.sum(weight[out, 0] * window)
+    result = tf.nn.depthwise_conv2d(image, kernel, [1, 1, 1, 1], "VALID")
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_pytorch_linear_layer() -> None:
+    weight, features = random(4, 3), random(2, 3)
+    layer = keras.layers.Dense(4, use_bias=False)
+    layer.build((None, 3))
+    layer.set_weights([convert("torch_dense", "kernel", (3, 4), weight)])
+    expected = [[np.dot(weight[out], row) for out in range(4)] for row in features]
+    np.testing.assert_allclose(layer(features), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_slots_take_the_layout_but_no_constant() -> None:
+    bias = random(4 * UNITS)
+    slot = convert("tf1_lstm", "bias", SHAPES["bias"], bias, linear=True)
+    i, c, f, o = np.split(bias, 4)
+    np.testing.assert_array_equal(slot, np.concatenate([i, f, c, o]))
+
+
+def test_names_of_the_tensors() -> None:
+    def names(conversion: str, leaf: str, name: str) -> tuple[str, ...]:
+        return NAMED_CONVERSIONS[conversion].names(leaf, name)
+
+    assert names("torch_dense", "kernel", "fc.weight") == ("fc.weight",)
+    assert names("torch_lstm", "kernel", "rnn.weight_ih_l0") == ("rnn.weight_ih_l0",)
+    assert names("torch_lstm", "bias", "rnn.bias_ih_l0") == ("rnn.bias_ih_l0", "rnn.bias_hh_l0")
+    assert names("lstm_join", "kernel", "W_{gate}/x") == ("W_i/x", "W_f/x", "W_c/x", "W_o/x")
+    with pytest.raises(ValueError, match=r"'rnn\.bias' does not name the tensor bias_ih"):
+        names("torch_lstm", "bias", "rnn.bias")
+    with pytest.raises(ValueError, match=r"'W' does not say by \{gate\}"):
+        names("lstm_join", "kernel", "W")
+
+
+@pytest.mark.parametrize(
+    ("name", "leaf", "shape", "tensor", "linear", "message"),
+    [
+        ("torch_conv", "kernel", (3, 4), (4, 3), False, "is no convolution kernel"),
+        ("torch_depthwise", "kernel", (2, 2, 3, 2), (6, 2, 2, 2), False, "is no depthwise kernel"),
+        ("torch_depthwise", "kernel", (2, 2, 4, 2), (6, 1, 2, 2), False, "6 outputs are no multi"),
+        ("torch_lstm", "gamma", (3,), (3,), False, "'gamma' is none of a Keras LSTM's"),
+        ("torch_lstm", "bias", (4,), (4,), True, "of two biases do not make those of their sum"),
+        ("tf1_lstm", "kernel", (3, 8), (2, 8), False, "is no kernel \\(inputs \\+ units"),
+        ("tf1_lstm", "kernel", (3, 8), (8,), False, "is no kernel"),
+        ("tf1_lstm", "w_f_diag", (3,), (3,), False, "'w_f_diag' is none"),
+    ],
+)
+def test_what_a_conversion_refuses(
+    name: str,
+    leaf: str,
+    shape: tuple[int, ...],
+    tensor: tuple[int, ...],
+    linear: bool,
+    message: str,
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        NAMED_CONVERSIONS[name].build(Target(leaf, shape, linear), [tensor])
+
+
+def test_every_conversion_says_what_it_does() -> None:
+    assert all(each.description for each in NAMED_CONVERSIONS.values())

@@ -1,0 +1,155 @@
+"""Plans over several sources, as a whole."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from runner.checkpoints.reader import CheckpointSpec
+from runner.config import Collision, Missing, ScaffoldConfig, StateChoice
+from runner.restoration.planner import make_plan
+from runner.restoration.variables import VariableSpec
+from tests.tiny.plans import by_name, checkpoint, one, origins, plan, scaffold, slot, variable
+
+
+def test_each_scaffold_brings_its_own() -> None:
+    made = plan(
+        [variable("cnn/k"), variable("lstm/k"), variable("head/k"), variable("global_step", ())],
+        {"cnn": scaffold("cnn/*"), "lstm": scaffold("lstm/*"), "head": scaffold("head/*")},
+        {"cnn": checkpoint("cnn/k"), "lstm": checkpoint("lstm/k", "extra"), "head": None},
+    )
+    assert not made.problems
+    assert origins(made) == {
+        "cnn/k": ["cnn: cnn/k"],
+        "lstm/k": ["lstm: lstm/k"],
+        "head/k": [],
+        "global_step": [],
+    }
+    assert [each.scaffold for each in made.assignments] == ["cnn", "lstm", "head", None]
+    assert made.unused == {"cnn": (), "lstm": ("extra",), "head": ()}
+
+
+def test_sources_are_for_the_scaffolds() -> None:
+    with pytest.raises(ValueError, match=r"sources \['b'\] are not for scaffolds \['a'\]"):
+        make_plan([], {"a": scaffold()}, {"b": None})
+
+
+@pytest.mark.parametrize(
+    ("collision", "expected"),
+    [
+        (Collision.first, ["a: w"]),
+        (Collision.last, ["b: w"]),
+        (Collision.mean, ["a: w", "b: w"]),
+    ],
+)
+def test_collisions_that_are_allowed(collision: Collision, expected: list[str]) -> None:
+    made = plan(
+        [variable("w")],
+        {"a": scaffold(), "b": scaffold()},
+        {"a": checkpoint("w"), "b": checkpoint("w")},
+        collision,
+    )
+    assert not made.problems
+    assert origins(made) == {"w": expected}
+    means = ("mean of 2 checkpoints",) if collision is Collision.mean else ()
+    assert by_name(made)["w"].notes == means
+    loser = {"first": "b", "last": "a", "mean": ""}[collision.value]
+    assert made.unused == {name: ("w",) if name == loser else () for name in "ab"}
+
+
+def test_a_mean_leaves_out_who_has_nothing() -> None:
+    made = plan(
+        [variable("w")],
+        {"a": scaffold(missing=Missing.init), "b": scaffold()},
+        {"a": checkpoint("v"), "b": checkpoint("w")},
+        Collision.mean,
+    )
+    assert origins(made) == {"w": ["b: w"]}
+    assert by_name(made)["w"].notes == ("no tensor 'w': initialised",)
+
+
+def test_schedules_are_in_the_plan() -> None:
+    config = scaffold("a/*", freeze_until_step=500, learning_rate_multiplier=0.1)
+    made = one(
+        [variable("a/k"), variable("a/moving_mean"), variable("b")],
+        config,
+        checkpoint("a/k", "a/moving_mean"),
+    )
+    found = by_name(made)
+    assert (found["a/k"].freeze_until_step, found["a/k"].learning_rate_multiplier) == (500, 0.1)
+    for name in ("a/moving_mean", "b"):
+        each = found[name]
+        assert (each.freeze_until_step, each.learning_rate_multiplier) == (0, 1.0)
+
+
+def test_finite_is_passed_on() -> None:
+    made = plan(
+        [variable("a"), variable("b")],
+        {"a": scaffold("a", finite=True), "b": scaffold("b")},
+        {"a": checkpoint("a"), "b": checkpoint("b")},
+    )
+    assert made.finite == {"a"}
+
+
+def test_an_optional_checkpoint_that_is_absent_is_noted() -> None:
+    made = plan([variable("a")], {"net": scaffold(optional=True)}, {"net": None})
+    assert not made.problems
+    assert made.notes == (
+        "net: the checkpoint is optional and absent; its variables are initialised",
+    )
+
+
+def test_optimizer_state_of_all_variables_is_noted() -> None:
+    config = scaffold("a", state=[StateChoice.weights, StateChoice.optimizer_slots])
+    made = one(
+        [variable("a"), slot("a/Adam"), slot("beta1_power", ())], config, checkpoint("a", "a/Adam")
+    )
+    assert not made.problems
+    (note,) = made.notes
+    assert note.startswith("beta1_power: the optimizer keeps this for all variables at once")
+
+
+def test_all_problems_are_told_at_once() -> None:
+    made = plan(
+        [variable("a/k"), variable("b/k", (5,)), variable("c/k")],
+        {
+            "a": scaffold("a/*", "nothing/*", rename={"x/": "y/"}),
+            "b": scaffold("b/*"),
+            "c": scaffold("c/*", "b/*"),
+        },
+        {"a": checkpoint("other"), "b": checkpoint("b/k"), "c": checkpoint("c/k", dtype="int8")},
+    )
+    states = "\n".join(problem.state for problem in made.problems)
+    for part in (
+        "'nothing/*' matches no variable",
+        "scaffolds b and c claim the same variables: b/k",
+        "the rule 'x/' is never used",
+        "no tensor 'a/k'",
+        "b/k has shape [5]",
+        "float32 variables have int8 tensors: c/k",
+    ):
+        assert part in states
+    assert len(made.problems) == 6
+
+
+@pytest.mark.parametrize(("count", "seconds"), [(5_000, 1.0), (50_000, 10.0)])
+@pytest.mark.parametrize("broken", [False, True])
+def test_planning_stays_fast(count: int, seconds: float, broken: bool) -> None:
+    scaffolds: dict[str, ScaffoldConfig] = {}
+    sources: dict[str, CheckpointSpec | None] = {}
+    variables: list[VariableSpec] = []
+    for name in "abc":
+        names = [
+            f"{name}/block_{number // 50}/layer_{number % 50}/kernel"
+            for number in range(count // 3)
+        ]
+        variables += [variable(each) for each in names]
+        if broken:  # Half of the names have no counterpart, irregularly.
+            names = [each.replace("_1", "-x") for each in names]
+        scaffolds[name] = scaffold(f"{name}/*", rename={f"{name}/": f"{name}/"})
+        sources[name] = checkpoint(*names)
+    start = time.process_time()
+    made = plan(variables, scaffolds, sources)
+    assert time.process_time() - start < seconds
+    assert bool(made.problems) is broken

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
+from runner.errors import CheckpointError, Problem
+from runner.restoration import streaming
+from runner.restoration.plan import Assignment, SourceTensor
+from runner.restoration.streaming import assign, batches, converted_values
+from runner.restoration.variables import StateClass, VariableSpec
+
+tf1 = tf.compat.v1
+
+
+class Arrays(CheckpointReader):
+    """Gives arrays and records which names it was asked for."""
+
+    def __init__(self, **arrays: Any) -> None:
+        self.arrays = arrays
+        self.asked: list[str] = []
+
+    def spec(self) -> CheckpointSpec:
+        raise NotImplementedError
+
+    def read(self, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
+        for name in names:
+            self.asked.append(name)
+            if name not in self.arrays:
+                raise CheckpointError(Problem(f"no tensor {name}"))
+            yield name, self.arrays[name]
+
+
+def assignment(name: str, size: int, *pieces: tuple[str, str]) -> Assignment:
+    spec = VariableSpec(TensorSpec(name, (size,), "float32"), StateClass.WEIGHT, True, "Const")
+    tensors = tuple(SourceTensor(s, TensorSpec(t, (size,), "float32")) for s, t in pieces)
+    return Assignment(spec, pieces[0][0], tensors)
+
+
+def test_batches_are_bounded_and_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "BATCH_BYTES", 20)
+    sizes = (1, 4, 1, 9, 2, 3)
+    assignments = [assignment(f"v{at}", size, ("a", "x")) for at, size in enumerate(sizes)]
+    with tf.Graph().as_default():
+        variables = {
+            each.variable.name: tf1.get_variable(each.variable.name, each.variable.tensor.shape)
+            for each in assignments
+        }
+        made = list(batches(assignments, variables))
+    assert made == [assignments[:2], assignments[2:3], assignments[3:4], assignments[4:]]
+
+
+def test_each_source_is_read_in_one_pass_and_not_ahead() -> None:
+    a, b = (
+        Arrays(x=np.zeros(2, np.float32), y=np.ones(2, np.float32)),
+        Arrays(z=np.full(2, 3, np.float32)),
+    )
+    assignments = [
+        assignment("v", 2, ("a", "x")),
+        assignment("w", 2, ("a", "y"), ("b", "z")),
+        assignment("u", 2, ("a", "x")),
+    ]
+    values = converted_values(assignments, {"a": a, "b": b}, {})
+    assert a.asked == []
+    next(values)
+    assert (a.asked, b.asked) == (["x"], [])
+    np.testing.assert_array_equal(next(values)[1], [2, 2])
+    next(values)
+    assert (a.asked, b.asked) == (["x", "y", "x"], ["z"])
+
+
+def test_a_view_of_foreign_memory_is_copied() -> None:
+    foreign = np.frombuffer(np.ones(2, np.float32).tobytes(), np.float32)
+    own = np.ones((2, 2), np.float32)[0]
+    assignments = [assignment("v", 2, ("a", "foreign")), assignment("w", 2, ("a", "own"))]
+    reader = Arrays(foreign=foreign, own=own)
+    first, second = (value for _, value in converted_values(assignments, {"a": reader}, {}))
+    assert first is not foreign
+    np.testing.assert_array_equal(first, foreign)
+    assert second is own
+
+
+def test_an_error_of_a_source_names_the_scaffold() -> None:
+    values = converted_values([assignment("v", 2, ("cnn", "gone"))], {"cnn": Arrays()}, {})
+    with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: no tensor gone"):
+        next(values)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (np.zeros(3, np.float32), r"a float32 of shape \[3\]"),
+        (np.zeros(2, np.float64), r"a float64 of shape \[2\]"),
+        (np.array([b"a", b"b"], object), r"a string of shape \[2\]"),
+    ],
+)
+def test_a_value_that_does_not_fit_its_variable_is_refused(value: Any, found: str) -> None:
+    values = converted_values([assignment("v", 2, ("cnn", "x"))], {"cnn": Arrays(x=value)}, {})
+    with pytest.raises(CheckpointError, match=rf"scaffolds\.cnn: x has changed .*, and .* {found}"):
+        next(values)
+
+
+@pytest.mark.parametrize("use_resource", [True, False])
+def test_assigning_adds_no_operation_and_runs_no_initializer(use_resource: bool) -> None:
+    with tf.Graph().as_default() as graph:
+        fails = tf.debugging.Assert(False, ["the initializer ran"])
+        with tf.control_dependencies([fails]):
+            initial = tf.zeros([2]) + 1.0
+        variable = tf1.get_variable("v", initializer=initial, use_resource=use_resource)
+        graph.finalize()
+        with tf1.Session() as session:
+            assign(session, [(variable, np.array([3, 4], np.float32))])
+            np.testing.assert_array_equal(session.run(variable), [3, 4])

@@ -1,0 +1,128 @@
+"""Session managers with a restorer: several sources, restored as one plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.reader import TensorSpec
+from runner.config import Initialize
+from runner.errors import CheckpointError
+from runner.restoration.plan import Assignment, RestorationPlan, SourceTensor
+from runner.restoration.restorer import Restorer
+from runner.restoration.variables import StateClass, VariableSpec
+from runner.session.scaffold import Scaffold
+from runner.session.session_creators import ChiefSessionCreator
+from runner.session.session_manager import SessionManager
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[tf.Graph]:
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Callable[[str, float], str]:
+    def save(name: str, value: float) -> str:
+        file = tmp_path / f"{name}.npz"
+        np.savez(file, value=np.float32(value))
+        with tf.Graph().as_default(), tf.Session() as session:
+            variable = tf.get_variable("value", initializer=value)
+            session.run(variable.initializer)
+            saved = tf.train.Saver().save(session, str(tmp_path / name / "model"))
+        return str(file) if name == "npz" else str(saved)
+
+    return save
+
+
+def restorer_of(paths: dict[str, str], variables: dict[str, tf.Variable]) -> Restorer:
+    """Gives each variable the tensor `value` of the source of its name, if there is one."""
+    scalar = TensorSpec("value", (), "float32")
+    assignments = tuple(
+        Assignment(
+            VariableSpec(TensorSpec(name, (), "float32"), StateClass.WEIGHT, True, "Const"),
+            name,
+            (SourceTensor(name, scalar),) if name in paths else (),
+        )
+        for name in variables
+    )
+    sources = {name: open_checkpoint(path).spec() for name, path in paths.items()}
+    plan = RestorationPlan(assignments, sources, {})
+    return Restorer(
+        plan,
+        variables,
+        lambda name: open_checkpoint(paths[name]),
+        initialize=Initialize.remaining,
+        verify=True,
+    )
+
+
+def test_a_restorer_restores_after_every_init(source: Callable[[str, float], str]) -> None:
+    variables = {
+        name: tf.get_variable(name, initializer=-1.0) for name in ("cnn", "npz", "old", "head")
+    }
+    paths = {"cnn": source("cnn", 1.0), "npz": source("npz", 2.0)}
+    restorer = restorer_of(paths, variables)
+    scaffold = Scaffold(
+        init_fn=lambda _, session: session.run([each.initializer for each in variables.values()]),
+        saver=tf.train.Saver({"value": variables["old"]}),
+    )
+    manager = SessionManager(
+        [source("old", 3.0)],
+        [scaffold],
+        ready_op=tf.report_uninitialized_variables(),
+        restorer=restorer,
+    )
+    with manager.prepare_session(init_op=restorer.build()) as session:
+        values = session.run(variables)
+    assert values == {"cnn": 1.0, "npz": 2.0, "old": 3.0, "head": -1.0}
+
+
+def test_a_checkpoint_of_the_models_own_beats_the_restorer(
+    source: Callable[[str, float], str], tmp_path: Path
+) -> None:
+    variable = tf.get_variable("cnn", initializer=-1.0)
+    restorer = restorer_of({"cnn": source("cnn", 1.0)}, {"cnn": variable})
+    creator = ChiefSessionCreator(
+        tf.train.Scaffold(init_op=restorer.build()),
+        checkpoint_dir=str(tmp_path / "own"),
+        restorer=restorer,
+    )
+    with creator.create_session() as session:
+        assert session.run(variable) == 1.0
+        session.run(variable.initializer)
+        (tmp_path / "own").mkdir()
+        creator.scaffold.saver.save(session, str(tmp_path / "own" / "model"))
+    with creator.create_session() as session:
+        assert session.run(variable) == -1.0
+
+
+def test_no_half_restored_session_is_left_behind(
+    source: Callable[[str, float], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = tf.get_variable("cnn", initializer=-1.0)
+    path = source("cnn", 1.0)
+    restorer = restorer_of({"cnn": path}, {"cnn": variable})
+    init = restorer.build()
+    data = Path(f"{path}.data-00000-of-00001")
+    content = bytearray(data.read_bytes())
+    content[content.find(np.float32(1.0).tobytes())] ^= 1
+    data.write_bytes(content)
+    sessions: list[tf.Session] = []
+    restore = restorer.restore
+
+    def keep_session(session: tf.Session) -> None:
+        sessions.append(session)
+        restore(session)
+
+    monkeypatch.setattr(restorer, "restore", keep_session)
+    with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: .*model"):
+        SessionManager(restorer=restorer).prepare_session(init_op=init)
+    with pytest.raises(RuntimeError, match="closed Session"):
+        sessions[0].run(variable)

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import tensorflow as tf
+from rich.console import Console
+
+from runner.checkpoints.reader import TensorSpec
+from runner.inspect import byte_count, main, state_class
+from runner.restoration.variables import StateClass
+from runner.screen import Screen
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _npz(path: Path, **tensors: object) -> str:
+    np.savez(path, allow_pickle=False, **{k: np.asarray(v) for k, v in tensors.items()})
+    return str(path)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return _npz(
+        tmp_path / "model.npz",
+        **{
+            "dense/kernel": np.array([[1, 2], [3, -4]], np.float32),
+            "dense/kernel/Adam": np.array([[0, 0], [0, np.nan]], np.float32),
+            "norm/moving_mean": np.array([1], np.float32),
+            "global_step": np.int64(12),
+        },
+    )
+
+
+def _shown(*arguments: str, terminal: bool = False) -> tuple[int, str]:
+    file = io.StringIO()
+    screen = Screen(Console(file=file, force_terminal=terminal, width=100, highlight=False))
+    return main(arguments, screen), file.getvalue()
+
+
+def _rows(text: str) -> dict[str, list[str]]:
+    cells = [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
+    return {row[0]: row[1:] for row in cells if len(row) > 1}
+
+
+def test_a_checkpoints_tensors_are_listed(model: str) -> None:
+    code, text = _shown(model)
+    assert code == 0
+    assert text.splitlines()[:2] == [model, "NumPy archive, step 12: 4 tensors, 44 bytes"]
+    assert re.fullmatch("sha256:[0-9a-f]{64}", text.splitlines()[2])
+    rows = _rows(text)
+    assert rows["tensor"] == ["shape", "dtype", "bytes", "class"]
+    assert rows["dense/kernel"] == ["2x2", "float32", "16", "weight"]
+    assert rows["dense/kernel/Adam"] == ["2x2", "float32", "16", "optimizer slot"]
+    assert rows["norm/moving_mean"] == ["1", "float32", "4", "batch norm"]
+    assert rows["global_step"] == ["scalar", "int64", "8", "global step"]
+
+
+def test_statistics_are_shown_on_request(model: str) -> None:
+    rows = _rows(_shown(model, "--stats")[1])
+    assert rows["tensor"][4:] == ["min", "max", "mean", "NaN"]
+    assert rows["dense/kernel"][4:] == ["-4", "3", "0.5", "0"]
+    assert rows["dense/kernel/Adam"][4:] == ["0", "0", "0", "1"]
+
+
+def test_aliases_are_shown(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        file["layers/batch_normalization/vars/0"] = np.array([1], np.float32)
+        file["layers/batch_normalization/vars/1"] = np.array([1], np.float32)
+        file["layers/batch_normalization/vars"].attrs["name"] = "norm"
+    rows = _rows(_shown(str(tmp_path / "w.h5"))[1])
+    assert rows["layers/batch_normalization/vars/0"][3:] == ["batch norm", "norm/moving_mean"]
+
+
+def test_a_terminal_gets_colour_and_a_pipe_none(model: str) -> None:
+    assert "\x1b[" in _shown(model, "--stats", terminal=True)[1]
+    assert "\x1b[" not in _shown(model, "--stats")[1]
+
+
+def test_long_names_are_not_folded_in_a_pipe(tmp_path: Path) -> None:
+    name = "/".join(["layer"] * 60)
+    assert name in _shown(_npz(tmp_path / "m.npz", **{name: 1.0}))[1]
+
+
+def test_markup_in_names_is_shown_as_it_is(tmp_path: Path) -> None:
+    assert "[bold]x[/bold]" in _shown(_npz(tmp_path / "m.npz", **{"[bold]x[\\bold]": 1.0}))[
+        1
+    ].replace("\\", "/")
+
+
+def test_two_equal_checkpoints(model: str) -> None:
+    code, text = _shown(model, model)
+    assert (code, text.splitlines()[-1]) == (0, "no difference")
+
+
+def test_two_checkpoints_that_differ(model: str, tmp_path: Path) -> None:
+    other = _npz(
+        tmp_path / "other.npz",
+        **{"dense/kernel": np.array([[1, 2], [3, 4]], np.float32), "global_step": np.int64(12)},
+    )
+    code, text = _shown(model, other)
+    assert code == 1
+    assert _rows(text)["dense/kernel"] == ["1 of 4 values, by up to 8"]
+    assert _rows(text)["norm/moving_mean"] == ["only in the first"]
+    assert text.splitlines()[-1] == "3 tensors differ"
+
+
+def test_a_directory_and_a_choice_in_it(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    for step in (1, 2):
+        tf.raw_ops.SaveV2(
+            prefix=str(tmp_path / f"m-{step}"),
+            tensor_names=["t"],
+            shape_and_slices=[""],
+            tensors=[tf.fill([1], float(step))],
+        )
+    code, text = _shown(str(tmp_path), "--which", "1", "--stats")
+    assert (code, text.splitlines()[0]) == (0, str(tmp_path / "m-1"))
+    assert _rows(text)["t"][4] == "1"
+
+
+@pytest.mark.parametrize("paths", [[], ["a", "b", "c"]])
+def test_one_or_two_paths_are_taken(paths: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(paths)
+    assert caught.value.code == 2
+    assert "usage: python -m runner.inspect" in capsys.readouterr().err
+
+
+def test_a_wrong_path_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "model.npz").touch()
+    done = subprocess.run(
+        [sys.executable, "-m", "runner.inspect", str(tmp_path / "modl.npz")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[0] == (
+        f"runner.inspect: there is no checkpoint at {tmp_path}/modl.npz"
+    )
+    assert done.stderr.splitlines()[-1] == f"  choices: {tmp_path}/model.npz"
+
+
+def test_a_pipe_that_closes_early_is_no_error(tmp_path: Path) -> None:
+    many = _npz(tmp_path / "m.npz", **{f"tensor_{number:05d}": 1.0 for number in range(5000)})
+    command = f'"{sys.executable}" -m runner.inspect "{many}" | head -n 1'
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        cwd=ROOT,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{many}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "others", "expected"),
+    [
+        ("conv/kernel", [], StateClass.WEIGHT),
+        ("conv/kernel/Adam_1", ["conv/kernel"], StateClass.OPTIMIZER_SLOT),
+        ("conv/kernel/ExponentialMovingAverage", ["conv/kernel"], StateClass.MOVING_AVERAGE),
+        ("beta1_power", [], StateClass.OPTIMIZER_SLOT),
+        ("optimizer/vars/2", [], StateClass.OPTIMIZER_SLOT),
+        ("optimizer_weights/SGD/iter", [], StateClass.OPTIMIZER_SLOT),
+        ("global_step", [], StateClass.GLOBAL_STEP),
+        ("norm/moving_variance", [], StateClass.BATCH_NORM),
+    ],
+)
+def test_classes(name: str, others: list[str], expected: StateClass) -> None:
+    assert state_class(name, name, dict.fromkeys([name, *others])) is expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("float32", 24), ("bfloat16", 12), ("float8_e4m3fn", 6), ("string", None)]
+)
+def test_bytes(dtype: str, size: int | None) -> None:
+    assert byte_count(TensorSpec("t", (2, 3), dtype)) == size
+
+
+def _with_input(folder: Path, value: float) -> str:
+    """A checkpoint with a position in a tf.data input, as a run saves it."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        iterator = tf.compat.v1.data.make_initializable_iterator(tf.data.Dataset.range(3))
+        state = tf.data.experimental.make_saveable_from_iterator(iterator)
+        kernel = tf.compat.v1.get_variable("kernel", initializer=[value])
+        session.run([iterator.initializer, kernel.initializer])
+        saver = tf.compat.v1.train.Saver({"kernel": kernel, state.name: state})
+        return str(saver.save(session, str(folder / "model.ckpt")))
+
+
+def test_a_position_in_the_training_data_is_listed_without_values(tmp_path: Path) -> None:
+    one, other = (_with_input(tmp_path / name, float(len(name))) for name in ("a", "bb"))
+    code, text = _shown(one, "--stats")
+    assert code == 0
+    rows = _rows(text)
+    (state,) = (name for name in rows if name.endswith("_STATE"))
+    assert rows[state][1] == "variant"
+    assert rows["kernel"][3:] == ["weight", "1", "1", "1", "0"]
+    code, text = _shown(one, other)
+    assert (code, "1 tensor differs" in text) == (1, True)
