@@ -9,6 +9,8 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
+from runner.references import register_resolvers
+
 # Enum members carry the spelling that a user types, because OmegaConf matches members by name.
 
 
@@ -101,18 +103,50 @@ class PlanFormat(Enum):
     html = "html"
 
 
+# Ends the training in good order, raises, or goes back to the last checkpoint with a lower learning
+# rate. Members are looked up, NonFinite["raise"]: a keyword cannot be an attribute.
+NonFinite = Enum("NonFinite", {"stop": "stop", "raise": "raise", "rollback": "rollback"})
+
+
+@dataclass
+class NonFiniteConfig:
+    """What to do when the loss, or a weight that is to be saved, is NaN or infinite."""
+
+    # Ends the training in good order, is an error, or goes back to the last checkpoint.
+    action: NonFinite = NonFinite["raise"]
+    # How often one process goes back before it is an error.
+    rollbacks: int = 3
+    # Multiplies the learning rate each time.
+    learning_rate_scale: float = 0.5
+
+
+@dataclass
+class ClipConfig:
+    """Bounds for the gradients, applied in this order; null is no bound."""
+
+    # For the absolute value of each element.
+    value: float | None = None
+    # For the Euclidean norm of each variable's gradient.
+    norm: float | None = None
+    # For the Euclidean norm of all gradients together.
+    global_norm: float | None = None
+
+
 @dataclass
 class TrainConfig:
-    """How long to train and how often to do what; every number counts global steps."""
+    """How long to train and how often to do what; numbers count global steps.
+
+    The three `..._every` are a number of steps or a text such as `10 minutes`.
+    """
 
     # The global step at which training ends.
     steps: int = 1000
-    # Training metrics are logged every so many steps.
-    log_every: int = 50
-    # The validation split is evaluated every so many steps, and at the end.
-    evaluate_every: int = 250
-    # A checkpoint is saved every so many steps, and at the end.
-    checkpoint_every: int = 250
+    # Training metrics are logged so often.
+    log_every: int | str = 50
+    # The validation split is evaluated so often, and at the end.
+    evaluate_every: int | str = 250
+    # A checkpoint is saved so often, and at the end.
+    checkpoint_every: int | str = 250
     # Whether checkpoints keep the position in the training data, its shuffle buffer included.
     # False starts the data anew where a run is resumed.
     save_input: bool = True
@@ -121,6 +155,15 @@ class TrainConfig:
     # The metric that chooses the best checkpoint and is returned to a sweep.
     objective: str = "validation/loss"
     goal: Goal = Goal.minimize
+    # So many batches make one optimizer update, which is one global step: the gradients are
+    # averaged, and the metrics too.
+    accumulate: int = 1
+    clip: ClipConfig = field(default_factory=ClipConfig)
+    # Decay of a moving average of the trained weights, such as 0.999; null keeps none.
+    ema_decay: float | None = None
+    # Whether the averages are evaluated and exported in place of the weights.
+    evaluate_ema: bool = True
+    non_finite: NonFiniteConfig = field(default_factory=NonFiniteConfig)
 
 
 @dataclass
@@ -289,20 +332,24 @@ class RunConfig:
     run_dir: str = "runs/${name}"
     # `_target_` of an object with train(), validation() and test() (see runner.experiment.Data).
     data: dict[str, Any] = MISSING
-    # `_target_` of a callable (features, training) -> outputs, normally a Keras model.
+    # `_target_` of a callable (features, training) -> outputs, normally a Keras model. The runner
+    # takes two keys for itself: `jit_compile: true` compiles it and its losses by XLA, and
+    # `dtype_policy: mixed_bfloat16` or `mixed_float16` computes in 16 bits (weights stay float32).
     model: dict[str, Any] = MISSING
     # `_target_` of a callable (labels, outputs) -> losses per example.
     loss: dict[str, Any] = MISSING
     # name -> `_target_` of a callable (labels, outputs) -> values per example.
     metrics: dict[str, Any] = field(default_factory=dict)
-    # `_target_` of a tf.compat.v1.train.Optimizer.
+    # `_target_` of a tf.compat.v1.train.Optimizer. Its `learning_rate` may be a schedule: the
+    # `_target_` of a keras.optimizers.schedules class or a tf.compat.v1.train.*_decay function.
     optimizer: dict[str, Any] = MISSING
     train: TrainConfig = field(default_factory=TrainConfig)
     # name -> ScaffoldConfig in order of application, or a list of such entries with a `name`.
     scaffolds: Any = field(default_factory=dict)
     restoration: RestorationConfig = field(default_factory=RestorationConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
-    # name -> `_target_` of a tf.compat.v1.train.SessionRunHook.
+    # name -> `_target_` of a tf.compat.v1.train.SessionRunHook. `${graph:NAME}` among the arguments
+    # is a tensor, operation or variable of the graph, `${run:NAME}` a part of the run.
     hooks: dict[str, Any] = field(default_factory=dict)
     session: SessionConfig = field(default_factory=SessionConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
@@ -310,5 +357,6 @@ class RunConfig:
 
 def register() -> None:
     """Makes the schema known to Hydra as `runner_config`; calling it again changes nothing."""
+    register_resolvers()
     # OmegaConf merges neither a list into a mapping nor the reverse, but either into null.
     ConfigStore.instance().store(name="runner_config", node=RunConfig(scaffolds=None))

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
 
+from runner.averages import AveragedWeights
 from runner.restoration.variables import VariableSpec
 
 
@@ -17,6 +18,8 @@ class Data(Protocol):
 
     Features and labels are tensors, or nested structures of tensors, whose first dimension is the
     batch.
+
+    The training batches are prefetched, unless the data has an attribute `prefetch` that is False.
     """
 
     def train(self) -> tf.data.Dataset:
@@ -65,21 +68,47 @@ class Split:
 
 
 @dataclass(frozen=True)
+class InputState:
+    """What a checkpoint keeps of the training input.
+
+    Attributes:
+      serialize: fails when the position cannot be saved.
+      serialize_strictly: fails also when state that the position does not hold, such as that of a
+        random generator, decides what comes.
+      leave_out: makes checkpoints hold no position, for the life of the session.
+    """
+
+    serialize: tf.Operation
+    serialize_strictly: tf.Operation
+    leave_out: tf.Operation
+
+
+@dataclass(frozen=True)
 class Training:
     """The training step.
 
     Attributes:
       train_op: runs one step and increments the global step.
       step: the global step, an int64 scalar, read after the train op has run.
-      values: metric name -> float32 scalar over the step's batch; `loss` is one of them.
+      values: metric name -> float32 scalar over the step's batches; `loss` is one of them.
+      learning_rate: of the step, a float32 scalar; None when the optimizer's config has none.
+      learning_rate_scale: multiplies the learning rate; None when nothing can change it.
+      averages: moving averages of the weights; None when there are none.
       input_initializer: starts the training input at its beginning.
+      input_seconds: how long the step waits for its input, a float64 scalar.
+      input_state: what a checkpoint keeps of the training input.
       input_is_saved: whether the graph's saver keeps the position in the training input.
     """
 
     train_op: tf.Operation
     step: tf.Tensor
     values: Mapping[str, tf.Tensor]
+    learning_rate: tf.Tensor | None
+    learning_rate_scale: tf.Variable | None
+    averages: AveragedWeights | None
     input_initializer: tf.Operation
+    input_seconds: tf.Tensor
+    input_state: InputState
     input_is_saved: bool
 
 
@@ -94,7 +123,8 @@ class BuiltGraph:
       specs: what the planner knows of them, in the same order.
       training: the training step; None in a graph that only evaluates.
       split: the pass over the split that is evaluated.
-      hooks: the hooks of the configuration, in its order.
+      hooks: the hooks of the configuration by name, in its order; None for one that refers to the
+        run, which is built once that exists.
       saver: saves and restores all variables and, where that is saved, the training input.
     """
 
@@ -103,5 +133,5 @@ class BuiltGraph:
     specs: tuple[VariableSpec, ...]
     training: Training | None
     split: Split
-    hooks: tuple[tf.compat.v1.train.SessionRunHook, ...]
+    hooks: Mapping[str, tf.compat.v1.train.SessionRunHook | None]
     saver: tf.compat.v1.train.Saver

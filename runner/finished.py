@@ -8,6 +8,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
+from runner.averages import averaged_names
 from runner.checkpoints.locate import require_checkpoint
 from runner.config import RunConfig
 from runner.errors import Problem, RunDirectoryError
@@ -16,7 +17,7 @@ from runner.hooks import evaluate
 from runner.interruption import Interruption
 from runner.run_directory import FINISHED, RunDirectory, RunRecord, runs
 from runner.screen import Screen
-from runner.targets import build_target
+from runner.switches import build_model, dtype_policy, full_precision
 from runner.tracking import RunStatus, RunStore
 from runner.variable_names import model_variables
 
@@ -66,14 +67,22 @@ def export_run(config: RunConfig, fingerprint: str, screen: Screen) -> None:
         )
     prefix = require_checkpoint(str(directory.best))
     keras.utils.clear_session()
-    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+    with (
+        tf.Graph().as_default() as graph,
+        dtype_policy(config),
+        tf.compat.v1.Session(graph=graph) as session,
+    ):
         spec = build_data(config).test().element_spec[0]
         features = tf.nest.map_structure(
             lambda each: tf.compat.v1.placeholder(each.dtype, [None, *each.shape[1:]]), spec
         )
-        model = build_target("model", config.model)
-        outputs = tf.function(lambda batch: model(batch, training=False), autograph=False)(features)
+        model = build_model(config)
+        outputs = tf.function(
+            lambda batch: full_precision(model(batch, training=False)), autograph=False
+        )(features)
         names = model_variables(model)
+        if config.train.evaluate_ema:
+            names = averaged_names(names, prefix)
         tf.compat.v1.train.Saver(names or None).restore(session, prefix)
         with tempfile.TemporaryDirectory(dir=directory.path, prefix="export-") as folder:
             unfinished = Path(folder) / "model"

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from runner.averages import SUFFIX
 from runner.checkpoints.reader import TensorSpec
 from runner.config import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem
-from runner.experiment import BuiltGraph, Data, Model, PerExample, Split, Training
-from runner.optimization import Schedule, train_op
+from runner.experiment import BuiltGraph, Data, Model, PerExample, Split
+from runner.graph_names import finder, graph_names
+from runner.hook_targets import first_hooks
+from runner.input_pipeline import TrainingInput
+from runner.optimization import Schedule
+from runner.references import References
 from runner.restoration.ownership import assign_owners
 from runner.restoration.variables import WARM_STARTED, Partition, VariableSpec, classify
+from runner.switches import build_model, dtype_policy, full_precision, jit_compile, set_threads
 from runner.targets import build_target
+from runner.training_step import Forward, TrainingStep
 from runner.variable_names import model_variables, name_variables
-
-# Maps a batch of features and labels to the values per example by metric name, and the penalty.
-Forward = Callable[[Any, Any], tuple[dict[str, tf.Tensor], tf.Tensor]]
 
 
 def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
@@ -33,45 +38,50 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
     Raises:
       ConfigError: when a `_target_` cannot be built or does not keep its contract.
     """
+    set_threads(config)
     keras.utils.clear_session()  # Names of layers and seeds count from the start in every graph.
     keras.utils.set_random_seed(config.seed)
     graph = tf.Graph()
-    with graph.as_default():
+    with graph.as_default(), dtype_policy(config):
         tf.compat.v1.set_random_seed(config.seed)
         global_step = tf.compat.v1.train.get_or_create_global_step()
         data = build_data(config)
-        model: Model = build_target("model", config.model)
+        model = build_model(config)
         functions: dict[str, PerExample] = {"loss": build_target("loss", config.loss)}
         for name, node in config.metrics.items():
             functions[name] = build_target(f"metrics.{name}", node)
 
-        iterator = _training_input(data) if train else None
-        if iterator is not None:
-            values, penalty = _forward(model, functions, training=True)(*iterator.get_next())
-        evaluation = _split(split, data, _forward(model, functions, training=False))
+        step = None
+        if train:
+            source = TrainingInput(
+                _pairs("train", data.train()), prefetch=getattr(data, "prefetch", True)
+            )
+            forward = _forward(config, model, functions, training=True)
+            step = TrainingStep(config, source, forward, tuple(functions), global_step)
+        evaluation = _split(split, data, _forward(config, model, functions, training=False))
         keras_names = model_variables(model)
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
         policies = _policies(config, own)
         frozen = {name for name, policy in policies.items() if not policy.trainable}
-        training = None
-        if iterator is not None:
-            means = {name: tf.reduce_mean(value) for name, value in values.items()}
-            means["loss"] += penalty
-            train_op = _train_op(config, means["loss"], global_step, own, policies)
-            with tf.control_dependencies([train_op]):
-                step = tf.identity(global_step.read_value())
-            training = Training(
-                train_op, step, means, iterator.initializer, config.train.save_input
-            )
+        trained = _trained(own, policies)
+        training = step.build(list(trained.values())) if step is not None else None
 
         variables = name_variables(tf.compat.v1.global_variables(), keras_names)
         specs = tuple(
             _spec(name, variable, model=name in own, frozen=name in frozen)
             for name, variable in variables.items()
         )
-        wanted = config.hooks if train else {}
-        hooks = tuple(_hook(name, node) for name, node in wanted.items())
-        saver = _saver(config, variables, iterator)
+        hooks: dict[str, tf.compat.v1.train.SessionRunHook | None] = {}
+        if training is not None:
+            names = graph_names(variables, training)
+            hooks = first_hooks(config.hooks, References({"graph": names}, finder(graph)))
+        averaged = frozenset(trained) if step is None and _reads_averages(config) else frozenset()
+        saved = _saved(variables, averaged)
+        if step is not None and config.train.save_input:
+            saved[source.saveable.name] = source.saveable
+        saver = tf.compat.v1.train.Saver(
+            saved, max_to_keep=config.train.keep_checkpoints, save_relative_paths=True
+        )
     return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver)
 
 
@@ -93,11 +103,6 @@ def build_data(config: RunConfig) -> Data:
     return data
 
 
-def _training_input(data: Data) -> Any:
-    with tf.name_scope("input"):
-        return tf.compat.v1.data.make_initializable_iterator(_pairs("train", data.train()))
-
-
 def _pairs(split: str, dataset: Any) -> tf.data.Dataset:
     element = getattr(dataset, "element_spec", None)
     if isinstance(element, tuple) and len(element) == 2:
@@ -110,20 +115,22 @@ def _pairs(split: str, dataset: Any) -> tf.data.Dataset:
     )
 
 
-def _forward(model: Model, functions: Mapping[str, PerExample], *, training: bool) -> Forward:
+def _forward(
+    config: RunConfig, model: Model, functions: Mapping[str, PerExample], *, training: bool
+) -> Forward:
     """Wraps the forward pass in a tf.function, whose side effects the graph keeps.
 
     After a plain call in a graph batch-norm statistics stand still and dropout repeats its mask.
     """
 
     def forward(features: Any, labels: Any) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        outputs = model(features, training=training)
+        outputs = full_precision(model(features, training=training))
         values = {name: function(labels, outputs) for name, function in functions.items()}
         # Keras collects regularisation losses per call, inside this function only.
         penalty = tf.add_n([tf.constant(0.0), *getattr(model, "losses", [])])
         return values, penalty
 
-    function: Forward = tf.function(forward, autograph=False)
+    function: Forward = tf.function(forward, autograph=False, jit_compile=jit_compile(config))
     return function
 
 
@@ -151,29 +158,17 @@ def _policies(config: RunConfig, own: Mapping[str, tf.Variable]) -> dict[str, Sc
     }
 
 
-def _train_op(
-    config: RunConfig,
-    loss: tf.Tensor,
-    global_step: tf.Variable,
-    own: Mapping[str, tf.Variable],
-    policies: Mapping[str, ScaffoldConfig],
-) -> tf.Operation:
-    schedules = []
+def _trained(
+    own: Mapping[str, tf.Variable], policies: Mapping[str, ScaffoldConfig]
+) -> dict[str, tuple[tf.Variable, Schedule]]:
+    """Returns name -> variable and schedule, for those that train."""
+    trained = {}
     for name, variable in own.items():
         policy = policies.get(name, ScaffoldConfig())
         if variable.trainable and policy.trainable:
             schedule = Schedule(policy.freeze_until_step, policy.learning_rate_multiplier)
-            schedules.append((variable, schedule))
-    if not schedules:
-        raise ConfigError(
-            Problem(
-                "no variable is left to train",
-                "every trainable variable belongs to a scaffold with `trainable: false`",
-                "set trainable: true for one of them",
-                tuple(config.scaffolds),
-            )
-        )
-    return train_op(config.optimizer, loss, global_step, schedules)
+            trained[name] = (variable, schedule)
+    return trained
 
 
 def _spec(name: str, variable: tf.Variable, *, model: bool, frozen: bool) -> VariableSpec:
@@ -211,47 +206,22 @@ def _initializer(variable: tf.Variable) -> str:
     return str(value.type)
 
 
-def _hook(name: str, node: dict[str, Any]) -> tf.compat.v1.train.SessionRunHook:
-    hook = build_target(f"hooks.{name}", node)
-    if not isinstance(hook, tf.compat.v1.train.SessionRunHook):
-        raise ConfigError(
-            Problem(
-                f"hooks.{name}: {node['_target_']} is not a tf.compat.v1.train.SessionRunHook",
-                "the session calls its begin, before_run, after_run and end",
-                "derive it from tf.compat.v1.train.SessionRunHook",
-            )
-        )
-    return hook
+def _reads_averages(config: RunConfig) -> bool:
+    return config.train.ema_decay is not None and config.train.evaluate_ema
 
 
-def _saver(
-    config: RunConfig, variables: Mapping[str, tf.Variable], iterator: Any
-) -> tf.compat.v1.train.Saver:
+def _saved(variables: Mapping[str, tf.Variable], averaged: AbstractSet[str]) -> dict[str, Any]:
+    """Returns tensor name -> what is saved and restored under it.
+
+    Args:
+      variables: name -> variable.
+      averaged: the variables that are read from their averages.
+    """
     saved: dict[str, Any] = {}
     for name, variable in variables.items():
-        if _partition(variable) is None:
-            saved[name] = variable
-        else:  # The saver writes the parts of one variable as one tensor.
+        if _partition(variable) is not None:
+            # The saver writes the parts of one variable as one tensor.
             saved.setdefault(_whole(name, variable), []).append(variable)
-    if iterator is not None and config.train.save_input:
-        state = _input_state(iterator)
-        saved[state.name] = state
-    return tf.compat.v1.train.Saver(
-        saved, max_to_keep=config.train.keep_checkpoints, save_relative_paths=True
-    )
-
-
-def _input_state(iterator: Any) -> Any:
-    """Returns what saves and restores the position in the training input.
-
-    Restoring starts the input first: TensorFlow restores only an initialised iterator.
-    """
-    state = tf.data.experimental.make_saveable_from_iterator(iterator, external_state_policy="warn")
-    restore = state.restore
-
-    def initialise_and_restore(tensors: Any, shapes: Any) -> Any:
-        with tf.control_dependencies([iterator.initializer]):
-            return restore(tensors, shapes)
-
-    state.restore = initialise_and_restore
-    return state
+        else:
+            saved[f"{name}{SUFFIX}" if name in averaged else name] = variable
+    return saved

@@ -1,17 +1,17 @@
-"""Builds the training step: one optimizer, or one for each schedule that scaffolds set."""
+"""One optimizer, or one for each schedule that scaffolds set."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import tensorflow as tf
-from hydra.utils import get_object
 
 from runner.errors import ConfigError, Problem
-from runner.targets import build_target
+from runner.gradients import Gradients
+from runner.references import References
+from runner.targets import build_target, locate_target
 
 _Optimizer: TypeAlias = tf.compat.v1.train.Optimizer
 
@@ -29,70 +29,94 @@ class Schedule:
     learning_rate_multiplier: float = 1.0
 
 
-def train_op(
+def build_optimizers(
     node: Mapping[str, Any],
-    loss: tf.Tensor,
-    global_step: tf.Variable,
     schedules: Sequence[tuple[tf.Variable, Schedule]],
+    global_step: tf.Variable,
+    rate: tf.Tensor | None,
+) -> dict[Schedule, _Optimizer]:
+    """Returns an optimizer for each schedule, in the order in which they first occur.
+
+    Args:
+      node: the optimizer's configuration.
+      schedules: the variables to train, each with its schedule.
+      global_step: the step counter, `${graph:global_step}` in the configuration.
+      rate: the learning rate; None leaves it to the optimizer.
+
+    Raises:
+      ConfigError: when the optimizer cannot be built, or has no learning rate to multiply.
+    """
+    found = dict.fromkeys(schedule for _, schedule in schedules)
+    return {
+        each: build_optimizer(node, global_step, rate, each.learning_rate_multiplier)
+        for each in found
+    }
+
+
+def apply_gradients(
+    optimizers: Mapping[Schedule, _Optimizer],
+    gradients: Gradients,
+    schedules: Sequence[tuple[tf.Variable, Schedule]],
+    global_step: tf.Variable,
 ) -> tf.Operation:
-    """Returns the operation that runs one step and increments the global step.
+    """Returns the operation that updates the variables and increments the global step.
 
     Variables of one schedule share an optimizer of their own. While a schedule freezes them, it
     changes neither them nor its slots.
 
     Args:
-      node: the optimizer's configuration.
-      loss: the scalar to minimise.
-      global_step: the step counter.
+      optimizers: from `build_optimizers`.
+      gradients: of all variables.
       schedules: the variables to train, each with its schedule.
+      global_step: the step counter.
 
     Raises:
-      ConfigError: when the optimizer cannot be built, or has no learning rate to multiply, or a
-        reference variable is to be frozen for a while.
+      ConfigError: when a reference variable is to be frozen for a while.
     """
-    groups: dict[Schedule, list[tf.Variable]] = {}
-    for variable, schedule in schedules:
-        groups.setdefault(schedule, []).append(variable)
-    optimizers = {each: build_optimizer(node, each.learning_rate_multiplier) for each in groups}
-    updates = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)
-    with tf.control_dependencies(updates):
-        if list(groups) == [Schedule()]:
-            optimizer = optimizers[Schedule()]
-            return optimizer.minimize(loss, global_step=global_step, var_list=groups[Schedule()])
-        trained = [variable for variable, _ in schedules]
-        pairs = next(iter(optimizers.values())).compute_gradients(loss, var_list=trained)
-        gradients = {variable.ref(): gradient for gradient, variable in pairs}
-        applied = []
-        for schedule, variables in groups.items():
-            found = [(gradients[each.ref()], each) for each in variables]
-            found = [(gradient, variable) for gradient, variable in found if gradient is not None]
-            if found:
-                applied.append(_apply(optimizers[schedule], found, schedule, global_step))
+    if list(optimizers) == [Schedule()]:
+        return optimizers[Schedule()].apply_gradients(gradients, global_step=global_step)
+    schedule_of = {variable.ref(): schedule for variable, schedule in schedules}
+    groups: dict[Schedule, Gradients] = {}
+    for gradient, variable in gradients:
+        if gradient is not None:
+            groups.setdefault(schedule_of[variable.ref()], []).append((gradient, variable))
+    applied = [
+        _apply(optimizers[schedule], pairs, schedule, global_step)
+        for schedule, pairs in groups.items()
+    ]
     with tf.control_dependencies(applied):
         return global_step.assign_add(1, read_value=False)
 
 
-def build_optimizer(node: Mapping[str, Any], multiplier: float = 1.0) -> _Optimizer:
+def build_optimizer(
+    node: Mapping[str, Any],
+    global_step: tf.Variable,
+    rate: tf.Tensor | None = None,
+    multiplier: float = 1.0,
+) -> _Optimizer:
     """Builds the optimizer with its learning rate multiplied.
 
     Raises:
-      ConfigError: when it is no `tf.compat.v1.train.Optimizer`, or its learning rate is no number.
+      ConfigError: when it is no `tf.compat.v1.train.Optimizer`, or has no rate to multiply.
     """
-    scaled = dict(node)
-    if multiplier != 1.0:
-        rate = node.get("learning_rate", _default_rate(str(node.get("_target_"))))
-        if isinstance(rate, bool) or not isinstance(rate, int | float):
-            raise ConfigError(
-                Problem(
-                    f"learning_rate_multiplier is {multiplier:g}, and optimizer.learning_rate "
-                    + ("is not there" if rate is None else f"is {rate!r}"),
-                    "a multiplier needs the number that it multiplies",
-                    "set optimizer.learning_rate to a number, name an optimizer that has it, or "
-                    "delete learning_rate_multiplier from the scaffolds",
-                )
+    node, names = dict(node), {"global_step": global_step}
+    if rate is not None:
+        node["learning_rate"] = "${graph:learning_rate}"
+        names["learning_rate"] = rate if multiplier == 1.0 else rate * multiplier
+    elif multiplier != 1.0:
+        raise ConfigError(
+            Problem(
+                f"learning_rate_multiplier is {multiplier:g}, and there is no "
+                "optimizer.learning_rate",
+                "a multiplier needs what it multiplies",
+                "name an optimizer that has it, or delete learning_rate_multiplier from the "
+                "scaffolds",
             )
-        scaled["learning_rate"] = rate * multiplier
-    optimizer = build_target("optimizer", scaled)
+        )
+    # Keras's optimizers would refuse the tensor before they are refused.
+    target = locate_target("optimizer", node)
+    fits = not isinstance(target, type) or issubclass(target, tf.compat.v1.train.Optimizer)
+    optimizer = build_target("optimizer", node, References({"graph": names})) if fits else None
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         raise ConfigError(
             Problem(
@@ -128,11 +152,3 @@ def _apply(
             return tf.constant(True)
 
     return tf.cond(due, update, lambda: tf.constant(False)).op
-
-
-def _default_rate(target: str) -> Any:
-    """Returns the default of the target's `learning_rate`; None when it has none."""
-    parameter = inspect.signature(get_object(target)).parameters.get("learning_rate")
-    if parameter is None or parameter.default is inspect.Parameter.empty:
-        return None
-    return parameter.default

@@ -13,6 +13,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 
 from runner.errors import ConfigError, Problem, ranked, similar
+from runner.references import References, has_reference, register_resolvers
 
 # Hydra logs an error besides raising it, and unhandled log records go to the screen.
 logging.getLogger("hydra").addHandler(logging.NullHandler())
@@ -20,7 +21,7 @@ logging.getLogger("hydra").addHandler(logging.NullHandler())
 _HYDRA_KEYS = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
 
 
-def build_target(key: str, node: Mapping[str, Any]) -> Any:
+def build_target(key: str, node: Mapping[str, Any], references: References | None = None) -> Any:
     """Calls, or for `_partial_: true` prepares, the node's `_target_` with its arguments.
 
     Lists and mappings among the arguments arrive as plain `list` and `dict`; one that has a
@@ -29,14 +30,17 @@ def build_target(key: str, node: Mapping[str, Any]) -> Any:
     Args:
       key: where in the configuration the node stands, for the messages.
       node: a mapping with `_target_` and the arguments.
+      references: what `${graph:NAME}` and `${run:NAME}` among the arguments stand for.
 
     Raises:
-      ConfigError: when there is no such target, its arguments do not fit its signature, or it
-        refuses them with a ValueError or TypeError.
+      ConfigError: when there is no such target, its arguments do not fit its signature, it refuses
+        them with a ValueError or TypeError, or a reference stands for nothing.
     """
-    _check(key, node)
+    references = references or References({})
+    check_target(key, node, references)
     try:
-        return instantiate({"_convert_": "all", **node})
+        register_resolvers()
+        return instantiate({"_convert_": "all", **_resolving(node, references)})
     except InstantiationException as error:
         cause = error.__cause__
         if not isinstance(cause, ValueError | TypeError):
@@ -49,6 +53,39 @@ def build_target(key: str, node: Mapping[str, Any]) -> Any:
         ) from error
 
 
+def check_target(key: str, node: Mapping[str, Any], references: References) -> None:
+    """Checks what can be told of a node without calling its target.
+
+    Raises:
+      ConfigError: as `build_target` does, but for what the target itself refuses.
+    """
+    _check(key, node)
+    problems = references.problems(key, node)
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _resolving(node: Any, references: References) -> Any:
+    """Returns the node with each target that is given references wrapped in `call_resolving`.
+
+    Hydra copies and converts arguments, which tensors and sessions do not survive.
+    """
+    if isinstance(node, list):
+        return [_resolving(item, references) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    resolving = {name: _resolving(item, references) for name, item in node.items()}
+    if "_target_" in node and has_reference(node):
+        resolving["_target_"] = f"{__name__}.{call_resolving.__name__}"
+        resolving |= {"_called_": node["_target_"], "_references_": references}
+    return resolving
+
+
+def call_resolving(*args: Any, _called_: str, _references_: References, **kwargs: Any) -> Any:
+    """Calls the target at the path `_called_` with the objects that its references stand for."""
+    return get_object(_called_)(*_references_.resolve(args), **_references_.resolve(kwargs))
+
+
 def _check(key: str, node: Any) -> None:
     """Checks a node and those among its arguments that have targets of their own."""
     if isinstance(node, Mapping):
@@ -59,6 +96,15 @@ def _check(key: str, node: Any) -> None:
     elif isinstance(node, list):
         for index, value in enumerate(node):
             _check(f"{key}.{index}", value)
+
+
+def locate_target(key: str, node: Mapping[str, Any]) -> Any:
+    """Returns the class or function that a node's `_target_` names.
+
+    Raises:
+      ConfigError: when there is none.
+    """
+    return _locate(key, str(node["_target_"]))
 
 
 def _locate(key: str, path: str) -> Any:

@@ -8,18 +8,23 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 from omegaconf import OmegaConf
 
 from runner.checkpoints.provenance_file import provenance_of
-from runner.config import RunConfig
-from runner.errors import ConfigError, InterruptedRunError, Problem
+from runner.config import NonFinite, RunConfig
+from runner.errors import ConfigError, InterruptedRunError, NonFiniteLossError, Problem
 from runner.experiment import BuiltGraph
+from runner.graph_names import finder, graph_names
+from runner.hook_targets import build_hook
 from runner.hooks import (
     BestCheckpoint,
     CheckpointHook,
     EvaluationHook,
+    FiniteCheck,
+    InputStateHook,
     MetricsHook,
     NanLossHook,
     ProgressHook,
@@ -27,8 +32,10 @@ from runner.hooks import (
     StopAtStepHook,
     StopWhenHook,
 )
+from runner.hooks.checkpoint import another_saver, non_finite_problem
 from runner.interruption import Interruption
 from runner.lineage import DIGEST, SOURCE_TAG, source_run_tags
+from runner.references import References
 from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
@@ -251,18 +258,20 @@ def _loop(
     if training is None:
         raise ValueError("the graph was built without a training step")
     with built.graph.as_default():
+        finite = FiniteCheck(built.variables)
         best = BestCheckpoint(
             built.saver,
             directory.best,
             directory.best_record,
             config.train.objective.removeprefix("validation/"),
             config.train.goal,
+            finite,
         )
         progress = ProgressHook(training.step, config.train.steps, screen)
 
         def record_training(values: Mapping[str, float], step: int) -> None:
             tracker.log_metrics({f"train/{name}": value for name, value in values.items()}, step)
-            progress.show(values, step)
+            progress.show({name: values[name] for name in training.values}, step)
 
         def record_evaluation(
             session: tf.compat.v1.Session, values: Mapping[str, float], step: int
@@ -274,6 +283,25 @@ def _loop(
             shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
             screen.line(f"step {step}  validation  {shown}{mark}")
 
+        def refuse(names: Sequence[str], step: int) -> None:
+            problem = non_finite_problem(names, step)
+            if config.train.non_finite.action is NonFinite["raise"]:
+                raise NonFiniteLossError(problem)
+            screen.line(str(problem))
+
+        names = graph_names(built.variables, training)
+        evaluation = EvaluationHook(
+            built.split,
+            training.step,
+            config.train.evaluate_every,
+            record_evaluation,
+            at_end=lambda: not interruption.received(),
+            averages=training.averages if config.train.evaluate_ema else None,
+        )
+        references = References(
+            {"graph": names, "run": _run_names(built, directory, tracker, evaluation)},
+            finder(built.graph),
+        )
         hooks = [
             # First, so that nothing is recorded or saved of a step whose loss is NaN.
             NanLossHook(
@@ -282,22 +310,34 @@ def _loop(
                 directory.checkpoints,
                 "look at the data and the learning rate, for example with half of it: "
                 f"optimizer.learning_rate={_half_rate(config)}",
+                config.train.non_finite.action,
+                config.train.non_finite.rollbacks,
+                training.learning_rate_scale,
+                config.train.non_finite.learning_rate_scale,
+                screen.line,
+            ),
+            *(
+                [InputStateHook(training.input_state, screen.line)]
+                if training.input_is_saved
+                else []
             ),
             StopAtStepHook(config.train.steps),
             RewindHook(tracker.rewind),
-            MetricsHook(training.values, training.step, config.train.log_every, record_training),
-            EvaluationHook(
-                built.split,
-                training.step,
-                config.train.evaluate_every,
-                record_evaluation,
-                at_end=lambda: not interruption.received(),
-            ),
+            MetricsHook(names["metrics"], training.step, config.train.log_every, record_training),
+            evaluation,
             CheckpointHook(
-                built.saver, directory.checkpoints, training.step, config.train.checkpoint_every
+                built.saver,
+                directory.checkpoints,
+                training.step,
+                config.train.checkpoint_every,
+                finite,
+                refuse,
             ),
             progress,
-            *built.hooks,
+            *(
+                built.hooks[name] or build_hook(name, node, references)
+                for name, node in config.hooks.items()
+            ),
             # Last, so that a signal during the other hooks' work costs no further step.
             StopWhenHook(interruption.received),
         ]
@@ -313,15 +353,24 @@ def _loop(
                     except tf.errors.OutOfRangeError as error:
                         # MonitoredSession would take it for an orderly end.
                         raise ConfigError(_input_ended(config)) from error
-        except tf.errors.UnimplementedError as error:
-            if not training.input_is_saved or "does not support checkpointing" not in str(error):
-                raise
-            raise ConfigError(_input_cannot_be_saved(error)) from error
         finally:
             progress.close()
     reached = best.best()
     directory.update(objective=reached)
     return float("nan") if reached is None else reached
+
+
+def _run_names(
+    built: BuiltGraph, directory: RunDirectory, tracker: Tracker, evaluation: EvaluationHook
+) -> dict[str, Any]:
+    """Returns what `${run:NAME}` stands for, for each of `runner.hook_targets.RUN_NAMES`."""
+    return {
+        "directory": str(directory.path),
+        "checkpoints": str(directory.checkpoints),
+        "evaluation": evaluation,
+        "record": tracker.log_metrics,
+        "saver": another_saver(built.saver, 0),
+    }
 
 
 def _session_creator(
@@ -357,16 +406,6 @@ def _input_ended(config: RunConfig) -> Problem:
         f"data.train() ended before step {config.train.steps}",
         "the training data must repeat without end",
         "end its pipeline with .repeat() before .batch(), or lower train.steps",
-    )
-
-
-def _input_cannot_be_saved(error: tf.errors.UnimplementedError) -> Problem:
-    (line, *_) = (each for each in str(error).splitlines() if "does not support" in each)
-    return Problem(
-        "the position in data.train() cannot be saved",
-        line.strip(),
-        "build the pipeline from tensors or files, or set train.save_input=false, which starts "
-        "the data anew where a run is resumed",
     )
 
 

@@ -14,9 +14,12 @@ from runner.config import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem, ranked
 from runner.explanation import bad_value, unknown_key, unresolved
 from runner.scaffold_validation import scaffold_problems, unset_vocabularies
+from runner.schedule import as_schedule
 
 TARGETS = ("data", "model", "loss", "optimizer")
-POSITIVE = ("steps", "log_every", "evaluate_every", "checkpoint_every", "keep_checkpoints")
+POSITIVE = ("steps", "keep_checkpoints", "accumulate")
+SCHEDULES = ("log_every", "evaluate_every", "checkpoint_every")
+DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
@@ -42,6 +45,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     problems += [unknown_key(key) for key in schema.unknown_keys(resolved)]
     problems += _target_problems(resolved)
     problems += _number_problems(resolved)
+    problems += _model_problems(resolved)
     scaffolds, scaffold_problems = _scaffolds(resolved["scaffolds"])
     problems += scaffold_problems
     problems += _objective_problems(resolved)
@@ -105,15 +109,70 @@ def _target_problems(resolved: Mapping[str, Any]) -> list[Problem]:
 
 
 def _number_problems(resolved: Mapping[str, Any]) -> list[Problem]:
+    train = resolved["train"]
     problems = [
-        Problem(f"train.{key} is {resolved['train'][key]}", "it must be at least 1")
+        Problem(f"train.{key} is {train[key]}", "it must be at least 1")
         for key in POSITIVE
-        if resolved["train"][key] < 1
+        if train[key] < 1
     ]
     if not str(resolved["name"]).strip():
         problems.append(Problem("name is empty", "runs are filed under it", "name=my_experiment"))
     if not 0 <= resolved["seed"] < 2**32:
         problems.append(Problem(f"seed is {resolved['seed']}", "it must be from 0 to 4294967295"))
+    for key in SCHEDULES:
+        try:
+            as_schedule(train[key])
+        except ValueError as error:
+            problems.append(Problem(f"train.{key} is {train[key]}", str(error)))
+    problems += [
+        Problem(f"train.clip.{key} is {bound:g}", "it must be above 0", "null is no bound")
+        for key, bound in train["clip"].items()
+        if bound is not None and not bound > 0
+    ]
+    decay, non_finite = train["ema_decay"], train["non_finite"]
+    if decay is not None and not 0 < decay < 1:
+        problems.append(
+            Problem(f"train.ema_decay is {decay:g}", "it must be between 0 and 1", "null is none")
+        )
+    if non_finite["rollbacks"] < 1:
+        problems.append(
+            Problem(
+                f"train.non_finite.rollbacks is {non_finite['rollbacks']}", "it must be at least 1"
+            )
+        )
+    scale = non_finite["learning_rate_scale"]
+    if not 0 < scale <= 1:
+        problems.append(
+            Problem(
+                f"train.non_finite.learning_rate_scale is {scale:g}",
+                "it must be above 0 and at most 1",
+            )
+        )
+    return problems
+
+
+def _model_problems(resolved: Mapping[str, Any]) -> list[Problem]:
+    model = resolved["model"]
+    if not isinstance(model, Mapping):
+        return []
+    problems = []
+    if not isinstance(model.get("jit_compile", False), bool):
+        problems.append(
+            Problem(
+                f"model.jit_compile is {model['jit_compile']!r}",
+                "it must be true or false",
+                choices=("true", "false"),
+            )
+        )
+    policy = model.get("dtype_policy", "float32")
+    if policy not in DTYPE_POLICIES:
+        problems.append(
+            Problem(
+                f"model.dtype_policy is {policy!r}",
+                "it must be a policy of Keras that keeps weights in float32",
+                choices=ranked(str(policy), DTYPE_POLICIES),
+            )
+        )
     return problems
 
 

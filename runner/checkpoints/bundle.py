@@ -130,9 +130,17 @@ class BundleReader(CheckpointReader):
 
     def _tensor(self, key: str) -> NDArray[np.generic]:
         try:
-            return np.asarray(self._reader.get_tensor(key))
+            return as_array(self._reader.get_tensor(key))
         except READ_ERRORS as error:
             raise unreadable(self.prefix, WHAT, f"tensor {key}: {error}") from error
+
+
+def as_array(value: Any) -> NDArray[np.generic]:
+    """Returns what TensorFlow's reader gave as an array.
+
+    A scalar string becomes an array of objects: NumPy's own bytes end at their last zeros.
+    """
+    return np.array(value, dtype=object) if isinstance(value, bytes) else np.asarray(value)
 
 
 def open_reader(path: str) -> Any:

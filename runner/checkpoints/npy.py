@@ -69,7 +69,7 @@ class NpyReader(CheckpointReader):
         fields = self._fields()
         require_names(self.path, names, fields)
         for name in names:
-            yield name, np.array(fields[name])
+            yield name, in_native_order(np.array(fields[name]))
 
     def _fields(self) -> dict[str, NDArray[np.generic]]:
         """Returns tensor name -> a view of the memory map."""
@@ -82,6 +82,11 @@ class NpyReader(CheckpointReader):
         if whole.dtype.names is None:
             return {os.path.basename(self.path).removesuffix(".npy"): whole}
         return {name: whole[name] for name in whole.dtype.names}
+
+
+def in_native_order(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Returns the array with this machine's byte order, which TensorFlow's values have."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def dtype_name(dtype: np.dtype[np.generic]) -> str:

@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import digest
-from runner.checkpoints.npy import HEADER_ERRORS, dtype_name, refuse_pickle, step_of
+from runner.checkpoints.npy import (
+    HEADER_ERRORS,
+    dtype_name,
+    in_native_order,
+    refuse_pickle,
+    step_of,
+)
 from runner.checkpoints.reader import (
     CheckpointReader,
     CheckpointSpec,
@@ -81,4 +87,4 @@ def _array(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
         # The checksum is compared at the end of the member.
         if member.read(1):
             raise ValueError(f"{name} is longer than its shape says")
-    return array
+    return in_native_order(array)

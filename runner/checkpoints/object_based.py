@@ -7,6 +7,8 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from google.protobuf.message import DecodeError
+
 # The only description of the object graph; no public module offers this message.
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
@@ -55,7 +57,7 @@ class ObjectBasedReader(BundleReader):
         graph = trackable_object_graph_pb2.TrackableObjectGraph()
         try:
             graph.ParseFromString(self._tensor(OBJECT_GRAPH).item())
-        except (ValueError, TypeError) as error:
+        except (DecodeError, ValueError, TypeError) as error:
             raise unreadable(self.prefix, WHAT, f"its object graph: {error}") from error
         paths = {key: path for path, key in self.keys.items()}
         named: dict[str, set[str]] = defaultdict(set)

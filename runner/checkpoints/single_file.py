@@ -12,7 +12,13 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.checkpoints import bundle_index, digest, files
-from runner.checkpoints.bundle import GLOBAL_STEP, READ_ERRORS, open_reader, stored_tensors
+from runner.checkpoints.bundle import (
+    GLOBAL_STEP,
+    READ_ERRORS,
+    as_array,
+    open_reader,
+    stored_tensors,
+)
 from runner.checkpoints.reader import (
     Bundle,
     CheckpointReader,
@@ -74,7 +80,7 @@ class SingleFileReader(CheckpointReader):
 
     def _tensor(self, name: str) -> NDArray[np.generic]:
         try:
-            return np.asarray(self._reader.get_tensor(name))
+            return as_array(self._reader.get_tensor(name))
         except tf.errors.UnimplementedError:
             return self._sliced(name)
         except READ_ERRORS as error:

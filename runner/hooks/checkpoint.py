@@ -4,69 +4,88 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 import tensorflow as tf
 
 from runner.config import Goal
+from runner.errors import NonFiniteLossError, Problem
+from runner.hooks.finite import FiniteCheck
+from runner.hooks.scheduled import Clock, ScheduledHook
+from runner.schedule import When
 
-_RunArgs: TypeAlias = tf.compat.v1.train.SessionRunArgs
-_RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
-_RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
 _Saver: TypeAlias = tf.compat.v1.train.Saver
 _Session: TypeAlias = tf.compat.v1.Session
 
 PREFIX = "model.ckpt"
+# Takes the names of variables that hold NaN or infinity, and the global step.
+Refuse: TypeAlias = Callable[[Sequence[str], int], None]
 
 
-class CheckpointHook(tf.compat.v1.train.SessionRunHook):
-    """Saves every so many steps and at the end.
+def non_finite_problem(names: Sequence[str], step: int) -> Problem:
+    """The problem of weights that are not saved."""
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return Problem(
+        f"step {step} is not saved",
+        f"NaN or infinity in {shown}",
+        "look at the data, the learning rate and train.clip",
+    )
+
+
+def raise_non_finite(names: Sequence[str], step: int) -> None:
+    """Raises NonFiniteLossError."""
+    raise NonFiniteLossError(non_finite_problem(names, step))
+
+
+class CheckpointHook(ScheduledHook):
+    """Saves on a schedule and at the end.
 
     Unlike `tf.compat.v1.train.CheckpointSaverHook` it writes neither the graph nor summaries, and
-    nothing at the start.
+    nothing at the start; and it saves nothing that is not finite.
     """
 
-    def __init__(self, saver: _Saver, directory: Path, step: tf.Tensor, every: int) -> None:
+    def __init__(
+        self,
+        saver: _Saver,
+        directory: Path,
+        step: tf.Tensor,
+        every: When,
+        finite: FiniteCheck | None = None,
+        refuse: Refuse = raise_non_finite,
+        clock: Clock = time.monotonic,
+    ) -> None:
         """Stores its arguments.
 
         Args:
           saver: saves, and keeps as many as its `max_to_keep`.
           directory: where the checkpoints go.
           step: the global step after the train op has run.
-          every: how many steps apart.
+          every: the schedule.
+          finite: looks for NaN and infinity before each save; None saves whatever there is.
+          refuse: is given the variables that hold them, and the step; nothing is saved then.
+          clock: seconds from any origin.
         """
+        super().__init__(step, every, at_end=True, clock=clock)
         self._saver, self._directory = saver, directory
-        self._step_after, self._every = step, every
-        self._step = 0
-        self._saved: int | None = None
+        self._finite, self._refuse = finite, refuse
 
     def after_create_session(self, session: _Session, coord: tf.train.Coordinator) -> None:
         """Learns the step, and whether it is already saved."""
-        self._step = int(session.run(tf.compat.v1.train.get_global_step()))
+        super().after_create_session(session, coord)
         newest = tf.train.latest_checkpoint(str(self._directory))
         if newest and newest.endswith(f"-{self._step}"):
-            self._saved = self._step
+            self._trigger.done(self._step)
 
-    def before_run(self, run_context: _RunContext) -> _RunArgs:
-        """Asks for the step."""
-        return _RunArgs(self._step_after)
-
-    def after_run(self, run_context: _RunContext, run_values: _RunValues) -> None:
-        """Saves where it is due."""
-        self._step = int(run_values.results)
-        if self._step % self._every == 0:
-            self._save(run_context.session)
-
-    def end(self, session: _Session) -> None:
-        """Saves the last step, unless that is done."""
-        if self._saved != self._step:
-            self._save(session)
-
-    def _save(self, session: _Session) -> None:
-        save(session, self._saver, self._directory, self._step)
-        self._saved = self._step
+    def act(self, session: _Session, step: int) -> None:
+        """Saves."""
+        names = self._finite.non_finite(session) if self._finite else []
+        if names:
+            self._refuse(names, step)
+        else:
+            save(session, self._saver, self._directory, step)
 
 
 class BestCheckpoint:
@@ -76,7 +95,13 @@ class BestCheckpoint:
     """
 
     def __init__(
-        self, saver: _Saver, directory: Path, record: Path, objective: str, goal: Goal
+        self,
+        saver: _Saver,
+        directory: Path,
+        record: Path,
+        objective: str,
+        goal: Goal,
+        finite: FiniteCheck | None = None,
     ) -> None:
         """Stores its arguments.
 
@@ -86,14 +111,11 @@ class BestCheckpoint:
           record: the file for step and metrics.
           objective: the name of the metric that decides.
           goal: whether larger or smaller is better.
+          finite: keeps variables that hold NaN or infinity from being saved; None does not look.
         """
-        # The same operations under another Saver: it manages a list of files of its own.
-        definition = tf.compat.v1.train.SaverDef()
-        definition.CopyFrom(saver.as_saver_def())
-        definition.max_to_keep = 1
-        self._saver = _Saver(saver_def=definition, save_relative_paths=True)
+        self._saver = another_saver(saver, 1)
         self._directory, self._record = directory, record
-        self._objective, self._goal = objective, goal
+        self._objective, self._goal, self._finite = objective, goal, finite
 
     def best(self) -> float | None:
         """Returns the best objective so far, or None before the first evaluation."""
@@ -109,6 +131,8 @@ class BestCheckpoint:
         value, best = metrics[self._objective], self.best()
         if best is not None and not self._beats(value, best):
             return False
+        if self._finite is not None and self._finite.non_finite(session):
+            return False
         state = tf.train.get_checkpoint_state(str(self._directory))
         if state is not None:
             self._saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
@@ -122,6 +146,14 @@ class BestCheckpoint:
         if math.isnan(best):
             return not math.isnan(value)
         return value > best if self._goal is Goal.maximize else value < best
+
+
+def another_saver(saver: _Saver, max_to_keep: int) -> _Saver:
+    """Returns a saver over the same operations that manages a list of files of its own."""
+    definition = tf.compat.v1.train.SaverDef()
+    definition.CopyFrom(saver.as_saver_def())
+    definition.max_to_keep = max_to_keep
+    return _Saver(saver_def=definition, save_relative_paths=True)
 
 
 def save(session: _Session, saver: _Saver, directory: Path, step: int) -> None:

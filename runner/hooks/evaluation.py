@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TypeAlias
 
 import tensorflow as tf
 
+from runner.averages import AveragedWeights
 from runner.errors import ConfigError, Problem
 from runner.experiment import Split
+from runner.hooks.scheduled import Clock, ScheduledHook
+from runner.schedule import When
 
-_RunArgs: TypeAlias = tf.compat.v1.train.SessionRunArgs
-_RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
-_RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
 _Session: TypeAlias = tf.compat.v1.Session
 
 # Takes the session, metric name -> value, and the global step.
@@ -41,50 +43,50 @@ def evaluate(session: _Session, split: Split) -> dict[str, float]:
     return {name: sums[name] / counts[name] for name in sums}
 
 
-class EvaluationHook(tf.compat.v1.train.SessionRunHook):
-    """Evaluates every so many steps and at the end."""
+class EvaluationHook(ScheduledHook):
+    """Evaluates on a schedule and at the end.
+
+    Attributes:
+      metrics: the names of the metrics.
+      latest: the step and the metrics of the newest evaluation; None before the first.
+    """
+
+    latest: tuple[int, Mapping[str, float]] | None = None
 
     def __init__(
         self,
         split: Split,
         step: tf.Tensor,
-        every: int,
-        on_result: OnResult,
+        every: When,
+        on_result: OnResult = lambda session, metrics, step: None,
         at_end: Callable[[], bool] = lambda: True,
+        averages: AveragedWeights | None = None,
+        clock: Clock = time.monotonic,
     ) -> None:
         """Stores its arguments.
 
         Args:
           split: what to evaluate.
           step: the global step after the train op has run.
-          every: how many steps apart.
+          every: the schedule.
           on_result: is given the session, the metrics and the step.
           at_end: whether to evaluate at the end too, asked when it has come.
+          averages: evaluated in place of the weights; None evaluates the weights.
+          clock: seconds from any origin.
         """
-        self._split, self._step_after, self._every = split, step, every
-        self._on_result, self._at_end = on_result, at_end
-        self._step = 0
-        self._evaluated: int | None = None
-
-    def after_create_session(self, session: _Session, coord: tf.train.Coordinator) -> None:
-        """Learns the step that the session starts from."""
-        self._step = int(session.run(tf.compat.v1.train.get_global_step()))
-
-    def before_run(self, run_context: _RunContext) -> _RunArgs:
-        """Asks for the step."""
-        return _RunArgs(self._step_after)
-
-    def after_run(self, run_context: _RunContext, run_values: _RunValues) -> None:
-        """Evaluates where it is due."""
-        self._step = int(run_values.results)
-        if self._step % self._every == 0:
-            self._evaluate(run_context.session)
+        super().__init__(step, every, at_end=True, clock=clock)
+        self.metrics = tuple(split.sums)
+        self._split, self._on_result, self._at_end = split, on_result, at_end
+        self._averages = averages
 
     def end(self, session: _Session) -> None:
-        """Evaluates the last step, unless that is done."""
-        if self._evaluated != self._step and self._at_end():
-            self._evaluate(session)
+        """Evaluates the last step, unless that is done or not asked for."""
+        if self._at_end():
+            super().end(session)
 
-    def _evaluate(self, session: _Session) -> None:
-        self._on_result(session, evaluate(session, self._split), self._step)
-        self._evaluated = self._step
+    def act(self, session: _Session, step: int) -> None:
+        """Evaluates."""
+        with self._averages.in_place(session) if self._averages else nullcontext():
+            metrics = evaluate(session, self._split)
+        self.latest = (step, metrics)
+        self._on_result(session, metrics, step)

@@ -1,51 +1,61 @@
-"""Hands the training step's metrics to a recorder every so many steps."""
+"""Hands the training step's metrics to a recorder on a schedule."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import tensorflow as tf
+
+from runner.hooks.scheduled import Clock, ScheduledHook
+from runner.schedule import When
 
 _RunArgs: TypeAlias = tf.compat.v1.train.SessionRunArgs
 _RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
 _RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
 
 # Takes metric name -> value and the global step.
-Record = Callable[[Mapping[str, float], int], None]
+Record: TypeAlias = Callable[[Mapping[str, float], int], None]
 
 
-class MetricsHook(tf.compat.v1.train.SessionRunHook):
-    """Fetches scalars at every step whose number is a multiple of `every`, and at no other."""
+class MetricsHook(ScheduledHook):
+    """Fetches scalars at the steps that a schedule names, and at no other.
+
+    A schedule in seconds is looked at before a step, since the values come with it.
+    """
 
     def __init__(
-        self, values: Mapping[str, tf.Tensor], step: tf.Tensor, every: int, record: Record
+        self,
+        values: Mapping[str, tf.Tensor],
+        step: tf.Tensor,
+        every: When,
+        record: Record,
+        clock: Clock = time.monotonic,
     ) -> None:
         """Stores its arguments.
 
         Args:
           values: metric name -> scalar.
           step: the global step after the train op has run.
-          every: how many steps apart.
+          every: the schedule; an end in it has no meaning here.
           record: is given the values, as floats, and the step.
+          clock: seconds from any origin.
         """
-        self._values, self._step_after, self._every, self._record = values, step, every, record
-        self._next = 0
-
-    def after_create_session(
-        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
-    ) -> None:
-        """Learns which step comes next."""
-        self._next = int(session.run(tf.compat.v1.train.get_global_step())) + 1
+        super().__init__(step, every, clock=clock)
+        self._values, self._record = values, record
 
     def before_run(self, run_context: _RunContext) -> _RunArgs:
         """Asks for the values where they are due."""
-        due = self._next % self._every == 0
+        due = self._trigger.due(self._step + 1, self._clock())
         return _RunArgs((self._step_after, dict(self._values) if due else {}))
 
     def after_run(self, run_context: _RunContext, run_values: _RunValues) -> None:
         """Records them."""
         step, values = run_values.results
-        self._next = int(step) + 1
+        self._step = int(step)
         if values:
-            self._record({name: float(value) for name, value in values.items()}, int(step))
+            self._record({name: float(value) for name, value in values.items()}, self._step)
+
+    def end(self, session: tf.compat.v1.Session) -> None:
+        """Does nothing: there is no step to take values from."""

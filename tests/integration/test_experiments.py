@@ -116,6 +116,7 @@ def test_mlflow_holds_everything(trained: Trained) -> None:
     assert steps == {
         "train/loss": [5, 10],
         "train/accuracy": [5, 10],
+        "train/learning_rate": [5, 10],
         "validation/loss": [10, 12],
         "validation/accuracy": [10, 12],
     }

@@ -157,6 +157,57 @@ class NoValidation(Once):
         return super().train().take(0)
 
 
+class Rising:
+    """Batches of features that are all 1, then all 2, and so on."""
+
+    def train(self) -> tf.data.Dataset:
+        return tf.data.Dataset.counter(1).map(lambda each: self._batch(each))
+
+    def validation(self) -> tf.data.Dataset:
+        return tf.data.Dataset.range(1, 3).map(lambda each: self._batch(each))
+
+    def test(self) -> tf.data.Dataset:
+        return self.validation()
+
+    def _batch(self, value: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        features = tf.fill([4, 1], tf.cast(value, tf.float32))
+        return features, features
+
+
+class Linear(keras.Model):
+    """The features times a weight that starts at 0."""
+
+    def __init__(self) -> None:
+        super().__init__(name="linear")
+        self.weight = self.add_weight(name="weight", shape=(), initializer="zeros")
+
+    def call(self, features: Any, training: bool = False) -> Any:
+        return features * self.weight
+
+
+def fixed_descent() -> Any:
+    """Gradient descent whose learning rate nothing sets."""
+    return tf.compat.v1.train.GradientDescentOptimizer(0.1)
+
+
+class FromGenerator(Ones):
+    """Training data whose position TensorFlow cannot save."""
+
+    def train(self) -> tf.data.Dataset:
+        def batches() -> Any:
+            while True:
+                yield np.ones((8, 8), np.float32), np.arange(8) % 2
+
+        spec = (tf.TensorSpec([8, 8], tf.float32), tf.TensorSpec([8], tf.int64))
+        return tf.data.Dataset.from_generator(batches, output_signature=spec)
+
+    def validation(self) -> tf.data.Dataset:
+        return Once().train()
+
+    def test(self) -> tf.data.Dataset:
+        return Once().train()
+
+
 class Generated(Blobs):
     """Training data from a Python generator, whose position TensorFlow cannot save."""
 

@@ -10,7 +10,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.errors import ConfigError
-from runner.optimization import Schedule, build_optimizer, train_op
+from runner.learning_rate import learning_rate
+from runner.optimization import Schedule, apply_gradients, build_optimizer, build_optimizers
 
 ADAM = {"_target_": "tensorflow.compat.v1.train.AdamOptimizer", "learning_rate": 0.1}
 SGD = {"_target_": "tensorflow.compat.v1.train.GradientDescentOptimizer", "learning_rate": 0.1}
@@ -39,7 +40,9 @@ def _train(node: dict[str, Any], steps: int, *, resource: bool = True, **schedul
         a, b = (tf.get_variable(each, [3], use_resource=resource) for each in "ab")
         loss = tf.reduce_sum((a - TARGET) ** 2) + tf.reduce_sum((b - TARGET) ** 2)
         pairs = [(each, schedules.get(each.op.name, Schedule())) for each in (a, b)]
-        op = train_op(node, loss, step, pairs)
+        optimizers = build_optimizers(node, pairs, step, learning_rate(node, step.read_value()))
+        gradients = next(iter(optimizers.values())).compute_gradients(loss, var_list=[a, b])
+        op = apply_gradients(optimizers, gradients, pairs, step)
         start = [tf.assign(each, [0.5, 0.5, 0.5]) for each in (a, b)]
         everything = {each.op.name: each for each in tf.global_variables()}
         with tf.Session() as session:
@@ -109,23 +112,28 @@ def test_both_work_together() -> None:
     np.testing.assert_allclose(values[2]["b"], values[1]["b"] - 0.2 * gradient, rtol=1e-6)
 
 
-def test_a_default_learning_rate_is_multiplied_too() -> None:
-    optimizer = build_optimizer({"_target_": ADAM["_target_"]}, 0.5)
-    assert optimizer._lr == 0.0005  # TensorFlow's default is 0.001.
+def test_a_multiplier_without_a_rate_is_refused() -> None:
+    step = tf.train.get_or_create_global_step()
+    with pytest.raises(ConfigError, match=r"is 0\.5, and there is no optimizer\.learning_rate"):
+        build_optimizer({"_target_": "tests.tiny.odd.NoRate"}, step, None, 0.5)
 
 
-@pytest.mark.parametrize(
-    ("node", "said"),
-    [
-        ({"_target_": "tests.tiny.odd.NoRate"}, "optimizer.learning_rate is not there"),
-        ({**ADAM, "learning_rate": "0.1"}, "optimizer.learning_rate is '0.1'"),
-    ],
-)
-def test_a_multiplier_without_a_number_is_refused(node: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match="learning_rate_multiplier is 0.5, and " + said):
-        build_optimizer(node, 0.5)
+def test_a_schedule_of_the_rate_is_multiplied_too() -> None:
+    step = tf.train.get_or_create_global_step()
+    rate = tf.train.piecewise_constant(step, [0], [0.5, 0.25])
+    optimizer = build_optimizer(SGD, step, rate, 4.0)
+    weight = tf.get_variable("w", initializer=0.0, use_resource=True)
+    op = optimizer.minimize(-weight, global_step=step)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        found = []
+        for _ in range(2):
+            session.run(op)
+            found.append(float(session.run(weight)))
+    assert found == [2.0, 3.0]
 
 
 def test_what_is_no_optimizer_is_refused() -> None:
+    step = tf.train.get_or_create_global_step()
     with pytest.raises(ConfigError, match=r"is not a tf\.compat\.v1\.train\.Optimizer"):
-        build_optimizer({"_target_": "builtins.dict"})
+        build_optimizer({"_target_": "builtins.dict"}, step)

@@ -147,13 +147,49 @@ def test_an_entry_without_target(group: str, value: Any) -> None:
     assert "_target_: package.module.Name" in found.remedy
 
 
-@pytest.mark.parametrize(
-    "key", ["steps", "log_every", "evaluate_every", "checkpoint_every", "keep_checkpoints"]
-)
+@pytest.mark.parametrize("key", ["steps", "keep_checkpoints", "accumulate"])
 def test_numbers_of_steps_begin_at_one(key: str) -> None:
     validate(composed(train={key: 1}))
     found = problem(composed(train={key: 0}))
     assert (found.state, found.cause) == (f"train.{key} is 0", "it must be at least 1")
+
+
+@pytest.mark.parametrize("key", ["log_every", "evaluate_every", "checkpoint_every"])
+def test_a_rhythm_is_a_schedule(key: str) -> None:
+    validate(composed(train={key: 1}))
+    validate(composed(train={key: "10 minutes"}))
+    found = problem(composed(train={key: 0}))
+    assert found.state == f"train.{key} is 0"
+    assert found.cause == "every 0 steps; it must be more than 0"
+    assert "'often' is no schedule" in problem(composed(train={key: "often"})).cause
+
+
+@pytest.mark.parametrize(
+    ("train", "state"),
+    [
+        ({"clip": {"norm": 0.0}}, "train.clip.norm is 0"),
+        ({"clip": {"value": -1.0}}, "train.clip.value is -1"),
+        ({"clip": {"global_norm": float("nan")}}, "train.clip.global_norm is nan"),
+        ({"ema_decay": 1.0}, "train.ema_decay is 1"),
+        ({"non_finite": {"rollbacks": 0}}, "train.non_finite.rollbacks is 0"),
+        (
+            {"non_finite": {"learning_rate_scale": 2.0}},
+            "train.non_finite.learning_rate_scale is 2",
+        ),
+    ],
+)
+def test_a_number_out_of_its_range(train: dict[str, Any], state: str) -> None:
+    assert problem(composed(train=train)).state == state
+
+
+def test_the_switches_of_the_model() -> None:
+    switches = {"jit_compile": True, "dtype_policy": "mixed_bfloat16"}
+    validate(composed(model={**TARGET, **switches}))
+    found = problem(composed(model={**TARGET, "jit_compile": "yes"}))
+    assert found.state == "model.jit_compile is 'yes'"
+    found = problem(composed(model={**TARGET, "dtype_policy": "bfloat16"}))
+    assert found.state == "model.dtype_policy is 'bfloat16'"
+    assert found.choices[0] == "mixed_bfloat16"
 
 
 def test_an_objective_that_no_evaluation_produces() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from runner.checkpoints.npy import NpyReader
 from runner.checkpoints.npz import NpzReader
 from runner.errors import CheckpointError
 
@@ -52,3 +53,15 @@ def test_dtypes_and_a_step_that_is_none(tmp_path: Path) -> None:
     np.savez(tmp_path / "m.npz", words=np.array(["a", "bc"]), global_step=np.ones(3))
     spec = NpzReader(str(tmp_path / "m.npz")).spec()
     assert (spec.tensors["words"].dtype, spec.step) == ("string", None)
+
+
+@pytest.mark.parametrize("reader", [NpzReader, NpyReader])
+def test_values_of_the_other_byte_order_become_native(
+    tmp_path: Path, reader: type[NpzReader | NpyReader]
+) -> None:
+    big = np.array([1.5, -2.0], ">f4")
+    path = tmp_path / ("w.npz" if reader is NpzReader else "w.npy")
+    np.savez(path, w=big) if reader is NpzReader else np.save(path, big)
+    ((_, value),) = reader(str(path)).read(["w"])
+    assert value.dtype.isnative
+    np.testing.assert_array_equal(value, [1.5, -2.0])

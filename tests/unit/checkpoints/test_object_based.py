@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from runner.checkpoints.bundle import BundleReader
 from runner.checkpoints.object_based import ObjectBasedReader, object_path
 from runner.checkpoints.open import open_checkpoint
+from runner.errors import CheckpointError
 
 
 def _write(folder: Path, **parts: object) -> ObjectBasedReader:
@@ -86,3 +88,24 @@ def test_keras_exports_are_known_by_the_variables_names(tmp_path: Path) -> None:
         _all_variables=graph_copy._all_variables,
     ).spec()
     assert spec.aliases == {"net/kernel": "variables/0"}
+
+
+def test_an_object_graph_that_ends_in_zeros_is_read_whole(tmp_path: Path) -> None:
+    """NumPy's own bytes would lose them."""
+    prefix = str(tmp_path / "model")
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.compat.v1.get_variable(
+            "text", initializer=tf.constant(b"ends in zeros\x00\x00")
+        )
+        session.run(variable.initializer)
+        tf.compat.v1.train.Saver([variable]).save(session, prefix)
+    ((_, value),) = BundleReader(prefix).read(["text"])
+    assert value.item() == b"ends in zeros\x00\x00"
+
+
+def test_a_damaged_object_graph_is_explained(tmp_path: Path) -> None:
+    prefix = tf.train.Checkpoint(v=tf.Variable(1.0)).write(str(tmp_path / "model"))
+    reader = ObjectBasedReader(prefix)
+    reader._tensor = lambda key: np.array(b"\xff\xff", dtype=object)  # type: ignore[method-assign]
+    with pytest.raises(CheckpointError, match="its object graph: "):
+        reader.aliases()

@@ -8,7 +8,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.config import Goal
-from runner.hooks import BestCheckpoint, CheckpointHook, StopAtStepHook
+from runner.errors import NonFiniteLossError
+from runner.hooks import BestCheckpoint, CheckpointHook, FiniteCheck, StopAtStepHook
+from runner.hooks.checkpoint import another_saver, non_finite_problem
 from tests.tiny.counter import Counter
 
 
@@ -130,3 +132,61 @@ def test_the_best_one_is_apart_from_the_newest(counter: Counter, tmp_path: Path)
     counter.run([StopAtStepHook(5), _Offer(), newest])
     assert _steps(tmp_path / "best") == [1]
     assert _steps(tmp_path / "newest") == [4, 5]
+
+
+def _poisoned(counter: Counter, at: int) -> FiniteCheck:
+    """A check over a weight that becomes NaN at a step; the saver must know it."""
+    with tf.control_dependencies([counter.train_op]):
+        weight = tf.get_variable("w", initializer=0.0, use_resource=True)
+        counter.train_op = weight.assign(tf.where(counter.step < at, 1.0, float("nan"))).op
+    counter.saver = tf.train.Saver(max_to_keep=2, save_relative_paths=True)
+    return FiniteCheck({"dense/kernel": weight})
+
+
+def test_what_is_not_finite_is_not_saved(counter: Counter, tmp_path: Path) -> None:
+    finite = _poisoned(counter, at=4)
+    hook = CheckpointHook(counter.saver, tmp_path, counter.step, 1, finite)
+    with pytest.raises(NonFiniteLossError, match="step 4 is not saved") as caught:
+        counter.run([hook, StopAtStepHook(6)])
+    assert "NaN or infinity in dense/kernel" in str(caught.value)
+    assert _steps(tmp_path) == [2, 3]
+
+
+def test_a_refusal_may_be_taken_otherwise_than_by_an_error(
+    counter: Counter, tmp_path: Path
+) -> None:
+    finite, refused = _poisoned(counter, at=4), []
+    hook = CheckpointHook(
+        counter.saver, tmp_path, counter.step, 2, finite, lambda *args: refused.append(args)
+    )
+    assert counter.run([hook, StopAtStepHook(7)]) == 7
+    assert refused == [(["dense/kernel"], 4), (["dense/kernel"], 6), (["dense/kernel"], 7)]
+    assert _steps(tmp_path) == [2]
+
+
+def test_many_names_are_not_all_told() -> None:
+    problem = non_finite_problem(["a", "b", "c", "d", "e"], 3)
+    assert problem.cause == "NaN or infinity in a, b, c and 2 more"
+
+
+def test_the_best_is_not_kept_when_it_is_not_finite(counter: Counter, tmp_path: Path) -> None:
+    finite = _poisoned(counter, at=1)
+    best = BestCheckpoint(
+        counter.saver, tmp_path, tmp_path / "best.json", "loss", Goal.minimize, finite
+    )
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        assert best.offer(session, {"loss": 2.0}, 0)
+        session.run(counter.train_op)
+        assert not best.offer(session, {"loss": 1.0}, 1)
+    assert best.best() == 2.0
+
+
+def test_another_saver_leaves_the_first_ones_files_alone(counter: Counter, tmp_path: Path) -> None:
+    other = another_saver(counter.saver, 0)
+    hooks = [
+        CheckpointHook(counter.saver, tmp_path / "own", counter.step, 1),
+        CheckpointHook(other, tmp_path / "other", counter.step, 1),
+    ]
+    counter.run([*hooks, StopAtStepHook(4)])
+    assert (_steps(tmp_path / "own"), _steps(tmp_path / "other")) == ([3, 4], [1, 2, 3, 4])

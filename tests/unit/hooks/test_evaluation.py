@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import tensorflow.compat.v1 as tf
 
+from runner.averages import AveragedWeights
 from runner.errors import ConfigError
 from runner.experiment import Split
 from runner.hooks import CheckpointHook, EvaluationHook, StopAtStepHook, evaluate
@@ -96,3 +97,33 @@ def test_evaluating_takes_no_training_step(counter: Counter) -> None:
     hook = EvaluationHook(_split([1.0, 2.0, 3.0]), counter.step, 2, look)
     counter.run([StopAtStepHook(4), hook])
     assert steps == [(2, 2), (4, 4)]
+
+
+def test_the_newest_result_can_be_asked_for(counter: Counter) -> None:
+    hook = EvaluationHook(_split([1.0, 2.0]), counter.step, 3)
+    assert hook.latest is None
+    counter.run([StopAtStepHook(4), hook])
+    assert hook.latest == (4, {"mean": 1.5})
+
+
+def test_averages_are_evaluated_in_place_of_the_weights(counter: Counter) -> None:
+    with tf.control_dependencies([counter.train_op]):
+        weight = tf.get_variable("w", initializer=0.0, use_resource=True)
+        update = weight.assign_add(8.0)
+    with tf.control_dependencies([update]):
+        averages = AveragedWeights([weight], 0.5)
+    counter.train_op = averages.update
+    split = Split(
+        "validation",
+        (iterator := tf.data.make_initializable_iterator(tf.data.Dataset.range(1))).initializer,
+        {"w": weight + tf.cast(iterator.get_next(), tf.float32)},
+        {"w": tf.constant(1, tf.int64)},
+    )
+    seen = []
+
+    def look(session: tf.Session, metrics: Mapping[str, float], step: int) -> None:
+        seen.append((metrics["w"], float(session.run(weight))))
+
+    hook = EvaluationHook(split, counter.step, 1, look, averages=averages)
+    counter.run([StopAtStepHook(2), hook])
+    assert seen == [(4.0, 8.0), (10.0, 16.0)]

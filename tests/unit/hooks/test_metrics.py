@@ -6,6 +6,7 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from runner.hooks import CheckpointHook, MetricsHook, StopAtStepHook
+from tests.tiny.clock import Clock
 from tests.tiny.counter import Counter
 
 
@@ -43,3 +44,16 @@ def test_a_resumed_session_keeps_the_rhythm(counter: Counter, tmp_path: Path) ->
     counter.run([StopAtStepHook(4), hook, save])
     counter.run([StopAtStepHook(9), hook], own=tmp_path)
     assert steps == [3, 6, 9]
+
+
+def test_a_schedule_may_count_seconds(counter: Counter) -> None:
+    steps: list[int] = []
+    hook = MetricsHook(
+        {"v": counter.value},
+        counter.step,
+        "20 seconds",
+        lambda values, step: steps.append(step),
+        Clock(tick=10.0),
+    )
+    counter.run([StopAtStepHook(5), hook])
+    assert steps == [2, 4]

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
 
+from runner.config import NonFinite
 from runner.errors import NonFiniteLossError
-from runner.hooks import CheckpointHook, NanLossHook, StopAtStepHook
+from runner.hooks import CheckpointHook, MetricsHook, NanLossHook, StopAtStepHook
 from tests.tiny.counter import Counter
 
 
@@ -37,3 +39,84 @@ def test_as_the_first_hook_it_keeps_the_bad_step_from_being_saved(
     with pytest.raises(NonFiniteLossError, match=r"the last checkpoint before it is .*ckpt-2"):
         counter.run([hook, save, StopAtStepHook(5)])
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("-2")
+
+
+class _Diverging:
+    """A loss that becomes NaN at a step, unless the scale is at most `needed`."""
+
+    def __init__(self, counter: Counter, needed: float, at: int = 5) -> None:
+        self.scale = tf.get_variable("scale", initializer=1.0, use_resource=True)
+        self.loss = tf.where(
+            (counter.step >= at) & (self.scale > needed), float("nan"), counter.value
+        )
+        self.saver = tf.train.Saver(max_to_keep=2, save_relative_paths=True)
+        self.lines: list[str] = []
+        self.scales: list[float] = []
+
+    def run(self, counter: Counter, directory: Path, last: int = 8, **arguments: Any) -> int:
+        counter.saver = self.saver
+        hook = NanLossHook(
+            self.loss,
+            counter.step,
+            directory,
+            "lower it",
+            scale=self.scale,
+            say=self.lines.append,
+            **arguments,
+        )
+        record = MetricsHook(
+            {"scale": self.scale},
+            counter.step,
+            1,
+            lambda values, step: self.scales.append(values["scale"]),
+        )
+        save = CheckpointHook(self.saver, directory, counter.step, every=2)
+        return counter.run([hook, record, save, StopAtStepHook(last)], own=directory)
+
+
+def test_a_rollback_goes_back_to_the_last_checkpoint_with_a_lower_rate(
+    counter: Counter, tmp_path: Path
+) -> None:
+    case = _Diverging(counter, needed=0.5)
+    case.run(counter, tmp_path, action="rollback")
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith("-8")
+    assert case.lines == [
+        f"the loss is nan at step 5: back to {tmp_path}/model.ckpt-4 (1 of at most 3 times), "
+        "learning rate times 0.5"
+    ]
+    assert case.scales == [1.0] * 4 + [0.5] * 4
+    # A later process finds the scale in the checkpoint.
+    assert tf.train.load_variable(str(tmp_path), "scale") == 0.5
+
+
+def test_rollbacks_to_one_checkpoint_lower_the_rate_further(
+    counter: Counter, tmp_path: Path
+) -> None:
+    case = _Diverging(counter, needed=0.3)
+    case.run(counter, tmp_path, action=NonFinite["rollback"])
+    assert [line.rpartition(" ")[2] for line in case.lines] == ["0.5", "0.25"]
+    assert case.scales == [1.0] * 4 + [0.25] * 4
+
+
+def test_without_a_checkpoint_a_rollback_begins_again(counter: Counter, tmp_path: Path) -> None:
+    case = _Diverging(counter, needed=0.5, at=1)
+    assert case.run(counter, tmp_path, last=1, action="rollback") == 1
+    assert "back to the beginning" in case.lines[0]
+
+
+def test_too_many_rollbacks_are_an_error(counter: Counter, tmp_path: Path) -> None:
+    case = _Diverging(counter, needed=0.0)
+    with pytest.raises(NonFiniteLossError, match="at step 5, after 2 rollbacks"):
+        case.run(counter, tmp_path, action="rollback", rollbacks=2)
+    assert len(case.lines) == 2
+
+
+def test_stop_ends_the_training_in_good_order(counter: Counter, tmp_path: Path) -> None:
+    case = _Diverging(counter, needed=0.0)
+    assert case.run(counter, tmp_path, action="stop") == 5
+    assert case.lines == ["training stops because the loss is nan at step 5"]
+
+
+def test_an_action_that_there_is_not(counter: Counter, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no action 'ignore'; choices: stop, raise, rollback"):
+        NanLossHook(counter.value, counter.step, tmp_path, "", action="ignore")

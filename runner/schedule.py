@@ -1,0 +1,139 @@
+"""When something is done: every so many steps or seconds, at given steps, at the end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(step|second|minute|hour)s?")
+_SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
+_FORMS = "a number of steps, `50 steps`, `30 seconds`, `10 minutes` or `2 hours`"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When something is due; what is set adds up, and nothing set is never due.
+
+    Attributes:
+      steps: at every multiple of so many global steps.
+      seconds: when so many seconds have passed since it was last due, or since the start.
+      at_steps: at these global steps.
+      at_end: at the end, unless the last step was due already.
+
+    Raises:
+      ValueError: when `steps` or `seconds` is not above 0.
+    """
+
+    steps: int | None = None
+    seconds: float | None = None
+    at_steps: tuple[int, ...] = ()
+    at_end: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (("steps", self.steps), ("seconds", self.seconds)):
+            if value is not None and value <= 0:
+                raise ValueError(f"every {value} {name}; it must be more than 0")
+
+
+When: TypeAlias = Schedule | int | str | Mapping[str, Any]
+
+
+def as_schedule(when: When) -> Schedule:
+    """Reads a schedule as configs spell it.
+
+    Args:
+      when: a number of steps; a text such as `50 steps`, `30 seconds`, `10 minutes`, `2 hours` or
+        `end`, several of them joined by commas; or a mapping with the fields of `Schedule`.
+
+    Raises:
+      ValueError: when it is none of these.
+    """
+    if isinstance(when, Schedule):
+        return when
+    if isinstance(when, int) and not isinstance(when, bool):
+        return Schedule(steps=when)
+    if isinstance(when, Mapping):
+        fields = dict(when)
+        unknown = sorted(set(fields) - set(Schedule.__dataclass_fields__))
+        if unknown:
+            raise ValueError(
+                f"{', '.join(unknown)} in a schedule; it has "
+                f"{', '.join(Schedule.__dataclass_fields__)}"
+            )
+        return Schedule(**{**fields, "at_steps": tuple(fields.get("at_steps", ()))})
+    if isinstance(when, str):
+        return _parse(when)
+    raise ValueError(f"{when!r} is no schedule; it is {_FORMS}")
+
+
+def as_seconds(duration: float | str) -> float:
+    """Reads a duration: a number of seconds, or a text such as `90 minutes`.
+
+    Raises:
+      ValueError: when it is neither, or not above 0.
+    """
+    if isinstance(duration, str):
+        amount = _AMOUNT.fullmatch(duration.strip())
+        if amount is None or amount[2] == "step":
+            raise ValueError(f"{duration!r} is no duration; it is for example `90 minutes`")
+        duration = float(amount[1]) * _SECONDS[amount[2]]
+    if duration <= 0:
+        raise ValueError(f"a duration of {duration} seconds; it must be more than 0")
+    return float(duration)
+
+
+class Trigger:
+    """Follows a schedule through one session; time and step are told, never asked for."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self.start(0, 0.0)
+
+    def start(self, step: int, seconds: float) -> None:
+        """Begins at a global step and a time in seconds from any origin."""
+        self._seen, self._since = step, seconds
+        self._done: int | None = None
+
+    def due(self, step: int, seconds: float) -> bool:
+        """Says whether it is due, and takes it for done if so.
+
+        A multiple or a step that was jumped over is due at the step after it.
+        """
+        before, self._seen = self._seen, step
+        schedule = self._schedule
+        due = (
+            (schedule.steps is not None and step // schedule.steps > before // schedule.steps)
+            or (schedule.seconds is not None and seconds - self._since >= schedule.seconds)
+            or any(before < each <= step for each in schedule.at_steps)
+        )
+        if due:
+            self._since = seconds
+            self.done(step)
+        return due
+
+    def done(self, step: int) -> None:
+        """Takes a step for done, so that it is not due again at the end."""
+        self._done = step
+
+    def due_at_end(self, step: int) -> bool:
+        """Says whether the last step is still due."""
+        return self._schedule.at_end and self._done != step
+
+
+def _parse(text: str) -> Schedule:
+    fields: dict[str, Any] = {}
+    for part in (each.strip() for each in text.split(",")):
+        amount = _AMOUNT.fullmatch(part)
+        if part == "end":
+            fields["at_end"] = True
+        elif amount is None:
+            raise ValueError(f"{part!r} is no schedule; it is {_FORMS}, or `end`")
+        elif amount[2] != "step":
+            fields["seconds"] = as_seconds(part)
+        elif amount[1].isdecimal():
+            fields["steps"] = int(amount[1])
+        else:
+            raise ValueError(f"{part!r} is no whole number of steps")
+    return Schedule(**fields)

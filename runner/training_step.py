@@ -1,0 +1,123 @@
+"""Builds the training step: learning rate, gradients, optimizer, moving averages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from runner.averages import AveragedWeights
+from runner.config import NonFinite, RunConfig
+from runner.errors import ConfigError, Problem
+from runner.experiment import Training
+from runner.gradients import Batch, accumulate, clip
+from runner.input_pipeline import TrainingInput
+from runner.learning_rate import learning_rate
+from runner.optimization import Schedule, apply_gradients, build_optimizers
+from runner.switches import scaled_losses
+
+# Maps a batch of features and labels to the values per example by metric name, and the penalty.
+Forward: TypeAlias = Callable[[Any, Any], tuple[dict[str, tf.Tensor], tf.Tensor]]
+
+
+class TrainingStep:
+    """The training step in the making: first the forward pass, then what updates the variables."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        source: TrainingInput,
+        forward: Forward,
+        metrics: Sequence[str],
+        global_step: tf.Variable,
+    ) -> None:
+        """Adds the forward pass, by which the model makes its variables.
+
+        With several batches to a step it is part of a loop that needs the variables; the model
+        then makes them when it is called for evaluation.
+
+        Args:
+          config: the run's configuration.
+          source: the training input.
+          forward: the forward pass.
+          metrics: the names of loss and metrics.
+          global_step: the global step.
+        """
+        self._config, self._source, self._forward = config, source, forward
+        self._metrics, self._global_step = metrics, global_step
+        self._one = self._means() if config.train.accumulate == 1 else None
+
+    def build(self, schedules: Sequence[tuple[tf.Variable, Schedule]]) -> Training:
+        """Returns the training step.
+
+        Args:
+          schedules: the variables to train, each with its schedule.
+
+        Raises:
+          ConfigError: when none are left, or the optimizer does not fit.
+        """
+        config = self._config
+        if not schedules:
+            raise ConfigError(
+                Problem(
+                    "no variable is left to train",
+                    "every trainable variable belongs to a scaffold with `trainable: false`",
+                    "set trainable: true for one of them",
+                    tuple(config.scaffolds),
+                )
+            )
+        variables = [variable for variable, _ in schedules]
+        rate, scale = self._learning_rate()
+        optimizers = scaled_losses(
+            config, build_optimizers(config.optimizer, schedules, self._global_step, rate)
+        )
+        optimizer = next(iter(optimizers.values()))
+
+        def one_batch() -> Batch:
+            means, waited = self._one or self._means()
+            return means, optimizer.compute_gradients(means["loss"], variables), waited
+
+        updates = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)
+        with tf.control_dependencies(updates):
+            means, gradients, waited = (
+                one_batch()
+                if self._one
+                else accumulate(one_batch, self._metrics, variables, config.train.accumulate)
+            )
+            train_op = apply_gradients(
+                optimizers, clip(gradients, config.train.clip), schedules, self._global_step
+            )
+        averages = None
+        if config.train.ema_decay is not None:
+            with tf.control_dependencies([train_op]):
+                averages = AveragedWeights(variables, config.train.ema_decay, self._global_step)
+            train_op = tf.group(train_op, averages.update)
+        with tf.control_dependencies([train_op]):
+            step = tf.identity(self._global_step.read_value())
+        return Training(
+            train_op,
+            step,
+            means,
+            rate,
+            scale,
+            averages,
+            self._source.initializer,
+            waited,
+            self._source.state,
+            config.train.save_input,
+        )
+
+    def _means(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        (features, labels), waited = self._source.next()
+        values, penalty = self._forward(features, labels)
+        means = {name: tf.reduce_mean(value) for name, value in values.items()}
+        means["loss"] += penalty
+        return means, waited
+
+    def _learning_rate(self) -> tuple[tf.Tensor | None, tf.Variable | None]:
+        rate = learning_rate(self._config.optimizer, self._global_step.read_value())
+        if rate is None or self._config.train.non_finite.action is not NonFinite["rollback"]:
+            return rate, None
+        scale = tf.compat.v1.get_variable("learning_rate_scale", initializer=1.0, trainable=False)
+        return rate * scale, scale

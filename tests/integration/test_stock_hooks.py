@@ -1,0 +1,162 @@
+"""Every hook of TensorFlow works by `_target_` in the `hooks:` section of a config."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from runner.config import NonFinite, NonFiniteConfig, TrainConfig
+from runner.errors import ConfigError
+from tests.tiny.runs import directory, run, saved, written
+
+TRAIN = "tensorflow.compat.v1.train"
+
+
+def feed(tensor: tf.Tensor, value: float) -> dict[tf.Tensor, float]:
+    """What a FeedFnHook asks for."""
+    return {tensor: value}
+
+
+class Recorder(tf.train.FinalOpsHook):
+    """A user's own hook, over a stock one: keeps what the final operations gave."""
+
+    values: Any = None
+
+    def end(self, session: tf.Session) -> None:
+        super().end(session)
+        Recorder.values = self.final_ops_values
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """What TensorFlow logs at level INFO, line by line, as it comes."""
+    logger = logging.getLogger("tensorflow")
+    before, propagate = logger.level, logger.propagate
+    logger.setLevel(logging.INFO)
+    logger.propagate = True
+    lines: list[str] = []
+
+    class _Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler = _Keep()
+    logger.addHandler(handler)
+    yield lines
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+    logger.propagate = propagate
+
+
+def test_every_stock_hook_by_config(tmp_path: Path, logged: list[str]) -> None:
+    events, checkpoints = tmp_path / "events", tmp_path / "checkpoints"
+    hooks = {
+        "log": {
+            "_target_": f"{TRAIN}.LoggingTensorHook",
+            "tensors": {"the_loss": "${graph:loss}", "kernel": "${graph:body/dense/kernel}"},
+            "every_n_iter": 5,
+        },
+        "stop": {"_target_": f"{TRAIN}.StopAtStepHook", "last_step": 12},
+        "save": {
+            "_target_": f"{TRAIN}.CheckpointSaverHook",
+            "checkpoint_dir": str(checkpoints),
+            "save_steps": 4,
+            "saver": "${run:saver}",
+        },
+        "count": {
+            "_target_": f"{TRAIN}.StepCounterHook",
+            "every_n_steps": 4,
+            "output_dir": str(events),
+        },
+        "nan": {"_target_": f"{TRAIN}.NanTensorHook", "loss_tensor": "${graph:loss}"},
+        "summary": {
+            "_target_": f"{TRAIN}.SummarySaverHook",
+            "save_steps": 4,
+            "output_dir": str(events),
+            "summary_op": {
+                "_target_": "tensorflow.compat.v1.summary.scalar",
+                "name": "scaled_loss",
+                "tensor": "${graph:loss}",
+            },
+        },
+        "wait": {"_target_": f"{TRAIN}.GlobalStepWaiterHook", "wait_until_step": 0},
+        "final": {
+            "_target_": f"{__name__}.Recorder",
+            "final_ops": ["${graph:global_step}", "${graph:learning_rate}"],
+        },
+        "feed": {
+            "_target_": f"{TRAIN}.FeedFnHook",
+            "feed_fn": {
+                "_target_": f"{__name__}.feed",
+                "_partial_": True,
+                "tensor": "${graph:learning_rate}",
+                "value": 0.0,
+            },
+        },
+        "profile": {
+            "_target_": f"{TRAIN}.ProfilerHook",
+            "save_steps": 6,
+            "output_dir": str(tmp_path / "profile"),
+        },
+    }
+    run(tmp_path / "runs", hooks=hooks)
+
+    assert saved(tmp_path / "runs", "global_step") == 12
+    assert any("the_loss = " in line and "kernel = " in line for line in logged)
+    assert tf.train.latest_checkpoint(str(checkpoints)).endswith("-12")
+    assert (checkpoints / "graph.pbtxt").is_file()
+    found = written(events)
+    assert [step for step, _ in found["global_step/sec"]] == [5, 9]
+    assert len(found["scaled_loss"]) == 3
+    assert Recorder.values[0] == 12
+    assert Recorder.values[1] == pytest.approx(0.01)
+    assert list((tmp_path / "profile").glob("timeline-*.json"))
+    # Fed a learning rate of 0, nothing moves.
+    whole = tf.train.load_checkpoint(str(directory(tmp_path / "runs").checkpoints))
+    first = tf.train.load_checkpoint(str(checkpoints / "model.ckpt-0"))
+    name = "body/dense/kernel"
+    assert (whole.get_tensor(name) == first.get_tensor(name)).all()
+
+
+def test_the_hooks_of_tensorflow_are_these() -> None:
+    """All of them are above, but for the base class."""
+    hooks = {
+        name
+        for name in dir(tf.train)
+        if isinstance(getattr(tf.train, name), type)
+        and issubclass(getattr(tf.train, name), tf.train.SessionRunHook)
+    }
+    assert hooks == {
+        "CheckpointSaverHook",
+        "FeedFnHook",
+        "FinalOpsHook",
+        "GlobalStepWaiterHook",
+        "LoggingTensorHook",
+        "NanTensorHook",
+        "ProfilerHook",
+        "SessionRunHook",
+        "StepCounterHook",
+        "StopAtStepHook",
+        "SummarySaverHook",
+    }
+
+
+def test_a_nan_hook_acts(tmp_path: Path) -> None:
+    """The run's own rule is to stop, so that the error is that of TensorFlow's hook."""
+    train = TrainConfig(steps=9, non_finite=NonFiniteConfig(NonFinite["stop"]))
+    data = {"_target_": "tests.tiny.experiment.Blobs", "poison_after": 3}
+    nan = {"_target_": f"{TRAIN}.NanTensorHook", "loss_tensor": "${graph:loss}"}
+    with pytest.raises(tf.train.NanLossDuringTrainingError):
+        run(tmp_path, hooks={"nan": nan}, data=data, train=train)
+
+
+def test_a_name_that_is_not_in_the_graph(tmp_path: Path) -> None:
+    nan = {"_target_": f"{TRAIN}.NanTensorHook", "loss_tensor": "${graph:los}"}
+    with pytest.raises(ConfigError, match=r"hooks\.nan\.loss_tensor is \$\{graph:los\}") as caught:
+        run(tmp_path, hooks={"nan": nan})
+    assert caught.value.problems[0].choices[0] == "loss"

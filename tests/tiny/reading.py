@@ -1,0 +1,45 @@
+"""Takes batches from a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from runner.input_pipeline import TrainingInput
+
+
+def taken(make: Callable[[], tf.data.Dataset], count: int = 100) -> list[Any]:
+    """Returns at most `count` batches of a new dataset."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        iterator = tf.data.make_initializable_iterator(make())
+        batch = iterator.get_next()
+        session.run(iterator.initializer)
+        batches = []
+        for _ in range(count):
+            try:
+                batches.append(session.run(batch))
+            except tf.errors.OutOfRangeError:
+                break
+        return batches
+
+
+def resumed(make: Callable[[], tf.data.Dataset], prefix: str) -> tuple[list[Any], list[Any]]:
+    """Returns batches 2 to 5 of one process, and what another gives that resumes at batch 2."""
+
+    def graph() -> tuple[TrainingInput, Any, tf.train.Saver]:
+        source = TrainingInput(make(), prefetch=True)
+        return source, source.next()[0], tf.train.Saver({"input": source.saveable})
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        source, batch, saver = graph()
+        session.run(source.initializer)
+        session.run(batch), session.run(batch)
+        session.run(source.state.serialize_strictly)
+        saver.save(session, prefix, write_meta_graph=False)
+        first = [session.run(batch) for _ in range(4)]
+    with tf.Graph().as_default(), tf.Session() as session:
+        source, batch, saver = graph()
+        saver.restore(session, prefix)
+        return first, [session.run(batch) for _ in range(4)]
