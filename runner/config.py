@@ -259,6 +259,16 @@ class PlanConfig:
 
 
 @dataclass
+class ExportConfig:
+    """What `mode=export` does with the model besides writing it."""
+
+    # Name under which it is registered in MLflow; null registers nothing.
+    register: str | None = None
+    # Alias that is moved to the registered version, as in `models:/NAME@ALIAS`; null moves none.
+    alias: str | None = None
+
+
+@dataclass
 class SessionConfig:
     """The TensorFlow session."""
 
@@ -348,6 +358,7 @@ class RunConfig:
     scaffolds: Any = field(default_factory=dict)
     restoration: RestorationConfig = field(default_factory=RestorationConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    export: ExportConfig = field(default_factory=ExportConfig)
     # name -> `_target_` of a tf.compat.v1.train.SessionRunHook. `${graph:NAME}` among the arguments
     # is a tensor, operation or variable of the graph, `${run:NAME}` a part of the run.
     hooks: dict[str, Any] = field(default_factory=dict)

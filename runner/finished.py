@@ -11,7 +11,8 @@ import tensorflow as tf
 from runner.averages import averaged_names
 from runner.checkpoints.locate import require_checkpoint
 from runner.config import RunConfig
-from runner.errors import Problem, RunDirectoryError
+from runner.errors import Problem, RunDirectoryError, TrackingError
+from runner.exported import exported_model, named
 from runner.graph import build_data, build_graph
 from runner.hooks import evaluate
 from runner.interruption import Interruption
@@ -51,21 +52,50 @@ def evaluate_run(config: RunConfig, fingerprint: str, store: RunStore, screen: S
     return metrics[config.train.objective.removeprefix("validation/")]
 
 
-def export_run(config: RunConfig, fingerprint: str, screen: Screen) -> None:
+def export_run(config: RunConfig, fingerprint: str, store: RunStore, screen: Screen) -> None:
     """Writes the best checkpoint of the newest finished run as a SavedModel.
 
     Its signature `serving_default` takes `features`, a batch of any size, and gives `outputs`; both
     have numbered names where they are structures of several tensors.
 
+    Where the run is recorded, the model is kept with it, and registered if `export.register` says
+    so; an export that exists is registered as it is.
+
     Raises:
-      RunDirectoryError: when there is no finished run of this configuration, or it has an export.
+      RunDirectoryError: when there is no finished run of this configuration, or it has an export
+        and nothing is to be registered.
+      TrackingError: when the model cannot be registered.
     """
     directory, _ = finished_run(config, fingerprint)
-    if directory.export.exists():
-        raise RunDirectoryError(
-            Problem(f"{directory.export} exists", "nothing is overwritten", "move it away")
-        )
+    register = config.export.register
     prefix = require_checkpoint(str(directory.best))
+    if not directory.export.exists():
+        _export(config, directory, prefix)
+        screen.line(f"{prefix}: exported to {directory.export}")
+    elif register is None:
+        raise RunDirectoryError(
+            Problem(
+                f"{directory.export} exists",
+                "nothing is overwritten",
+                "move it away; export.register=NAME registers it as it is",
+            )
+        )
+    if register is None and not store.recorded(directory.path):
+        return
+    step = int(tf.train.load_variable(prefix, tf.compat.v1.GraphKeys.GLOBAL_STEP))
+    model = exported_model(directory.export, step, build_data(config))
+    try:
+        uri = store.keep_model(directory.path, model, register, config.export.alias)
+    except TrackingError as error:
+        if register is not None:
+            raise
+        screen.line(f"the model is not kept with the run: {error}")
+    else:
+        if uri is not None:
+            screen.line(f"model:   {uri}")
+
+
+def _export(config: RunConfig, directory: RunDirectory, prefix: str) -> None:
     keras.utils.clear_session()
     with (
         tf.Graph().as_default() as graph,
@@ -87,10 +117,9 @@ def export_run(config: RunConfig, fingerprint: str, screen: Screen) -> None:
         with tempfile.TemporaryDirectory(dir=directory.path, prefix="export-") as folder:
             unfinished = Path(folder) / "model"
             tf.compat.v1.saved_model.simple_save(
-                session, str(unfinished), _named("features", features), _named("outputs", outputs)
+                session, str(unfinished), named("features", features), named("outputs", outputs)
             )
             unfinished.rename(directory.export)
-    screen.line(f"{prefix}: exported to {directory.export}")
 
 
 def finished_run(config: RunConfig, fingerprint: str) -> tuple[RunDirectory, RunRecord]:
@@ -111,10 +140,3 @@ def finished_run(config: RunConfig, fingerprint: str) -> tuple[RunDirectory, Run
             "train it first: the same command with mode=train",
         )
     )
-
-
-def _named(prefix: str, structure: object) -> dict[str, tf.Tensor]:
-    tensors = tf.nest.flatten(structure)
-    if len(tensors) == 1:
-        return {prefix: tensors[0]}
-    return {f"{prefix}_{index}": tensor for index, tensor in enumerate(tensors)}

@@ -70,7 +70,7 @@ def run_experiment(
     identity = fingerprint(sources.settings())
     if config.mode is Mode.evaluate:
         return evaluate_run(config, identity, store, screen)
-    export_run(config, identity, screen)
+    export_run(config, identity, store, screen)
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,6 +50,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     scaffolds, scaffold_problems = _scaffolds(resolved["scaffolds"])
     problems += scaffold_problems
     problems += _objective_problems(resolved)
+    problems += _export_problems(resolved)
     if problems:
         raise ConfigError(*problems)
     typed = OmegaConf.to_object(config)
@@ -189,6 +191,39 @@ def _objective_problems(resolved: Mapping[str, Any]) -> list[Problem]:
             ranked(objective, valid),
         )
     ]
+
+
+def _export_problems(resolved: Mapping[str, Any]) -> list[Problem]:
+    name, alias = resolved["export"]["register"], resolved["export"]["alias"]
+    problems = []
+    if name is not None and (not name.strip() or set(name) & set("/:'")):
+        problems.append(
+            Problem(f"export.register is {name!r}", "a model's name has no `/`, `:` or `'` in it")
+        )
+    if name is not None and (resolved["tracking"]["uri"] or "none").lower() == "none":
+        problems.append(
+            Problem(
+                f"export.register is {name!r}, and runs are not recorded in MLflow",
+                "tracking.uri is null",
+                "set tracking.uri to the store that the run is recorded in",
+            )
+        )
+    if alias is not None and name is None:
+        problems.append(
+            Problem(
+                f"export.alias is {alias!r}, but no model is registered",
+                "an alias names a version of a registered model",
+                "add export.register=NAME",
+            )
+        )
+    if alias is not None and not re.fullmatch(r"(?!(?i:latest|v\d+)$)[\w-]{1,255}", alias):
+        problems.append(
+            Problem(
+                f"export.alias is {alias!r}",
+                "it must be of letters, digits, `_` and `-`, and not `latest` or like `v1`",
+            )
+        )
+    return problems
 
 
 def _scaffolds(value: Any) -> tuple[dict[str, ScaffoldConfig], list[Problem]]:

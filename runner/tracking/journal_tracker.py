@@ -18,6 +18,7 @@ from filelock import Timeout
 from runner.config import TrackingConfig
 from runner.errors import Problem, TrackingError
 from runner.tracking.address import Address, resolve
+from runner.tracking.exported_model import ExportedModel
 from runner.tracking.follower_process import FollowerProcess
 from runner.tracking.journal import Journal
 from runner.tracking.masking import Mask
@@ -217,6 +218,29 @@ class JournalStore(RunStore):
     def download(self, uri: str, folder: str) -> str:
         """Asks MLflow."""
         return self._mlflow(uri).download(uri, folder)
+
+    def keep_model(
+        self,
+        directory: Path,
+        model: ExportedModel,
+        register: str | None = None,
+        alias: str | None = None,
+    ) -> str | None:
+        """Gives it to MLflow."""
+        if self._address is None:
+            return None
+        run_id = self.run_id(directory)
+        if run_id is None:
+            raise TrackingError(
+                Problem(
+                    f"the model of {directory} cannot be kept in {self.store}",
+                    "the run is not recorded there",
+                    f"deliver it first: python -m runner.sync {shlex.quote(str(directory))}"
+                    if self.recorded(directory)
+                    else "train with that tracking.uri",
+                )
+            )
+        return self._mlflow(run_id).keep_model(run_id, model, register, alias)
 
     def recorded(self, directory: Path) -> bool:
         """Whether the directory holds a journal."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runner.errors import Problem, TrackingError
+from runner.tracking.exported_model import ExportedModel
 from runner.tracking.tracker import RunStatus, RunStore, TrackedRun, Tracker
 
 logger = logging.getLogger(__name__)
@@ -104,6 +105,15 @@ class LoggingStore(RunStore):
     def recorded(self, directory: Path) -> bool:
         """Returns False: nothing is stored."""
         return False
+
+    def keep_model(
+        self,
+        directory: Path,
+        model: ExportedModel,
+        register: str | None = None,
+        alias: str | None = None,
+    ) -> None:
+        """Does nothing: nothing is stored."""
 
     def settle(self, directory: Path) -> None:
         """Does nothing: nothing is stored."""

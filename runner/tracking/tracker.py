@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from runner.tracking.exported_model import ExportedModel
+
 RUN_DIR_TAG = "runner.run_dir"
 """Tag that holds the absolute path of a run's own directory."""
 
@@ -190,6 +192,29 @@ class RunStore(abc.ABC):
 
         Raises:
           TrackingError: the store cannot be used, or there is no such artifact.
+        """
+
+    @abc.abstractmethod
+    def keep_model(
+        self,
+        directory: Path,
+        model: ExportedModel,
+        register: str | None = None,
+        alias: str | None = None,
+    ) -> str | None:
+        """Keeps an exported model with the run of a run directory, once, and registers it.
+
+        Args:
+          directory: the run directory.
+          model: the model.
+          register: the name under which it is registered; None registers nothing.
+          alias: names the registered version from now on; None names none.
+
+        Returns:
+          A URI by which the store's own tools load it; None when the store keeps no models.
+
+        Raises:
+          TrackingError: the store cannot be used, does not have the run, or does not take it.
         """
 
     @abc.abstractmethod

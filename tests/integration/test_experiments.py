@@ -175,6 +175,22 @@ def test_the_best_checkpoint_is_exported_and_served(trained: Trained) -> None:
     outputs = served(features=tf.constant(features))["outputs"].numpy()
     np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
 
+    # The model is with the run in MLflow, and is registered afterwards without a second export.
+    client, run_id = trained.command.client(), trained.command.tracked("warm")[1].info.run_id
+    outputs_of_run = client.get_run(run_id).outputs
+    assert outputs_of_run is not None
+    (kept,) = outputs_of_run.model_outputs
+    assert f"model:   models:/{kept.model_id}" in done.stdout
+    again = trained.command.run(*WARM, "mode=export")
+    assert (again.returncode, again.stdout) == (2, "")
+    assert "export.register=NAME registers it as it is" in again.stderr
+    naming = trained.command.run(
+        *WARM, "mode=export", "export.register=warm net", "export.alias=champion"
+    )
+    assert naming.stdout == "model:   models:/warm net@champion\n"
+    assert client.get_model_version_by_alias("warm net", "champion").run_id == run_id
+    assert trained.command.statuses("warm") == ["FINISHED", "FINISHED"]
+
 
 def test_a_plan_creates_nothing(command: Command) -> None:
     before = sorted(command.folder.rglob("*"))

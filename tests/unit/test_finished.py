@@ -11,12 +11,13 @@ import pytest
 import tensorflow as tf
 from rich.console import Console
 
-from runner.config import Goal, Mode, RunConfig, TrainConfig
+from runner.config import Goal, Mode, RunConfig, TrackingConfig, TrainConfig
 from runner.errors import RunDirectoryError
 from runner.finished import finished_run
 from runner.run import run_experiment
 from runner.run_directory import RunDirectory
 from runner.screen import Screen
+from runner.tracking.tracking_directory import Opening, TrackingDirectory
 from tests.tiny.configs import tiny
 from tests.tiny.experiment import Blobs
 
@@ -114,6 +115,22 @@ def test_an_export_is_not_overwritten(experiment: _Experiment) -> None:
     experiment("export")
     with pytest.raises(RunDirectoryError, match="export exists"):
         experiment("export")
+
+
+def test_an_export_does_not_need_the_store_that_the_run_is_in(
+    experiment: _Experiment, tmp_path: Path
+) -> None:
+    experiment("train")
+    # Its journal is there, but nobody has delivered it.
+    tracked = _Experiment(
+        tmp_path / "tiny", tracking=TrackingConfig(uri=f"sqlite:///{tmp_path}/away.db")
+    )
+    directory = RunDirectory(tmp_path / "tiny" / "001")
+    TrackingDirectory(directory.path).write_opening(Opening("uid", "tiny", "tiny 001"))
+    tracked("export")
+    assert directory.export.is_dir()
+    assert "the model is not kept with the run: the model of" in tracked.screen
+    assert not (tmp_path / "away.db").exists()
 
 
 def test_structures_are_exported_under_numbered_names(tmp_path: Path) -> None:

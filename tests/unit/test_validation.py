@@ -200,6 +200,28 @@ def test_an_objective_that_no_evaluation_produces() -> None:
 
 
 @pytest.mark.parametrize(
+    ("export", "tracking", "state"),
+    [
+        ({"register": "a/b"}, {}, "export.register is 'a/b'"),
+        ({"register": " "}, {}, "export.register is ' '"),
+        (
+            {"register": "net"},
+            {"uri": None},
+            "export.register is 'net', and runs are not recorded in MLflow",
+        ),
+        ({"alias": "champion"}, {}, "export.alias is 'champion', but no model is registered"),
+        ({"register": "net", "alias": "v2"}, {}, "export.alias is 'v2'"),
+        ({"register": "net", "alias": "Latest"}, {}, "export.alias is 'Latest'"),
+        ({"register": "net", "alias": "a b"}, {}, "export.alias is 'a b'"),
+    ],
+)
+def test_a_model_that_cannot_be_registered(
+    export: dict[str, str], tracking: dict[str, None], state: str
+) -> None:
+    assert problem(composed(export=export, tracking=tracking)).state == state
+
+
+@pytest.mark.parametrize(
     ("scaffolds", "state"),
     [
         (5, "scaffolds is 5"),

@@ -8,6 +8,7 @@ import pytest
 
 from runner.config import TrackingConfig
 from runner.errors import TrackingError
+from runner.tracking.exported_model import ExportedModel
 from runner.tracking.follower_process import FollowerProcess
 from runner.tracking.journal import read_lines, segments
 from runner.tracking.journal_tracker import JournalStore
@@ -204,3 +205,18 @@ def test_event_files_hold_no_artifacts(tmp_path: Path) -> None:
         store.pin("runs:/1/best")
     with pytest.raises(TrackingError, match="runs:/1/best is in MLflow, and tracking is off"):
         store.download("runs:/1/best", str(tmp_path))
+
+
+def test_the_model_of_a_run_that_mlflow_does_not_have_is_not_kept(tmp_path: Path) -> None:
+    store = make_store()
+    model = ExportedModel(tmp_path, 1, (), (), {})
+    with pytest.raises(TrackingError, match=r"train with that tracking\.uri"):
+        store.keep_model(tmp_path, model)
+    store.open(tmp_path, "digits", "one", {})
+    with pytest.raises(TrackingError, match=r"cannot be kept in http:.*\n.*\n.*runner.sync"):
+        store.keep_model(tmp_path, model)
+
+
+def test_event_files_keep_no_model(tmp_path: Path) -> None:
+    store = make_store(TrackingConfig(uri=None, tensorboard=True))
+    assert store.keep_model(tmp_path, ExportedModel(tmp_path, 1, (), (), {})) is None

@@ -19,7 +19,8 @@ from mlflow.entities import Run
 
 from runner.errors import TrackingError
 from runner.tracking.keys import decode_key
-from runner.tracking.mlflow_tracker import MlflowRun, MlflowStore
+from runner.tracking.mlflow_run import MlflowRun
+from runner.tracking.mlflow_tracker import MlflowStore
 from runner.tracking.records import (
     Artifact,
     Batch,

@@ -7,6 +7,7 @@ import pytest
 
 from runner.errors import TrackingError
 from runner.tracking import LoggingStore, RunStatus
+from runner.tracking.exported_model import ExportedModel
 
 
 def test_a_run_is_logged_from_start_to_end(
@@ -55,6 +56,8 @@ def test_nothing_is_found_again(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     assert store.finished("digits", {}) == []
     assert store.open_command() == ""
+    store.keep_model(tmp_path, ExportedModel(tmp_path, 1, (), (), {}))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_has_no_artifacts() -> None:
