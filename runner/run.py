@@ -18,6 +18,7 @@ from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.planner import make_plan
 from runner.restoration.report import summary, table, text
+from runner.run_context import RunContext
 from runner.run_directory import (
     RUNNING,
     RunRecord,
@@ -28,7 +29,7 @@ from runner.run_directory import (
 )
 from runner.screen import Screen
 from runner.sources import Sources
-from runner.tracking import FollowerProcess, RunStore, open_store
+from runner.tracking import FollowerProcess, open_store
 from runner.training import train_run
 
 
@@ -62,11 +63,12 @@ def run_experiment(
     screen = screen or Screen()
     store = open_store(config.tracking, asdict(config), follower)
     sources = Sources(config, store)
+    context = RunContext(config, sources, store, screen, overrides, parent, dedicated)
     if config.mode is Mode.plan:
-        _show_plan(config, sources, screen)
+        _show_plan(context)
         return None
     if config.mode is Mode.train:
-        return _train(config, sources, store, overrides, screen, parent, dedicated)
+        return _train(context)
     identity = fingerprint(sources.settings())
     if config.mode is Mode.evaluate:
         return evaluate_run(config, identity, store, screen)
@@ -74,92 +76,85 @@ def run_experiment(
     return None
 
 
-def _show_plan(config: RunConfig, sources: Sources, screen: Screen) -> None:
-    plan = _plan(config, build_graph(config, "validation", train=True), sources)
+def _show_plan(context: RunContext) -> None:
+    config, screen = context.config, context.screen
+    plan = _plan(context, build_graph(config, "validation", train=True))
     full = config.plan.full
     if config.plan.format is PlanFormat.json:
         screen.write(json_text(plan))
     elif config.plan.format is PlanFormat.html:
         screen.write(html(plan, f"{config.name}: restoration plan", full=full))
     else:
-        _show_resume(config, sources, screen)
+        _show_resume(context)
         screen.show(table(plan, full=full), text(plan, full=full))
     if plan.problems:
         count = len(plan.problems)
         raise PlanError(Problem(f"the plan has {count} problem{'s' * (count > 1)}, listed with it"))
 
 
-def _show_resume(config: RunConfig, sources: Sources, screen: Screen) -> None:
+def _show_resume(context: RunContext) -> None:
     """Says so where training would resume a run, and carry out no plan."""
+    config, screen = context.config, context.screen
     if config.resume is Resume.never:
         return
-    settings = sources.settings()
-    record = RunRecord(config.name, fingerprint(settings), RUNNING, settings)
-    resumed = interrupted_run(Path(config.run_dir), record, config.resume.value)
+    resumed = interrupted_run(Path(config.run_dir), _record(context), config.resume.value)
     if resumed is not None and resumed.has_checkpoint():
         screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
         screen.line("this is the plan of a fresh start, resume=never:")
 
 
-def _train(
-    config: RunConfig,
-    sources: Sources,
-    store: RunStore,
-    overrides: Sequence[str],
-    screen: Screen,
-    parent: str | None,
-    dedicated: bool,
-) -> float:
-    settings = sources.settings()
-    record = RunRecord(config.name, fingerprint(settings), RUNNING, settings)
-    container = Path(config.run_dir)
+def _train(context: RunContext) -> float:
+    config, store, screen = context.config, context.store, context.screen
+    container, record, resume = Path(config.run_dir), _record(context), config.resume.value
     # A mistake in the configuration is found before anything is made, then an unusable store.
     built = build_graph(config, "validation", train=True)
     store.connect()
-    resumed = interrupted_run(container, record, config.resume.value, dedicated=dedicated)
+    resumed = interrupted_run(container, record, resume, dedicated=context.dedicated)
     plan = None
     if resumed is None or not resumed.has_checkpoint():
-        plan = _warm_start(config, built, sources, screen)
+        plan = _warm_start(context, built)
     with Interruption().handled() as interruption:
-        directory = open_run(container, record, config.resume.value, dedicated=dedicated)
+        directory = open_run(container, record, resume, dedicated=context.dedicated)
         for killed in settle_killed_runs(container):
             store.settle(killed.path)
         # What another process has done since decides anew whether this is a warm start.
         if directory.has_checkpoint():
             plan = None
         elif plan is None:
-            plan = _warm_start(config, built, sources, screen)
+            plan = _warm_start(context, built)
         same = resumed is not None and resumed.path == directory.path
         verb = "resumes" if same or plan is None else "runs"
         screen.line(f"{config.name}: {verb} in {directory.path}")
-        if directory.path != (resumed and resumed.path) and parent is None:
+        if directory.path != (resumed and resumed.path) and context.parent is None:
             for line in left_alone(container, record):
                 screen.line(f"  {line}")
         for line in summary(plan) if plan else ("own checkpoint: pretrained sources not read",):
             screen.line(f"  {line}")
-        return train_run(
-            config, built, plan, sources, directory, store, overrides, screen, interruption, parent
-        )
+        return train_run(context, built, plan, directory, interruption)
 
 
-def _warm_start(
-    config: RunConfig, built: BuiltGraph, sources: Sources, screen: Screen
-) -> RestorationPlan:
+def _record(context: RunContext) -> RunRecord:
+    settings = context.sources.settings()
+    return RunRecord(context.config.name, fingerprint(settings), RUNNING, settings)
+
+
+def _warm_start(context: RunContext, built: BuiltGraph) -> RestorationPlan:
     """Returns a sound plan, after training the sources that are experiments not trained yet."""
     # Before an experiment is trained as a source, its graph tells what it will save, so that a
     # plan with problems is found now and not after that training.
-    _plan(config, built, sources).require_sound()
-    sources.train_missing(lambda source: run_experiment(source, screen=screen))
-    plan = _plan(config, built, sources)
+    _plan(context, built).require_sound()
+    context.sources.train_missing(lambda source: run_experiment(source, screen=context.screen))
+    plan = _plan(context, built)
     plan.require_sound()
     return plan
 
 
-def _plan(config: RunConfig, built: BuiltGraph, sources: Sources) -> RestorationPlan:
+def _plan(context: RunContext, built: BuiltGraph) -> RestorationPlan:
+    config = context.config
     return make_plan(
         built.specs,
         config.scaffolds,
-        sources.expected(),
+        context.sources.expected(),
         config.restoration.collision,
         config.restoration.expect,
     )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from rich.console import Console
 
+from runner.config import RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.run import run_experiment
-from runner.run_directory import RunDirectory
+from runner.run_directory import RunDirectory, RunRecord
 from runner.screen import Screen
 from tests.tiny.configs import tiny
 
@@ -46,3 +50,71 @@ def written(path: Path) -> dict[str, list[tuple[int, float]]]:
                 )
                 found.setdefault(value.tag, []).append((event.step, scalar))
     return found
+
+
+class Runs:
+    """Runs tiny experiments in one folder and tells what they left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def config(self, **changes: Any) -> RunConfig:
+        return tiny(run_dir=str(self.folder), **changes)
+
+    def run(self, **changes: Any) -> tuple[float, list[str]]:
+        """Returns the objective and the lines on the screen."""
+        objective = run_experiment(self.config(**changes), screen=self.screen())
+        assert objective is not None
+        return objective, self.lines()
+
+    def screen(self) -> Screen:
+        self._file = io.StringIO()
+        return Screen(Console(file=self._file, width=200, highlight=False))
+
+    def lines(self) -> list[str]:
+        return self._file.getvalue().splitlines()
+
+    def directory(self, number: int = 1) -> RunDirectory:
+        return RunDirectory(self.folder / f"{number:03d}")
+
+    def record(self, number: int = 1) -> RunRecord:
+        return self.directory(number).require()
+
+    def steps(self, kind: str = "checkpoints", number: int = 1) -> list[int]:
+        files = (self.directory(number).path / kind).glob("*.index")
+        return sorted(int(file.stem.rpartition("-")[2]) for file in files)
+
+    def values(self, number: int = 1) -> dict[str, np.ndarray]:
+        reader = tf.train.load_checkpoint(str(self.directory(number).checkpoints))
+        names = [name for name in reader.get_variable_to_shape_map() if "Iterator" not in name]
+        return {name: reader.get_tensor(name) for name in names if name != "iterator"}
+
+    def count(self) -> int:
+        return len([each for each in self.folder.glob("*") if each.name.isdigit()])
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def disturbed(name: str, **arguments: Any) -> dict[str, Any]:
+    """Returns `hooks` with one of `tests.tiny.hooks`."""
+    return {"disturb": {"_target_": f"tests.tiny.hooks.{name}", **arguments}}
+
+
+def evaluations(lines: list[str]) -> list[int]:
+    """Returns the steps of the evaluations that the screen shows."""
+    return [int(line.split()[1]) for line in lines if "  validation  " in line]
+
+
+def short(**changes: Any) -> TrainConfig:
+    """Returns a training of 20 steps, with some fields changed."""
+    return TrainConfig(**{"steps": 20, "log_every": 5, "evaluate_every": 10, **changes})
+
+
+def warm(checkpoint: str) -> dict[str, ScaffoldConfig]:
+    """Returns `scaffolds` with the tiny model's body, frozen, from a checkpoint."""
+    return {"body": ScaffoldConfig(VariablesConfig(["body/*"]), checkpoint, trainable=False)}

@@ -1,0 +1,178 @@
+"""Records a run: what was asked for, where its variables came from, how it truly ended."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import tensorflow as tf
+from omegaconf import OmegaConf
+
+from runner.checkpoints.provenance_file import provenance_of
+from runner.errors import InterruptedRunError
+from runner.interruption import Interruption
+from runner.lineage import DIGEST, SOURCE_TAG, source_run_tags
+from runner.restoration.html_report import html
+from runner.restoration.json_report import json_text
+from runner.restoration.plan import RestorationPlan
+from runner.restoration.provenance import document
+from runner.restoration.report import text
+from runner.run_context import RunContext
+from runner.run_directory import PROVENANCE, RunDirectory
+from runner.sources import FINGERPRINT_TAG
+from runner.tracking import (
+    RUN_DIR_TAG,
+    Mask,
+    RunStatus,
+    RunStore,
+    Tracker,
+    environment_tags,
+    flatten,
+)
+
+
+@contextmanager
+def recorded(
+    context: RunContext,
+    plan: RestorationPlan | None,
+    directory: RunDirectory,
+    interruption: Interruption,
+) -> Iterator[Tracker]:
+    """Gives what records the run, and at the block's end says how it ended and lets go of it.
+
+    Args:
+      context: what the command gave.
+      plan: where variables come from; None for a run that resumes from its own checkpoint.
+      directory: the run's directory, claimed; it is released at the end.
+      interruption: tells of signals, which neither opening nor closing lets through.
+    """
+    status = RunStatus.FAILED
+    tracker: Tracker | None = None
+    try:
+        with interruption.deferred():  # A run that a signal left unknown would stay RUNNING.
+            tracker = _open_tracker(context, directory)
+        interruption.check()
+        _record_start(context, directory, tracker)
+        if plan is not None:
+            _record_plan(context, plan, directory, tracker)
+        yield tracker
+        status = RunStatus.FINISHED
+    except InterruptedRunError:
+        status = RunStatus.KILLED
+        raise
+    except BaseException as error:
+        if tracker is not None:
+            tracker.set_tags({"runner.exception": f"{type(error).__name__}: {error}"[:5000]})
+            tracker.log_text(traceback.format_exc(), "traceback.txt")
+        raise
+    finally:
+        with interruption.deferred():
+            try:
+                if tracker is not None:
+                    _name_tracked_run(directory, context.store)
+                    _record_end(directory, tracker)
+                    tracker.close(status)
+                    _name_tracked_run(directory, context.store)
+                # Last: a run whose end was cut short still says RUNNING, and the next one of its
+                # experiment settles it, in the store too.
+                directory.update(status=status.value)
+            finally:
+                directory.release()
+
+
+def _open_tracker(context: RunContext, directory: RunDirectory) -> Tracker:
+    record = directory.require()
+    tags = {
+        FINGERPRINT_TAG: record.fingerprint,
+        RUN_DIR_TAG: str(directory.path.resolve()),
+        "runner.overrides": " ".join(context.overrides),
+        **environment_tags(Path.cwd()),
+    }
+    experiment = context.config.name
+    name = f"{experiment} {directory.path.name}"
+    return context.store.open(directory.path, experiment, name, tags, context.parent)
+
+
+def _record_start(context: RunContext, directory: RunDirectory, tracker: Tracker) -> None:
+    config = context.config
+    mask = Mask(config.tracking.mask, asdict(config))
+    plain = mask.settings(asdict(config))
+    directory.config.write_text(OmegaConf.to_yaml(OmegaConf.create(plain)))
+    shown = [mask.text(each) for each in context.overrides]
+    directory.overrides.write_text(OmegaConf.to_yaml(OmegaConf.create(shown)))
+    tracker.log_parameters(flatten(plain))
+    data = json.dumps(plain["data"], sort_keys=True, default=str)
+    tracker.log_dataset(
+        str(config.data["_target_"]),
+        hashlib.sha256(data.encode()).hexdigest()[:16],
+        "train",
+        data,
+        {key: value for key, value in plain["data"].items() if key.endswith("_size")},
+    )
+    tracker.log_artifact(directory.config)
+    tracker.log_artifact(directory.overrides)
+
+
+def _record_plan(
+    context: RunContext, plan: RestorationPlan, directory: RunDirectory, tracker: Tracker
+) -> None:
+    """Keeps the plan, and beside the checkpoints to come where their variables came from."""
+    name, store = context.config.name, context.store
+    directory.plan.write_text(text(plan))
+    directory.plan_json.write_text(json_text(plan))
+    directory.plan_html.write_text(html(plan, f"{name}: restoration plan"))
+    run = {
+        "experiment": name,
+        "run_dir": str(directory.path.resolve()),
+        "tracking_uri": store.store or None,
+        "run_id": store.run_id(directory.path),
+    }
+    provenance = json.dumps(document(plan, run, context.sources.origins()), indent=1) + "\n"
+    for file in directory.provenances:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(provenance)
+    for file in (
+        directory.plan,
+        directory.plan_json,
+        directory.plan_html,
+        directory.provenances[0],
+    ):
+        tracker.log_artifact(file)
+    found = {name: each for name, each in plan.sources.items() if each is not None}
+    paths = {name: each.path for name, each in found.items()}
+    directory.update(sources={name: _absolute(path) for name, path in paths.items()})
+    tracker.set_tags({f"{SOURCE_TAG}.{name}": path for name, path in paths.items()})
+    tracker.set_tags({f"{SOURCE_TAG}.{name}{DIGEST}": each.digest for name, each in found.items()})
+    tracker.set_tags(source_run_tags(paths, store))
+
+
+def _absolute(path: str) -> str:
+    """Returns a path that holds wherever a process is; an address or an average stays as it is."""
+    return str(Path(path).absolute()) if Path(path).parent.exists() else path
+
+
+def _name_tracked_run(directory: RunDirectory, store: RunStore) -> None:
+    """Adds the store's name of the run, known only once that is delivered, to the provenance."""
+    run_id = store.run_id(directory.path)
+    for file in directory.provenances if run_id is not None else ():
+        found = provenance_of(str(file.parent))
+        if found is not None and found["run"].get("run_id") is None:
+            found["run"]["run_id"] = run_id
+            file.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _record_end(directory: RunDirectory, tracker: Tracker) -> None:
+    """Keeps the final and the best checkpoint with the run."""
+    final = tf.train.latest_checkpoint(str(directory.checkpoints))
+    for file in sorted(Path(final).parent.glob(f"{Path(final).name}.*")) if final else ():
+        tracker.log_artifact(file, "checkpoints")
+    beside = directory.checkpoints / PROVENANCE
+    if final and beside.is_file():
+        tracker.log_artifact(beside, "checkpoints")
+    if directory.best_record.is_file():
+        tracker.log_artifact(directory.best)

@@ -1,0 +1,127 @@
+"""What a run records, also when it is cut short or its store is lost."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runner.recording
+import runner.run
+from runner.config import Resume
+from runner.errors import InterruptedRunError
+from runner.run_directory import RunDirectory
+from runner.sync import sync
+from runner.tracking.tracking_directory import TrackingDirectory
+from tests.tiny.runs import Runs, disturbed, wait_for
+from tests.tiny.tracked_runs import TrackedRuns
+
+
+@pytest.fixture
+def tracked(migrated_database: Path, tmp_path: Path) -> TrackedRuns:
+    """Runs that are tracked; their stores are given up after a second."""
+    database = Path(shutil.copy(migrated_database, tmp_path / "mlflow.db"))
+    return TrackedRuns(tmp_path / "runs", database)
+
+
+def test_a_signal_while_the_run_is_closed_ends_the_process_but_not_the_run(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_end = runner.recording._record_end
+
+    def signalled(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        record_end(*arguments)
+
+    monkeypatch.setattr(runner.recording, "_record_end", signalled)
+    with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
+        runs.run()
+    assert runs.record().status == "FINISHED"
+
+
+def test_an_end_that_a_second_signal_cuts_short_is_settled_later(
+    tracked: TrackedRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def signalled(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner.recording, "_record_end", signalled)
+        with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
+            tracked.run()
+    assert tracked.record().status == "RUNNING"
+    gc.collect()  # What the process would have held to its death, which is the test's to survive.
+    tracked.run(resume=Resume.never)
+    assert tracked.record().status == "KILLED"
+    tracked.settled()
+    assert tracked.client.get_run(tracked.run_id()).info.status == "KILLED"
+
+
+def test_a_store_that_is_lost_on_the_way_does_not_stop_training(
+    tracked: TrackedRuns, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hooks = disturbed(
+        "Overwrite", step=13, marker=str(tmp_path / "marker"), file=str(tracked.database)
+    )
+    tracked.run(hooks=hooks)
+    assert (tracked.record().status, tracked.steps()) == ("FINISHED", [10, 20])
+    assert "Not all that the run recorded is delivered yet." in caplog.text
+    assert f"python -m runner.sync {tracked.directory().path}" in caplog.text
+
+
+def test_a_run_whose_record_was_deleted_is_not_continued_untold(
+    tracked: TrackedRuns, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hooks = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
+    with pytest.raises(ValueError, match="the hook failed"):
+        tracked.run(hooks=hooks)
+    run_id = tracked.run_id()
+    assert tracked.client.get_run(run_id).info.status == "FAILED"
+    tracked.client.delete_run(run_id)
+    tracked.run(hooks=hooks)
+    assert tracked.record().status == "FINISHED"
+    assert f"run {run_id} cannot be recorded any further" in caplog.text
+    assert f"runs restore --run-id {run_id}" in caplog.text
+    assert tracked.client.get_run(run_id).info.status == "FAILED"
+    tracked.client.restore_run(run_id)
+    assert sync(TrackingDirectory(tracked.directory().path))
+    assert tracked.run_id() == run_id
+    assert tracked.client.get_run(run_id).info.status == "FINISHED"
+
+
+def test_a_run_that_was_killed_outright_is_settled_by_the_next_one(
+    tracked: TrackedRuns, tmp_path: Path
+) -> None:
+    """Also where its follower died with it."""
+    hooks = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
+    with pytest.raises(ValueError, match="the hook failed"):
+        tracked.run(hooks=hooks)
+    killed, run_id = tracked.directory(), tracked.run_id()
+    tracked.seem_killed()
+
+    living = RunDirectory(tracked.directory(2).path)
+    living.claim()
+    living.write(replace(killed.require(), fingerprint="another"))
+    tracked.run(hooks=hooks, resume=Resume.never)
+    living.release()
+    statuses = [tracked.record(number).status for number in (1, 2, 3)]
+    assert statuses == ["KILLED", "RUNNING", "FINISHED"]
+    tracked.settled()
+    assert tracked.client.get_run(run_id).info.status == "KILLED"
+
+
+def test_a_killed_run_that_the_store_does_not_know_stops_no_other(tracked: TrackedRuns) -> None:
+    tracked.run()
+    tracked.seem_killed(run_id="0" * 32)
+    tracked.directory().update(fingerprint="another")
+    tracked.run()
+    assert [tracked.record(number).status for number in (1, 2)] == ["KILLED", "FINISHED"]
+    log = TrackingDirectory(tracked.directory().path).log
+    wait_for(lambda: f"Run with id={'0' * 32} not found" in log.read_text())
