@@ -94,6 +94,12 @@ class Digits:
         """Returns one pass over the test images, in a fixed order."""
         return self._pass(load_splits().test)
 
+    def sizes(self) -> dict[str, int]:
+        """Returns split -> number of images."""
+        splits = load_splits()
+        parts = {"train": splits.train, "validation": splits.validation, "test": splits.test}
+        return {name: len(images.digits) for name, images in parts.items()}
+
     def _pass(self, images: Images) -> tf.data.Dataset:
         return self._batches(images, tf.data.Dataset.range(len(images.digits)))
 
@@ -156,6 +162,15 @@ class DigitSequences:
     def test(self) -> tf.data.Dataset:
         """Returns one pass over fixed sequences of test images."""
         return self._pass(load_splits().test)
+
+    def sizes(self) -> dict[str, int]:
+        """Returns split -> number of sequences, for training those of one epoch."""
+        train = len(load_splits().train.digits) // self.length
+        return {
+            "train": train,
+            "validation": self.evaluation_sequences,
+            "test": self.evaluation_sequences,
+        }
 
     def _pass(self, images: Images) -> tf.data.Dataset:
         indices = np.random.default_rng(SPLIT_SEED).integers(

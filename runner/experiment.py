@@ -32,6 +32,14 @@ class Data(Protocol):
         """Returns one pass over the test split."""
 
 
+@runtime_checkable
+class Sized(Protocol):
+    """Data that tell how many examples they hold, which is recorded with the run."""
+
+    def sizes(self) -> Mapping[str, int]:
+        """Returns split -> number of examples."""
+
+
 class Model(Protocol):
     """The model of an experiment, normally a `keras.Model`.
 
@@ -126,6 +134,7 @@ class BuiltGraph:
       hooks: the hooks of the configuration by name, in its order; None for one that refers to the
         run, which is built once that exists.
       saver: saves and restores all variables and, where that is saved, the training input.
+      sizes: split -> number of examples, where the data tell.
     """
 
     graph: tf.Graph
@@ -135,3 +144,4 @@ class BuiltGraph:
     split: Split
     hooks: Mapping[str, tf.compat.v1.train.SessionRunHook | None]
     saver: tf.compat.v1.train.Saver
+    sizes: Mapping[str, int]

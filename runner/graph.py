@@ -13,7 +13,7 @@ from runner.averages import SUFFIX
 from runner.checkpoints.reader import TensorSpec
 from runner.config import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem
-from runner.experiment import BuiltGraph, Data, Model, PerExample, Split
+from runner.experiment import BuiltGraph, Data, Model, PerExample, Sized, Split
 from runner.graph_names import finder, graph_names
 from runner.hook_targets import first_hooks
 from runner.input_pipeline import TrainingInput
@@ -82,7 +82,8 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
         saver = tf.compat.v1.train.Saver(
             saved, max_to_keep=config.train.keep_checkpoints, save_relative_paths=True
         )
-    return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver)
+    sizes = data.sizes() if isinstance(data, Sized) else {}
+    return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, sizes)
 
 
 def build_data(config: RunConfig) -> Data:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 
 from runner.checkpoints.provenance_file import provenance_of
 from runner.errors import InterruptedRunError
+from runner.experiment import BuiltGraph
 from runner.interruption import Interruption
 from runner.lineage import DIGEST, SOURCE_TAG, source_run_tags
 from runner.restoration.html_report import html
@@ -39,6 +40,7 @@ from runner.tracking import (
 @contextmanager
 def recorded(
     context: RunContext,
+    built: BuiltGraph,
     plan: RestorationPlan | None,
     directory: RunDirectory,
     interruption: Interruption,
@@ -47,6 +49,7 @@ def recorded(
 
     Args:
       context: what the command gave.
+      built: the run's graph.
       plan: where variables come from; None for a run that resumes from its own checkpoint.
       directory: the run's directory, claimed; it is released at the end.
       interruption: tells of signals, which neither opening nor closing lets through.
@@ -57,7 +60,7 @@ def recorded(
         with interruption.deferred():  # A run that a signal left unknown would stay RUNNING.
             tracker = _open_tracker(context, directory)
         interruption.check()
-        _record_start(context, directory, tracker)
+        _record_start(context, built.sizes, directory, tracker)
         if plan is not None:
             _record_plan(context, plan, directory, tracker)
         yield tracker
@@ -98,7 +101,9 @@ def _open_tracker(context: RunContext, directory: RunDirectory) -> Tracker:
     return context.store.open(directory.path, experiment, name, tags, context.parent)
 
 
-def _record_start(context: RunContext, directory: RunDirectory, tracker: Tracker) -> None:
+def _record_start(
+    context: RunContext, sizes: Mapping[str, int], directory: RunDirectory, tracker: Tracker
+) -> None:
     config = context.config
     mask = Mask(config.tracking.mask, asdict(config))
     plain = mask.settings(asdict(config))
@@ -112,7 +117,7 @@ def _record_start(context: RunContext, directory: RunDirectory, tracker: Tracker
         hashlib.sha256(data.encode()).hexdigest()[:16],
         "train",
         data,
-        {key: value for key, value in plain["data"].items() if key.endswith("_size")},
+        sizes,
     )
     tracker.log_artifact(directory.config)
     tracker.log_artifact(directory.overrides)

@@ -40,7 +40,7 @@ def train_run(
       NonFiniteLossError: when the loss is NaN or infinite.
       ConfigError: when the training data end, an evaluated split is empty, or a hook does not fit.
     """
-    with recorded(context, plan, directory, interruption) as tracker:
+    with recorded(context, built, plan, directory, interruption) as tracker:
         restorer = _restorer(context, built, plan) if plan is not None else None
         best = _loop(context, built, restorer, directory, tracker, interruption)
         interruption.check()

@@ -65,6 +65,10 @@ class ImageFolder:
         """Returns one pass over the test images, in a fixed order."""
         return self._batches(tf.data.Dataset.from_tensor_slices(self._files("test")))
 
+    def sizes(self) -> dict[str, int]:
+        """Returns split -> number of images."""
+        return {part: len(self._files(part)[0]) for part in ("train", "validation", "test")}
+
     def classes(self) -> list[str]:
         """Returns the names of the classes, in the order of their labels."""
         root = Path(self.directory)

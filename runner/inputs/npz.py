@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
@@ -61,6 +61,10 @@ class Npz:
     def test(self) -> tf.data.Dataset:
         """Returns one pass over the test examples, in a fixed order."""
         return self._batches(tf.data.Dataset.from_tensor_slices(self._splits().test))
+
+    def sizes(self) -> dict[str, int]:
+        """Returns split -> number of examples."""
+        return {name: len(indices) for name, indices in asdict(self._splits()).items()}
 
     def _splits(self) -> Splits:
         count = len(_array(self.path, self.labels))

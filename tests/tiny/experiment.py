@@ -21,6 +21,9 @@ class Blobs:
         features = generator.normal(labels[:, None], 1.0, (count, 8)).astype(np.float32)
         return tf.data.Dataset.from_tensor_slices((features, labels))
 
+    def sizes(self) -> dict[str, int]:
+        return {"train": 64, "validation": 20, "test": 20}
+
     def train(self) -> tf.data.Dataset:
         batches = self._split(1, 64).shuffle(64, seed=self.seed).repeat().batch(self.batch_size)
         if self.poison_after is None:

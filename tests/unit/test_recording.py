@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
 import signal
@@ -125,3 +126,16 @@ def test_a_killed_run_that_the_store_does_not_know_stops_no_other(tracked: Track
     assert [tracked.record(number).status for number in (1, 2)] == ["KILLED", "FINISHED"]
     log = TrackingDirectory(tracked.directory().path).log
     wait_for(lambda: f"Run with id={'0' * 32} not found" in log.read_text())
+
+
+def test_the_data_set_is_recorded_with_its_sizes(tracked: TrackedRuns) -> None:
+    tracked.run()
+    inputs = tracked.client.get_run(tracked.run_id()).inputs
+    assert inputs is not None
+    (used,) = inputs.dataset_inputs
+    assert (used.dataset.name, [each.value for each in used.tags]) == (
+        "tests.tiny.experiment.Blobs",
+        ["train"],
+    )
+    assert json.loads(str(used.dataset.profile)) == {"train": 64, "validation": 20, "test": 20}
+    assert len(used.dataset.digest) == 16

@@ -48,6 +48,14 @@ def test_no_image_is_in_two_splits_and_none_is_lost() -> None:
     assert len(train | validation | test) == 1797
 
 
+def test_sizes_are_those_of_the_splits() -> None:
+    assert Digits(8, 0).sizes() == {"train": 1078, "validation": 359, "test": 360}
+    data = DigitSequences(10, 0, length=6, evaluation_sequences=20)
+    assert data.sizes() == {"train": 179, "validation": 20, "test": 20}
+    for split in ("validation", "test"):
+        assert sum(len(labels) for _, labels in read(data, split)) == data.sizes()[split]
+
+
 def test_every_digit_is_equally_frequent_in_all_splits() -> None:
     splits = load_splits()
     shares = np.stack(

@@ -39,6 +39,7 @@ def test_a_class_is_a_folder_and_each_split_has_a_part_of_it(folder: Path) -> No
     data = _data(folder)
     assert isinstance(data, Data)
     assert data.classes() == ["cat", "dog"]
+    assert data.sizes() == {"train": 16, "validation": 2, "test": 2}
     passes = [taken(data.train, 4), taken(data.validation), taken(data.test)]
     labels = [np.concatenate([each[1] for each in batches]) for batches in passes]
     assert [np.bincount(each).tolist() for each in labels] == [[8, 8], [1, 1], [1, 1]]

@@ -29,7 +29,7 @@ def test_every_example_is_in_one_split_with_its_label(path: str) -> None:
     passes = [taken(data.train, 6), taken(data.validation), taken(data.test)]
     labels = [np.concatenate([each[1] for each in batches]) for batches in passes]
     assert sorted(np.concatenate(labels)) == list(range(30))
-    assert [len(each) for each in labels] == [24, 3, 3]
+    assert [len(each) for each in labels] == [24, 3, 3] == list(data.sizes().values())
     for features, batch_labels in passes[0]:
         assert (features.dtype, features.shape) == (np.float32, (4, 2))
         assert np.array_equal(features[:, 0], batch_labels * 2)
