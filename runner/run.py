@@ -110,13 +110,16 @@ def _train(
     settings = sources.settings()
     record = RunRecord(config.name, fingerprint(settings), RUNNING, settings)
     container = Path(config.run_dir)
-    # A mistake in the configuration is found before anything is made, then an unusable store.
+    # A mistake in the configuration is found before anything is made, then a problem of the plan,
+    # then an unusable store.
     built = build_graph(config, "validation", train=True)
-    store.connect()
     resumed = interrupted_run(container, record, config.resume.value, dedicated=dedicated)
     plan = None
     if resumed is None or not resumed.has_checkpoint():
-        plan = _warm_start(config, built, sources, screen)
+        plan = _sound_plan(config, built, sources)
+    store.connect()
+    if plan is not None:
+        plan = _warm_start(config, built, sources, plan, screen)
     with Interruption().handled() as interruption:
         directory = open_run(container, record, config.resume.value, dedicated=dedicated)
         _settle(container, store, screen)
@@ -124,7 +127,8 @@ def _train(
         if directory.has_checkpoint():
             plan = None
         elif plan is None:
-            plan = _warm_start(config, built, sources, screen)
+            plan = _sound_plan(config, built, sources)
+            plan = _warm_start(config, built, sources, plan, screen)
         same = resumed is not None and resumed.path == directory.path
         verb = "resumes" if same or plan is None else "runs"
         screen.line(f"{config.name}: {verb} in {directory.path}")
@@ -149,23 +153,29 @@ def _settle(container: Path, store: RunStore, screen: Screen) -> None:
 
 
 def _warm_start(
-    config: RunConfig, built: BuiltGraph, sources: Sources, screen: Screen
+    config: RunConfig, built: BuiltGraph, sources: Sources, plan: RestorationPlan, screen: Screen
 ) -> RestorationPlan:
-    """Returns a sound plan, after training the sources that are experiments not trained yet."""
+    """Trains the sources that are experiments not trained yet; returns the plan from then on."""
     # Before an experiment is trained as a source, its graph tells what it will save, so that a
-    # plan with problems is found now and not after that training.
-    _plan(config, built, sources).require_sound()
-    sources.train_missing(lambda source: run_experiment(source, screen=screen))
+    # plan with problems is found before that training and not after it.
+    if not sources.train_missing(lambda source: run_experiment(source, screen=screen)):
+        return plan
+    return _sound_plan(config, built, sources)
+
+
+def _sound_plan(config: RunConfig, built: BuiltGraph, sources: Sources) -> RestorationPlan:
     plan = _plan(config, built, sources)
     plan.require_sound()
     return plan
 
 
 def _plan(config: RunConfig, built: BuiltGraph, sources: Sources) -> RestorationPlan:
+    located = sources.expected()
     return make_plan(
         built.specs,
         config.scaffolds,
-        sources.expected(),
+        located.specs,
         config.restoration.collision,
         config.restoration.expect,
+        unusable=located.problems,
     )

@@ -16,6 +16,7 @@ from runner.config import Mode, Resume, RunConfig, ScaffoldConfig
 from runner.errors import CheckpointError, ConfigError, Problem, RunnerError, TrackingError
 from runner.fingerprint import EXPERIMENT, fingerprint, settings
 from runner.graph import build_graph
+from runner.restoration.plan import LocatedSources
 from runner.restoration.provenance import Origin
 from runner.run_directory import FINISHED, RunDirectory, runs
 from runner.tracking import RunStore
@@ -49,32 +50,38 @@ class Sources:
         """
         return settings(self._config, lambda name: self._fingerprint(self._experiment(name)))
 
-    def expected(self) -> dict[str, CheckpointSpec | None]:
-        """Returns scaffold name -> its checkpoint.
+    def expected(self) -> LocatedSources:
+        """Returns the checkpoints of all scaffolds, as far as they can be used.
 
         For an experiment that is not trained yet, that is what its graph will save. What was found
         is pinned: `open` opens the same files with the same content.
 
         Raises:
-          CheckpointError: with every checkpoint that is missing or cannot be read.
           ConfigError: when the experiment of a source does not compose or build.
         """
         specs: dict[str, CheckpointSpec | None] = {}
-        problems: list[Problem] = []
+        problems: dict[str, list[Problem]] = {}
         for name, scaffold in self._config.scaffolds.items():
             try:
                 specs[name] = self._expected(name, scaffold)
             except (CheckpointError, TrackingError) as error:
-                problems += (_in_scaffold(name, each) for each in error.problems)
-        if problems:
-            raise CheckpointError(*problems)
-        return specs
+                specs[name] = None
+                problems[name] = [_in_scaffold(name, each) for each in error.problems]
+        return LocatedSources(specs, problems)
 
-    def train_missing(self, train: Callable[[RunConfig], object]) -> None:
-        """Trains every experiment that a scaffold comes from and that has no finished run."""
+    def train_missing(self, train: Callable[[RunConfig], object]) -> bool:
+        """Trains every experiment that a scaffold comes from and that has no finished run.
+
+        Returns whether `expected` now finds more than when it was last called.
+        """
+        more = False
         for name, scaffold in self._config.scaffolds.items():
-            if _is_experiment(scaffold) and self._finished(self._experiment(name)) is None:
-                train(self._experiment(name))
+            if _is_experiment(scaffold) and name not in self._origins:
+                more = True
+                # Another process may have trained it meanwhile.
+                if self._finished(self._experiment(name)) is None:
+                    train(self._experiment(name))
+        return more
 
     def open(self, scaffold: str) -> CheckpointReader:
         """Opens the checkpoint that `expected` found last for a scaffold.

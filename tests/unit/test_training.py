@@ -387,9 +387,7 @@ def test_a_plan_with_problems_leaves_nothing_behind(runs: _Runs, tmp_path: Path)
 
 
 def test_a_missing_source_leaves_nothing_behind(runs: _Runs, tmp_path: Path) -> None:
-    with pytest.raises(
-        CheckpointError, match=r"scaffolds\.body\.checkpoint: there is no checkpoint"
-    ):
+    with pytest.raises(PlanError, match=r"scaffolds\.body\.checkpoint: there is no checkpoint"):
         runs.run(scaffolds=_warm(str(tmp_path / "nowhere")))
     assert not runs.folder.exists()
 

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.config import Collision, Missing, ScaffoldConfig, StateChoice
+from runner.config import Collision, Expect, Missing, ScaffoldConfig, StateChoice
+from runner.errors import Problem
 from runner.restoration.planner import make_plan
 from runner.restoration.variables import VariableSpec
 from tests.tiny.plans import by_name, checkpoint, one, origins, plan, scaffold, slot, variable
@@ -98,6 +99,47 @@ def test_an_optional_checkpoint_that_is_absent_is_noted() -> None:
     assert made.notes == (
         "net: the checkpoint is optional and absent; its variables are initialised",
     )
+
+
+def test_a_checkpoint_that_cannot_be_used_hides_no_other_problem() -> None:
+    made = plan(
+        [variable("a/k"), variable("b/k"), variable("b/m"), variable("c")],
+        {
+            "a": scaffold("a/*", rename={"x/": ""}, optional=True),
+            "b": scaffold("b/*"),
+            "c": scaffold("c", "nothing"),
+        },
+        {"a": None, "b": checkpoint("b/k"), "c": None},
+        expect={"a": Expect.all, "?/k": Expect.all, "a/*": Expect.some, "b": Expect.scratch},
+        unusable={"a": [Problem("no a")], "c": [Problem("no c"), Problem("none")]},
+    )
+    assert [problem.state for problem in made.problems] == [
+        "scaffolds.c.variables: 'nothing' matches no variable of the model",
+        "no a",
+        "scaffolds.a.rename: the rule 'x/' is never used",
+        "scaffolds.b: no tensor 'b/m' for the variable b/m",
+        "no c",
+        "none",
+        "restoration.expect.b is `scratch`, but b/k would be restored",
+    ]
+    assert origins(made) == {"a/k": [], "b/k": ["b: b/k"], "b/m": [], "c": []}
+    assert made.unusable == {"a", "c"}
+    assert not made.notes, "an optional checkpoint that is there and bad is not absent"
+    assert {each.scaffold: each.notes for each in made.assignments}["a"] == ()
+
+
+def test_an_expectation_is_not_met_by_what_is_not_known() -> None:
+    made = plan(
+        [variable("a"), variable("b")],
+        {"a": scaffold("a"), "b": scaffold("b", missing=Missing.init)},
+        {"a": None, "b": checkpoint("c")},
+        expect={"?": Expect.all},
+        unusable={"a": [Problem("no a")]},
+    )
+    assert [problem.state for problem in made.problems] == [
+        "no a",
+        "restoration.expect.? is `all`, but b would be initialised",
+    ]
 
 
 def test_optimizer_state_of_all_variables_is_noted() -> None:
