@@ -46,6 +46,17 @@ def runs_in(directory: str) -> list[str]:
     return [each for each in folders if is_run(each)]
 
 
+def folders_with_checkpoints(directory: str) -> tuple[str, ...]:
+    """Returns the folders in a directory that hold checkpoints."""
+    folders = (os.path.join(directory, name) for name in sorted(files.names_in(directory)))
+    return tuple(
+        each
+        for each in folders
+        if files.is_directory(each)
+        and (files.is_file(os.path.join(each, STATE_FILE)) or in_directory(each))
+    )
+
+
 def newest(directory: str) -> str | None:
     """Returns the newest checkpoint by the `checkpoint` file; None when there is no such file.
 

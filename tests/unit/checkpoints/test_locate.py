@@ -216,8 +216,23 @@ def test_a_container_of_runs_offers_them(run: Path) -> None:
 
 
 def test_an_empty_directory_holds_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(NoCheckpointError, match=r"holds no checkpoint\n.*no `checkpoint` file"):
+    with pytest.raises(NoCheckpointError, match=r"holds no checkpoint\n  cause: it is empty\n"):
         resolve(str(tmp_path))
+
+
+def test_a_directory_of_something_else_is_told_by_what_it_holds(tmp_path: Path) -> None:
+    for name in ("a.jpg", "b.txt", "c", "d"):
+        (tmp_path / name).write_text("something")
+    for folder, file in (("later", "checkpoint"), ("kept", "w.npz"), ("photos", "e.jpg")):
+        (tmp_path / "sub" / folder).mkdir(parents=True)
+        (tmp_path / "sub" / folder / file).write_text("something")
+    with pytest.raises(NoCheckpointError, match=r"but a\.jpg, b\.txt, c and 2 more") as caught:
+        resolve(str(tmp_path))
+    assert caught.value.problems[0].choices == ()
+    with pytest.raises(NoCheckpointError, match=r"but kept, later, photos\n") as caught:
+        resolve(str(tmp_path / "sub"))
+    folders = tuple(str(tmp_path / "sub" / each) for each in ("kept", "later"))
+    assert caught.value.problems[0].choices == folders
 
 
 def test_several_checkpoints_without_a_state_file(directory: Path) -> None:
