@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.config import Mode, PlanFormat, Resume, RunConfig
-from runner.errors import PlanError, Problem, TrackingError
+from runner.config import Mode, PlanFormat, RunConfig
+from runner.errors import PlanError, Problem, RunDirectoryError, TrackingError
 from runner.experiment import BuiltGraph
 from runner.fingerprint import fingerprint
 from runner.finished import evaluate_run, export_run
@@ -19,6 +19,7 @@ from runner.restoration.planner import make_plan
 from runner.restoration.report import summary, table, text
 from runner.run_directory import (
     RUNNING,
+    RunDirectory,
     RunRecord,
     interrupted_run,
     left_alone,
@@ -60,7 +61,7 @@ def run_experiment(
     store = open_store(config.tracking.uri)
     sources = Sources(config, store)
     if config.mode is Mode.plan:
-        _show_plan(config, sources, screen)
+        _show_plan(config, sources, screen, dedicated)
         return None
     if config.mode is Mode.train:
         return _train(config, sources, store, overrides, screen, parent, dedicated)
@@ -71,7 +72,13 @@ def run_experiment(
     return None
 
 
-def _show_plan(config: RunConfig, sources: Sources, screen: Screen) -> None:
+def _show_plan(config: RunConfig, sources: Sources, screen: Screen, dedicated: bool) -> None:
+    refused: tuple[Problem, ...] = ()
+    resumed = None
+    try:
+        resumed = _resumed(config, sources, dedicated)
+    except RunDirectoryError as error:
+        refused = error.problems
     plan = _plan(config, build_graph(config, "validation", train=True), sources)
     full = config.plan.full
     if config.plan.format is PlanFormat.json:
@@ -79,23 +86,28 @@ def _show_plan(config: RunConfig, sources: Sources, screen: Screen) -> None:
     elif config.plan.format is PlanFormat.html:
         screen.write(html(plan, f"{config.name}: restoration plan", full=full))
     else:
-        _show_resume(config, sources, screen)
+        if resumed is not None:
+            screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
+            screen.line("this is the plan of a fresh start, resume=never:")
         screen.show(table(plan, full=full), text(plan, full=full))
     if plan.problems:
         count = len(plan.problems)
-        raise PlanError(Problem(f"the plan has {count} problem{'s' * (count > 1)}, listed with it"))
+        listed = Problem(f"the plan has {count} problem{'s' * (count > 1)}, listed with it")
+        raise PlanError(listed, *refused)
+    if refused:
+        raise RunDirectoryError(*refused)
 
 
-def _show_resume(config: RunConfig, sources: Sources, screen: Screen) -> None:
-    """Says so where training would resume a run, and carry out no plan."""
-    if config.resume is Resume.never:
-        return
+def _resumed(config: RunConfig, sources: Sources, dedicated: bool) -> RunDirectory | None:
+    """Returns the run that training would resume, carrying out no plan; None starts afresh.
+
+    Raises:
+      RunDirectoryError: when training would refuse to start here.
+    """
     settings = sources.settings()
     record = RunRecord(config.name, fingerprint(settings), RUNNING, settings)
-    resumed = interrupted_run(Path(config.run_dir), record, config.resume.value)
-    if resumed is not None and resumed.has_checkpoint():
-        screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
-        screen.line("this is the plan of a fresh start, resume=never:")
+    found = interrupted_run(Path(config.run_dir), record, config.resume.value, dedicated=dedicated)
+    return found if found is not None and found.has_checkpoint() else None
 
 
 def _train(

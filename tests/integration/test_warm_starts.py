@@ -168,5 +168,8 @@ def test_a_changed_warm_start_is_refused_in_a_folder_of_its_own(
     assert "the warm start has changed since mine/001 began, which is unfinished" in done.stderr
     assert "scaffolds.body: (absent) -> " in done.stderr
     assert "resume=never" in done.stderr
+    planned = command.run(*changed, "mode=plan")
+    assert (planned.returncode, planned.stderr) == (2, done.stderr), "the plan says the same"
+    assert "body: body/dense/bias" in planned.stdout, "and is shown"
     assert command.run(*changed, "resume=never").returncode == 0
     assert sorted(each.name for each in (command.folder / "mine").glob("0*")) == ["001", "002"]
