@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from runner.errors import Problem, RunDirectoryError
 from runner.graph import build_data, build_graph
 from runner.hooks import evaluate
 from runner.interruption import Interruption
-from runner.run_directory import FINISHED, RunDirectory, RunRecord, runs
+from runner.run_directory import FINISHED, PROVENANCE, RunDirectory, RunRecord, runs
 from runner.screen import Screen
 from runner.switches import build_model, dtype_policy, full_precision
 from runner.tracking import RunStatus, RunStore
@@ -54,7 +55,8 @@ def export_run(config: RunConfig, fingerprint: str, screen: Screen) -> None:
     """Writes the best checkpoint of the newest finished run as a SavedModel.
 
     Its signature `serving_default` takes `features`, a batch of any size, and gives `outputs`; both
-    have numbered names where they are structures of several tensors.
+    have numbered names where they are structures of several tensors. The provenance that is beside
+    the checkpoint is in its folder too.
 
     Raises:
       RunDirectoryError: when there is no finished run of this configuration, or it has an export.
@@ -88,6 +90,9 @@ def export_run(config: RunConfig, fingerprint: str, screen: Screen) -> None:
             tf.compat.v1.saved_model.simple_save(
                 session, str(unfinished), _named("features", features), _named("outputs", outputs)
             )
+            provenance = directory.best / PROVENANCE
+            if provenance.is_file():
+                shutil.copyfile(provenance, unfinished / PROVENANCE)
             unfinished.rename(directory.export)
     screen.line(f"{prefix}: exported to {directory.export}")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from runner.checkpoints.averaging import AverageReader
+from runner.checkpoints.averaging import averaged
 from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.locate import BEST_OF_RUN, LATEST, latest_checkpoint, resolve
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.open import open_checkpoint, open_pinned
 from runner.checkpoints.provenance_file import origin
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.composition import compose_experiment, experiment_names
@@ -89,9 +89,7 @@ class Sources:
         Raises:
           CheckpointError: when its content is no longer what it was then.
         """
-        return _joined(
-            [open_checkpoint(each.path, each.digest) for each in self._origins[scaffold]]
-        )
+        return open_pinned([(each.path, each.digest) for each in self._origins[scaffold]])
 
     def origins(self) -> Mapping[str, tuple[Origin, ...]]:
         """Returns scaffold -> the checkpoints that `expected` resolved it to, several averaged."""
@@ -116,12 +114,12 @@ class Sources:
             if scaffold.optional:
                 return None
             raise
-        readers = [open_checkpoint(path) for path in paths]
+        specs = [open_checkpoint(path).spec() for path in paths]
+        spec = specs[0] if len(specs) == 1 else averaged(specs)
         self._origins[name] = tuple(
-            origin(scaffold.checkpoint, path, reader.spec())
-            for path, reader in zip(paths, readers, strict=True)
+            origin(scaffold.checkpoint, path, each) for path, each in zip(paths, specs, strict=True)
         )
-        return _joined(readers).spec()
+        return spec
 
     def _experiment(self, scaffold: str) -> RunConfig:
         """Returns the configuration of the experiment that a scaffold comes from."""
@@ -167,10 +165,6 @@ class Sources:
             if any(latest_checkpoint(str(place)) for place in places):
                 return directory
         return None
-
-
-def _joined(readers: Sequence[CheckpointReader]) -> CheckpointReader:
-    return readers[0] if len(readers) == 1 else AverageReader(readers)
 
 
 def _is_experiment(scaffold: ScaffoldConfig) -> bool:

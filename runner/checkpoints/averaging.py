@@ -31,29 +31,33 @@ class AverageReader(CheckpointReader):
         self.readers = tuple(readers)
 
     def spec(self) -> CheckpointSpec:
-        """Returns the spec of the last checkpoint, under a path that names all of them.
-
-        Raises:
-          CheckpointError: when a checkpoint is damaged, or they differ in names, shapes or dtypes.
-        """
-        specs = [reader.spec() for reader in self.readers]
-        problems = [each for spec in specs[:-1] for each in _differences(spec, specs[-1])]
-        if problems:
-            raise CheckpointError(*problems)
-        return CheckpointSpec(
-            f"average of {len(specs)}: {', '.join(spec.path for spec in specs)}",
-            specs[-1].step,
-            specs[-1].tensors,
-            f"average of {len(specs)} x {specs[-1].format}",
-            digest.of_parts(spec.digest for spec in specs),
-            specs[-1].aliases,
-        )
+        """See `CheckpointReader.spec` and `averaged`."""
+        return averaged([reader.spec() for reader in self.readers])
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """See `CheckpointReader.read`; a sum and one more tensor are in memory at a time."""
         streams = [reader.read(names) for reader in self.readers]
         for name in names:
             yield name, _mean(next(stream)[1] for stream in streams)
+
+
+def averaged(specs: Sequence[CheckpointSpec]) -> CheckpointSpec:
+    """Returns the spec of the average of checkpoints: the last's, under a path that names all.
+
+    Raises:
+      CheckpointError: when they differ in names, shapes or dtypes.
+    """
+    problems = [each for spec in specs[:-1] for each in _differences(spec, specs[-1])]
+    if problems:
+        raise CheckpointError(*problems)
+    return CheckpointSpec(
+        f"average of {len(specs)}: {', '.join(spec.path for spec in specs)}",
+        specs[-1].step,
+        specs[-1].tensors,
+        f"average of {len(specs)} x {specs[-1].format}",
+        digest.of_parts(spec.digest for spec in specs),
+        specs[-1].aliases,
+    )
 
 
 def _mean(values: Iterator[NDArray[np.generic]]) -> NDArray[np.generic]:

@@ -47,7 +47,9 @@ def _quiet(config: RunConfig) -> float | None:
 
 
 def _spec(sources: Sources, scaffold: str) -> CheckpointSpec:
-    spec = sources.expected().specs[scaffold]
+    located = sources.expected()
+    assert located.problems == {}
+    spec = located.specs[scaffold]
     assert spec is not None
     return spec
 
