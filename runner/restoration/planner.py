@@ -46,7 +46,8 @@ def make_plan(
     unusable = unusable or {}
     states = {each.full_name: each.state for each in variables}
     owners = owners_of(states)
-    ownership = assign_owners(states, scaffolds, collision)
+    kept_for = {each.full_name: each.kept_for for each in variables if each.kept_for}
+    ownership = assign_owners(states, scaffolds, collision, kept_for)
     problems = list(ownership.problems)
     matches: dict[str, Mapping[str, Match]] = {}
     unused: dict[str, tuple[str, ...]] = {}
@@ -147,7 +148,8 @@ def _notes(
     ]
     if with_slots and shared:
         notes.append(
-            f"{some(shared)}: the optimizer keeps this for all variables at once, so it starts "
-            f"anew; include it by name in scaffolds.{with_slots[0]}.variables to restore it"
+            f"{some(shared)}: the optimizer keeps this for more variables than one scaffold "
+            "selects, so it starts anew; include it by name in "
+            f"scaffolds.{with_slots[0]}.variables to restore it"
         )
     return notes

@@ -19,7 +19,15 @@ from rich.console import Console
 
 import runner.run
 import runner.training
-from runner.config import Mode, Resume, RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
+from runner.config import (
+    Mode,
+    Resume,
+    RunConfig,
+    ScaffoldConfig,
+    StateChoice,
+    TrainConfig,
+    VariablesConfig,
+)
 from runner.errors import (
     CheckpointError,
     ConfigError,
@@ -374,6 +382,28 @@ def test_a_warm_start_brings_the_sources_values(runs: _Runs, tmp_path: Path) -> 
     kernel = source.values()["body/dense/kernel"]
     assert np.array_equal(runs.values()["body/dense/kernel"], kernel)
     assert not np.array_equal(runs.values()["head/kernel"], source.values()["head/kernel"])
+
+
+def test_the_state_of_a_scheduled_optimizer_goes_with_its_variables(
+    runs: _Runs, tmp_path: Path
+) -> None:
+    slow = ScaffoldConfig(VariablesConfig(["body/*"]), None, learning_rate_multiplier=0.5)
+    source = _Runs(tmp_path / "source")
+    source.run(scaffolds={"body": slow})
+    checkpoint, state = str(source.directory().checkpoints), list(StateChoice)[:2]
+    state += [StateChoice.optimizer_slots]
+    again = replace(slow, checkpoint=checkpoint, state=state)
+    whole = ScaffoldConfig(VariablesConfig(["body/*", "head/*"]), checkpoint, state=state)
+    for number, (scaffold, name) in enumerate(
+        [(again, "rate_x0.5/beta1_power"), (whole, "beta1_power")], 1
+    ):
+        runs.run(scaffolds={"part": scaffold}, train=TrainConfig(steps=1, evaluate_every=1))
+        values = tf.train.load_checkpoint(str(runs.directory(number).checkpoints))
+        kept = 0.9 ** np.arange(1, 30)
+        assert values.get_tensor(name) == pytest.approx(kept[21], rel=1e-5), "20 steps and one"
+        plan = json.loads(runs.directory(number).plan_json.read_text())
+        (power,) = (each for each in plan["variables"] if each["name"] == name)
+        assert power["origin"] == "checkpoint"
 
 
 def test_a_plan_with_problems_leaves_nothing_behind(runs: _Runs, tmp_path: Path) -> None:

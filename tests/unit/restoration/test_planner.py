@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -149,7 +150,46 @@ def test_optimizer_state_of_all_variables_is_noted() -> None:
     )
     assert not made.problems
     (note,) = made.notes
-    assert note.startswith("beta1_power: the optimizer keeps this for all variables at once")
+    assert note.startswith("beta1_power: the optimizer keeps this for more variables than one")
+
+
+def _adam(*names: str, group: str = "") -> list[VariableSpec]:
+    power = replace(slot(f"{group}beta1_power", ()), kept_for=names)
+    return [*map(variable, names), *(slot(f"{name}/Adam") for name in names), power]
+
+
+SLOTS = [StateChoice.weights, StateChoice.optimizer_slots]
+
+
+@pytest.mark.parametrize("source", ["beta1_power", "rate_x0.1/beta1_power", "beta1_power_1"])
+@pytest.mark.parametrize("group", ["", "from_step_5/"])
+def test_what_an_optimizer_keeps_for_all_goes_with_all(group: str, source: str) -> None:
+    held = checkpoint("a", "b", "a/Adam", "b/Adam", shapes={source: ()})
+    made = one(_adam("a", "b", group=group), scaffold("?", state=SLOTS), held)
+    assert not made.problems
+    assert not made.notes
+    assert origins(made)[f"{group}beta1_power"] == [f"net: {source}"]
+    notes = by_name(made)[f"{group}beta1_power"].notes
+    assert notes == (() if f"{group}beta1_power" == source else ("the source's only beta1_power",))
+
+
+def test_of_several_groups_the_one_of_the_same_name_is_taken_or_none() -> None:
+    powers = {"rate_x2/beta1_power": (), "from_step_5/beta1_power": ()}
+    held = checkpoint("a", "a/Adam", shapes=powers)
+    made = one(_adam("a", group="rate_x2/"), scaffold("a", state=SLOTS), held)
+    assert origins(made)["rate_x2/beta1_power"] == ["net: rate_x2/beta1_power"]
+    made = one(_adam("a"), scaffold("a", state=SLOTS), held)
+    assert not made.problems
+    assert origins(made)["beta1_power"] == []
+    assert by_name(made)["beta1_power"].notes == (
+        "no tensor 'beta1_power', the source has rate_x2/beta1_power, from_step_5/beta1_power; "
+        "rename it to one of them: initialised",
+    )
+    rename = {"beta1_power": "rate_x2/beta1_power"}
+    made = one(_adam("a"), scaffold("a", state=SLOTS, rename=rename), held)
+    assert origins(made)["beta1_power"] == ["net: rate_x2/beta1_power"]
+    (problem,) = one(_adam("a"), scaffold("a", "beta*", state=SLOTS), held).problems
+    assert problem.state == "scaffolds.net: no tensor 'beta1_power' for the variable beta1_power"
 
 
 def test_all_problems_are_told_at_once() -> None:
