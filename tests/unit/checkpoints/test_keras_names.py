@@ -94,7 +94,7 @@ def test_a_cell_of_an_attribute_is_known_by_its_shapes(
 
 
 def test_every_variable_of_a_subclassed_model_is_known(tmp_path: Path) -> None:
-    class Net(keras.Model):  # type: ignore[misc]
+    class Net(keras.Model):
         def __init__(self) -> None:
             super().__init__(name="net")
             self.body = keras.Sequential([keras.layers.Dense(4)], name="body")
