@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 from runner.checkpoints import contents, files
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, NoCheckpointError
 from runner.checkpoints.mlflow_uri import Artifacts, downloaded, is_mlflow_uri
-from runner.checkpoints.recognition import is_saved_model
+from runner.checkpoints.recognition import denied, is_saved_model
 from runner.errors import CheckpointError, Problem
 
 LATEST, BEST_OF_RUN = "latest", "best"
@@ -41,6 +42,13 @@ def resolve(
       CheckpointError: when there is, and not the one asked for, or a choice is not valid.
     """
     path = _on_disk(checkpoint, artifacts)
+    with _readable(path):
+        return _resolved(path, which, average, artifacts)
+
+
+def _resolved(
+    path: str, which: str, average: str | Sequence[str | int] | None, artifacts: Artifacts | None
+) -> list[str]:
     if average is None:
         return [_chosen(path, which)]
     if which != LATEST:
@@ -70,7 +78,8 @@ def latest_checkpoint(path: str) -> str | None:
     prefix = path.removesuffix(".index")
     if files.exists(f"{prefix}.index"):
         return prefix
-    return contents.newest(path) if files.is_directory(path) else None
+    with _readable(path):
+        return contents.newest(path) if files.is_directory(path) else None
 
 
 def require_checkpoint(path: str) -> str:
@@ -84,6 +93,14 @@ def require_checkpoint(path: str) -> str:
     if found is None:
         raise _nothing(path)
     return found
+
+
+@contextlib.contextmanager
+def _readable(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise denied(path, error) from error
 
 
 def _on_disk(checkpoint: str, artifacts: Artifacts | None) -> str:
