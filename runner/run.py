@@ -15,7 +15,6 @@ from runner.interruption import Interruption
 from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
-from runner.restoration.planner import make_plan
 from runner.restoration.report import summary, table, text
 from runner.run_directory import (
     RUNNING,
@@ -27,7 +26,7 @@ from runner.run_directory import (
     settle_killed_runs,
 )
 from runner.screen import Screen
-from runner.sources import Sources
+from runner.sources import Sources, plan_run
 from runner.tracking import RunStatus, RunStore, open_store
 from runner.training import train_run
 
@@ -79,7 +78,7 @@ def _show_plan(config: RunConfig, sources: Sources, screen: Screen, dedicated: b
         resumed = _resumed(config, sources, dedicated)
     except RunDirectoryError as error:
         refused = error.problems
-    plan = _plan(config, build_graph(config, "validation", train=True), sources)
+    plan = plan_run(config, build_graph(config, "validation", train=True), sources)
     full = config.plan.full
     if config.plan.format is PlanFormat.json:
         screen.write(json_text(plan))
@@ -176,18 +175,6 @@ def _warm_start(
 
 
 def _sound_plan(config: RunConfig, built: BuiltGraph, sources: Sources) -> RestorationPlan:
-    plan = _plan(config, built, sources)
+    plan = plan_run(config, built, sources)
     plan.require_sound()
     return plan
-
-
-def _plan(config: RunConfig, built: BuiltGraph, sources: Sources) -> RestorationPlan:
-    located = sources.expected()
-    return make_plan(
-        built.specs,
-        config.scaffolds,
-        located.specs,
-        config.restoration.collision,
-        config.restoration.expect,
-        unusable=located.problems,
-    )

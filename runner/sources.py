@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from runner.checkpoints.averaging import averaged
@@ -14,9 +15,11 @@ from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.composition import compose_experiment, experiment_names
 from runner.config import Mode, Resume, RunConfig, ScaffoldConfig
 from runner.errors import CheckpointError, ConfigError, Problem, RunnerError, TrackingError
+from runner.experiment import BuiltGraph
 from runner.fingerprint import EXPERIMENT, fingerprint, settings
 from runner.graph import build_graph
-from runner.restoration.plan import LocatedSources
+from runner.restoration.plan import LocatedSources, RestorationPlan
+from runner.restoration.planner import make_plan
 from runner.restoration.provenance import Origin
 from runner.run_directory import FINISHED, RunDirectory, runs
 from runner.tracking import RunStore
@@ -104,7 +107,7 @@ class Sources:
             experiment = self._experiment(name)
             run = self._finished(experiment)
             if run is None:
-                return _to_be_trained(experiment)
+                return self._to_be_trained(experiment)
             place = str(run.path)
             if which is None and scaffold.average is None and run.best_record.is_file():
                 which = BEST_OF_RUN
@@ -120,6 +123,20 @@ class Sources:
             origin(scaffold.checkpoint, path, each) for path, each in zip(paths, specs, strict=True)
         )
         return spec
+
+    def _to_be_trained(self, experiment: RunConfig) -> CheckpointSpec:
+        built = build_graph(experiment, "validation", train=True)
+        # What would stop its training is a problem now, not once that begins.
+        inner = Sources(experiment, self._store, (*self._asked_by, self._config))
+        problems = plan_run(experiment, built, inner).problems
+        if problems:
+            name = f"{EXPERIMENT}{experiment.name}"
+            raise CheckpointError(*(_prefixed(name, each) for each in problems))
+        return CheckpointSpec(
+            f"{EXPERIMENT}{experiment.name} (not trained yet)",
+            None,
+            {each.name: each.tensor for each in built.specs},
+        )
 
     def _experiment(self, scaffold: str) -> RunConfig:
         """Returns the configuration of the experiment that a scaffold comes from."""
@@ -171,19 +188,26 @@ def _is_experiment(scaffold: ScaffoldConfig) -> bool:
     return (scaffold.checkpoint or "").startswith(EXPERIMENT)
 
 
-def _to_be_trained(experiment: RunConfig) -> CheckpointSpec:
-    built = build_graph(experiment, "validation", train=True)
-    return CheckpointSpec(
-        f"{EXPERIMENT}{experiment.name} (not trained yet)",
-        None,
-        {each.name: each.tensor for each in built.specs},
+def plan_run(config: RunConfig, built: BuiltGraph, sources: Sources) -> RestorationPlan:
+    """Returns the plan of a run's fresh start, with all problems.
+
+    Raises:
+      ConfigError: when the experiment of a source does not compose or build.
+    """
+    located = sources.expected()
+    return make_plan(
+        built.specs,
+        config.scaffolds,
+        located.specs,
+        config.restoration.collision,
+        config.restoration.expect,
+        unusable=located.problems,
     )
 
 
 def _in_scaffold(name: str, problem: Problem) -> Problem:
-    return Problem(
-        f"scaffolds.{name}.checkpoint: {problem.state}",
-        problem.cause,
-        problem.remedy,
-        problem.choices,
-    )
+    return _prefixed(f"scaffolds.{name}.checkpoint", problem)
+
+
+def _prefixed(where: str, problem: Problem) -> Problem:
+    return replace(problem, state=f"{where}: {problem.state}")

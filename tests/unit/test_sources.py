@@ -219,6 +219,22 @@ def _write_experiment(conf: Path, name: str, source: str) -> None:
     )
 
 
+def test_what_would_stop_the_training_of_a_source_is_a_problem_before(
+    conf: Path, tmp_path: Path
+) -> None:
+    _write_experiment(conf, "middle", str(tmp_path / "nowhere"))
+    sources = _sources(_config(tmp_path, body=_scaffold("experiment:middle")))
+    (problem,) = sources.expected().problems["body"]
+    assert problem.state == (
+        "scaffolds.body.checkpoint: experiment:middle: scaffolds.body.checkpoint: "
+        f"there is no checkpoint at {tmp_path / 'nowhere'}"
+    )
+    _write_experiment(conf, "middle", "experiment:tiny")
+    sources = _sources(_config(tmp_path, body=_scaffold("experiment:middle")))
+    assert _spec(sources, "body").path == "experiment:middle (not trained yet)"
+    assert not (tmp_path / "runs").exists()
+
+
 def test_an_experiment_may_not_be_its_own_source(conf: Path, tmp_path: Path) -> None:
     _write_experiment(conf, "hen", "experiment:egg")
     _write_experiment(conf, "egg", "experiment:hen")
