@@ -11,6 +11,9 @@ from omegaconf import MISSING
 
 from runner.references import register_resolvers
 
+# How the URIs of checkpoints in MLflow begin.
+MLFLOW_SCHEMES = ("runs:/", "models:/", "mlflow-artifacts:")
+
 # Enum members carry the spelling that a user types, because OmegaConf matches members by name.
 
 

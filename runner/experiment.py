@@ -106,6 +106,7 @@ class Training:
       input_seconds: how long the step waits for its input, a float64 scalar.
       input_state: what a checkpoint keeps of the training input.
       input_is_saved: whether the graph's saver keeps the position in the training input.
+      shared_state: what an optimizer keeps once for several variables -> these; operations' names.
     """
 
     train_op: tf.Operation
@@ -118,6 +119,7 @@ class Training:
     input_seconds: tf.Tensor
     input_state: InputState
     input_is_saved: bool
+    shared_state: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)

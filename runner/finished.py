@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from runner.exported import exported_model, named
 from runner.graph import build_data, build_graph
 from runner.hooks import evaluate
 from runner.interruption import Interruption
-from runner.run_directory import FINISHED, RunDirectory, RunRecord, runs
+from runner.run_directory import FINISHED, PROVENANCE, RunDirectory, RunRecord, runs
 from runner.screen import Screen
 from runner.switches import build_model, dtype_policy, full_precision
 from runner.tracking import RunStatus, RunStore
@@ -56,7 +57,8 @@ def export_run(config: RunConfig, fingerprint: str, store: RunStore, screen: Scr
     """Writes the best checkpoint of the newest finished run as a SavedModel.
 
     Its signature `serving_default` takes `features`, a batch of any size, and gives `outputs`; both
-    have numbered names where they are structures of several tensors.
+    have numbered names where they are structures of several tensors. The provenance that is beside
+    the checkpoint is in its folder too.
 
     Where the run is recorded, the model is kept with it, and registered if `export.register` says
     so; an export that exists is registered as it is.
@@ -119,6 +121,9 @@ def _export(config: RunConfig, directory: RunDirectory, prefix: str) -> None:
             tf.compat.v1.saved_model.simple_save(
                 session, str(unfinished), named("features", features), named("outputs", outputs)
             )
+            provenance = directory.best / PROVENANCE
+            if provenance.is_file():
+                shutil.copyfile(provenance, unfinished / PROVENANCE)
             unfinished.rename(directory.export)
 
 

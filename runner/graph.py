@@ -67,8 +67,9 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
         training = step.build(list(trained.values())) if step is not None else None
 
         variables = name_variables(tf.compat.v1.global_variables(), keras_names)
+        kept_for = _kept_for(variables, training.shared_state if training is not None else {})
         specs = tuple(
-            _spec(name, variable, model=name in own, frozen=name in frozen)
+            _spec(name, variable, kept_for, model=name in own, frozen=name in frozen)
             for name, variable in variables.items()
         )
         hooks: dict[str, tf.compat.v1.train.SessionRunHook | None] = {}
@@ -172,7 +173,26 @@ def _trained(
     return trained
 
 
-def _spec(name: str, variable: tf.Variable, *, model: bool, frozen: bool) -> VariableSpec:
+def _kept_for(
+    variables: Mapping[str, tf.Variable], shared: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Returns what an optimizer keeps for several variables -> their full names, by our names."""
+    wholes = {variable.op.name: _whole(name, variable) for name, variable in variables.items()}
+    return {
+        name: tuple(dict.fromkeys(wholes[each] for each in shared[variable.op.name]))
+        for name, variable in variables.items()
+        if variable.op.name in shared
+    }
+
+
+def _spec(
+    name: str,
+    variable: tf.Variable,
+    kept_for: Mapping[str, tuple[str, ...]],
+    *,
+    model: bool,
+    frozen: bool,
+) -> VariableSpec:
     tensor = TensorSpec(name, tuple(variable.shape.as_list()), variable.dtype.base_dtype.name)
     trainable = variable.trainable and model and not frozen
     return VariableSpec(
@@ -182,6 +202,7 @@ def _spec(name: str, variable: tf.Variable, *, model: bool, frozen: bool) -> Var
         _initializer(variable),
         variable.trainable and frozen,
         _partition(variable),
+        kept_for.get(name, ()),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -27,6 +28,17 @@ class Schedule:
 
     freeze_until_step: int = 0
     learning_rate_multiplier: float = 1.0
+
+    @property
+    def scope(self) -> str:
+        """Where in the graph its optimizer's own state is, e.g. `from_step_500_rate_x0.1`.
+
+        Empty without a schedule, so that names do not depend on what else is scheduled.
+        """
+        parts = [f"from_step_{self.freeze_until_step}"] * bool(self.freeze_until_step)
+        if self.learning_rate_multiplier != 1.0:
+            parts.append(f"rate_x{self.learning_rate_multiplier:g}")
+        return "_".join(parts)
 
 
 def build_optimizers(
@@ -88,6 +100,33 @@ def apply_gradients(
         return global_step.assign_add(1, read_value=False)
 
 
+def shared_state(
+    optimizers: Mapping[Schedule, _Optimizer], schedules: Sequence[tuple[tf.Variable, Schedule]]
+) -> dict[str, tuple[str, ...]]:
+    """Returns what each optimizer keeps once for all of its variables, such as Adam's powers.
+
+    Args:
+      optimizers: from `build_optimizers`, after `apply_gradients`.
+      schedules: the variables that train, each with its schedule.
+
+    Returns:
+      The operation's name of such a variable -> those of the variables that it is kept for.
+    """
+    shared = {}
+    for schedule, optimizer in optimizers.items():
+        members = [variable for variable, each in schedules if each == schedule]
+        slots = {
+            slot.ref()
+            for name in optimizer.get_slot_names()
+            for member in members
+            if (slot := optimizer.get_slot(member, name)) is not None
+        }
+        for variable in optimizer.variables():
+            if variable.ref() not in slots:
+                shared[variable.op.name] = tuple(member.op.name for member in members)
+    return shared
+
+
 def build_optimizer(
     node: Mapping[str, Any],
     global_step: tf.Variable,
@@ -135,7 +174,8 @@ def _apply(
     global_step: tf.Variable,
 ) -> tf.Operation:
     if not schedule.freeze_until_step:
-        return optimizer.apply_gradients(pairs)
+        with tf.name_scope(schedule.scope) if schedule.scope else contextlib.nullcontext():
+            return optimizer.apply_gradients(pairs)
     references = [each.op.name for _, each in pairs if each.dtype != each.dtype.base_dtype]
     if references:
         raise ConfigError(
@@ -148,7 +188,10 @@ def _apply(
     due = global_step.read_value() >= schedule.freeze_until_step
 
     def update() -> tf.Tensor:
-        with tf.control_dependencies([optimizer.apply_gradients(pairs)]):
+        # Its variables are made outside of the branch, under the names that they have inside.
+        with tf.name_scope(schedule.scope):
+            applied = optimizer.apply_gradients(pairs)
+        with tf.control_dependencies([applied]):
             return tf.constant(True)
 
     return tf.cond(due, update, lambda: tf.constant(False)).op

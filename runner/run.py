@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from runner.config import Mode, PlanFormat, Resume, RunConfig
-from runner.errors import PlanError, Problem
+from runner.config import Mode, PlanFormat, RunConfig
+from runner.errors import PlanError, Problem, RunDirectoryError
 from runner.experiment import BuiltGraph
 from runner.fingerprint import fingerprint
 from runner.finished import evaluate_run, export_run
@@ -16,11 +16,11 @@ from runner.interruption import Interruption
 from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
-from runner.restoration.planner import make_plan
 from runner.restoration.report import summary, table, text
 from runner.run_context import RunContext
 from runner.run_directory import (
     RUNNING,
+    RunDirectory,
     RunRecord,
     interrupted_run,
     left_alone,
@@ -28,7 +28,7 @@ from runner.run_directory import (
     settle_killed_runs,
 )
 from runner.screen import Screen
-from runner.sources import Sources
+from runner.sources import Sources, plan_run
 from runner.tracking import FollowerProcess, open_store
 from runner.training import train_run
 
@@ -78,41 +78,56 @@ def run_experiment(
 
 def _show_plan(context: RunContext) -> None:
     config, screen = context.config, context.screen
-    plan = _plan(context, build_graph(config, "validation", train=True))
+    refused: tuple[Problem, ...] = ()
+    resumed = None
+    try:
+        resumed = _resumed(context)
+    except RunDirectoryError as error:
+        refused = error.problems
+    plan = plan_run(config, build_graph(config, "validation", train=True), context.sources)
     full = config.plan.full
     if config.plan.format is PlanFormat.json:
         screen.write(json_text(plan))
     elif config.plan.format is PlanFormat.html:
         screen.write(html(plan, f"{config.name}: restoration plan", full=full))
     else:
-        _show_resume(context)
+        if resumed is not None:
+            screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
+            screen.line("this is the plan of a fresh start, resume=never:")
         screen.show(table(plan, full=full), text(plan, full=full))
     if plan.problems:
         count = len(plan.problems)
-        raise PlanError(Problem(f"the plan has {count} problem{'s' * (count > 1)}, listed with it"))
+        listed = Problem(f"the plan has {count} problem{'s' * (count > 1)}, listed with it")
+        raise PlanError(listed, *refused)
+    if refused:
+        raise RunDirectoryError(*refused)
 
 
-def _show_resume(context: RunContext) -> None:
-    """Says so where training would resume a run, and carry out no plan."""
-    config, screen = context.config, context.screen
-    if config.resume is Resume.never:
-        return
-    resumed = interrupted_run(Path(config.run_dir), _record(context), config.resume.value)
-    if resumed is not None and resumed.has_checkpoint():
-        screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
-        screen.line("this is the plan of a fresh start, resume=never:")
+def _resumed(context: RunContext) -> RunDirectory | None:
+    """Returns the run that training would resume, carrying out no plan; None starts afresh.
+
+    Raises:
+      RunDirectoryError: when training would refuse to start here.
+    """
+    config = context.config
+    container, resume = Path(config.run_dir), config.resume.value
+    found = interrupted_run(container, _record(context), resume, dedicated=context.dedicated)
+    return found if found is not None and found.has_checkpoint() else None
 
 
 def _train(context: RunContext) -> float:
     config, store, screen = context.config, context.store, context.screen
     container, record, resume = Path(config.run_dir), _record(context), config.resume.value
-    # A mistake in the configuration is found before anything is made, then an unusable store.
+    # A mistake in the configuration is found before anything is made, then a problem of the plan,
+    # then an unusable store.
     built = build_graph(config, "validation", train=True)
-    store.connect()
     resumed = interrupted_run(container, record, resume, dedicated=context.dedicated)
     plan = None
     if resumed is None or not resumed.has_checkpoint():
-        plan = _warm_start(context, built)
+        plan = _sound_plan(context, built)
+    store.connect()
+    if plan is not None:
+        plan = _warm_start(context, built, plan)
     with Interruption().handled() as interruption:
         directory = open_run(container, record, resume, dedicated=context.dedicated)
         for killed in settle_killed_runs(container):
@@ -121,7 +136,7 @@ def _train(context: RunContext) -> float:
         if directory.has_checkpoint():
             plan = None
         elif plan is None:
-            plan = _warm_start(context, built)
+            plan = _warm_start(context, built, _sound_plan(context, built))
         same = resumed is not None and resumed.path == directory.path
         verb = "resumes" if same or plan is None else "runs"
         screen.line(f"{config.name}: {verb} in {directory.path}")
@@ -138,23 +153,17 @@ def _record(context: RunContext) -> RunRecord:
     return RunRecord(context.config.name, fingerprint(settings), RUNNING, settings)
 
 
-def _warm_start(context: RunContext, built: BuiltGraph) -> RestorationPlan:
-    """Returns a sound plan, after training the sources that are experiments not trained yet."""
+def _warm_start(context: RunContext, built: BuiltGraph, plan: RestorationPlan) -> RestorationPlan:
+    """Trains the sources that are experiments not trained yet; returns the plan from then on."""
     # Before an experiment is trained as a source, its graph tells what it will save, so that a
-    # plan with problems is found now and not after that training.
-    _plan(context, built).require_sound()
-    context.sources.train_missing(lambda source: run_experiment(source, screen=context.screen))
-    plan = _plan(context, built)
+    # plan with problems is found before that training and not after it.
+    screen = context.screen
+    if not context.sources.train_missing(lambda source: run_experiment(source, screen=screen)):
+        return plan
+    return _sound_plan(context, built)
+
+
+def _sound_plan(context: RunContext, built: BuiltGraph) -> RestorationPlan:
+    plan = plan_run(context.config, built, context.sources)
     plan.require_sound()
     return plan
-
-
-def _plan(context: RunContext, built: BuiltGraph) -> RestorationPlan:
-    config = context.config
-    return make_plan(
-        built.specs,
-        config.scaffolds,
-        context.sources.expected(),
-        config.restoration.collision,
-        config.restoration.expect,
-    )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from runner.config import ScaffoldConfig, StateChoice
+from runner.config import MLFLOW_SCHEMES, ScaffoldConfig, StateChoice
 from runner.errors import Problem, nearest
 
 _WHICH = ("latest", "best")
@@ -44,6 +44,22 @@ def unset_vocabularies(name: str, entry: Mapping[str, Any]) -> list[Problem]:
         if isinstance(files, Mapping)
         for which in ("old", "new")
         if files.get(which, "???") == "???"
+    ]
+
+
+def untracked_sources(name: str, scaffold: ScaffoldConfig) -> list[Problem]:
+    """Returns a problem for each checkpoint in MLflow, where no tracking store is configured."""
+    listed = scaffold.average if isinstance(scaffold.average, list) else []
+    named = {"checkpoint": [scaffold.checkpoint], "average": listed}
+    return [
+        Problem(
+            f"scaffolds.{name}.{key}: {each} is in MLflow, and tracking is off",
+            "tracking.uri is null, so there is no store to ask for it",
+            "set tracking.uri to the store that has it, or name a path",
+        )
+        for key, places in named.items()
+        for each in places
+        if isinstance(each, str) and each.startswith(MLFLOW_SCHEMES)
     ]
 
 
@@ -112,13 +128,20 @@ def _source(name: str, scaffold: ScaffoldConfig) -> list[Problem]:
             )
         )
     average = scaffold.average
-    entries = average if isinstance(average, list) else [average]
-    if average is not None and not all(_is_checkpoint(each, average) for each in entries):
+    if average is not None and not _can_be_averaged(average):
         problems.append(
             Problem(
                 f"{key}.average is {average!r}",
                 "it is neither `last N` nor a list of steps and paths",
                 f"for example ++{key}.average='last 5'",
+            )
+        )
+    if average is not None and which not in (None, "latest"):
+        problems.append(
+            Problem(
+                f"{key} asks for which={which} and for an average",
+                "`which` chooses one checkpoint, `average` takes several",
+                "delete one of the two; a list may hold steps, `best` and `latest`",
             )
         )
     if not scaffold.state:
@@ -141,10 +164,13 @@ def _source(name: str, scaffold: ScaffoldConfig) -> list[Problem]:
     return problems
 
 
-def _is_checkpoint(entry: object, average: object) -> bool:
-    """Whether an entry of a list, or the only value that is no list, may say what to average."""
-    kinds = (str, int) if isinstance(average, list) else (str,)
-    return isinstance(entry, kinds) and not isinstance(entry, bool)
+def _can_be_averaged(average: object) -> bool:
+    if isinstance(average, list):
+        kinds = {type(each) for each in average}
+        return bool(average) and kinds <= {str, int}
+    return (
+        isinstance(average, str) and re.fullmatch(r"\s*last\s+0*[1-9]\d*\s*", average) is not None
+    )
 
 
 def _transposes(name: str, scaffold: ScaffoldConfig) -> list[Problem]:

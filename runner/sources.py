@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from runner.checkpoints.averaging import AverageReader
+from runner.checkpoints.averaging import averaged
 from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.locate import BEST_OF_RUN, LATEST, latest_checkpoint, resolve
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.open import open_checkpoint, open_pinned
 from runner.checkpoints.provenance_file import origin
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.composition import compose_experiment, experiment_names
 from runner.config import Mode, Resume, RunConfig, ScaffoldConfig
 from runner.errors import CheckpointError, ConfigError, Problem, RunnerError, TrackingError
+from runner.experiment import BuiltGraph
 from runner.fingerprint import EXPERIMENT, fingerprint, settings
 from runner.graph import build_graph
+from runner.restoration.plan import LocatedSources, RestorationPlan
+from runner.restoration.planner import make_plan
 from runner.restoration.provenance import Origin
 from runner.run_directory import FINISHED, RunDirectory, runs
 from runner.tracking import RunStore
@@ -49,32 +53,38 @@ class Sources:
         """
         return settings(self._config, lambda name: self._fingerprint(self._experiment(name)))
 
-    def expected(self) -> dict[str, CheckpointSpec | None]:
-        """Returns scaffold name -> its checkpoint.
+    def expected(self) -> LocatedSources:
+        """Returns the checkpoints of all scaffolds, as far as they can be used.
 
         For an experiment that is not trained yet, that is what its graph will save. What was found
         is pinned: `open` opens the same files with the same content.
 
         Raises:
-          CheckpointError: with every checkpoint that is missing or cannot be read.
           ConfigError: when the experiment of a source does not compose or build.
         """
         specs: dict[str, CheckpointSpec | None] = {}
-        problems: list[Problem] = []
+        problems: dict[str, list[Problem]] = {}
         for name, scaffold in self._config.scaffolds.items():
             try:
                 specs[name] = self._expected(name, scaffold)
             except (CheckpointError, TrackingError) as error:
-                problems += (_in_scaffold(name, each) for each in error.problems)
-        if problems:
-            raise CheckpointError(*problems)
-        return specs
+                specs[name] = None
+                problems[name] = [_in_scaffold(name, each) for each in error.problems]
+        return LocatedSources(specs, problems)
 
-    def train_missing(self, train: Callable[[RunConfig], object]) -> None:
-        """Trains every experiment that a scaffold comes from and that has no finished run."""
+    def train_missing(self, train: Callable[[RunConfig], object]) -> bool:
+        """Trains every experiment that a scaffold comes from and that has no finished run.
+
+        Returns whether `expected` now finds more than when it was last called.
+        """
+        more = False
         for name, scaffold in self._config.scaffolds.items():
-            if _is_experiment(scaffold) and self._finished(self._experiment(name)) is None:
-                train(self._experiment(name))
+            if _is_experiment(scaffold) and name not in self._origins:
+                more = True
+                # Another process may have trained it meanwhile.
+                if self._finished(self._experiment(name)) is None:
+                    train(self._experiment(name))
+        return more
 
     def open(self, scaffold: str) -> CheckpointReader:
         """Opens the checkpoint that `expected` found last for a scaffold.
@@ -82,9 +92,7 @@ class Sources:
         Raises:
           CheckpointError: when its content is no longer what it was then.
         """
-        return _joined(
-            [open_checkpoint(each.path, each.digest) for each in self._origins[scaffold]]
-        )
+        return open_pinned([(each.path, each.digest) for each in self._origins[scaffold]])
 
     def origins(self) -> Mapping[str, tuple[Origin, ...]]:
         """Returns scaffold -> the checkpoints that `expected` resolved it to, several averaged."""
@@ -99,7 +107,7 @@ class Sources:
             experiment = self._experiment(name)
             run = self._finished(experiment)
             if run is None:
-                return _to_be_trained(experiment)
+                return self._to_be_trained(experiment)
             place = str(run.path)
             if which is None and scaffold.average is None and run.best_record.is_file():
                 which = BEST_OF_RUN
@@ -109,12 +117,26 @@ class Sources:
             if scaffold.optional:
                 return None
             raise
-        readers = [open_checkpoint(path) for path in paths]
+        specs = [open_checkpoint(path).spec() for path in paths]
+        spec = specs[0] if len(specs) == 1 else averaged(specs)
         self._origins[name] = tuple(
-            origin(scaffold.checkpoint, path, reader.spec())
-            for path, reader in zip(paths, readers, strict=True)
+            origin(scaffold.checkpoint, path, each) for path, each in zip(paths, specs, strict=True)
         )
-        return _joined(readers).spec()
+        return spec
+
+    def _to_be_trained(self, experiment: RunConfig) -> CheckpointSpec:
+        built = build_graph(experiment, "validation", train=True)
+        # What would stop its training is a problem now, not once that begins.
+        inner = Sources(experiment, self._store, (*self._asked_by, self._config))
+        problems = plan_run(experiment, built, inner).problems
+        if problems:
+            name = f"{EXPERIMENT}{experiment.name}"
+            raise CheckpointError(*(_prefixed(name, each) for each in problems))
+        return CheckpointSpec(
+            f"{EXPERIMENT}{experiment.name} (not trained yet)",
+            None,
+            {each.name: each.tensor for each in built.specs},
+        )
 
     def _experiment(self, scaffold: str) -> RunConfig:
         """Returns the configuration of the experiment that a scaffold comes from."""
@@ -169,27 +191,30 @@ def _has_finished(directory: RunDirectory, wanted: str) -> bool:
     return any(latest_checkpoint(str(place)) for place in (directory.best, directory.checkpoints))
 
 
-def _joined(readers: Sequence[CheckpointReader]) -> CheckpointReader:
-    return readers[0] if len(readers) == 1 else AverageReader(readers)
-
-
 def _is_experiment(scaffold: ScaffoldConfig) -> bool:
     return (scaffold.checkpoint or "").startswith(EXPERIMENT)
 
 
-def _to_be_trained(experiment: RunConfig) -> CheckpointSpec:
-    built = build_graph(experiment, "validation", train=True)
-    return CheckpointSpec(
-        f"{EXPERIMENT}{experiment.name} (not trained yet)",
-        None,
-        {each.name: each.tensor for each in built.specs},
+def plan_run(config: RunConfig, built: BuiltGraph, sources: Sources) -> RestorationPlan:
+    """Returns the plan of a run's fresh start, with all problems.
+
+    Raises:
+      ConfigError: when the experiment of a source does not compose or build.
+    """
+    located = sources.expected()
+    return make_plan(
+        built.specs,
+        config.scaffolds,
+        located.specs,
+        config.restoration.collision,
+        config.restoration.expect,
+        unusable=located.problems,
     )
 
 
 def _in_scaffold(name: str, problem: Problem) -> Problem:
-    return Problem(
-        f"scaffolds.{name}.checkpoint: {problem.state}",
-        problem.cause,
-        problem.remedy,
-        problem.choices,
-    )
+    return _prefixed(f"scaffolds.{name}.checkpoint", problem)
+
+
+def _prefixed(where: str, problem: Problem) -> Problem:
+    return replace(problem, state=f"{where}: {problem.state}")

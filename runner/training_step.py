@@ -14,7 +14,7 @@ from runner.experiment import Training
 from runner.gradients import Batch, accumulate, clip
 from runner.input_pipeline import TrainingInput
 from runner.learning_rate import learning_rate
-from runner.optimization import Schedule, apply_gradients, build_optimizers
+from runner.optimization import Schedule, apply_gradients, build_optimizers, shared_state
 from runner.switches import scaled_losses
 
 # Maps a batch of features and labels to the values per example by metric name, and the penalty.
@@ -106,6 +106,7 @@ class TrainingStep:
             waited,
             self._source.state,
             config.train.save_input,
+            shared_state(optimizers, schedules),
         )
 
     def _means(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:

@@ -14,7 +14,7 @@ from runner import schema
 from runner.config import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem, ranked
 from runner.explanation import bad_value, unknown_key, unresolved
-from runner.scaffold_validation import scaffold_problems, unset_vocabularies
+from runner.scaffold_validation import scaffold_problems, unset_vocabularies, untracked_sources
 from runner.schedule import as_schedule
 
 TARGETS = ("data", "model", "loss", "optimizer")
@@ -49,6 +49,8 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     problems += _model_problems(resolved)
     scaffolds, scaffold_problems = _scaffolds(resolved["scaffolds"])
     problems += scaffold_problems
+    if resolved["tracking"]["uri"] is None:
+        problems += [each for item in scaffolds.items() for each in untracked_sources(*item)]
     problems += _objective_problems(resolved)
     problems += _export_problems(resolved)
     if problems:

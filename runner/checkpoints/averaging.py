@@ -17,7 +17,7 @@ class AverageReader(CheckpointReader):
 
     Floating-point tensors are averaged in float64, complex ones in complex128, and given back in
     their own dtype. Whatever else there is (integers such as the global step, booleans, text) has
-    no mean that means anything and is the last checkpoint's.
+    no mean that means anything and is the last checkpoint's, whatever the others hold.
     """
 
     def __init__(self, readers: Sequence[CheckpointReader]) -> None:
@@ -31,44 +31,51 @@ class AverageReader(CheckpointReader):
         self.readers = tuple(readers)
 
     def spec(self) -> CheckpointSpec:
-        """Returns the spec of the last checkpoint, under a path that names all of them.
-
-        Raises:
-          CheckpointError: when a checkpoint is damaged, or they differ in names, shapes or dtypes.
-        """
-        specs = [reader.spec() for reader in self.readers]
-        problems = [each for spec in specs[:-1] for each in _differences(spec, specs[-1])]
-        if problems:
-            raise CheckpointError(*problems)
-        return CheckpointSpec(
-            f"average of {len(specs)}: {', '.join(spec.path for spec in specs)}",
-            specs[-1].step,
-            specs[-1].tensors,
-            f"average of {len(specs)} x {specs[-1].format}",
-            digest.of_parts(spec.digest for spec in specs),
-            specs[-1].aliases,
-        )
+        """See `CheckpointReader.spec` and `averaged`."""
+        return averaged([reader.spec() for reader in self.readers])
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """See `CheckpointReader.read`; a sum and one more tensor are in memory at a time."""
-        streams = [reader.read(names) for reader in self.readers]
+        *others, last = self.readers
+        tensors = last.spec().tensors
+        averaged = [name for name in names if name in tensors and _has_mean(tensors[name].dtype)]
+        newest = last.read(names)
+        streams = [*(other.read(averaged) for other in others), newest]
+        with_mean = frozenset(averaged)
         for name in names:
-            yield name, _mean(next(stream)[1] for stream in streams)
+            if name in with_mean:
+                yield name, _mean(next(stream)[1] for stream in streams)
+            else:
+                yield next(newest)
+
+
+def averaged(specs: Sequence[CheckpointSpec]) -> CheckpointSpec:
+    """Returns the spec of the average of checkpoints: the last's, under a path that names all.
+
+    Raises:
+      CheckpointError: when they differ in names, shapes or dtypes of what is averaged.
+    """
+    problems = [each for spec in specs[:-1] for each in _differences(spec, specs[-1])]
+    if problems:
+        raise CheckpointError(*problems)
+    return CheckpointSpec(
+        f"average of {len(specs)}: {', '.join(spec.path for spec in specs)}",
+        specs[-1].step,
+        specs[-1].tensors,
+        f"average of {len(specs)} x {specs[-1].format}",
+        digest.of_parts(spec.digest for spec in specs),
+        specs[-1].aliases,
+    )
 
 
 def _mean(values: Iterator[NDArray[np.generic]]) -> NDArray[np.generic]:
-    """Returns the mean of arrays that come one at a time, or the last when they have no mean."""
-    last = next(values)
-    dtype = last.dtype
-    wide = np.result_type(dtype, np.float64) if _has_mean(dtype.name) else None
-    if wide is None:
-        for value in values:
-            last = value
-        return last
-    total, count = last.astype(wide), 1
-    del last
+    """Returns the mean of arrays that come one at a time."""
+    first = next(values)
+    dtype = first.dtype
+    total, count = first.astype(np.result_type(dtype, np.float64)), 1
+    del first
     for value in values:
-        total += value.astype(wide, copy=False)
+        total += value.astype(total.dtype, copy=False)
         count += 1
     total /= count
     return total.astype(dtype)
@@ -82,7 +89,8 @@ def _differences(spec: CheckpointSpec, last: CheckpointSpec) -> list[Problem]:
     found = []
     for name in sorted({*spec.tensors, *last.tensors}):
         one, other = spec.tensors.get(name), last.tensors.get(name)
-        if one != other:
+        has_mean = any(each is not None and _has_mean(each.dtype) for each in (one, other))
+        if has_mean and one != other:
             found.append(
                 Problem(
                     f"{spec.path} and {last.path} cannot be averaged: {name} is "

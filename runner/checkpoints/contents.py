@@ -46,6 +46,19 @@ def runs_in(directory: str) -> list[str]:
     return [each for each in folders if is_run(each)]
 
 
+def folders_with_checkpoints(directory: str) -> tuple[str, ...]:
+    """Returns the folders in a directory that hold checkpoints."""
+    folders = (os.path.join(directory, name) for name in sorted(files.names_in(directory)))
+    return tuple(each for each in folders if files.is_directory(each) and _holds_any(each))
+
+
+def _holds_any(directory: str) -> bool:
+    try:
+        return files.is_file(os.path.join(directory, STATE_FILE)) or bool(in_directory(directory))
+    except OSError:
+        return False  # What cannot be listed is no choice to offer.
+
+
 def newest(directory: str) -> str | None:
     """Returns the newest checkpoint by the `checkpoint` file; None when there is no such file.
 
@@ -98,8 +111,11 @@ def in_directory(directory: str) -> tuple[str, ...]:
 
 def _state(directory: str) -> tuple[str, ...] | None:
     """Returns the checkpoints that the `checkpoint` file lists, the newest last."""
-    if not files.is_file(os.path.join(directory, STATE_FILE)):
+    file = os.path.join(directory, STATE_FILE)
+    if not files.is_file(file):
         return None
+    with files.reading(file):
+        pass  # TensorFlow takes a file that it must not read for a damaged one.
     # It takes TensorFlow to read the file.
     from runner.checkpoints.checkpoint_state import read_state
 

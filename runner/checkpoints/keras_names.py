@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from runner.checkpoints.reader import TensorSpec
 
-# A weights file numbers a layer's variables in the order in which the layer makes them. The names
-# are given only where the class of the layer and the number of variables leave one possibility.
+# A weights file numbers a layer's variables in the order in which the layer makes them. Of a layer
+# in a list it tells the class, of a layer that is an attribute only the attribute's name. The names
+# are given only where class and number, or else the shapes, leave one possibility among Keras's own
+# layers.
 _BIASED = (("kernel", "bias"), ("kernel",))
+_NORMALIZED = ("gamma", "beta", "moving_mean", "moving_variance")
 _RECURRENT = (("kernel", "recurrent_kernel", "bias"), ("kernel", "recurrent_kernel"))
 _SEPARABLE = (
     ("depthwise_kernel", "pointwise_kernel", "bias"),
@@ -20,7 +23,7 @@ _VARIABLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "einsum_dense": _BIASED,
     "embedding": (("embeddings",),),
     "batch_normalization": (
-        ("gamma", "beta", "moving_mean", "moving_variance"),
+        _NORMALIZED,
         ("moving_mean", "moving_variance"),
     ),
     "layer_normalization": (("gamma", "beta"),),
@@ -51,7 +54,8 @@ def aliases(tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]) -> dic
             # Quantized layers number their scales among the variables.
             continue
         path = _path(group, layers)
-        for names in _variables(group, layers):
+        shapes = [tensors[name].shape for name in numbered]
+        for names in _variables(group, layers, shapes):
             if len(names) == len(numbered):
                 for variable, tensor in zip(names, numbered, strict=True):
                     found.setdefault(f"{path}/{variable}", []).append(tensor)
@@ -68,11 +72,37 @@ def _path(group: str, layers: Mapping[str, str]) -> str:
     return "/".join(layers[prefix] for prefix in prefixes if prefix in layers)
 
 
-def _variables(group: str, layers: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+def _variables(
+    group: str, layers: Mapping[str, str], shapes: Sequence[tuple[int, ...]]
+) -> tuple[tuple[str, ...], ...]:
     parent, _, last = group.rpartition("/")
-    if last == "cell" and _class(parent, layers) in _RECURRENT_LAYERS:
-        return _RECURRENT
-    return _VARIABLES.get(_class(group, layers), ())
+    if last == "cell" and parent in layers:
+        known = _class(parent, layers) in _RECURRENT_LAYERS or _is_recurrent(shapes)
+        return _RECURRENT if known else ()
+    if parent and parent not in layers:
+        return _VARIABLES.get(_class(group, layers), ())
+    return _of_shapes(shapes)
+
+
+def _of_shapes(shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[str, ...], ...]:
+    """Returns the names that fit a layer of unknown class: a dense one, a convolution, a norm."""
+    ranks = tuple(map(len, shapes))
+    if len(shapes) == 2 and 2 <= ranks[0] <= 5 and ranks[1] == 1:
+        # A transposed convolution has its outputs before its inputs, a depthwise one both together.
+        *spatial, before, last = shapes[0]
+        widths = (last, before, before * last) if spatial else (last,)
+        return _BIASED if shapes[1][0] in widths else ()
+    if ranks == (1, 1, 1, 1) and len(set(shapes)) == 1:
+        return (_NORMALIZED,)
+    return ()
+
+
+def _is_recurrent(shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether shapes are those of a kernel, a recurrent kernel and a bias, if there is one."""
+    if len(shapes) not in (2, 3) or [len(each) for each in shapes[:2]] != [2, 2]:
+        return False
+    (_, width), (units, same) = shapes[:2]
+    return same == width and units > 0 and width in (units, 3 * units, 4 * units)
 
 
 def _class(group: str, layers: Mapping[str, str]) -> str:

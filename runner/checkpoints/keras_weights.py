@@ -24,8 +24,7 @@ ITERATIONS = "optimizer/vars/0"
 class KerasWeightsReader(CheckpointReader):
     """Reads the HDF5 file at `path`; a tensor's name is the path of its dataset.
 
-    The paths by which Keras knows the variables of layers in lists, as in sequential and
-    functional models, are aliases.
+    The paths by which Keras knows the variables are aliases, where the file leaves no doubt.
     """
 
     format = "Keras weights"

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 from runner.checkpoints import contents, files
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, NoCheckpointError
 from runner.checkpoints.mlflow_uri import Artifacts, downloaded, is_mlflow_uri
-from runner.checkpoints.recognition import is_saved_model
+from runner.checkpoints.recognition import denied, is_saved_model
 from runner.errors import CheckpointError, Problem
 
 LATEST, BEST_OF_RUN = "latest", "best"
+# So many names of a directory that holds something else are told.
+_NAMED = 3
 _LAST = re.compile(r"last\s+(\d+)")
 
 
@@ -39,6 +42,13 @@ def resolve(
       CheckpointError: when there is, and not the one asked for, or a choice is not valid.
     """
     path = _on_disk(checkpoint, artifacts)
+    with _readable(path):
+        return _resolved(path, which, average, artifacts)
+
+
+def _resolved(
+    path: str, which: str, average: str | Sequence[str | int] | None, artifacts: Artifacts | None
+) -> list[str]:
     if average is None:
         return [_chosen(path, which)]
     if which != LATEST:
@@ -68,7 +78,8 @@ def latest_checkpoint(path: str) -> str | None:
     prefix = path.removesuffix(".index")
     if files.exists(f"{prefix}.index"):
         return prefix
-    return contents.newest(path) if files.is_directory(path) else None
+    with _readable(path):
+        return contents.newest(path) if files.is_directory(path) else None
 
 
 def require_checkpoint(path: str) -> str:
@@ -82,6 +93,14 @@ def require_checkpoint(path: str) -> str:
     if found is None:
         raise _nothing(path)
     return found
+
+
+@contextlib.contextmanager
+def _readable(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise denied(path, error) from error
 
 
 def _on_disk(checkpoint: str, artifacts: Artifacts | None) -> str:
@@ -258,16 +277,32 @@ def _listed(path: str, average: Sequence[str | int], artifacts: Artifacts | None
 def _nothing(path: str) -> NoCheckpointError:
     remedy = "mend the path, or set `optional: true` to initialise these variables instead"
     if files.is_directory(path):
-        runs = contents.runs_in(path)
-        cause = "it holds runs; name one of them" if runs else "no `checkpoint` file is in it"
-        choices = tuple(runs) or contents.in_directory(path)
+        runs, here = tuple(contents.runs_in(path)), contents.in_directory(path)
+        cause = "no `checkpoint` file is in it" if here else _inside(path)
         return NoCheckpointError(
-            Problem(f"the directory {path} holds no checkpoint", cause, remedy, choices)
+            Problem(
+                f"the directory {path} holds no checkpoint",
+                "it holds runs; name one of them" if runs else cause,
+                remedy,
+                runs or here or contents.folders_with_checkpoints(path),
+            )
         )
     parent, name = os.path.split(path.rstrip("/"))
     near = tuple(os.path.join(parent, each) for each in get_close_matches(name, _siblings(parent)))
     state, cause = f"there is no checkpoint at {path}", "neither a directory nor a prefix"
     return NoCheckpointError(Problem(state, cause, remedy, near))
+
+
+def _inside(path: str) -> str:
+    """Says what is in a directory in place of a checkpoint."""
+    names = files.names_in(path)
+    if not names:
+        return "it is empty"
+    rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (
+        "no `checkpoint` file is in it, no SavedModel, and no file of a known format, but "
+        f"{', '.join(sorted(names)[:_NAMED])}{rest}"
+    )
 
 
 def _siblings(parent: str) -> list[str]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 from runner.checkpoints.local_copy import cached
+from runner.config import MLFLOW_SCHEMES
 
 _CONTENT, _PATH = "content", "path"
-SCHEMES = ("runs:/", "models:/", "mlflow-artifacts:")
 
 
 class Artifacts(Protocol):
@@ -36,7 +36,7 @@ class Artifacts(Protocol):
 
 def is_mlflow_uri(checkpoint: str) -> bool:
     """Whether `checkpoint` is `runs:/...`, `models:/...` or `mlflow-artifacts:...`."""
-    return checkpoint.startswith(SCHEMES)
+    return checkpoint.startswith(MLFLOW_SCHEMES)
 
 
 def downloaded(uri: str, artifacts: Artifacts) -> str:

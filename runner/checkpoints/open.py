@@ -39,13 +39,16 @@ def open_checkpoint(path: str, digest: str | None = None) -> CheckpointReader:
     return reader
 
 
-def open_resolved(paths: Sequence[str]) -> CheckpointReader:
-    """Returns the reader of what `locate.resolve` gives: one checkpoint, or an average of several.
+def open_pinned(pinned: Sequence[tuple[str, str]]) -> CheckpointReader:
+    """Returns the reader of what `locate.resolve` gave: one checkpoint, or an average of several.
+
+    Args:
+      pinned: the path and the digest of each.
 
     Raises:
-      CheckpointError: when one of them cannot be opened.
+      CheckpointError: when one of them cannot be opened, or has another digest.
     """
-    readers = [open_checkpoint(path) for path in paths]
+    readers = [open_checkpoint(path, digest) for path, digest in pinned]
     return readers[0] if len(readers) == 1 else AverageReader(readers)
 
 

@@ -84,7 +84,7 @@ def recognise(path: str) -> Format:
         if files.exists(path):
             return _file(path)
     except OSError as error:
-        raise _denied(path, error) from error
+        raise denied(path, error) from error
     raise CheckpointError(
         Problem(
             f"there is no checkpoint at {path}",
@@ -201,12 +201,15 @@ def _foreign(path: str, cause: str, remedy: str) -> CheckpointError:
     )
 
 
-def _denied(path: str, error: OSError) -> CheckpointError:
+def denied(path: str, error: OSError) -> CheckpointError:
+    """Returns the error of a path that cannot be looked at."""
+    forbidden = isinstance(error, PermissionError)
+    remedy = "give this user the right to read it" if forbidden else "mend that"
     return CheckpointError(
         Problem(
-            f"{path} cannot be read",
+            f"{error.filename or path} cannot be read",
             error.strerror or str(error),
-            "give this user the right to read it, or name another checkpoint",
+            f"{remedy}, or name another checkpoint",
         )
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
-from runner.inputs.splits import require_parts, split
+from runner.inputs.splits import require_batches, split
 
 # What TensorFlow decodes.
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".gif", ".bmp"})
@@ -47,9 +47,7 @@ class ImageFolder:
     test_part: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size is {self.batch_size}; it must be at least 1")
-        require_parts(self.validation_part, self.test_part)
+        require_batches(self.batch_size, self.validation_part, self.test_part)
 
     def train(self) -> tf.data.Dataset:
         """Returns batches without end, every image once an epoch, in a new order each time."""

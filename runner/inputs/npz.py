@@ -11,7 +11,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.errors import ConfigError, Problem, nearest
-from runner.inputs.splits import Splits, require_parts, split
+from runner.inputs.splits import Splits, require_batches, split
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,7 @@ class Npz:
     test_part: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size is {self.batch_size}; it must be at least 1")
-        require_parts(self.validation_part, self.test_part)
+        require_batches(self.batch_size, self.validation_part, self.test_part)
 
     def train(self) -> tf.data.Dataset:
         """Returns batches without end, every example once an epoch, in a new order each time."""

@@ -34,8 +34,10 @@ def split(count: int, validation: float, test: float) -> Splits:
     return Splits(order[held_out + tested :], order[:held_out], order[held_out : held_out + tested])
 
 
-def require_parts(validation: float, test: float) -> None:
-    """Raises ValueError unless both parts and the rest are above 0."""
+def require_batches(batch_size: int, validation: float, test: float) -> None:
+    """Raises ValueError unless batches, both parts and the rest hold something."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
     if not (validation > 0 and test > 0 and validation + test < 1):
         raise ValueError(
             f"validation is {validation:g} and test {test:g}; both must be above 0, and together "

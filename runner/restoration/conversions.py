@@ -80,6 +80,11 @@ class Cast(Conversion):
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`; a value outside the new type's range is a ValueError."""
         target = dtypes.parse(self.dtype)
+        if value.dtype.kind == "c" and target.kind != "c":
+            if value.imag.any():
+                count = int(np.count_nonzero(value.imag))
+                raise ValueError(f"{count} values have an imaginary part, which {self.dtype} lacks")
+            value = value.real
         with np.errstate(over="ignore", invalid="ignore"):
             converted = value.astype(target)
         if dtypes.is_float(target):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from runner.config import Expect
 from runner.errors import Problem
@@ -20,7 +20,10 @@ _CAUSES = {
 
 
 def coverage_problems(
-    assignments: Sequence[Assignment], expect: Mapping[str, Expect], scaffolds: Sequence[str]
+    assignments: Sequence[Assignment],
+    expect: Mapping[str, Expect],
+    scaffolds: Sequence[str],
+    unusable: Container[str] = (),
 ) -> list[Problem]:
     """Returns a problem for each expectation that the assignments do not meet.
 
@@ -28,6 +31,7 @@ def coverage_problems(
       assignments: one for every variable.
       expect: a scaffold, or a pattern over variables -> what must become of its variables.
       scaffolds: the names of the scaffolds.
+      unusable: those whose checkpoint cannot be used, so that nothing can be said of theirs.
     """
     problems = []
     for key, expected in expect.items():
@@ -39,12 +43,14 @@ def coverage_problems(
         if not concerned:
             problems.append(_unknown(key, scaffolds))
             continue
-        restored = [each.variable.name for each in concerned if each.pieces]
-        initialised = [each.variable.name for each in concerned if not each.pieces]
+        known = [each for each in concerned if each.scaffold not in unusable]
+        restored = [each.variable.name for each in known if each.pieces]
+        initialised = [each.variable.name for each in known if not each.pieces]
         if expected is Expect.scratch:
             unmet = f"{some(restored)} would be restored" if restored else ""
         else:
-            met = not initialised if expected is Expect.all else bool(restored)
+            some_may_be = restored or len(known) < len(concerned)
+            met = not initialised if expected is Expect.all else some_may_be
             unmet = "" if met else f"{some(initialised)} would be initialised"
         if unmet:
             problems.append(_unmet(key, expected, unmet))

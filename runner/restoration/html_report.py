@@ -144,7 +144,8 @@ def _legend(plan: RestorationPlan, sizes: dict[str, int], colours: dict[str, str
     for name, size in sizes.items():
         source = plan.sources.get(name)
         step = "" if source is None or source.step is None else f" @ step {source.step}"
-        where = f"{source.path}{step}" if source else "no checkpoint" if name else ""
+        without = "the checkpoint cannot be used" if name in plan.unusable else "no checkpoint"
+        where = f"{source.path}{step}" if source else without if name else ""
         digest = f"{source.format} {source.digest}".strip() if source else ""
         yield (
             f'<li><span class="key" style="background: {colours.get(name, "#8b949e")}"></span>'

@@ -31,10 +31,12 @@ def document(plan: RestorationPlan) -> dict[str, Any]:
     - `sources`: scaffold -> null without a checkpoint, else {`path`, `format`, `digest`, `step`
       (null when it has none), `tensors` (how many), `bytes` (of all), `unused` (names), `finite`
       (whether NaN is an error), `restored` (how many variables), `restored_bytes` (of these)}.
+    - `unusable`: the scaffolds whose checkpoint cannot be used, as `problems` say.
     - `variables`: in the order of the graph {`name`, `shape`, `dtype`, `state` (its class),
-      `bytes`, `scaffold` (null when none owns it), `origin` (`checkpoint` or `initializer`),
-      `initializer`, `pieces`, `notes`, `trainable`, `frozen`, `freeze_until_step`,
-      `learning_rate_multiplier`, `partition` (null, or {`name`, `shape`, `offset`})}.
+      `bytes`, `scaffold` (null when none owns it), `origin` (`checkpoint`, `initializer`,
+      or `unknown` in an unusable scaffold), `initializer`, `pieces`, `notes`, `trainable`,
+      `frozen`, `freeze_until_step`, `learning_rate_multiplier`, `partition` (null, or
+      {`name`, `shape`, `offset`})}.
     - `pieces`: a list of {`source` (scaffold), `tensors` (a list of {`name`, `shape`, `dtype`}),
       `conversions` (in words, in order)}; the value is the mean of several pieces.
     """
@@ -52,7 +54,8 @@ def document(plan: RestorationPlan) -> dict[str, Any]:
         ],
         "notes": list(plan.notes),
         "sources": {name: _source(plan, name, spec) for name, spec in plan.sources.items()},
-        "variables": [_variable(each) for each in plan.assignments],
+        "unusable": sorted(plan.unusable),
+        "variables": [_variable(each, plan) for each in plan.assignments],
     }
 
 
@@ -76,15 +79,16 @@ def _source(
     }
 
 
-def _variable(assignment: Assignment) -> dict[str, Any]:
+def _variable(assignment: Assignment, plan: RestorationPlan) -> dict[str, Any]:
     variable = assignment.variable
     partition = variable.partition
+    origin = "unknown" if assignment.scaffold in plan.unusable else "initializer"
     return {
         **_tensor(variable.tensor),
         "state": variable.state.value,
         "bytes": _bytes(variable.tensor),
         "scaffold": assignment.scaffold,
-        "origin": "checkpoint" if assignment.pieces else "initializer",
+        "origin": "checkpoint" if assignment.pieces else origin,
         "initializer": variable.initializer,
         "pieces": [_piece(each) for each in assignment.pieces],
         "notes": list(assignment.notes),

@@ -16,6 +16,7 @@ from runner.restoration.ownership import bad_expression, some
 from runner.restoration.plan import SourceTensor
 from runner.restoration.renames import Renames
 from runner.restoration.rule_problems import combined, unknown_conversions, unused_rule
+from runner.restoration.selection import compile_pattern
 from runner.restoration.states import EMA_SUFFIX, MovingAverages, Owner
 from runner.restoration.variables import StateClass, VariableSpec
 
@@ -124,6 +125,10 @@ class _Matcher:
             part = self._tensor(self._renames.apply(variable.name))
             if part is not None:
                 variable, tensors = replace(variable, partition=None), [part]
+        if tensors == [None] and renamed is None and variable.kept_for:
+            tensors, notes = self._kept_for(variable)
+            if tensors == [None] and not self._is_named(variable):
+                return Match(notes=notes)
         if None in tensors:
             wanted, alone = names[tensors.index(None)], len(names) == 1
             return self._missing(variable, wanted, owner, renamed is not None, alone)
@@ -167,6 +172,20 @@ class _Matcher:
     def _tensor(self, name: str) -> TensorSpec | None:
         tensors = self._source.tensors
         return tensors.get(name) or tensors.get(self._source.aliases.get(name, ""))
+
+    def _kept_for(self, variable: VariableSpec) -> tuple[list[TensorSpec | None], tuple[str, ...]]:
+        """Finds what the source's optimizer kept, under the name of another group of variables."""
+        leaf = re.sub(r"_\d+$", "", variable.full_name.rpartition("/")[2])
+        same = re.compile(rf"(.*/)?{re.escape(leaf)}(_\d+)?")
+        found = [name for name in self._source.tensors if same.fullmatch(name)]
+        if len(found) == 1:
+            return [self._source.tensors[found[0]]], (f"the source's only {leaf}",)
+        held = f"the source has {some(found)}; rename it to one of them" if found else "none"
+        return [None], (f"no tensor {variable.full_name!r}, {held}: initialised",)
+
+    def _is_named(self, variable: VariableSpec) -> bool:
+        include = self._config.variables.include
+        return any(compile_pattern(each).fullmatch(variable.full_name) for each in include)
 
     def _averaged(
         self, variable: VariableSpec, names: tuple[str, ...]

@@ -46,18 +46,22 @@ def assign_owners(
     states: Mapping[str, StateClass],
     scaffolds: Mapping[str, ScaffoldConfig],
     collision: Collision,
+    kept_for: Mapping[str, Sequence[str]] | None = None,
 ) -> Ownership:
     """Matches the scaffolds' patterns, in order, over the variables.
 
     A scaffold claims what its patterns match, of the classes in its `state`. Optimizer slots and
-    moving averages go with their variable unless a pattern names them, and the global step with the
-    class alone unless a pattern excludes it.
+    moving averages go with their variable unless a pattern names them, what an optimizer keeps for
+    several variables with all of these together, and the global step with the class alone unless a
+    pattern excludes it.
 
     Args:
       states: variable name -> its class of state.
       scaffolds: scaffold name -> its configuration, in order of application.
       collision: what happens to a variable that several scaffolds claim.
+      kept_for: what an optimizer keeps for several variables -> these.
     """
+    kept_for = kept_for or {}
     claims: dict[str, list[str]] = {}
     problems: list[Problem] = []
     owners = {name: owner.name for name, owner in owners_of(states).items()}
@@ -78,6 +82,7 @@ def assign_owners(
             and (
                 name in matched.selected
                 or owners.get(name) in matched.selected
+                or (name in kept_for and matched.selected.issuperset(kept_for[name]))
                 or state is StateClass.GLOBAL_STEP
             )
         ]

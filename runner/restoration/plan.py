@@ -99,6 +99,19 @@ def mean(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 @dataclass(frozen=True)
+class LocatedSources:
+    """What the scaffolds' checkpoints were resolved to.
+
+    Attributes:
+      specs: scaffold -> its checkpoint; None where it starts from initializers, or in `problems`.
+      problems: scaffold -> why its checkpoint cannot be used; no entry where it can.
+    """
+
+    specs: Mapping[str, CheckpointSpec | None]
+    problems: Mapping[str, Sequence[Problem]]
+
+
+@dataclass(frozen=True)
 class RestorationPlan:
     """Where every variable's value comes from.
 
@@ -109,6 +122,8 @@ class RestorationPlan:
       problems: all that stands in the way; a plan with problems is never carried out.
       notes: what concerns no single variable.
       finite: the scaffolds in whose tensors NaN and infinity are an error.
+      unusable: the scaffolds whose checkpoint cannot be used, as `problems` say; nothing is known
+        of where their variables would come from.
     """
 
     assignments: tuple[Assignment, ...]
@@ -117,6 +132,7 @@ class RestorationPlan:
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
     finite: frozenset[str] = frozenset()
+    unusable: frozenset[str] = frozenset()
 
     def restored(self, scaffold: str) -> tuple[Assignment, ...]:
         """Returns the assignments that take something from the scaffold's checkpoint."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.config import Collision, Expect, ScaffoldConfig, StateChoice
+from runner.config import Collision, Expect, Missing, ScaffoldConfig, StateChoice
+from runner.errors import Problem
 from runner.restoration.coverage import coverage_problems
 from runner.restoration.fitting import ReadVocabulary
 from runner.restoration.matching import Match, match
 from runner.restoration.ownership import assign_owners, some
 from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.states import CHOICES, owners_of
+from runner.restoration.states import CHOICES, Owner, owners_of
 from runner.restoration.variables import StateClass, VariableSpec
 from runner.restoration.vocabulary import read_vocabulary
 
@@ -23,6 +25,7 @@ def make_plan(
     collision: Collision = Collision.error,
     expect: Mapping[str, Expect] | None = None,
     vocabulary: ReadVocabulary = read_vocabulary,
+    unusable: Mapping[str, Sequence[Problem]] | None = None,
 ) -> RestorationPlan:
     """Plans from metadata alone.
 
@@ -33,15 +36,18 @@ def make_plan(
       collision: what happens to a variable that several scaffolds claim.
       expect: a scaffold, or a pattern over variables -> how many of them must be restored.
       vocabulary: reads the tokens of a vocabulary file.
+      unusable: scaffold -> why its checkpoint cannot be used, where `sources` says None for that.
 
     Raises:
       ValueError: when `sources` does not name exactly the scaffolds.
     """
     if set(sources) != set(scaffolds):
         raise ValueError(f"sources {sorted(sources)} are not for scaffolds {sorted(scaffolds)}")
+    unusable = unusable or {}
     states = {each.full_name: each.state for each in variables}
     owners = owners_of(states)
-    ownership = assign_owners(states, scaffolds, collision)
+    kept_for = {each.full_name: each.kept_for for each in variables if each.kept_for}
+    ownership = assign_owners(states, scaffolds, collision, kept_for)
     problems = list(ownership.problems)
     matches: dict[str, Mapping[str, Match]] = {}
     unused: dict[str, tuple[str, ...]] = {}
@@ -52,7 +58,10 @@ def make_plan(
     for scaffold, config in scaffolds.items():
         source = sources[scaffold]
         matches[scaffold], unused[scaffold] = {}, ()
-        if source is not None:
+        if scaffold in unusable:
+            problems += unusable[scaffold]
+            problems += _rule_problems(scaffold, config, claimed[scaffold], owners, vocabulary)
+        elif source is not None:
             found = match(scaffold, config, source, claimed[scaffold], owners, vocabulary)
             matches[scaffold] = found.by_variable
             problems += found.problems
@@ -63,15 +72,28 @@ def make_plan(
         _assignment(each, ownership.claims.get(each.full_name, ()), scaffolds, matches)
         for each in variables
     )
-    problems += coverage_problems(assignments, expect or {}, tuple(scaffolds))
+    problems += coverage_problems(assignments, expect or {}, tuple(scaffolds), unusable)
     return RestorationPlan(
         assignments,
         dict(sources),
         unused,
         tuple(problems),
-        tuple(_notes(assignments, scaffolds, sources, states)),
+        tuple(_notes(assignments, scaffolds, sources, states, unusable)),
         frozenset(name for name, config in scaffolds.items() if config.finite),
+        frozenset(unusable),
     )
+
+
+def _rule_problems(
+    scaffold: str,
+    config: ScaffoldConfig,
+    variables: Sequence[VariableSpec],
+    owners: Mapping[str, Owner],
+    vocabulary: ReadVocabulary,
+) -> tuple[Problem, ...]:
+    """Returns what is wrong with a scaffold's rules whatever its checkpoint holds."""
+    lenient, nothing = replace(config, missing=Missing.init), CheckpointSpec("", None, {})
+    return match(scaffold, lenient, nothing, variables, owners, vocabulary).problems
 
 
 def _assignment(
@@ -104,11 +126,12 @@ def _notes(
     scaffolds: Mapping[str, ScaffoldConfig],
     sources: Mapping[str, CheckpointSpec | None],
     states: Mapping[str, StateClass],
+    unusable: Container[str],
 ) -> list[str]:
     notes = [
         f"{scaffold}: the checkpoint is optional and absent; its variables are initialised"
         for scaffold, config in scaffolds.items()
-        if config.checkpoint is not None and sources[scaffold] is None
+        if config.checkpoint is not None and sources[scaffold] is None and scaffold not in unusable
     ]
     with_slots = [
         scaffold
@@ -125,7 +148,8 @@ def _notes(
     ]
     if with_slots and shared:
         notes.append(
-            f"{some(shared)}: the optimizer keeps this for all variables at once, so it starts "
-            f"anew; include it by name in scaffolds.{with_slots[0]}.variables to restore it"
+            f"{some(shared)}: the optimizer keeps this for more variables than one scaffold "
+            "selects, so it starts anew; include it by name in "
+            f"scaffolds.{with_slots[0]}.variables to restore it"
         )
     return notes

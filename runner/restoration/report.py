@@ -55,7 +55,9 @@ def summary(plan: RestorationPlan) -> list[str]:
         owned = [each for each in plan.assignments if each.scaffold == scaffold]
         initialised = sum(not each.pieces for each in owned)
         line = f"{scaffold}: {_count(restored)}"
-        if source is None:
+        if scaffold in plan.unusable:
+            line = f"{scaffold}: {_count(owned)}, the checkpoint cannot be used"
+        elif source is None:
             line = f"{scaffold}: {_count(owned)} from initializers, no checkpoint"
         else:
             step = "" if source.step is None else f" @ step {source.step}"

@@ -59,6 +59,8 @@ def rows(plan: RestorationPlan) -> Iterator[Row]:
 def origin(assignment: Assignment, plan: RestorationPlan) -> str:
     """Returns in words where the variable's value comes from."""
     if not assignment.pieces:
+        if assignment.scaffold in plan.unusable:
+            return f"{assignment.scaffold}: its checkpoint cannot be used"
         return f"initializer {assignment.variable.initializer}"
     return ", ".join(_piece(each, plan) for each in assignment.pieces)
 

@@ -17,6 +17,7 @@ _PARTNERS = 8
 _TRIED = 48
 _RULES = 4
 _EVALUATED = 12
+_ANY = f"{REGEX}(.*)"
 _TOKENS = re.compile(r"[A-Za-z]+|\d+|[^A-Za-z\d]")
 
 
@@ -40,8 +41,8 @@ class Search:
 def suggest(search: Search) -> dict[str, str] | None:
     """Returns rename rules that map every missing name to a tensor of its own that fits.
 
-    One rule if one does it: a prefix map or a regular expression; else up to four expressions.
-    None when no such rules are found.
+    One rule if one does it, else up to four: prefix maps, regular expressions, whole names. None
+    when no such rules are found.
     """
     index = NearestNames(search.tensors)
     left = list(search.missing)
@@ -58,10 +59,21 @@ def suggest(search: Search) -> dict[str, str] | None:
                 break
         if best is None:
             return None
-        rules[best[0]] = best[1]
+        # An expression for one name says less clearly what it does than the name.
+        plain = len(mapped) == 1 and best[0].startswith(REGEX) and best[0] != _ANY
+        rules.update(mapped if plain else [best])
         taken.update(mapped.values())
         left = [name for name in left if name not in mapped]
-    return None if left else rules
+    return None if left else _as_prefixes(rules, search.missing)
+
+
+def _as_prefixes(rules: dict[str, str], missing: Sequence[str]) -> dict[str, str]:
+    """Returns an expression that only puts something before every name as prefix maps."""
+    before = rules[_ANY].removesuffix(r"\1").replace(r"\\", "\\") if list(rules) == [_ANY] else ""
+    heads = {name[: name.find("/") + 1] or name for name in missing}
+    if not before or len(heads) > _RULES:
+        return rules
+    return {head: before + head for head in sorted(heads)}
 
 
 def _ranked(search: Search, left: Sequence[str], index: NearestNames) -> list[tuple[str, str]]:
@@ -120,7 +132,7 @@ def _prefix_rules(name: str, tensor: str) -> Iterator[tuple[str, str]]:
         prefix, rest = "/".join(parts[:count]), "/".join(parts[count:])
         if tensor.endswith(rest):
             old, new = f"{prefix}/" if prefix else "", tensor[: len(tensor) - len(rest)]
-            yield (old, new) if old else (f"{REGEX}(.*)", _escaped(new) + r"\1")
+            yield (old, new) if old else (_ANY, _escaped(new) + r"\1")
 
 
 def _expression(
@@ -130,6 +142,8 @@ def _expression(
     context: int,
 ) -> tuple[str, str] | None:
     r"""Returns a rule that keeps what both names share as groups and changes the rest.
+
+    Where nothing is left for a group it is a rule for the one name; None is no sensible rule.
 
     Args:
       old: the tokens of the model's name.
@@ -172,8 +186,10 @@ def _expression(
             group(".*" if first or last else ".*?")
         spelt(old[tail:end])
     # Two groups of anything side by side could be divided anywhere.
-    if "*)(." in pattern or "*?)(." in pattern or groups == 0:
+    if "*)(." in pattern or "*?)(." in pattern:
         return None
+    if groups == 0:
+        return "".join(old), "".join(new)
     # `\1` reads better, but not before a digit, which would make it another group.
     return f"{REGEX}{pattern}", re.sub(r"\\g<(\d)>(?!\d)", r"\\\1", value)
 

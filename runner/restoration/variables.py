@@ -56,6 +56,8 @@ class VariableSpec:
       frozen: whether it would train if its scaffold did not say `trainable: false`.
       partition: which part of a partitioned variable it is; None when it is a whole one.
       initializer: the operation that gives its value when no source does.
+      kept_for: the full names of the variables that an optimizer keeps it for, such as Adam's
+        powers; empty for all else.
     """
 
     tensor: TensorSpec
@@ -64,6 +66,7 @@ class VariableSpec:
     initializer: str
     frozen: bool = False
     partition: Partition | None = None
+    kept_for: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -57,8 +57,10 @@ def require_equal(
                 Problem(
                     f"{name} does not hold what was restored from {sources}",
                     f"its hash is {found}, that of its source {expected[name]}",
-                    "something assigned to it during the start (an init_fn, another restore), or "
-                    "the checkpoint was being written; remove that and start again",
+                    "look for what else assigns to it during the start (an init_fn, a hook, "
+                    "another restore) and remove it; start again if the checkpoint was being "
+                    "written; if neither, memory or disk gave wrong bytes: restore the file from a "
+                    "copy",
                 )
             )
     if problems:

@@ -144,6 +144,11 @@ class MlflowStore:
 
     def pin(self, uri: str) -> str:
         """See `RunStore.pin`."""
+        database = self.address.database
+        if database is not None and not database.exists():
+            # A question creates no database.
+            cause, remedy = f"there is no {database}", "set tracking.uri to the store that has it"
+            raise TrackingError(Problem(f"{uri} is not in {self.store}", cause, remedy))
         with self._reported(f"{uri} is not in {self.store}"):
             return pinned(uri, self._connected())
 

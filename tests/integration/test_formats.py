@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from runner.composition import compose_experiment
 from runner.config import RunConfig
-from runner.errors import CheckpointError
+from runner.errors import CheckpointError, ConfigError, PlanError
 from runner.experiment import BuiltGraph
 from runner.graph import build_graph
 from runner.restoration.planner import make_plan
@@ -51,8 +51,10 @@ def built(compose: Compose) -> BuiltGraph:
 def _restored(config: RunConfig, built: BuiltGraph) -> dict[str, Any]:
     """Returns the values of the layer after a warm start, and the step that was found."""
     sources = Sources(config, open_store(config.tracking, {}))
-    specs = sources.expected()
-    plan = make_plan(built.specs, config.scaffolds, specs)
+    located = sources.expected()
+    specs = located.specs
+    plan = make_plan(built.specs, config.scaffolds, specs, unusable=located.problems)
+    plan.require_sound()
     restorer = Restorer(plan, built.variables, sources.open, verify=True)
     with built.graph.as_default(), tf.compat.v1.Session() as session:
         session.run(restorer.build())
@@ -92,7 +94,7 @@ def test_a_step_of_a_directory_is_a_source(
     make("bundle", tmp_path)
     config = compose(str(tmp_path), f"++scaffolds.norm.which={STEP}")
     assert _restored(config, built)["step"] == STEP
-    with pytest.raises(CheckpointError, match="holds no checkpoint of step 99"):
+    with pytest.raises(PlanError, match="holds no checkpoint of step 99"):
         _restored(compose(str(tmp_path), "++scaffolds.norm.which=99"), built)
 
 
@@ -107,5 +109,5 @@ def test_what_was_pinned_is_not_exchanged_on_the_way(tmp_path: Path, compose: Co
 
 
 def test_a_file_in_mlflow_needs_a_store(compose: Compose) -> None:
-    with pytest.raises(CheckpointError, match=r"scaffolds\.norm\.checkpoint: runs:/1/x is in ML"):
-        Sources(compose("runs:/1/x"), LoggingStore()).expected()
+    with pytest.raises(ConfigError, match=r"scaffolds\.norm\.checkpoint: runs:/1/x is in ML"):
+        compose("runs:/1/x")

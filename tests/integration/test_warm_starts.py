@@ -122,6 +122,38 @@ def test_the_plan_as_json_and_html_can_be_piped(command: Command, tmp_path: Path
     assert not (command.folder / "runs").exists()
 
 
+@pytest.mark.parametrize("mode", ["plan", "train"])
+def test_a_missing_checkpoint_is_one_of_the_problems(
+    command: Command, tmp_path: Path, mode: str
+) -> None:
+    np.savez(tmp_path / "w.npz", allow_pickle=False, **{"body/dense/bias": np.zeros(4, np.float32)})
+    (tmp_path / "page.h5").write_text("<html>404</html>")
+    before = sorted(command.folder.iterdir())
+    done = command.run(
+        "+experiment=tiny",
+        f"mode={mode}",
+        f"++scaffolds.bias={{variables: {{include: [body/dense/bias]}}, checkpoint: {tmp_path}/w}}",
+        f"++scaffolds.head={{variables: {{include: [head/*]}}, checkpoint: {tmp_path}/page.h5}}",
+        "++scaffolds.kernel={variables: {include: [body/dense/kernel]}, "
+        f"checkpoint: {tmp_path}/w.npz}}",
+        "restoration.expect={head: all, nothing: all}",
+    )
+    assert done.returncode == 3, done.stderr
+    shown = done.stdout if mode == "plan" else done.stderr
+    for problem in (
+        f"scaffolds.bias.checkpoint: there is no checkpoint at {tmp_path}/w\n",
+        f"scaffolds.head.checkpoint: {tmp_path}/page.h5 is not a checkpoint of a known format",
+        "scaffolds.kernel: no tensor 'body/dense/kernel'",
+        "restoration.expect: 'nothing' concerns no variable",
+    ):
+        assert problem in shown
+    if mode == "plan":
+        assert "bias: its checkpoint cannot be used" in shown, "the table is shown"
+        assert "kernel: 0 variables (0 values) from" in shown
+        assert "the plan has 4 problems" in done.stderr
+    assert sorted(command.folder.iterdir()) == before
+
+
 def test_a_changed_warm_start_is_refused_in_a_folder_of_its_own(
     command: Command, tmp_path: Path
 ) -> None:
@@ -136,5 +168,8 @@ def test_a_changed_warm_start_is_refused_in_a_folder_of_its_own(
     assert "the warm start has changed since mine/001 began, which is unfinished" in done.stderr
     assert "scaffolds.body: (absent) -> " in done.stderr
     assert "resume=never" in done.stderr
+    planned = command.run(*changed, "mode=plan")
+    assert (planned.returncode, planned.stderr) == (2, done.stderr), "the plan says the same"
+    assert "body: body/dense/bias" in planned.stdout, "and is shown"
     assert command.run(*changed, "resume=never").returncode == 0
     assert sorted(each.name for each in (command.folder / "mine").glob("0*")) == ["001", "002"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
 from runner.config import Collision, Expect, ScaffoldConfig, VariablesConfig
+from runner.errors import Problem
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.planner import make_plan
 from runner.restoration.variables import Partition, StateClass, VariableSpec, classify
@@ -59,9 +60,10 @@ def plan(
     sources: dict[str, CheckpointSpec | None],
     collision: Collision = Collision.error,
     expect: dict[str, Expect] | None = None,
+    unusable: dict[str, list[Problem]] | None = None,
 ) -> RestorationPlan:
     """Makes the plan."""
-    return make_plan(variables, scaffolds, sources, collision, expect)
+    return make_plan(variables, scaffolds, sources, collision, expect, unusable=unusable)
 
 
 def one(variables: Sequence[VariableSpec], config: ScaffoldConfig, source: CheckpointSpec) -> Any:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import tensorflow as tf
 from rich.console import Console
 
+from runner.checkpoints.provenance_file import provenance_of
 from runner.config import Goal, Mode, RunConfig, TrackingConfig, TrainConfig
 from runner.errors import RunDirectoryError
 from runner.finished import finished_run
@@ -108,6 +110,12 @@ def test_an_export_is_served_with_the_same_outputs_for_any_batch_size(
         outputs = served(features=tf.constant(features[:count]))["outputs"].numpy()
         np.testing.assert_allclose(outputs, _outputs(directory, features[:count]), rtol=1e-4)
     assert f"exported to {directory.export}" in experiment.screen
+    beside = (directory.best / "provenance.json").read_bytes()
+    assert (directory.export / "provenance.json").read_bytes() == beside
+    shutil.copytree(directory.export, tmp_path / "elsewhere")
+    found = provenance_of(str(tmp_path / "elsewhere"))
+    assert found is not None
+    assert found["run"]["run_dir"] == str(directory.path)
 
 
 def test_an_export_is_not_overwritten(experiment: _Experiment) -> None:

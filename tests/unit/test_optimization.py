@@ -11,7 +11,13 @@ import tensorflow.compat.v1 as tf
 
 from runner.errors import ConfigError
 from runner.learning_rate import learning_rate
-from runner.optimization import Schedule, apply_gradients, build_optimizer, build_optimizers
+from runner.optimization import (
+    Schedule,
+    apply_gradients,
+    build_optimizer,
+    build_optimizers,
+    shared_state,
+)
 
 ADAM = {"_target_": "tensorflow.compat.v1.train.AdamOptimizer", "learning_rate": 0.1}
 SGD = {"_target_": "tensorflow.compat.v1.train.GradientDescentOptimizer", "learning_rate": 0.1}
@@ -77,7 +83,7 @@ def test_a_frozen_group_starts_at_its_step_as_if_training_began_there(
 ) -> None:
     free = _train(node, 5)
     frozen = _train(node, 5, b=Schedule(freeze_until_step=3))
-    powers = ("beta1_power_1", "beta2_power_1")
+    powers = ("from_step_3/beta1_power", "from_step_3/beta2_power")
     own = [name for name in frozen[0] if name.split("/")[0] == "b" or name in powers]
     assert len(own) == {ADAM["_target_"]: 5, MOMENTUM["_target_"]: 2}.get(node["_target_"], 1)
     for step in (1, 2, 3):
@@ -88,6 +94,32 @@ def test_a_frozen_group_starts_at_its_step_as_if_training_began_there(
         assert np.array_equal(frozen[step]["b"], free[step - 3]["b"])
         assert np.array_equal(frozen[step]["a"], free[step]["a"])
     assert [each["global_step"] for each in frozen] == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("node", [ADAM, MOMENTUM], ids=["adam", "momentum"])
+def test_names_do_not_depend_on_the_other_groups(node: dict[str, Any]) -> None:
+    plain = set(_train(node, 0)[0])
+    one = set(_train(node, 0, a=Schedule(0, 0.1))[0])
+    both = set(_train(node, 0, a=Schedule(0, 0.1), b=Schedule(3, 1e-5))[0])
+    assert plain <= one, "the unscheduled ones are called as if there were no schedule"
+    assert one - plain == {name for name in one if name.startswith("rate_x0.1/")}
+    assert one - plain <= both
+    assert both - one == {name for name in both if name.startswith("from_step_3_rate_x1e-05/")}
+    assert len(both) == len(one) == len(plain) + 2 * (node is ADAM)
+
+
+def test_what_an_optimizer_keeps_once_is_known() -> None:
+    step = tf.train.get_or_create_global_step()
+    a, b, c = (tf.get_variable(each, [3], use_resource=True) for each in "abc")
+    pairs = [(a, Schedule()), (b, Schedule(2, 1.0)), (c, Schedule())]
+    for node, names in ((ADAM, ("beta1_power", "beta2_power")), (MOMENTUM, ())):
+        optimizers = build_optimizers(node, pairs, step, learning_rate(node, step.read_value()))
+        gradients = next(iter(optimizers.values())).compute_gradients(a + b * c, [a, b, c])
+        apply_gradients(optimizers, gradients, pairs, step)
+        assert shared_state(optimizers, pairs) == {
+            **dict.fromkeys(names, ("a", "c")),
+            **{f"from_step_2/{name}": ("b",) for name in names},
+        }
 
 
 def test_a_multiplier_scales_the_steps_of_its_group_alone() -> None:

@@ -95,10 +95,11 @@ def test_an_example_is_planned(example: str, folder: Path, monkeypatch: pytest.M
     base = OmegaConf.create({**vars(tiny()), "scaffolds": None})
     config = validate(OmegaConf.merge(schema, base, given))  # type: ignore[arg-type]
     assert list(config.scaffolds) == list(given.scaffolds)
-    sources = Sources(config, LoggingStore()).expected()
+    located = Sources(config, LoggingStore()).expected()
+    assert located.problems == {}
     restoration = config.restoration
     plan = make_plan(
-        VARIABLES, config.scaffolds, sources, restoration.collision, restoration.expect
+        VARIABLES, config.scaffolds, located.specs, restoration.collision, restoration.expect
     )
     assert not plan.problems, "\n".join(map(str, plan.problems))
     assert all(plan.restored(name) for name in config.scaffolds)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import runner.run
-from runner.config import Mode, Resume
+from runner.config import (
+    Mode,
+    Resume,
+    ScaffoldConfig,
+    StateChoice,
+    TrainConfig,
+    VariablesConfig,
+)
 from runner.errors import CheckpointError, ConfigError, PlanError, RunDirectoryError
 from runner.run import run_experiment
 from runner.run_directory import RunDirectory, open_run
@@ -141,6 +151,28 @@ def test_a_warm_start_brings_the_sources_values(runs: Runs, tmp_path: Path) -> N
     assert not np.array_equal(runs.values()["head/kernel"], source.values()["head/kernel"])
 
 
+def test_the_state_of_a_scheduled_optimizer_goes_with_its_variables(
+    runs: Runs, tmp_path: Path
+) -> None:
+    slow = ScaffoldConfig(VariablesConfig(["body/*"]), None, learning_rate_multiplier=0.5)
+    source = Runs(tmp_path / "source")
+    source.run(scaffolds={"body": slow})
+    checkpoint, state = str(source.directory().checkpoints), list(StateChoice)[:2]
+    state += [StateChoice.optimizer_slots]
+    again = replace(slow, checkpoint=checkpoint, state=state)
+    whole = ScaffoldConfig(VariablesConfig(["body/*", "head/*"]), checkpoint, state=state)
+    for number, (scaffold, name) in enumerate(
+        [(again, "rate_x0.5/beta1_power"), (whole, "beta1_power")], 1
+    ):
+        runs.run(scaffolds={"part": scaffold}, train=TrainConfig(steps=1, evaluate_every=1))
+        values = tf.train.load_checkpoint(str(runs.directory(number).checkpoints))
+        kept = 0.9 ** np.arange(1, 30)
+        assert values.get_tensor(name) == pytest.approx(kept[21], rel=1e-5), "20 steps and one"
+        plan = json.loads(runs.directory(number).plan_json.read_text())
+        (power,) = (each for each in plan["variables"] if each["name"] == name)
+        assert power["origin"] == "checkpoint"
+
+
 def test_a_plan_with_problems_leaves_nothing_behind(runs: Runs, tmp_path: Path) -> None:
     source = Runs(tmp_path / "source")
     source.run()
@@ -152,9 +184,7 @@ def test_a_plan_with_problems_leaves_nothing_behind(runs: Runs, tmp_path: Path) 
 
 
 def test_a_missing_source_leaves_nothing_behind(runs: Runs, tmp_path: Path) -> None:
-    with pytest.raises(
-        CheckpointError, match=r"scaffolds\.body\.checkpoint: there is no checkpoint"
-    ):
+    with pytest.raises(PlanError, match=r"scaffolds\.body\.checkpoint: there is no checkpoint"):
         runs.run(scaffolds=warm(str(tmp_path / "nowhere")))
     assert not runs.folder.exists()
 

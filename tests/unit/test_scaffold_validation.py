@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from runner.config import RunConfig, ScaffoldConfig, ShapePolicy, StateChoice, VocabularyConfig
 from runner.errors import ConfigError
-from runner.scaffold_validation import scaffold_problems, unset_vocabularies
+from runner.scaffold_validation import scaffold_problems, unset_vocabularies, untracked_sources
 from runner.validation import validate
 from tests.tiny.plans import scaffold
 
@@ -20,6 +20,8 @@ from tests.tiny.plans import scaffold
         {},
         {"which": "best"},
         {"which": "1200"},
+        {"average": "last 3", "which": "latest"},
+        {"average": ["best", 100, "a/b.npz"]},
         {"freeze_until_step": 10, "learning_rate_multiplier": 0.1},
         {"trainable": False},
         {"use_ema": True, "state": [StateChoice.weights]},
@@ -38,6 +40,14 @@ def test_settings_that_go_together(changes: dict[str, Any]) -> None:
         ({"which": "-1"}, "scaffolds.net.which is '-1'"),
         ({"average": 5}, "scaffolds.net.average is 5"),
         ({"average": [100, 1.5]}, "scaffolds.net.average is [100, 1.5]"),
+        ({"average": []}, "scaffolds.net.average is []"),
+        ({"average": "last 0"}, "scaffolds.net.average is 'last 0'"),
+        ({"average": "first 3"}, "scaffolds.net.average is 'first 3'"),
+        ({"average": [True]}, "scaffolds.net.average is [True]"),
+        (
+            {"average": "last 2", "which": "best"},
+            "scaffolds.net asks for which=best and for an average",
+        ),
         ({"freeze_until_step": -1}, "scaffolds.net.freeze_until_step is -1"),
         ({"learning_rate_multiplier": 0.0}, "scaffolds.net.learning_rate_multiplier is 0"),
         (
@@ -65,6 +75,19 @@ def test_settings_that_contradict(changes: dict[str, Any], state: str) -> None:
     assert problem.state == state
 
 
+def test_what_is_in_mlflow_needs_a_store() -> None:
+    entry = scaffold(checkpoint="models:/net@best", average=["runs:/1/best", 3, "a.npz"])
+    assert [each.state for each in untracked_sources("net", entry)] == [
+        "scaffolds.net.checkpoint: models:/net@best is in MLflow, and tracking is off",
+        "scaffolds.net.average: runs:/1/best is in MLflow, and tracking is off",
+    ]
+    assert untracked_sources("net", scaffold(checkpoint=None)) == []
+    given = {"checkpoint": "runs:/1/best"}
+    with pytest.raises(ConfigError, match="runs:/1/best is in MLflow, and tracking is off"):
+        validate(composed(given, uri=None))
+    assert validate(composed(given, uri="sqlite:///x.db")).scaffolds["net"].checkpoint
+
+
 def test_the_nearest_word_comes_first() -> None:
     (problem,) = scaffold_problems("net", scaffold(which="bset"))
     assert problem.choices == ("best",)
@@ -77,12 +100,13 @@ def test_a_vocabulary_needs_both_files() -> None:
     assert unset_vocabularies("net", {}) == unset_vocabularies("net", {"vocabulary": [1]}) == []
 
 
-def composed(entry: dict[str, Any]) -> DictConfig:
+def composed(entry: dict[str, Any], uri: str | None = None) -> DictConfig:
     target = {"_target_": "a.b"}
     values: dict[Any, Any] = dict.fromkeys(("data", "model", "loss", "optimizer"), target)
     entry = {"variables": {"include": ["*"]}, **entry}
     config = OmegaConf.merge(
-        OmegaConf.structured(RunConfig), {"name": "x", **values, "scaffolds": {"net": entry}}
+        OmegaConf.structured(RunConfig),
+        {"name": "x", **values, "tracking": {"uri": uri}, "scaffolds": {"net": entry}},
     )
     assert isinstance(config, DictConfig)
     return config
@@ -90,7 +114,7 @@ def composed(entry: dict[str, Any]) -> DictConfig:
 
 def test_every_setting_reaches_the_typed_configuration() -> None:
     entry = {
-        "which": 1200,
+        "which": "latest",
         "average": "last 5",
         "state": ["weights", "optimizer_slots"],
         "use_ema": True,
@@ -104,7 +128,7 @@ def test_every_setting_reaches_the_typed_configuration() -> None:
         "learning_rate_multiplier": 0.1,
     }
     typed: ScaffoldConfig = validate(composed(entry)).scaffolds["net"]
-    assert (typed.which, typed.average) == ("1200", "last 5")
+    assert (typed.which, typed.average) == ("latest", "last 5")
     assert typed.state == [StateChoice.weights, StateChoice.optimizer_slots]
     assert typed.shape is ShapePolicy.pad_or_slice
     assert typed.transpose == {"head.*/kernel": [1, 0]}

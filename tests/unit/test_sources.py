@@ -11,8 +11,9 @@ from rich.console import Console
 from runner.checkpoints.reader import CheckpointSpec
 from runner.composition import compose_experiment
 from runner.config import Mode, RunConfig, ScaffoldConfig, VariablesConfig
-from runner.errors import CheckpointError, ConfigError
+from runner.errors import ConfigError
 from runner.fingerprint import fingerprint
+from runner.restoration.plan import LocatedSources
 from runner.run import run_experiment
 from runner.run_directory import RunDirectory
 from runner.screen import Screen
@@ -46,7 +47,9 @@ def _quiet(config: RunConfig) -> float | None:
 
 
 def _spec(sources: Sources, scaffold: str) -> CheckpointSpec:
-    spec = sources.expected()[scaffold]
+    located = sources.expected()
+    assert located.problems == {}
+    spec = located.specs[scaffold]
     assert spec is not None
     return spec
 
@@ -58,22 +61,22 @@ def test_paths_are_read_and_null_stays_null(tmp_path: Path) -> None:
     spec = _spec(sources, "body")
     assert (spec.path, spec.step) == (str(checkpoints / "model.ckpt-20"), 20)
     assert "body/dense/kernel" in spec.tensors
-    assert sources.expected()["head"] is None
+    assert sources.expected().specs["head"] is None
 
 
 def test_an_optional_checkpoint_may_be_absent(tmp_path: Path) -> None:
     config = _config(tmp_path, body=_scaffold(str(tmp_path / "nowhere"), optional=True))
-    assert _sources(config).expected() == {"body": None}
+    assert _sources(config).expected() == LocatedSources({"body": None}, {})
 
 
 def test_every_absent_checkpoint_is_reported_with_its_scaffold(tmp_path: Path) -> None:
     nowhere = _scaffold(str(tmp_path / "nowhere"))
-    with pytest.raises(CheckpointError) as caught:
-        _sources(_config(tmp_path, body=nowhere, head=nowhere)).expected()
-    assert [problem.state for problem in caught.value.problems] == [
-        f"scaffolds.{name}.checkpoint: there is no checkpoint at {tmp_path / 'nowhere'}"
+    located = _sources(_config(tmp_path, body=nowhere, head=nowhere)).expected()
+    assert located.specs == {"body": None, "head": None}
+    assert {name: [each.state for each in found] for name, found in located.problems.items()} == {
+        name: [f"scaffolds.{name}.checkpoint: there is no checkpoint at {tmp_path / 'nowhere'}"]
         for name in ("body", "head")
-    ]
+    }
 
 
 @pytest.mark.usefixtures("conf")
@@ -214,6 +217,22 @@ def _write_experiment(conf: Path, name: str, source: str) -> None:
         f"# @package _global_\ndefaults: [tiny]\nname: {name}\n"
         f"scaffolds: {{body: {{variables: {{include: ['body/*']}}, checkpoint: {source}}}}}\n"
     )
+
+
+def test_what_would_stop_the_training_of_a_source_is_a_problem_before(
+    conf: Path, tmp_path: Path
+) -> None:
+    _write_experiment(conf, "middle", str(tmp_path / "nowhere"))
+    sources = _sources(_config(tmp_path, body=_scaffold("experiment:middle")))
+    (problem,) = sources.expected().problems["body"]
+    assert problem.state == (
+        "scaffolds.body.checkpoint: experiment:middle: scaffolds.body.checkpoint: "
+        f"there is no checkpoint at {tmp_path / 'nowhere'}"
+    )
+    _write_experiment(conf, "middle", "experiment:tiny")
+    sources = _sources(_config(tmp_path, body=_scaffold("experiment:middle")))
+    assert _spec(sources, "body").path == "experiment:middle (not trained yet)"
+    assert not (tmp_path / "runs").exists()
 
 
 def test_an_experiment_may_not_be_its_own_source(conf: Path, tmp_path: Path) -> None:

@@ -51,6 +51,17 @@ def test_what_has_no_mean_is_the_last(first: object, last: object, tmp_path: Pat
     assert _average(tmp_path, first, last).item() == np.asarray(last).item()
 
 
+def test_what_has_no_mean_may_differ_in_everything(tmp_path: Path) -> None:
+    first = {"w": 1.0, "step": np.int32(3), "state": ["a", "b"], "gone": 7}
+    last = {"w": 4.0, "step": np.int64(5), "state": ["c"], "new": True}
+    reader = AverageReader(_readers(tmp_path, first, last))
+    assert sorted(reader.spec().tensors) == ["new", "state", "step", "w"]
+    found = {name: value.tolist() for name, value in reader.read(["state", "w", "new", "step"])}
+    assert found == {"state": ["c"], "w": 2.5, "new": True, "step": 5}
+    with pytest.raises(CheckpointError, match="holds no tensor 'gone'"):
+        list(reader.read(["w", "gone"]))
+
+
 def test_bfloat16_is_averaged() -> None:
     from runner.checkpoints.averaging import _mean
 

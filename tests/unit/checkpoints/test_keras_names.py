@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
 
 from runner.checkpoints.keras_names import aliases
+from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import TensorSpec
+from tests.conformance.goldens import old_array_protocol
 
 
 def _tensors(group: str, *shapes: tuple[int, ...], dtype: str = "float32") -> dict[str, TensorSpec]:
@@ -36,14 +41,80 @@ def test_a_cell_belongs_to_its_recurrent_layer() -> None:
     ("group", "layers", "dtype"),
     [
         ("layers/my_layer", {"layers/my_layer": "mine"}, "float32"),
-        ("dense", {"dense": "attribute"}, "float32"),
-        ("parent/dense", {"parent": "p", "parent/dense": "attribute"}, "float32"),
+        ("dense", {"dense": "attribute"}, "int8"),
         ("layers/dense", {"layers/dense": "quantized"}, "int8"),
         ("layers/dense", {}, "float32"),
     ],
 )
 def test_what_is_not_certain_has_no_alias(group: str, layers: dict[str, str], dtype: str) -> None:
     assert aliases(_tensors(group, (2, 3), (3,), dtype=dtype), layers) == {}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "names"),
+    [
+        (((2, 3), (3,)), ("kernel", "bias")),
+        (((3, 3, 2, 4), (4,)), ("kernel", "bias")),
+        (((3, 3, 2, 4), (2,)), ("kernel", "bias")),  # transposed
+        (((3, 3, 2, 4), (8,)), ("kernel", "bias")),  # depthwise
+        (((4,), (4,), (4,), (4,)), ("gamma", "beta", "moving_mean", "moving_variance")),
+        (((2, 3), (2,)), ()),  # no layer of Keras's has such a bias
+        (((2, 3),), ()),  # dense without a bias, or an embedding
+        (((4,), (4,)), ()),  # either pair of a normalization
+        (((4,), (4,), (4,)), ()),
+        ((), ()),
+    ],
+)
+def test_a_layer_that_is_an_attribute_is_known_by_its_shapes(
+    shapes: tuple[tuple[int, ...], ...], names: tuple[str, ...]
+) -> None:
+    for group, path in (("head", "head"), ("body/head", "parent/head")):
+        layers = {"": "net", "body": "parent", group: "head"}
+        expected = {f"{path}/{name}": f"{group}/vars/{at}" for at, name in enumerate(names)}
+        assert aliases(_tensors(group, *shapes), layers) == expected
+
+
+@pytest.mark.parametrize(
+    ("shapes", "known"),
+    [
+        (((2, 12), (3, 12), (12,)), True),
+        (((2, 9), (3, 9), (2, 9)), True),  # a GRU with two biases
+        (((2, 3), (3, 3)), True),
+        (((2, 12), (5, 12), (12,)), False),
+        (((2, 12), (12,)), False),
+    ],
+)
+def test_a_cell_of_an_attribute_is_known_by_its_shapes(
+    shapes: tuple[tuple[int, ...], ...], known: bool
+) -> None:
+    layers = {"": "net", "rnn": "rnn", "rnn/cell": "lstm_cell"}
+    names = [f"rnn/lstm_cell/{each}" for each in ("kernel", "recurrent_kernel", "bias")]
+    found = aliases(_tensors("rnn/cell", *shapes), layers)
+    assert sorted(found) == sorted(names[: len(shapes)] if known else [])
+
+
+def test_every_variable_of_a_subclassed_model_is_known(tmp_path: Path) -> None:
+    class Net(keras.Model):
+        def __init__(self) -> None:
+            super().__init__(name="net")
+            self.body = keras.Sequential([keras.layers.Dense(4)], name="body")
+            self.norm = keras.layers.BatchNormalization(name="normal")
+            self.rnn = keras.layers.GRU(3, name="recurrent")
+            self.head = keras.layers.Dense(2, name="logits")
+
+        def call(self, features: Any) -> Any:
+            hidden = self.norm(self.body(features))
+            return self.head(self.rnn(hidden[:, None, :]))
+
+    model = Net()
+    model(np.zeros((1, 8), np.float32))
+    path = tmp_path / "net.weights.h5"
+    with old_array_protocol():
+        model.save_weights(path)
+    spec = open_checkpoint(str(path)).spec()
+    wanted = {each.path.removeprefix("net/"): each.shape for each in model.weights}
+    found = {name: spec.tensors[spec.aliases[name]].shape for name in wanted if "seed" not in name}
+    assert found == {name: shape for name, shape in wanted.items() if "seed" not in name}
 
 
 def test_a_batch_norm_with_three_variables_is_not_certain() -> None:

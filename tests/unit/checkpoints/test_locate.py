@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import tensorflow.compat.v1 as tf
 from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.locate import latest_checkpoint, require_checkpoint, resolve
 from runner.errors import CheckpointError
+from tests.tiny.privileges import folder_for_all, without_privileges
 
 
 @pytest.fixture
@@ -216,8 +218,23 @@ def test_a_container_of_runs_offers_them(run: Path) -> None:
 
 
 def test_an_empty_directory_holds_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(NoCheckpointError, match=r"holds no checkpoint\n.*no `checkpoint` file"):
+    with pytest.raises(NoCheckpointError, match=r"holds no checkpoint\n  cause: it is empty\n"):
         resolve(str(tmp_path))
+
+
+def test_a_directory_of_something_else_is_told_by_what_it_holds(tmp_path: Path) -> None:
+    for name in ("a.jpg", "b.txt", "c", "d"):
+        (tmp_path / name).write_text("something")
+    for folder, file in (("later", "checkpoint"), ("kept", "w.npz"), ("photos", "e.jpg")):
+        (tmp_path / "sub" / folder).mkdir(parents=True)
+        (tmp_path / "sub" / folder / file).write_text("something")
+    with pytest.raises(NoCheckpointError, match=r"but a\.jpg, b\.txt, c and 2 more") as caught:
+        resolve(str(tmp_path))
+    assert caught.value.problems[0].choices == ()
+    with pytest.raises(NoCheckpointError, match=r"but kept, later, photos\n") as caught:
+        resolve(str(tmp_path / "sub"))
+    folders = tuple(str(tmp_path / "sub" / each) for each in ("kept", "later"))
+    assert caught.value.problems[0].choices == folders
 
 
 def test_several_checkpoints_without_a_state_file(directory: Path) -> None:
@@ -244,3 +261,38 @@ def test_a_moved_directory_is_found(directory: Path, tmp_path: Path) -> None:
         saver.save(session, str(directory / "model.ckpt"), global_step=3)
     moved = directory.rename(tmp_path / "moved")
     assert resolve(str(moved)) == [str(moved / "model.ckpt-3")]
+
+
+DENIED = "cannot be read\n  cause: Permission denied\n  remedy: give this user the right to read it"
+
+
+@pytest.mark.parametrize("choice", [{}, {"which": "3"}, {"which": "best"}, {"average": "last 2"}])
+@pytest.mark.parametrize("place", ["closed", "run"])
+def test_what_this_user_may_not_list_is_named(place: str, choice: dict[str, str]) -> None:
+    with folder_for_all() as folder:
+        for closed in (folder / "closed", folder / "run" / "checkpoints"):
+            closed.mkdir(parents=True)
+        (folder / "closed" / "w.npz").write_bytes(b"something")
+        (folder / "run" / "run.json").write_text("{}")
+        (folder / "closed").chmod(0)
+        (folder / "run" / "checkpoints").chmod(0)
+        with without_privileges(), pytest.raises(CheckpointError, match=DENIED) as caught:
+            resolve(str(folder / place), **choice)
+        assert not isinstance(caught.value, NoCheckpointError), "no optional checkpoint is absent"
+
+
+def test_a_list_of_checkpoints_that_this_user_may_not_read_is_named(directory: Path) -> None:
+    with folder_for_all() as folder:
+        shutil.copytree(directory, folder / "kept")
+        (folder / "kept" / "checkpoint").chmod(0)
+        with without_privileges(), pytest.raises(CheckpointError, match=DENIED):
+            latest_checkpoint(str(folder / "kept"))
+
+
+def test_a_folder_that_this_user_may_not_list_is_no_choice(tmp_path: Path) -> None:
+    with folder_for_all() as folder:
+        (folder / "closed").mkdir()
+        (folder / "closed").chmod(0)
+        with without_privileges(), pytest.raises(NoCheckpointError, match="but closed") as caught:
+            resolve(str(folder))
+    assert caught.value.problems[0].choices == ()

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.checkpoints.open import open_checkpoint, open_resolved
+from runner.checkpoints.open import open_checkpoint, open_pinned
 from runner.errors import CheckpointError
 
 
@@ -48,5 +48,8 @@ def test_one_path_is_opened_and_several_are_averaged(tmp_path: Path) -> None:
         paths.append(str(tmp_path / f"{number}.npz"))
         np.savez(paths[-1], w=np.array([number]))
     for chosen, expected in ((paths[:1], 1.0), (paths, 2.5)):
-        ((_, value),) = open_resolved(chosen).read(["w"])
+        pinned = [(path, open_checkpoint(path).spec().digest) for path in chosen]
+        ((_, value),) = open_pinned(pinned).read(["w"])
         assert value.tolist() == [expected]
+    with pytest.raises(CheckpointError, match=r"1\.0\.npz is not the checkpoint that was pinned"):
+        open_pinned([(paths[0], pinned[1][1])])

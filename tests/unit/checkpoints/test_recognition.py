@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
-import os
 import pickle
-import tempfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +11,7 @@ import pytest
 
 from runner.checkpoints.recognition import Format, recognise
 from runner.errors import CheckpointError
+from tests.tiny.privileges import folder_for_all, without_privileges
 
 FOREIGN = [
     (b"", "it is empty: 0 bytes"),
@@ -97,34 +94,17 @@ def test_content_decides_and_not_the_suffix(tmp_path: Path) -> None:
     assert recognise(str(path)) is Format.SAFETENSORS_INDEX
 
 
-@contextlib.contextmanager
-def without_privileges() -> Iterator[None]:
-    """The super-user may read everything, so the test is somebody else for a moment."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_missing_permissions_are_named(kind: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        closed = Path(folder) / "closed"
+    with folder_for_all() as folder:
+        closed = folder / "closed"
         closed.mkdir()
         path = closed / "model.npz"
         np.savez(path, w=np.ones(2))
         locked = path if kind == "file" else closed
         locked.chmod(0)
-        try:
-            message = "cannot be read\n.*Permission denied\n.*give this user the right"
-            if kind == "folder":
-                message = "there is no checkpoint at|Permission denied"
-            with without_privileges(), pytest.raises(CheckpointError, match=message):
-                recognise(str(path))
-        finally:
-            locked.chmod(0o755)
+        message = "cannot be read\n.*Permission denied\n.*give this user the right"
+        if kind == "folder":
+            message = "there is no checkpoint at|Permission denied"
+        with without_privileges(), pytest.raises(CheckpointError, match=message):
+            recognise(str(path))

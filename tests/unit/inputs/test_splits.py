@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runner.inputs.splits import require_parts, split
+from runner.inputs.splits import require_batches, split
 
 
 def test_splits_share_nothing_and_leave_nothing_out() -> None:
@@ -26,4 +26,6 @@ def test_a_part_is_at_least_one_example() -> None:
 @pytest.mark.parametrize("parts", [(0.0, 0.1), (0.1, -0.1), (0.5, 0.5), (float("nan"), 0.1)])
 def test_parts_that_leave_nothing(parts: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="both must be above 0, and together below 1"):
-        require_parts(*parts)
+        require_batches(1, *parts)
+    with pytest.raises(ValueError, match="batch_size is 0; it must be at least 1"):
+        require_batches(0, 0.1, 0.1)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.config import Collision, Missing, ScaffoldConfig, StateChoice
+from runner.config import Collision, Expect, Missing, ScaffoldConfig, StateChoice
+from runner.errors import Problem
 from runner.restoration.planner import make_plan
 from runner.restoration.variables import VariableSpec
 from tests.tiny.plans import by_name, checkpoint, one, origins, plan, scaffold, slot, variable
@@ -100,6 +102,47 @@ def test_an_optional_checkpoint_that_is_absent_is_noted() -> None:
     )
 
 
+def test_a_checkpoint_that_cannot_be_used_hides_no_other_problem() -> None:
+    made = plan(
+        [variable("a/k"), variable("b/k"), variable("b/m"), variable("c")],
+        {
+            "a": scaffold("a/*", rename={"x/": ""}, optional=True),
+            "b": scaffold("b/*"),
+            "c": scaffold("c", "nothing"),
+        },
+        {"a": None, "b": checkpoint("b/k"), "c": None},
+        expect={"a": Expect.all, "?/k": Expect.all, "a/*": Expect.some, "b": Expect.scratch},
+        unusable={"a": [Problem("no a")], "c": [Problem("no c"), Problem("none")]},
+    )
+    assert [problem.state for problem in made.problems] == [
+        "scaffolds.c.variables: 'nothing' matches no variable of the model",
+        "no a",
+        "scaffolds.a.rename: the rule 'x/' is never used",
+        "scaffolds.b: no tensor 'b/m' for the variable b/m",
+        "no c",
+        "none",
+        "restoration.expect.b is `scratch`, but b/k would be restored",
+    ]
+    assert origins(made) == {"a/k": [], "b/k": ["b: b/k"], "b/m": [], "c": []}
+    assert made.unusable == {"a", "c"}
+    assert not made.notes, "an optional checkpoint that is there and bad is not absent"
+    assert {each.scaffold: each.notes for each in made.assignments}["a"] == ()
+
+
+def test_an_expectation_is_not_met_by_what_is_not_known() -> None:
+    made = plan(
+        [variable("a"), variable("b")],
+        {"a": scaffold("a"), "b": scaffold("b", missing=Missing.init)},
+        {"a": None, "b": checkpoint("c")},
+        expect={"?": Expect.all},
+        unusable={"a": [Problem("no a")]},
+    )
+    assert [problem.state for problem in made.problems] == [
+        "no a",
+        "restoration.expect.? is `all`, but b would be initialised",
+    ]
+
+
 def test_optimizer_state_of_all_variables_is_noted() -> None:
     config = scaffold("a", state=[StateChoice.weights, StateChoice.optimizer_slots])
     made = one(
@@ -107,7 +150,46 @@ def test_optimizer_state_of_all_variables_is_noted() -> None:
     )
     assert not made.problems
     (note,) = made.notes
-    assert note.startswith("beta1_power: the optimizer keeps this for all variables at once")
+    assert note.startswith("beta1_power: the optimizer keeps this for more variables than one")
+
+
+def _adam(*names: str, group: str = "") -> list[VariableSpec]:
+    power = replace(slot(f"{group}beta1_power", ()), kept_for=names)
+    return [*map(variable, names), *(slot(f"{name}/Adam") for name in names), power]
+
+
+SLOTS = [StateChoice.weights, StateChoice.optimizer_slots]
+
+
+@pytest.mark.parametrize("source", ["beta1_power", "rate_x0.1/beta1_power", "beta1_power_1"])
+@pytest.mark.parametrize("group", ["", "from_step_5/"])
+def test_what_an_optimizer_keeps_for_all_goes_with_all(group: str, source: str) -> None:
+    held = checkpoint("a", "b", "a/Adam", "b/Adam", shapes={source: ()})
+    made = one(_adam("a", "b", group=group), scaffold("?", state=SLOTS), held)
+    assert not made.problems
+    assert not made.notes
+    assert origins(made)[f"{group}beta1_power"] == [f"net: {source}"]
+    notes = by_name(made)[f"{group}beta1_power"].notes
+    assert notes == (() if f"{group}beta1_power" == source else ("the source's only beta1_power",))
+
+
+def test_of_several_groups_the_one_of_the_same_name_is_taken_or_none() -> None:
+    powers = {"rate_x2/beta1_power": (), "from_step_5/beta1_power": ()}
+    held = checkpoint("a", "a/Adam", shapes=powers)
+    made = one(_adam("a", group="rate_x2/"), scaffold("a", state=SLOTS), held)
+    assert origins(made)["rate_x2/beta1_power"] == ["net: rate_x2/beta1_power"]
+    made = one(_adam("a"), scaffold("a", state=SLOTS), held)
+    assert not made.problems
+    assert origins(made)["beta1_power"] == []
+    assert by_name(made)["beta1_power"].notes == (
+        "no tensor 'beta1_power', the source has rate_x2/beta1_power, from_step_5/beta1_power; "
+        "rename it to one of them: initialised",
+    )
+    rename = {"beta1_power": "rate_x2/beta1_power"}
+    made = one(_adam("a"), scaffold("a", state=SLOTS, rename=rename), held)
+    assert origins(made)["beta1_power"] == ["net: rate_x2/beta1_power"]
+    (problem,) = one(_adam("a"), scaffold("a", "beta*", state=SLOTS), held).problems
+    assert problem.state == "scaffolds.net: no tensor 'beta1_power' for the variable beta1_power"
 
 
 def test_all_problems_are_told_at_once() -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from runner.checkpoints.reader import TensorSpec
 from runner.config import Collision
+from runner.errors import Problem
 from runner.restoration.conversions import Cast, Transpose
+from runner.restoration.html_report import html
+from runner.restoration.json_report import document
 from runner.restoration.lstm import Sum
 from runner.restoration.plan import Assignment, SourceTensor
+from runner.restoration.report import summary
 from runner.restoration.rows import origin, rows, shape_text, steps, training
 from tests.tiny.plans import checkpoint, one, plan, scaffold, variable
 
@@ -25,6 +29,26 @@ def test_a_row_for_every_variable() -> None:
     assert (restored.restored, restored.source, restored.bytes) == (True, "net", 48)
     assert (initialised.origin, initialised.shape) == ("initializer Const", "scalar")
     assert (initialised.restored, initialised.source, initialised.count) == (False, "", 1)
+
+
+def test_of_a_checkpoint_that_cannot_be_used_nothing_is_said() -> None:
+    made = plan(
+        [variable("a/k"), variable("b")],
+        {"net": scaffold("a/*")},
+        {"net": None},
+        unusable={"net": [Problem("no net")]},
+    )
+    found, initialised = rows(made)
+    assert (found.origin, found.restored) == ("net: its checkpoint cannot be used", False)
+    assert initialised.origin == "initializer Const"
+    assert summary(made) == [
+        "net: 1 variable (6 values), the checkpoint cannot be used",
+        "no scaffold: 1 variable (6 values) from initializers",
+    ]
+    assert [each["origin"] for each in document(made)["variables"]] == ["unknown", "initializer"]
+    assert document(made)["unusable"] == ["net"]
+    assert "the checkpoint cannot be used" in html(made)
+    assert "no checkpoint" not in html(made)
 
 
 def test_steps_are_told_in_order() -> None:

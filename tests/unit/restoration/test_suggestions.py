@@ -39,7 +39,26 @@ def test_one_changed_prefix_is_one_rule(old: str, new: str, expected: dict[str, 
 
 def test_a_prefix_that_the_model_lacks() -> None:
     tensors = [f"model/{name}" for name in LAYERS]
-    assert ask(LAYERS, tensors) in ({"cnn/": "model/cnn/"}, {"re:(.*)": r"model/\1"})
+    assert ask(LAYERS, tensors) == {"cnn/": "model/cnn/"}
+    names = ["cnn/kernel", "lstm/kernel", "scale"]
+    rules = ask(names, [f"model/{name}" for name in names])
+    assert rules == {"cnn/": "model/cnn/", "lstm/": "model/lstm/", "scale": "model/scale"}
+
+
+def test_many_prefixes_are_one_expression() -> None:
+    names = [f"{letter}/kernel" for letter in "abcde"]
+    assert ask(names, [f"model/{name}" for name in names]) == {"re:(.*)": r"model/\1"}
+    assert ask(names, [rf"a\1/{name}" for name in names]) == {"re:(.*)": r"a\\1/\1"}
+    assert ask(names[:1], [rf"a\1/{names[0]}"]) == {"a/": r"a\1/a/"}
+
+
+def test_a_rule_holds_on_to_the_names_that_are_missing() -> None:
+    kept = ["body/dense/kernel", "body/dense/bias"]
+    rules = ask(["head/kernel"], ["head/vars/0"], kept)
+    assert rules == {"head/kernel": "head/vars/0"}
+    rules = ask(["head/kernel", "head/scale"], ["head/vars/0", "head/vars/1"], kept)
+    assert rules is not None
+    assert list(rules) == ["head/kernel", "head/scale"]
 
 
 def test_names_that_are_found_are_left_alone() -> None:

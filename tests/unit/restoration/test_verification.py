@@ -58,3 +58,5 @@ def test_all_variables_that_differ_are_named() -> None:
         with pytest.raises(CheckpointError, match=r"a does .* old_a of cnn") as caught:
             require_equal(session, {"a": bad, "b": good, "c": bad}, variables, assignments)
     assert [each.state.split()[0] for each in caught.value.problems] == ["a", "c"]
+    for cause in ("assigns to it", "was being written", "memory or disk"):
+        assert cause in caught.value.problems[0].remedy

@@ -80,6 +80,12 @@ def test_what_is_not_registered_is_said(store: MlflowStore, uri: str) -> None:
         store.pin(uri)
 
 
+def test_a_question_creates_no_database(tmp_path: Path) -> None:
+    with pytest.raises(TrackingError, match=r"runs:/1/x is not in sqlite:.*\n.*there is no "):
+        MlflowStore(f"sqlite:///{tmp_path / 'new' / 'mlflow.db'}").pin("runs:/1/x")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_model_without_versions_has_no_latest(store: MlflowStore, client: MlflowClient) -> None:
     client.create_registered_model("empty")
     with pytest.raises(TrackingError, match="the model empty has no version"):
