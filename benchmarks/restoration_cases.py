@@ -107,14 +107,14 @@ def _spec(variable: tf.Variable) -> VariableSpec:
 class Way:
     """One way to initialise and restore a case, in a graph of its own."""
 
-    def __init__(self, graph: tf.Graph, init: tf.Operation, restore: Run | None = None) -> None:
+    def __init__(self, graph: tf.Graph, init: Run, restore: Run | None = None) -> None:
         self._graph, self._init, self._restore = graph, init, restore
 
     def seconds(self) -> float:
         """Does it in a new session; returns how long that took, without the session's closing."""
         with tf1.Session(graph=self._graph) as session:
             start = time.perf_counter()
-            session.run(self._init)
+            self._init(session)
             if self._restore is not None:
                 self._restore(session)
             return time.perf_counter() - start
@@ -125,7 +125,7 @@ class Way:
             raise ValueError("this way does not restore")
         times = []
         with tf1.Session(graph=self._graph) as session:
-            session.run(self._init)
+            self._init(session)
             for _ in range(2):
                 start = time.perf_counter()
                 self._restore(session)
@@ -144,7 +144,7 @@ def savers(case: Case) -> Way:
         for part, saver in made.items():
             saver.restore(session, case.path(part))
 
-    return Way(graph, init, restore)
+    return Way(graph, lambda session: session.run(init), restore)
 
 
 def init_from_checkpoint(case: Case) -> Way:
@@ -160,7 +160,8 @@ def init_from_checkpoint(case: Case) -> Way:
                 else:
                     mapped.setdefault(info.full_name, []).append(each)
             tf1.train.init_from_checkpoint(case.path(part), mapped)
-        return Way(graph, tf1.variables_initializer(_all(variables)))
+        init = tf1.variables_initializer(_all(variables))
+    return Way(graph, lambda session: session.run(init))
 
 
 def restorer(case: Case, initialize: Initialize, form: str = "bundle") -> Way:
@@ -173,9 +174,9 @@ def restorer(case: Case, initialize: Initialize, form: str = "bundle") -> Way:
             lambda part: open_checkpoint(case.path(part, form)),
             initialize=initialize,
         )
-        init = made.build()
+        made.build()
         graph.finalize()
-    return Way(graph, init, made.restore)
+    return Way(graph, made.initialize, made.restore)
 
 
 def _all(variables: Mapping[str, Variables]) -> list[tf.Variable]:

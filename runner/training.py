@@ -102,7 +102,8 @@ def _session_creator(
         initializers = [tf.compat.v1.global_variables_initializer()]
     else:
         others = [built.training.input_initializer] if built.training is not None else []
-        initializers = [restorer.build(others)]
+        restorer.build(others)
+        initializers = []  # The session manager lets the restorer initialise.
     local_initializers = [tf.compat.v1.train.Scaffold.default_local_init_op()]
     if built.training is not None:
         # Local initialisers run in every new session, the others only where nothing is resumed.

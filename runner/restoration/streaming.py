@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from runner.checkpoints.reader import CheckpointReader
 from runner.errors import CheckpointError, Problem
 from runner.restoration import dtypes
+from runner.restoration.assigning import initial_value
 from runner.restoration.plan import Assignment, SourceTensor, mean
 
 # Every batch is one run of the session. A run costs a fraction of a second to prepare, in
@@ -44,25 +45,6 @@ def batches(
         size += needed
     if batch:
         yield batch
-
-
-def initial_value(variable: tf.Variable) -> tf.Tensor:
-    """Returns the tensor that the variable's initializer assigns.
-
-    Running the initializer while this is fed assigns any value: no operation is added for it, and
-    what computes the initial value does not run.
-    """
-    return variable.initializer.inputs[1]
-
-
-def assign(
-    session: tf.compat.v1.Session, values: Sequence[tuple[tf.Variable, NDArray[Any]]]
-) -> None:
-    """Assigns values to variables in one run."""
-    session.run(
-        [variable.initializer for variable, _ in values],
-        {initial_value(variable): value for variable, value in values},
-    )
 
 
 def converted_values(

@@ -21,11 +21,11 @@ _Session: TypeAlias = tf.compat.v1.Session
 class SessionManager(tf.compat.v1.train.SessionManager):
     """`tf.compat.v1.train.SessionManager` that warm-starts from several checkpoints.
 
-    On a fresh start `prepare_session` runs the given `init_op` and every init of every scaffold,
-    then the given `init_fn`, then restores each scaffold's saver from its checkpoint, in order,
-    and what the `restorer` restores; then, as in TensorFlow, the local init and the ready check.
-    When there is a checkpoint of the model's own, all of it is restored instead, and neither
-    initialisers nor scaffolds nor the restorer are used.
+    On a fresh start `prepare_session` lets the `restorer` initialise and runs the given `init_op`
+    and every init of every scaffold, then the given `init_fn`, then restores each scaffold's saver
+    from its checkpoint, in order, and what the `restorer` restores; then, as in TensorFlow, the
+    local init and the ready check. When there is a checkpoint of the model's own, all of it is
+    restored instead, and neither initialisers nor scaffolds nor the restorer are used.
 
     When a source cannot be restored the session is closed: nobody meets a half-restored one.
 
@@ -53,8 +53,9 @@ class SessionManager(tf.compat.v1.train.SessionManager):
           graph: the graph; by default the default graph.
           ready_op: as in TensorFlow.
           target: the TensorFlow master used when `prepare_session` is given none.
-          restorer: restores, besides the scaffolds, what a plan takes from any number of sources;
-            built, and the `init_op` of `prepare_session` must run what its `build` returned.
+          restorer: initialises and, besides the scaffolds, restores what a plan takes from any
+            number of sources; built. An `init_op` of `prepare_session` that is more than what its
+            `build` returned runs after it has initialised.
           **kwargs: the other arguments of `tf.compat.v1.train.SessionManager`.
 
         Raises:
@@ -223,7 +224,13 @@ def _initialise_then_restore(
         restores = _resolve(sources)
         build_savers(scaffolds)
         _refuse_overlap(restores)
-        for op, feed in _distinct_inits(init_op, init_feed_dict, scaffolds):
+        inits = list(_distinct_inits(init_op, init_feed_dict, scaffolds))
+        if restorer is not None:
+            own = restorer.build()
+            if (own, None) in inits or own not in [op for op, _ in inits]:
+                restorer.initialize(session)
+            inits = [(op, feed) for op, feed in inits if (op, feed) != (own, None)]
+        for op, feed in inits:
             session.run(op, feed_dict=feed)
         for function in (init_fn, *(scaffold.init_fn for scaffold in scaffolds)):
             if function is not None:

@@ -126,6 +126,8 @@ WITH_TENSORFLOW = [
     "runner.variable_names",
     "runner.restoration.graph_restoration",
     "runner.restoration.initializers",
+    "runner.restoration.assigning",
+    "runner.restoration.initial_values",
     "runner.restoration.streaming",
     "runner.restoration.verification",
     "runner.restoration.restorer",

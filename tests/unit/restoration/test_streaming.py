@@ -11,7 +11,7 @@ from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSp
 from runner.errors import CheckpointError, Problem
 from runner.restoration import streaming
 from runner.restoration.plan import Assignment, SourceTensor
-from runner.restoration.streaming import assign, batches, converted_values
+from runner.restoration.streaming import batches, converted_values
 from runner.restoration.variables import StateClass, VariableSpec
 
 tf1 = tf.compat.v1
@@ -102,16 +102,3 @@ def test_a_value_that_does_not_fit_its_variable_is_refused(value: Any, found: st
     values = converted_values([assignment("v", 2, ("cnn", "x"))], {"cnn": Arrays(x=value)}, {})
     with pytest.raises(CheckpointError, match=rf"scaffolds\.cnn: x has changed .*, and .* {found}"):
         next(values)
-
-
-@pytest.mark.parametrize("use_resource", [True, False])
-def test_assigning_adds_no_operation_and_runs_no_initializer(use_resource: bool) -> None:
-    with tf.Graph().as_default() as graph:
-        fails = tf.debugging.Assert(False, ["the initializer ran"])
-        with tf.control_dependencies([fails]):
-            initial = tf.zeros([2]) + 1.0
-        variable = tf1.get_variable("v", initializer=initial, use_resource=use_resource)
-        graph.finalize()
-        with tf1.Session() as session:
-            assign(session, [(variable, np.array([3, 4], np.float32))])
-            np.testing.assert_array_equal(session.run(variable), [3, 4])
