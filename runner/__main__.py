@@ -8,6 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import hydra
@@ -19,6 +20,7 @@ from runner.composition import COMPOSITION_ERRORS, experiment_names, forced
 from runner.config import Mode, register
 from runner.errors import InterruptedRunError, RunnerError
 from runner.explanation import explain
+from runner.quick_import import without_collections
 from runner.quiet_import import without_import_notes
 from runner.sweeps.parent_run import ParentRun
 from runner.tracking import PARENT_RUN, FollowerProcess, is_tracked, mlflow_uri
@@ -42,7 +44,8 @@ def _job(config: DictConfig) -> float | None:
             follower = FollowerProcess()
             follower.start(mlflow_uri(run_config.tracking))
         # TensorFlow is imported only now, for a valid configuration.
-        with without_import_notes():
+        first = "tensorflow" not in sys.modules  # And not the second trial of a sweep.
+        with without_import_notes(), without_collections() if first else nullcontext():
             import tensorflow as tf
 
             from runner.run import run_experiment

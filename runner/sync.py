@@ -14,6 +14,7 @@ from pathlib import Path
 from filelock import Timeout
 
 from runner.errors import Problem, RunDirectoryError, RunnerError, TrackingError
+from runner.quick_import import without_collections
 from runner.quiet_import import without_import_notes
 from runner.tracking.destination import Destination
 from runner.tracking.follower import Follower
@@ -157,7 +158,8 @@ def _awaited() -> TrackingDirectory | None:
     os.nice(_NICENESS)  # Training comes first.
     uri = sys.stdin.readline().rstrip("\n")
     if uri:
-        from runner.tracking.mlflow_tracker import MlflowStore
+        with without_collections():
+            from runner.tracking.mlflow_tracker import MlflowStore
 
         try:
             store = MlflowStore(uri)

@@ -6,6 +6,7 @@ import collections
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -103,3 +104,13 @@ def threads() -> dict[str, int]:
     """Returns how many threads of each name this process has, on Linux."""
     names = [each.read_text().strip() for each in Path("/proc/self/task").glob("*/comm")]
     return dict(collections.Counter(names))
+
+
+class ListModules(tf.train.SessionRunHook):
+    """Prints the names of the modules that are imported when the first step is done, as JSON."""
+
+    def after_run(
+        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+    ) -> None:
+        if run_context.session.run(tf.train.get_global_step()) == 1:
+            print(json.dumps(["modules", *sys.modules]))

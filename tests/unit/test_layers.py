@@ -28,6 +28,7 @@ FREE_OF_TENSORFLOW = [
     "runner.targets",
     "runner.screen",
     "runner.interruption",
+    "runner.quick_import",
     "runner.quiet_import",
     "runner.checkpoints",
     "runner.checkpoints.reader",

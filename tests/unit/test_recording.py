@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import runner.recording
-import runner.run
 from runner.config import Resume
 from runner.errors import InterruptedRunError
 from runner.run_directory import RunDirectory
