@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from runner.config import Mode, PlanFormat, Resume, RunConfig
+from runner.damaged_checkpoints import recover
 from runner.errors import PlanError, Problem
 from runner.experiment import BuiltGraph
 from runner.fingerprint import fingerprint
@@ -120,10 +121,11 @@ def _train(
     plan = None
     if resumed is None or not resumed.has_checkpoint():
         plan = _warm_start(config, built, sources, screen)
-    with Interruption().handled() as interruption:
+    with Interruption(config.session.grace_seconds).handled() as interruption:
         directory = open_run(container, record, config.resume.value, dedicated=dedicated)
         for killed in settle_killed_runs(container):
             store.settle(killed.path)
+        recover(directory, screen.line)
         # What another process has done since decides anew whether this is a warm start.
         if directory.has_checkpoint():
             plan = None

@@ -14,8 +14,13 @@ import tensorflow as tf
 from omegaconf import OmegaConf
 
 from runner.checkpoints.provenance_file import provenance_of
-from runner.config import NonFinite, RunConfig
-from runner.errors import ConfigError, InterruptedRunError, NonFiniteLossError, Problem
+from runner.config import NonFinite, OnError, RunConfig
+from runner.errors import (
+    ConfigError,
+    InterruptedRunError,
+    NonFiniteLossError,
+    Problem,
+)
 from runner.experiment import BuiltGraph
 from runner.graph_names import finder, graph_names
 from runner.hook_targets import build_hook
@@ -32,7 +37,12 @@ from runner.hooks import (
     StopAtStepHook,
     StopWhenHook,
 )
-from runner.hooks.checkpoint import another_saver, non_finite_problem
+from runner.hooks.checkpoint import (
+    another_saver,
+    non_finite_problem,
+    raise_save_error,
+    warned,
+)
 from runner.interruption import Interruption
 from runner.lineage import DIGEST, SOURCE_TAG, source_run_tags
 from runner.references import References
@@ -42,7 +52,8 @@ from runner.restoration.plan import RestorationPlan
 from runner.restoration.provenance import document
 from runner.restoration.report import text
 from runner.restoration.restorer import Restorer
-from runner.run_directory import PROVENANCE, RunDirectory
+from runner.resumability import not_resumed_exactly
+from runner.run_directory import PROVENANCE, RunDirectory, write_text
 from runner.screen import Screen
 from runner.session.monitored_session import MonitoredSession
 from runner.session.session_creators import ChiefSessionCreator
@@ -124,7 +135,7 @@ def train_run(
                 if tracker is not None:
                     _name_tracked_run(directory, store)
                     _record_end(directory, tracker)
-                    tracker.close(status)
+                    tracker.close(status, interruption.remaining())
                     _name_tracked_run(directory, store)
                 # Last: a run whose end was cut short still says RUNNING, and the next one of its
                 # experiment settles it, in the store too.
@@ -165,9 +176,9 @@ def _record_start(
     mask: Mask,
 ) -> None:
     plain = mask.settings(asdict(config))
-    directory.config.write_text(OmegaConf.to_yaml(OmegaConf.create(plain)))
+    write_text(directory.config, OmegaConf.to_yaml(OmegaConf.create(plain)))
     shown = [mask.text(each) for each in overrides]
-    directory.overrides.write_text(OmegaConf.to_yaml(OmegaConf.create(shown)))
+    write_text(directory.overrides, OmegaConf.to_yaml(OmegaConf.create(shown)))
     tracker.log_parameters(flatten(plain))
     data = json.dumps(plain["data"], sort_keys=True, default=str)
     tracker.log_dataset(
@@ -190,9 +201,9 @@ def _record_plan(
     tracker: Tracker,
 ) -> None:
     """Keeps the plan, and beside the checkpoints to come where their variables came from."""
-    directory.plan.write_text(text(plan))
-    directory.plan_json.write_text(json_text(plan))
-    directory.plan_html.write_text(html(plan, f"{config.name}: restoration plan"))
+    write_text(directory.plan, text(plan))
+    write_text(directory.plan_json, json_text(plan))
+    write_text(directory.plan_html, html(plan, f"{config.name}: restoration plan"))
     run = {
         "experiment": config.name,
         "run_dir": str(directory.path.resolve()),
@@ -202,7 +213,7 @@ def _record_plan(
     provenance = json.dumps(document(plan, run, sources.origins()), indent=1) + "\n"
     for file in directory.provenances:
         file.parent.mkdir(exist_ok=True)
-        file.write_text(provenance)
+        write_text(file, provenance)
     for file in (
         directory.plan,
         directory.plan_json,
@@ -228,9 +239,10 @@ def _name_tracked_run(directory: RunDirectory, store: RunStore) -> None:
     run_id = store.run_id(directory.path)
     for file in directory.provenances if run_id is not None else ():
         found = provenance_of(str(file.parent))
-        if found is not None and found["run"].get("run_id") is None:
+        # Another one where the store lost the first, and the run was recorded anew.
+        if found is not None and found["run"].get("run_id") != run_id:
             found["run"]["run_id"] = run_id
-            file.write_text(json.dumps(found, indent=1) + "\n")
+            write_text(file, json.dumps(found, indent=1) + "\n")
 
 
 def _record_end(directory: RunDirectory, tracker: Tracker) -> None:
@@ -259,6 +271,8 @@ def _loop(
         raise ValueError("the graph was built without a training step")
     with built.graph.as_default():
         finite = FiniteCheck(built.variables)
+        raises = config.checkpoint.on_error is OnError["raise"]
+        save_failed = raise_save_error if raises else warned(screen.line)
         best = BestCheckpoint(
             built.saver,
             directory.best,
@@ -266,6 +280,7 @@ def _loop(
             config.train.objective.removeprefix("validation/"),
             config.train.goal,
             finite,
+            save_failed,
         )
         progress = ProgressHook(training.step, config.train.steps, screen)
 
@@ -297,6 +312,8 @@ def _loop(
             record_evaluation,
             at_end=lambda: not interruption.received(),
             averages=training.averages if config.train.evaluate_ema else None,
+            cut=interruption.received,
+            due=directory.evaluation_due,
         )
         references = References(
             {"graph": names, "run": _run_names(built, directory, tracker, evaluation)},
@@ -315,6 +332,7 @@ def _loop(
                 training.learning_rate_scale,
                 config.train.non_finite.learning_rate_scale,
                 screen.line,
+                training.rollbacks,
             ),
             *(
                 [InputStateHook(training.input_state, screen.line)]
@@ -325,6 +343,13 @@ def _loop(
             RewindHook(tracker.rewind),
             MetricsHook(names["metrics"], training.step, config.train.log_every, record_training),
             evaluation,
+            progress,
+            *(
+                built.hooks[name] or build_hook(name, node, references)
+                for name, node in config.hooks.items()
+            ),
+            # After the others, so that what they record of a step is there when the step is saved:
+            # a run that resumes from it never records it again.
             CheckpointHook(
                 built.saver,
                 directory.checkpoints,
@@ -332,15 +357,13 @@ def _loop(
                 config.train.checkpoint_every,
                 finite,
                 refuse,
-            ),
-            progress,
-            *(
-                built.hooks[name] or build_hook(name, node, references)
-                for name, node in config.hooks.items()
+                save_failed,
             ),
             # Last, so that a signal during the other hooks' work costs no further step.
             StopWhenHook(interruption.received),
         ]
+        for line in not_resumed_exactly(training.train_op):
+            screen.line(line)
         creator = _session_creator(config, built, restorer, directory)
         try:
             with (

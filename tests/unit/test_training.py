@@ -225,7 +225,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(runs: _Runs, tmp_
     assert objective == _Runs(tmp_path / "whole").run(hooks=hooks)[0]
 
 
-def test_a_run_killed_while_it_wrote_its_first_checkpoint_begins_again(
+def test_a_run_killed_before_its_first_checkpoint_was_listed_resumes_from_it(
     runs: _Runs, tmp_path: Path
 ) -> None:
     hooks = _hook("FailOnce", step=13, marker=str(tmp_path / "marker"))
@@ -233,7 +233,7 @@ def test_a_run_killed_while_it_wrote_its_first_checkpoint_begins_again(
         runs.run(hooks=hooks)
     (runs.directory().checkpoints / "checkpoint").unlink()
     _, lines = runs.run(hooks=hooks)
-    assert "from initializers" in lines[1]
+    assert "pretrained sources not read" in lines[1]
     assert runs.steps() == [10, 20]
 
 
@@ -548,11 +548,12 @@ def test_a_run_that_was_killed_outright_is_settled_by_the_next_one(
     assert tracked.client.get_run(run_id).info.status == "KILLED"
 
 
-def test_a_killed_run_that_the_store_does_not_know_stops_no_other(tracked: _Tracked) -> None:
+def test_a_killed_run_that_the_store_does_not_know_is_recorded_anew(tracked: _Tracked) -> None:
     tracked.run()
     tracked.seem_killed(run_id="0" * 32)
     tracked.directory().update(fingerprint="another")
     tracked.run()
     assert [tracked.record(number).status for number in (1, 2)] == ["KILLED", "FINISHED"]
-    log = TrackingDirectory(tracked.directory().path).log
-    wait_for(lambda: f"Run with id={'0' * 32} not found" in log.read_text())
+    files = TrackingDirectory(tracked.directory().path)
+    wait_for(lambda: f"has no run {'0' * 32} any more" in files.log.read_text())
+    wait_for(lambda: files.position(tracked.uri).status == "KILLED")
