@@ -20,6 +20,7 @@ from runner.composition import COMPOSITION_ERRORS, experiment_names, forced
 from runner.config import Mode, register
 from runner.errors import InterruptedRunError, RunnerError
 from runner.explanation import explain
+from runner.interruption import Interruption, ending_at_once
 from runner.quick_import import without_collections
 from runner.quiet_import import without_import_notes
 from runner.sweeps.parent_run import ParentRun
@@ -54,15 +55,16 @@ def _job(config: DictConfig) -> float | None:
             tf.config.list_physical_devices()
         # Its warnings are of deprecated parts that its own Saver uses.
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
-        return run_experiment(
-            run_config,
-            HydraConfig.get().overrides.task,
-            parent=os.environ.get(PARENT_RUN),
-            follower=follower,
-            # The trials of a sweep share a folder, and are told apart by their configurations.
-            dedicated=HydraConfig.get().mode == RunMode.RUN
-            and run_config.run_dir != f"runs/{run_config.name}",
-        )
+        with Interruption(run_config.session.grace_seconds).handled():
+            return run_experiment(
+                run_config,
+                HydraConfig.get().overrides.task,
+                parent=os.environ.get(PARENT_RUN),
+                follower=follower,
+                # The trials of a sweep share a folder, and are told apart by their configurations.
+                dedicated=HydraConfig.get().mode == RunMode.RUN
+                and run_config.run_dir != f"runs/{run_config.name}",
+            )
     except RunnerError as error:
         # Hydra goes on to the next trial after a failed one, but a signal is for the whole sweep.
         interrupted = isinstance(error, InterruptedRunError)
@@ -85,7 +87,8 @@ def main() -> int:
     # Lets Hydra's errors reach us as exceptions; otherwise it prints them and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        _job()
+        with ending_at_once():
+            _job()
     except RunnerError as error:
         return _fail(error)
     except (*COMPOSITION_ERRORS, ValueError) as error:

@@ -111,6 +111,10 @@ class PlanFormat(Enum):
 NonFinite = Enum("NonFinite", {"stop": "stop", "raise": "raise", "rollback": "rollback"})
 
 
+# A keyword likewise.
+OnError = Enum("OnError", {"warn": "warn", "raise": "raise"})
+
+
 @dataclass
 class NonFiniteConfig:
     """What to do when the loss, or a weight that is to be saved, is NaN or infinite."""
@@ -167,6 +171,15 @@ class TrainConfig:
     # Whether the averages are evaluated and exported in place of the weights.
     evaluate_ema: bool = True
     non_finite: NonFiniteConfig = field(default_factory=NonFiniteConfig)
+
+
+@dataclass
+class CheckpointConfig:
+    """How the run's own checkpoints are kept."""
+
+    # What a save that fails does, the disk being full for example: warn, and try again at the next,
+    # or raise. The last one at the end always raises.
+    on_error: OnError = OnError["warn"]
 
 
 @dataclass
@@ -280,6 +293,9 @@ class SessionConfig:
     # Threads for operations side by side; 0 takes TensorFlow's number, and the caller's own thread
     # for tiny steps that are measured to be faster there; -1 takes that for all steps.
     inter_op_threads: int = 0
+    # How long the run may take to end after SIGTERM or SIGINT, in seconds: the step in flight ends,
+    # it is saved and recorded. After that the process ends at once; its last checkpoint is whole.
+    grace_seconds: float = 25.0
 
 
 @dataclass
@@ -357,6 +373,7 @@ class RunConfig:
     # `_target_` of a keras.optimizers.schedules class or a tf.compat.v1.train.*_decay function.
     optimizer: dict[str, Any] = MISSING
     train: TrainConfig = field(default_factory=TrainConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     # name -> ScaffoldConfig in order of application, or a list of such entries with a `name`.
     scaffolds: Any = field(default_factory=dict)
     restoration: RestorationConfig = field(default_factory=RestorationConfig)

@@ -91,6 +91,10 @@ class NonFiniteLossError(RunnerError):
     """The loss became NaN or infinite, so training stopped."""
 
 
+class SaveError(RunnerError):
+    """A checkpoint could not be written, the disk being full for example."""
+
+
 class InterruptedRunError(RunnerError):
     """A signal ended the run; what was reached is kept and the same command continues it.
 
@@ -98,9 +102,9 @@ class InterruptedRunError(RunnerError):
       exit_code: 128 plus the signal's number, as shells have it: 130 or 143.
     """
 
-    def __init__(self, number: signal.Signals) -> None:
+    def __init__(self, number: signal.Signals, cause: str = "") -> None:
         super().__init__(
-            Problem(f"ended by {number.name}", remedy="the same command continues the run")
+            Problem(f"ended by {number.name}", cause, "the same command continues the run")
         )
         self.exit_code = 128 + number
 

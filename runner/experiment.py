@@ -101,6 +101,7 @@ class Training:
       values: metric name -> float32 scalar over the step's batches; `loss` is one of them.
       learning_rate: of the step, a float32 scalar; None when the optimizer's config has none.
       learning_rate_scale: multiplies the learning rate; None when nothing can change it.
+      rollbacks: how often the run went back to a checkpoint; None when it cannot.
       averages: moving averages of the weights; None when there are none.
       input_initializer: starts the training input at its beginning.
       input_seconds: how long the step waits for its input, a float64 scalar.
@@ -114,6 +115,7 @@ class Training:
     values: Mapping[str, tf.Tensor]
     learning_rate: tf.Tensor | None
     learning_rate_scale: tf.Variable | None
+    rollbacks: tf.Variable | None
     averages: AveragedWeights | None
     input_initializer: tf.Operation
     input_seconds: tf.Tensor

@@ -45,9 +45,10 @@ def evaluate_run(config: RunConfig, fingerprint: str, store: RunStore, screen: S
         # A signal in between would leave the finished run RUNNING.
         with Interruption().handled() as interruption, interruption.deferred():
             name = f"{config.name} {directory.path.name}"
-            tracker = store.open(directory.path, config.name, name, {})
+            ended = RunStatus.FINISHED
+            tracker = store.open(directory.path, config.name, name, {}, ended=ended)
             tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
-            tracker.close(RunStatus.FINISHED)
+            tracker.close(ended)
         interruption.check()
         screen.line(f"results: {tracker.location()}")
     return metrics[config.train.objective.removeprefix("validation/")]

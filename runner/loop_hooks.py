@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from runner.config import NonFinite, RunConfig
+from runner.config import NonFinite, OnError, RunConfig
 from runner.errors import NonFiniteLossError
 from runner.experiment import BuiltGraph, Training
 from runner.graph_names import finder, graph_names
@@ -26,7 +26,12 @@ from runner.hooks import (
     StopAtStepHook,
     StopWhenHook,
 )
-from runner.hooks.checkpoint import another_saver, non_finite_problem
+from runner.hooks.checkpoint import (
+    another_saver,
+    non_finite_problem,
+    raise_save_error,
+    warned,
+)
 from runner.interruption import Interruption
 from runner.references import References
 from runner.run_context import RunContext
@@ -72,6 +77,8 @@ def loop_hooks(
     """
     config, screen = context.config, context.screen
     finite = FiniteCheck(built.variables)
+    raises = config.checkpoint.on_error is OnError["raise"]
+    save_failed = raise_save_error if raises else warned(screen.line)
     best = BestCheckpoint(
         built.saver,
         directory.best,
@@ -79,6 +86,7 @@ def loop_hooks(
         config.train.objective.removeprefix("validation/"),
         config.train.goal,
         finite,
+        save_failed,
     )
     progress = ProgressHook(training.step, config.train.steps, screen)
 
@@ -108,6 +116,8 @@ def loop_hooks(
         record_evaluation,
         at_end=lambda: not interruption.received(),
         averages=training.averages if config.train.evaluate_ema else None,
+        cut=interruption.received,
+        due=directory.evaluation_due,
     )
     references = References(
         {"graph": names, "run": _run_names(built, directory, tracker, evaluation)},
@@ -126,12 +136,20 @@ def loop_hooks(
             training.learning_rate_scale,
             config.train.non_finite.learning_rate_scale,
             screen.line,
+            training.rollbacks,
         ),
         *([InputStateHook(training.input_state, screen.line)] if training.input_is_saved else []),
         StopAtStepHook(config.train.steps),
         RewindHook(tracker.rewind),
         MetricsHook(names["metrics"], training.step, config.train.log_every, record_training),
         evaluation,
+        progress,
+        *(
+            built.hooks[name] or build_hook(name, node, references)
+            for name, node in config.hooks.items()
+        ),
+        # After the others, so that what they record of a step is there when the step is saved:
+        # a run that resumes from it never records it again.
         CheckpointHook(
             built.saver,
             directory.checkpoints,
@@ -139,11 +157,7 @@ def loop_hooks(
             config.train.checkpoint_every,
             finite,
             refuse,
-        ),
-        progress,
-        *(
-            built.hooks[name] or build_hook(name, node, references)
-            for name, node in config.hooks.items()
+            save_failed,
         ),
         # Last, so that a signal during the other hooks' work costs no further step.
         StopWhenHook(interruption.received),

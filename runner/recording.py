@@ -24,7 +24,7 @@ from runner.restoration.plan import RestorationPlan
 from runner.restoration.provenance import document
 from runner.restoration.report import text
 from runner.run_context import RunContext
-from runner.run_directory import PROVENANCE, RunDirectory
+from runner.run_directory import PROVENANCE, RunDirectory, write_text
 from runner.sources import FINGERPRINT_TAG
 from runner.tracking import (
     RUN_DIR_TAG,
@@ -79,7 +79,7 @@ def recorded(
                 if tracker is not None:
                     _name_tracked_run(directory, context.store)
                     _record_end(directory, tracker)
-                    tracker.close(status)
+                    tracker.close(status, interruption.remaining())
                     _name_tracked_run(directory, context.store)
                 # Last: a run whose end was cut short still says RUNNING, and the next one of its
                 # experiment settles it, in the store too.
@@ -107,9 +107,9 @@ def _record_start(
     config = context.config
     mask = Mask(config.tracking.mask, asdict(config))
     plain = mask.settings(asdict(config))
-    directory.config.write_text(OmegaConf.to_yaml(OmegaConf.create(plain)))
+    write_text(directory.config, OmegaConf.to_yaml(OmegaConf.create(plain)))
     shown = [mask.text(each) for each in context.overrides]
-    directory.overrides.write_text(OmegaConf.to_yaml(OmegaConf.create(shown)))
+    write_text(directory.overrides, OmegaConf.to_yaml(OmegaConf.create(shown)))
     tracker.log_parameters(flatten(plain))
     data = json.dumps(plain["data"], sort_keys=True, default=str)
     tracker.log_dataset(
@@ -128,9 +128,9 @@ def _record_plan(
 ) -> None:
     """Keeps the plan, and beside the checkpoints to come where their variables came from."""
     name, store = context.config.name, context.store
-    directory.plan.write_text(text(plan))
-    directory.plan_json.write_text(json_text(plan))
-    directory.plan_html.write_text(html(plan, f"{name}: restoration plan"))
+    write_text(directory.plan, text(plan))
+    write_text(directory.plan_json, json_text(plan))
+    write_text(directory.plan_html, html(plan, f"{name}: restoration plan"))
     run = {
         "experiment": name,
         "run_dir": str(directory.path.resolve()),
@@ -140,7 +140,7 @@ def _record_plan(
     provenance = json.dumps(document(plan, run, context.sources.origins()), indent=1) + "\n"
     for file in directory.provenances:
         file.parent.mkdir(exist_ok=True)
-        file.write_text(provenance)
+        write_text(file, provenance)
     for file in (
         directory.plan,
         directory.plan_json,
@@ -166,9 +166,10 @@ def _name_tracked_run(directory: RunDirectory, store: RunStore) -> None:
     run_id = store.run_id(directory.path)
     for file in directory.provenances if run_id is not None else ():
         found = provenance_of(str(file.parent))
-        if found is not None and found["run"].get("run_id") is None:
+        # Another one where the store lost the first, and the run was recorded anew.
+        if found is not None and found["run"].get("run_id") != run_id:
             found["run"]["run_id"] = run_id
-            file.write_text(json.dumps(found, indent=1) + "\n")
+            write_text(file, json.dumps(found, indent=1) + "\n")
 
 
 def _record_end(directory: RunDirectory, tracker: Tracker) -> None:

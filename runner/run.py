@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from runner.config import Mode, PlanFormat, RunConfig
+from runner.damaged_checkpoints import recover
 from runner.errors import PlanError, Problem, RunDirectoryError
 from runner.experiment import BuiltGraph
 from runner.fingerprint import fingerprint
@@ -128,10 +129,11 @@ def _train(context: RunContext) -> float:
     store.connect()
     if plan is not None:
         plan = _warm_start(context, built, plan)
-    with Interruption().handled() as interruption:
+    with Interruption(config.session.grace_seconds).handled() as interruption:
         directory = open_run(container, record, resume, dedicated=context.dedicated)
         for killed in settle_killed_runs(container):
             store.settle(killed.path)
+        recover(directory, screen.line)
         # What another process has done since decides anew whether this is a warm start.
         if directory.has_checkpoint():
             plan = None

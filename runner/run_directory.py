@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from runner.errors import Problem, RunDirectoryError
+from runner.run_owner import OwnerFile
 
 RECORD = "run.json"
 PROVENANCE = "provenance.json"
@@ -55,6 +54,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = FileLock(path / "lock")
+        self._owner = OwnerFile(path / "owner.json")
 
     @property
     def checkpoints(self) -> Path:
@@ -70,6 +70,11 @@ class RunDirectory:
     def best_record(self) -> Path:
         """The step and the evaluation of the best checkpoint."""
         return self.best / "best.json"
+
+    @property
+    def evaluation_due(self) -> Path:
+        """The step whose evaluation a signal cut short; absent when there is none."""
+        return self.path / "evaluation_due.json"
 
     @property
     def config(self) -> Path:
@@ -117,22 +122,17 @@ class RunDirectory:
         try:
             self._lock.acquire(timeout=0)
         except Timeout as error:
-            raise RunDirectoryError(
-                Problem(
-                    f"{self.path} is in use",
-                    f"another process owns it: {self._owner()}",
-                    "wait for it or end it; resume=never starts another run beside it",
-                )
-            ) from error
-        owner = {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        }
-        write_json(self.path / "owner.json", owner)
+            raise RunDirectoryError(self._in_use(str(self._owner.read() or "unknown"))) from error
+        # A lock may have been given because it does not reach another host.
+        elsewhere = self._owner.elsewhere(wait=True)
+        if elsewhere is not None:
+            self._lock.release()
+            raise RunDirectoryError(self._in_use(str(elsewhere)))
+        self._owner.take()
 
     def release(self) -> None:
         """Gives the lock back."""
+        self._owner.release()
         self._lock.release()
 
     def settle(self) -> RunRecord | None:
@@ -146,7 +146,7 @@ class RunDirectory:
             return None
         try:
             record = self.read()
-            if record is None or record.status != RUNNING:
+            if record is None or record.status != RUNNING or self._owner.elsewhere(wait=False):
                 return None
             self.update(status=KILLED)
             return record
@@ -199,12 +199,12 @@ class RunDirectory:
         # TensorFlow writes this file last, and finds checkpoints by it alone.
         return (self.checkpoints / "checkpoint").is_file()
 
-    def _owner(self) -> str:
-        owner = self.path / "owner.json"
-        if not owner.is_file():
-            return "unknown"
-        known = json.loads(owner.read_text())
-        return f"process {known['pid']} on {known['host']} since {known['since']}"
+    def _in_use(self, owner: str) -> Problem:
+        return Problem(
+            f"{self.path} is in use",
+            f"another process owns it: {owner}",
+            "wait for it or end it; resume=never starts another run beside it",
+        )
 
 
 def runs(container: Path) -> list[tuple[RunDirectory, RunRecord]]:
@@ -369,9 +369,18 @@ def differences(old: Any, new: Any, key: str = "") -> list[str]:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes by renaming, so that a reader never sees half a file."""
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w") as file:
-        json.dump(content, file, indent=2, sort_keys=True)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_text(path, json.dumps(content, indent=2, sort_keys=True))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes by renaming: whatever happens, the file is as it was before or as it is to be."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        with temporary.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -117,6 +117,10 @@ class Trigger:
         """Takes a step for done, so that it is not due again at the end."""
         self._done = step
 
+    def failed(self) -> None:
+        """Takes the last step for not done after all, so that it is due at the end."""
+        self._done = None
+
     def due_at_end(self, step: int) -> bool:
         """Says whether the last step is still due."""
         return self._schedule.at_end and self._done != step

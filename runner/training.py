@@ -12,6 +12,7 @@ from runner.loop_hooks import loop_hooks
 from runner.recording import recorded
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.restorer import Restorer
+from runner.resumability import not_resumed_exactly
 from runner.run_context import RunContext
 from runner.run_directory import RunDirectory
 from runner.session.monitored_session import MonitoredSession
@@ -76,6 +77,8 @@ def _loop(
         raise ValueError("the graph was built without a training step")
     with built.graph.as_default():
         hooks = loop_hooks(context, built, training, directory, tracker, interruption)
+        for line in not_resumed_exactly(training.train_op):
+            context.screen.line(line)
         creator = _session_creator(config, built, restorer, directory)
         try:
             with (

@@ -101,6 +101,7 @@ class TrainingStep:
             means,
             rate,
             scale,
+            self._rollbacks(),
             averages,
             self._source.initializer,
             waited,
@@ -115,6 +116,12 @@ class TrainingStep:
         means = {name: tf.reduce_mean(value) for name, value in values.items()}
         means["loss"] += penalty
         return means, waited
+
+    def _rollbacks(self) -> tf.Variable | None:
+        """Returns the count that checkpoints keep, so that a resumed run counts on."""
+        if self._config.train.non_finite.action is not NonFinite["rollback"]:
+            return None
+        return tf.compat.v1.get_variable("rollbacks", initializer=0, trainable=False)
 
     def _learning_rate(self) -> tuple[tf.Tensor | None, tf.Variable | None]:
         rate = learning_rate(self._config.optimizer, self._global_step.read_value())

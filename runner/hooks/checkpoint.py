@@ -12,17 +12,20 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from runner.config import Goal
-from runner.errors import NonFiniteLossError, Problem
+from runner.errors import NonFiniteLossError, Problem, SaveError
 from runner.hooks.finite import FiniteCheck
 from runner.hooks.scheduled import Clock, ScheduledHook
+from runner.run_directory import write_json
+from runner.saving import is_save_error, save
 from runner.schedule import When
 
 _Saver: TypeAlias = tf.compat.v1.train.Saver
 _Session: TypeAlias = tf.compat.v1.Session
 
-PREFIX = "model.ckpt"
 # Takes the names of variables that hold NaN or infinity, and the global step.
 Refuse: TypeAlias = Callable[[Sequence[str], int], None]
+# Takes why a save failed.
+OnSaveError: TypeAlias = Callable[[SaveError], None]
 
 
 def non_finite_problem(names: Sequence[str], step: int) -> Problem:
@@ -40,6 +43,18 @@ def raise_non_finite(names: Sequence[str], step: int) -> None:
     raise NonFiniteLossError(non_finite_problem(names, step))
 
 
+def raise_save_error(error: SaveError) -> None:
+    """Raises it."""
+    raise error
+
+
+def warned(say: Callable[[str], None]) -> OnSaveError:
+    """Returns what says a failure instead of raising it."""
+    return lambda error: say(
+        f"warning: {error}\n  training goes on, and the next save is the next try"
+    )
+
+
 class CheckpointHook(ScheduledHook):
     """Saves on a schedule and at the end.
 
@@ -55,6 +70,7 @@ class CheckpointHook(ScheduledHook):
         every: When,
         finite: FiniteCheck | None = None,
         refuse: Refuse = raise_non_finite,
+        on_error: OnSaveError = raise_save_error,
         clock: Clock = time.monotonic,
     ) -> None:
         """Stores its arguments.
@@ -66,11 +82,13 @@ class CheckpointHook(ScheduledHook):
           every: the schedule.
           finite: looks for NaN and infinity before each save; None saves whatever there is.
           refuse: is given the variables that hold them, and the step; nothing is saved then.
+          on_error: is given why a save failed, such as a full disk; if it does not raise, the next
+            save is the next try. A failure at the end is raised in any case.
           clock: seconds from any origin.
         """
         super().__init__(step, every, at_end=True, clock=clock)
         self._saver, self._directory = saver, directory
-        self._finite, self._refuse = finite, refuse
+        self._finite, self._refuse, self._on_error = finite, refuse, on_error
 
     def after_create_session(self, session: _Session, coord: tf.train.Coordinator) -> None:
         """Learns the step, and whether it is already saved."""
@@ -84,8 +102,21 @@ class CheckpointHook(ScheduledHook):
         names = self._finite.non_finite(session) if self._finite else []
         if names:
             self._refuse(names, step)
-        else:
-            save(session, self._saver, self._directory, step)
+            return
+        try:
+            saved(session, self._saver, self._directory, step)
+        except SaveError as error:
+            self._trigger.failed()
+            self._on_error(error)
+
+    def end(self, session: _Session) -> None:
+        """Saves the last step.
+
+        Raises:
+          SaveError: when that fails: there is no next time.
+        """
+        self._on_error = raise_save_error
+        super().end(session)
 
 
 class BestCheckpoint:
@@ -102,6 +133,7 @@ class BestCheckpoint:
         objective: str,
         goal: Goal,
         finite: FiniteCheck | None = None,
+        on_error: OnSaveError = raise_save_error,
     ) -> None:
         """Stores its arguments.
 
@@ -112,10 +144,12 @@ class BestCheckpoint:
           objective: the name of the metric that decides.
           goal: whether larger or smaller is better.
           finite: keeps variables that hold NaN or infinity from being saved; None does not look.
+          on_error: is given why a save failed; if it does not raise, the best stays what it was.
         """
         self._saver = another_saver(saver, 1)
         self._directory, self._record = directory, record
         self._objective, self._goal, self._finite = objective, goal, finite
+        self._on_error = on_error
 
     def best(self) -> float | None:
         """Returns the best objective so far, or None before the first evaluation."""
@@ -133,13 +167,15 @@ class BestCheckpoint:
             return False
         if self._finite is not None and self._finite.non_finite(session):
             return False
-        state = tf.train.get_checkpoint_state(str(self._directory))
-        if state is not None:
-            self._saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
-        save(session, self._saver, self._directory, step)
-        temporary = self._record.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"step": step, "metrics": dict(metrics)}, indent=2))
-        temporary.replace(self._record)
+        try:
+            saved(session, self._saver, self._directory, step)
+            write_json(self._record, {"step": step, "metrics": dict(metrics)})
+        except SaveError as error:
+            self._on_error(error)
+            return False
+        except OSError as error:
+            self._on_error(_save_error(self._directory, step, error))
+            return False
         return True
 
     def _beats(self, value: float, best: float) -> bool:
@@ -156,7 +192,27 @@ def another_saver(saver: _Saver, max_to_keep: int) -> _Saver:
     return _Saver(saver_def=definition, save_relative_paths=True)
 
 
-def save(session: _Session, saver: _Saver, directory: Path, step: int) -> None:
-    """Saves `directory/model.ckpt-<step>` without the graph."""
-    directory.mkdir(parents=True, exist_ok=True)
-    saver.save(session, str(directory / PREFIX), global_step=step, write_meta_graph=False)
+def saved(session: _Session, saver: _Saver, directory: Path, step: int) -> None:
+    """Saves `directory/model.ckpt-<step>`; see `runner.saving.save`.
+
+    Raises:
+      SaveError: when it could not be written.
+    """
+    try:
+        save(session, saver, directory, step)
+    except Exception as error:
+        if not is_save_error(error, directory):
+            raise
+        raise _save_error(directory, step, error) from error
+
+
+def _save_error(directory: Path, step: int, error: Exception) -> SaveError:
+    lines = [line.strip() for line in str(error).splitlines()]
+    files = [line for line in lines if str(directory) in line]
+    return SaveError(
+        Problem(
+            f"step {step} is not saved",
+            (files or lines or [type(error).__name__])[0],
+            "see to the disk; checkpoint.on_error says whether training goes on",
+        )
+    )

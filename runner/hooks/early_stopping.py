@@ -13,6 +13,7 @@ import tensorflow as tf
 from runner.config import Goal
 from runner.errors import ConfigError, Problem, ranked
 from runner.hooks.evaluation import EvaluationHook
+from runner.run_directory import write_text
 
 _RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
 _RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
@@ -94,24 +95,35 @@ class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):
     def after_create_session(
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
     ) -> None:
-        """Takes up the history up to the step that the session starts from."""
+        """Takes up the history up to the step that the session starts from, and its verdict."""
         if self._record is not None and self._record.is_file():
             self._history = [(step, value) for step, value in json.loads(self._record.read_text())]
         start = int(session.run(tf.compat.v1.train.get_global_step()))
         self._history = [each for each in self._history if each[0] <= start]
+        self._judge_new()
+        if self._is_exhausted():  # The process died after that was found, before it ended the run.
+            coord.request_stop()
 
     def after_run(self, run_context: _RunContext, run_values: _RunValues) -> None:
         """Judges a new evaluation."""
+        if self._judge_new() and self._is_exhausted():
+            tf.compat.v1.logging.info("early stopping at step %d", self._history[-1][0])
+            run_context.request_stop()
+
+    def _judge_new(self) -> bool:
+        """Takes a new evaluation into the history; whether there is one."""
         latest = self._evaluation.latest
         if latest is None or (self._history and latest[0] <= self._history[-1][0]):
-            return
+            return False
         step, metrics = latest
         self._history.append((step, metrics[self._metric]))
         if self._record is not None:
-            temporary = self._record.with_suffix(".tmp")
-            temporary.write_text(json.dumps(self._history))
-            temporary.replace(self._record)
+            try:
+                write_text(self._record, json.dumps(self._history))
+            except OSError as error:  # The whole history is written again at the next evaluation.
+                tf.compat.v1.logging.warning("%s is not written: %s", self._record, error)
+        return True
+
+    def _is_exhausted(self) -> bool:
         values = [value for _, value in self._history]
-        if exhausted(values, self._patience, self._min_delta, self._goal):
-            tf.compat.v1.logging.info("early stopping at step %d", step)
-            run_context.request_stop()
+        return exhausted(values, self._patience, self._min_delta, self._goal)

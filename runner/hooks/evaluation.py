@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TypeAlias
 
 import tensorflow as tf
@@ -13,6 +15,7 @@ from runner.averages import AveragedWeights
 from runner.errors import ConfigError, Problem
 from runner.experiment import Split
 from runner.hooks.scheduled import Clock, ScheduledHook
+from runner.run_directory import write_json
 from runner.schedule import When
 
 _Session: TypeAlias = tf.compat.v1.Session
@@ -21,10 +24,22 @@ _Session: TypeAlias = tf.compat.v1.Session
 OnResult = Callable[[_Session, Mapping[str, float], int], None]
 
 
-def evaluate(session: _Session, split: Split) -> dict[str, float]:
+class EvaluationCutError(Exception):
+    """An evaluation was asked to end before its time."""
+
+
+def evaluate(
+    session: _Session, split: Split, cut: Callable[[], bool] = lambda: False
+) -> dict[str, float]:
     """Returns each metric's mean over one pass of the split, summed in float64.
 
+    Args:
+      session: holds the weights.
+      split: what to evaluate.
+      cut: asked after each batch whether to end without a result.
+
     Raises:
+      EvaluationCutError: when `cut` said so.
       ConfigError: when the split holds no example.
     """
     session.run(split.initializer)
@@ -35,6 +50,8 @@ def evaluate(session: _Session, split: Split) -> dict[str, float]:
             batch_sums, batch_counts = session.run((dict(split.sums), dict(split.counts)))
         except tf.errors.OutOfRangeError:
             break
+        if cut():
+            raise EvaluationCutError
         for name in sums:
             sums[name] += float(batch_sums[name])
             counts[name] += int(batch_counts[name])
@@ -45,6 +62,9 @@ def evaluate(session: _Session, split: Split) -> dict[str, float]:
 
 class EvaluationHook(ScheduledHook):
     """Evaluates on a schedule and at the end.
+
+    An evaluation that a signal cuts short is left to the session that resumes from that step,
+    before its first step.
 
     Attributes:
       metrics: the names of the metrics.
@@ -61,6 +81,8 @@ class EvaluationHook(ScheduledHook):
         on_result: OnResult = lambda session, metrics, step: None,
         at_end: Callable[[], bool] = lambda: True,
         averages: AveragedWeights | None = None,
+        cut: Callable[[], bool] = lambda: False,
+        due: Path | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         """Stores its arguments.
@@ -72,12 +94,26 @@ class EvaluationHook(ScheduledHook):
           on_result: is given the session, the metrics and the step.
           at_end: whether to evaluate at the end too, asked when it has come.
           averages: evaluated in place of the weights; None evaluates the weights.
+          cut: asked after each batch whether to leave the evaluation to the next session.
+          due: the file by which that session knows; None forgets the evaluation.
           clock: seconds from any origin.
         """
         super().__init__(step, every, at_end=True, clock=clock)
         self.metrics = tuple(split.sums)
         self._split, self._on_result, self._at_end = split, on_result, at_end
-        self._averages = averages
+        self._averages, self._cut, self._due = averages, cut, due
+
+    def after_create_session(self, session: _Session, coord: tf.train.Coordinator) -> None:
+        """Makes up for an evaluation of this step that was cut short."""
+        super().after_create_session(session, coord)
+        self.latest = None  # What a session before this one found may be of steps to be repeated.
+        if self._due is None or not self._due.is_file():
+            return
+        if int(json.loads(self._due.read_text())["step"]) == self._step:
+            self._trigger.done(self._step)
+            self.act(session, self._step)
+        else:
+            self._due.unlink()
 
     def end(self, session: _Session) -> None:
         """Evaluates the last step, unless that is done or not asked for."""
@@ -86,7 +122,14 @@ class EvaluationHook(ScheduledHook):
 
     def act(self, session: _Session, step: int) -> None:
         """Evaluates."""
-        with self._averages.in_place(session) if self._averages else nullcontext():
-            metrics = evaluate(session, self._split)
+        try:
+            with self._averages.in_place(session) if self._averages else nullcontext():
+                metrics = evaluate(session, self._split, self._cut)
+        except EvaluationCutError:
+            if self._due is not None:
+                write_json(self._due, {"step": step})
+            return
         self.latest = (step, metrics)
         self._on_result(session, metrics, step)
+        if self._due is not None:
+            self._due.unlink(missing_ok=True)

@@ -41,6 +41,7 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
         scale: tf.Variable | None = None,
         factor: float = 0.5,
         say: Callable[[str], None] = tf.compat.v1.logging.warning,
+        count: tf.Variable | None = None,
     ) -> None:
         """Stores its arguments.
 
@@ -50,10 +51,12 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
           checkpoints: where the run saves, for the message.
           remedy: what to try, for the message.
           action: `raise`, `stop` (the training ends in good order) or `rollback`.
-          rollbacks: how often this hook goes back before it raises.
+          rollbacks: how often it goes back before it raises.
           scale: a float32 scalar by which the learning rate is multiplied; None leaves it alone.
           factor: multiplies `scale` at each rollback.
           say: is given a line about a stop or a rollback.
+          count: an int32 scalar that checkpoints keep, in which rollbacks are counted, so that a
+            resumed run counts on; None counts for the life of this hook.
 
         Raises:
           ValueError: when there is no such action.
@@ -65,11 +68,15 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
         self._loss, self._step_after = loss, step
         self._checkpoints, self._remedy, self._say = checkpoints, remedy, say
         self._rollbacks, self._scale, self._factor = rollbacks, scale, factor
-        self._gone_back = 0
+        self._gone_back, self._count = 0, count
+        self._went_back = False
         self._next_scale: float | None = None
 
     def begin(self) -> None:
-        """Adds the operation that sets the scale."""
+        """Adds the operations that set the scale and the count."""
+        if self._count is not None:
+            self._new_count = tf.compat.v1.placeholder(tf.int32, [])
+            self._set_count = self._count.assign(self._new_count).op
         if self._scale is not None:
             self._new_scale = tf.compat.v1.placeholder(tf.float32, [])
             self._set_scale = self._scale.assign(self._new_scale).op
@@ -77,7 +84,13 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
     def after_create_session(
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
     ) -> None:
-        """Lowers the scale after a rollback: the checkpoint has brought its own."""
+        """Lowers the scale and counts after a rollback: the checkpoint has brought its own."""
+        if self._count is not None:
+            if self._went_back:
+                session.run(self._set_count, {self._new_count: self._gone_back})
+            else:
+                self._gone_back = int(session.run(self._count))
+        self._went_back = False
         if self._next_scale is not None:
             session.run(self._set_scale, {self._new_scale: self._next_scale})
             self._next_scale = None
@@ -103,6 +116,7 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
             return
         if self._action == "rollback" and self._gone_back < self._rollbacks:
             self._gone_back += 1
+            self._went_back = True
             message = (
                 f"the loss is {loss} at step {step}: back to {last or 'the beginning'} "
                 f"({self._gone_back} of at most {self._rollbacks} times)"

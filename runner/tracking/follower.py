@@ -74,6 +74,8 @@ class Follower:
         # (metric, step) -> value, of what the store has of steps that the run records again.
         self._delivered: dict[tuple[str, float], float] = {}
         self._failures = 0
+        # How the run had ended, where something is only added to it.
+        self._ended_before: str | None = None
 
     def run(self) -> bool:
         """Delivers until the run has ended and the store has all; False when it gave up.
@@ -90,6 +92,7 @@ class Follower:
             opening = self._directory.opening()
             if opening is None or self._uri not in opening.stores:
                 return False
+            self._ended_before = opening.ended
             before = (self._position.segment, self._position.offset)
             try:
                 self._deliver_all(opening, written)
@@ -110,6 +113,15 @@ class Follower:
     def _deliver_all(self, opening: Opening, written: bool) -> None:
         if self._destination is None:
             destination = self._connect(opening, self._position)
+            if self._position.run_id not in (None, destination.run_id):
+                logger.warning(
+                    "%s has no run %s any more: what was recorded is delivered anew, to run %s.",
+                    destination.name,
+                    self._position.run_id,
+                    destination.run_id,
+                )
+                self._position = Position()
+                self._resume_segment()
             self._position.run_id = destination.run_id
             self._position.experiment_id = destination.experiment_id
             self._save()
@@ -214,14 +226,15 @@ class Follower:
         self, segment: Segment, step: int
     ) -> Iterator[tuple[tuple[str, float], float]]:
         for record, end in read_lines(segment.path):
-            if not isinstance(record, Metrics) or record.step <= step:
+            # The step itself too: what was recorded of it after its checkpoint comes again.
+            if not isinstance(record, Metrics) or record.step < step:
                 continue
             if not self._is_cut(segment.number, end, record.step):
                 for name, value in record.values.items():
                     yield (name, record.step), value
 
     def _report_status(self, written: bool) -> None:
-        status = self._position.ended
+        status = self._position.ended or self._ended_before
         if status is None:
             status = RunStatus.RUNNING.value if written else RunStatus.KILLED.value
         if self._destination is None or status == self._position.status:

@@ -103,7 +103,7 @@ class JournalTracker(Tracker):
         """Begins another segment of the journal, if the run had been further."""
         self._journal.rewind(step)
 
-    def close(self, status: RunStatus) -> None:
+    def close(self, status: RunStatus, seconds: float | None = None) -> None:
         """Appends the status, and waits for the follower."""
         if self._closed:
             return
@@ -111,7 +111,8 @@ class JournalTracker(Tracker):
         self._journal.append(End(status, self._journal.lost))
         self._journal.close()
         self._directory.release()
-        if not self._follower.finish(self._close_seconds):
+        longest = self._close_seconds if seconds is None else min(self._close_seconds, seconds)
+        if not self._follower.finish(longest):
             logger.warning(
                 "Not all that the run recorded is delivered yet. It is kept in %s; a process"
                 " delivers on for a time and tells of it in %s. When the store is back:"
@@ -160,6 +161,7 @@ class JournalStore(RunStore):
         run_name: str,
         tags: Mapping[str, str],
         parent: str | None = None,
+        ended: RunStatus | None = None,
     ) -> Tracker:
         """Opens the run's journal and has it followed."""
         files = TrackingDirectory(directory.absolute())
@@ -182,6 +184,7 @@ class JournalStore(RunStore):
                 stores=tuple(self._stores()),
                 system_metrics=self._config.system_metrics,
                 patience_seconds=self._config.patience_seconds,
+                ended=ended.value if ended else None,
             )
         )
         follower, self._follower = self._follower, None

@@ -62,7 +62,8 @@ class MlflowStore:
 
         Args:
           opening: what the run is.
-          run_id: MLflow's id of it; None when that is not known.
+          run_id: MLflow's id of it; None when that is not known. A store that has no such run any
+            more, its database having been deleted, gets another.
           parent: MLflow's id of the run that it is a part of; None for none.
 
         Raises:
@@ -70,9 +71,8 @@ class MlflowStore:
         """
         client = self._connected()
         with self._reported(f"run {opening.run_name!r} of {opening.experiment!r} cannot be opened"):
-            if run_id is not None:
-                run = client.get_run(run_id)
-            else:
+            run = None if run_id is None else _existing(client, run_id)
+            if run is None:
                 experiment_id = self._experiment_id(client, opening.experiment)
                 run = self._find(client, experiment_id, opening.uid) or self._create(
                     client, experiment_id, opening, parent
@@ -278,6 +278,15 @@ def _quieten() -> None:
         chosen = logging.getLogger(name)
         if name == "mlflow" or chosen.level == logging.NOTSET:
             chosen.setLevel(level)
+
+
+def _existing(client: MlflowClient, run_id: str) -> Run | None:
+    try:
+        return client.get_run(run_id)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
 
 
 def _tracked(run: Run, experiment: str) -> TrackedRun:

@@ -56,7 +56,7 @@ class LoggingTracker(Tracker):
         """Logs the step."""
         logger.log(self._level, "run %s: goes on from step %d", self._name, step)
 
-    def close(self, status: RunStatus) -> None:
+    def close(self, status: RunStatus, seconds: float | None = None) -> None:
         """Logs the status."""
         if not self._closed:
             logger.log(self._level, "run %s: %s", self._name, status.value)
@@ -87,6 +87,7 @@ class LoggingStore(RunStore):
         run_name: str,
         tags: Mapping[str, str],
         parent: str | None = None,
+        ended: RunStatus | None = None,
     ) -> Tracker:
         """Returns a tracker that writes to the log."""
         tracker = LoggingTracker(run_name, self._level)

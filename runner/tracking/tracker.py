@@ -110,10 +110,14 @@ class Tracker(abc.ABC):
         """
 
     @abc.abstractmethod
-    def close(self, status: RunStatus) -> None:
+    def close(self, status: RunStatus, seconds: float | None = None) -> None:
         """Delivers what is left, within a bounded time, and records how the run ended.
 
-        `RunStatus.RUNNING` leaves the run open, to be resumed. A second call does nothing.
+        A second call does nothing.
+
+        Args:
+          status: how it ended; `RunStatus.RUNNING` leaves the run open, to be resumed.
+          seconds: how long that may take at most; None has the configured time.
         """
 
     @abc.abstractmethod
@@ -140,6 +144,7 @@ class RunStore(abc.ABC):
         run_name: str,
         tags: Mapping[str, str],
         parent: str | None = None,
+        ended: RunStatus | None = None,
     ) -> Tracker:
         """Opens the run of a run directory: a new one, or the one recorded from there before.
 
@@ -149,6 +154,7 @@ class RunStore(abc.ABC):
           run_name: name of the run, for people.
           tags: the first tags of the run; a run that exists keeps its own.
           parent: directory of the run that this one is a part of, such as a sweep.
+          ended: how the run has ended, where something is only added to it; its status stays so.
 
         Raises:
           TrackingError: another process records from this directory.

@@ -30,6 +30,7 @@ class Opening:
       stores: URIs; those of MLflow absolute, `tensorboard:` for event files beside the journal.
       system_metrics: whether the load of the machine is recorded in MLflow too.
       patience_seconds: how long delivery is tried without success once the run has ended.
+      ended: how the run had ended before something is added to it; None for a run that goes on.
     """
 
     uid: str
@@ -40,6 +41,7 @@ class Opening:
     stores: tuple[str, ...] = ()
     system_metrics: bool = False
     patience_seconds: float = 60.0
+    ended: str | None = None
 
 
 @dataclass

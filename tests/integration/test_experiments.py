@@ -80,7 +80,6 @@ def test_the_run_directory_holds_everything(trained: Trained) -> None:
         "config.yaml",
         "lock",
         "overrides.yaml",
-        "owner.json",
         "plan.html",
         "plan.json",
         "plan.txt",

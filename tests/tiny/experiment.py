@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -10,10 +13,26 @@ import tensorflow as tf
 
 
 class Blobs:
-    """Two clouds of points in eight dimensions."""
+    """Two clouds of points in eight dimensions.
 
-    def __init__(self, batch_size: int = 8, seed: int = 0, poison_after: int | None = None) -> None:
+    Args:
+      batch_size: points in a batch.
+      seed: of their order.
+      poison_after: so many training batches are followed by NaN.
+      hang_after: so many training batches are followed by none, and the step waits.
+      slow_validation: a file that each validation batch touches before it takes a while.
+    """
+
+    def __init__(
+        self,
+        batch_size: int = 8,
+        seed: int = 0,
+        poison_after: int | None = None,
+        hang_after: int | None = None,
+        slow_validation: str | None = None,
+    ) -> None:
         self.batch_size, self.seed, self.poison_after = batch_size, seed, poison_after
+        self.hang_after, self.slow_validation = hang_after, slow_validation
 
     def _split(self, split_seed: int, count: int) -> tf.data.Dataset:
         generator = np.random.default_rng(split_seed)
@@ -26,22 +45,48 @@ class Blobs:
 
     def train(self) -> tf.data.Dataset:
         batches = self._split(1, 64).shuffle(64, seed=self.seed).repeat().batch(self.batch_size)
+        if self.hang_after is not None:
+            forever = batches.map(lambda x, y: (_delayed(x, lambda: time.sleep(600.0)), y))
+            return batches.take(self.hang_after).concatenate(forever)
         if self.poison_after is None:
             return batches
         clean = batches.take(self.poison_after)
         return clean.concatenate(batches.map(lambda x, y: (x * np.nan, y)))
 
     def validation(self) -> tf.data.Dataset:
-        return self._split(2, 20).batch(self.batch_size)
+        batches = self._split(2, 20).batch(self.batch_size)
+        if self.slow_validation is None:
+            return batches
+        marker = Path(self.slow_validation)
+
+        def wait() -> None:
+            marker.touch()
+            time.sleep(1.0)
+
+        return batches.map(lambda x, y: (_delayed(x, wait), y))
 
     def test(self) -> tf.data.Dataset:
         return self._split(3, 20).batch(self.batch_size)
 
 
-class Net(keras.Model):
-    """A body with batch norm and dropout, and a head."""
+def _delayed(features: tf.Tensor, wait: Callable[[], None]) -> tf.Tensor:
+    def delay(array: Any) -> Any:
+        wait()
+        return array
 
-    def __init__(self, units: int = 4, extra: bool = False) -> None:
+    return tf.ensure_shape(tf.numpy_function(delay, [features], tf.float32), features.shape)
+
+
+class Net(keras.Model):
+    """A body with batch norm and dropout, and a head.
+
+    Args:
+      units: of the body.
+      extra: whether a layer is between the two.
+      ballast: numbers in a weight that does nothing but make checkpoints large.
+    """
+
+    def __init__(self, units: int = 4, extra: bool = False, ballast: int = 0) -> None:
         super().__init__(name="net")
         self.body = keras.Sequential(
             [
@@ -53,6 +98,8 @@ class Net(keras.Model):
         )
         self.extra = keras.layers.Dense(units, name="extra") if extra else None
         self.head = keras.layers.Dense(2, name="head")
+        if ballast:
+            self.add_weight(shape=(ballast,), trainable=False, name="ballast")
 
     def call(self, features: Any, training: bool = False) -> Any:
         hidden = self.body(features, training=training)

@@ -69,6 +69,18 @@ class WaitOnce(AtStep):
             time.sleep(0.05)
 
 
+class Slow(tf.train.SessionRunHook):
+    """Makes steps take a while."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def after_run(
+        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+    ) -> None:
+        time.sleep(self.seconds)
+
+
 class Overwrite(AtStep):
     """Makes a file unreadable."""
 

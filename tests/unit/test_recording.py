@@ -117,14 +117,15 @@ def test_a_run_that_was_killed_outright_is_settled_by_the_next_one(
     assert tracked.client.get_run(run_id).info.status == "KILLED"
 
 
-def test_a_killed_run_that_the_store_does_not_know_stops_no_other(tracked: TrackedRuns) -> None:
+def test_a_killed_run_that_the_store_does_not_know_is_recorded_anew(tracked: TrackedRuns) -> None:
     tracked.run()
     tracked.seem_killed(run_id="0" * 32)
     tracked.directory().update(fingerprint="another")
     tracked.run()
     assert [tracked.record(number).status for number in (1, 2)] == ["KILLED", "FINISHED"]
-    log = TrackingDirectory(tracked.directory().path).log
-    wait_for(lambda: f"Run with id={'0' * 32} not found" in log.read_text())
+    files = TrackingDirectory(tracked.directory().path)
+    wait_for(lambda: f"has no run {'0' * 32} any more" in files.log.read_text())
+    wait_for(lambda: files.position(tracked.uri).status == "KILLED")
 
 
 def test_the_data_set_is_recorded_with_its_sizes(tracked: TrackedRuns) -> None:

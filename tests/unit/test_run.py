@@ -52,7 +52,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(runs: Runs, tmp_p
     assert objective == Runs(tmp_path / "whole").run(hooks=hooks)[0]
 
 
-def test_a_run_killed_while_it_wrote_its_first_checkpoint_begins_again(
+def test_a_run_killed_before_its_first_checkpoint_was_listed_resumes_from_it(
     runs: Runs, tmp_path: Path
 ) -> None:
     hooks = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
@@ -60,7 +60,7 @@ def test_a_run_killed_while_it_wrote_its_first_checkpoint_begins_again(
         runs.run(hooks=hooks)
     (runs.directory().checkpoints / "checkpoint").unlink()
     _, lines = runs.run(hooks=hooks)
-    assert "from initializers" in lines[1]
+    assert "pretrained sources not read" in lines[1]
     assert runs.steps() == [10, 20]
 
 

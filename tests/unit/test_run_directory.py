@@ -149,8 +149,9 @@ def test_a_killed_process_owns_nothing(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         run.claim()
+        assert json.loads((tmp_path / "owner.json").read_text())["pid"] == os.getpid()
         run.release()
-    assert json.loads((tmp_path / "owner.json").read_text())["pid"] == os.getpid()
+    assert not (tmp_path / "owner.json").exists()
 
 
 def test_runs_are_listed_newest_first(tmp_path: Path) -> None:

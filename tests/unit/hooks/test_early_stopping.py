@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow.compat.v1 as tf
 
 from runner.config import Goal
 from runner.errors import ConfigError
@@ -40,22 +41,30 @@ def test_patience_counts_what_did_not_improve(
     assert exhausted(values, patience, min_delta, Goal[goal]) is expected
 
 
-class _Evaluation:
+class _Evaluation(tf.train.SessionRunHook):
     """Gives one value a step, like an EvaluationHook that evaluates every step."""
 
     metrics = ("accuracy",)
 
-    def __init__(self, counter: Counter, values: Sequence[float]) -> None:
-        self._values, self._step = values, 0
+    def __init__(self, counter: Counter, values: Sequence[float], made_up: int = 0) -> None:
+        """Gives one at once, too, where a session starts from the step `made_up`."""
+        self._counter, self._values, self._made_up = counter, values, made_up
+        self.latest: tuple[int, dict[str, float]] | None = None
 
-    @property
-    def latest(self) -> tuple[int, dict[str, float]] | None:
-        self._step += 1
-        return self._step, {"accuracy": self._values[self._step - 1]}
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
+        step = int(session.run(self._counter.step_variable))
+        self.latest = (step, self._at(step)) if step and step == self._made_up else None
 
-    def at(self, step: int) -> Any:
-        self._step = step
-        return self
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
+        return tf.train.SessionRunArgs(self._counter.step)
+
+    def after_run(
+        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+    ) -> None:
+        self.latest = (int(run_values.results), self._at(int(run_values.results)))
+
+    def _at(self, step: int) -> dict[str, float]:
+        return {"accuracy": self._values[step - 1]}
 
 
 VALUES = [0.1, 0.5, 0.4, 0.4, 0.9, 0.9]
@@ -68,24 +77,54 @@ def _hook(evaluation: Any, **arguments: Any) -> EarlyStoppingHook:
 
 
 def test_it_stops_when_its_patience_is_at_its_end(counter: Counter) -> None:
-    assert counter.run([_hook(_Evaluation(counter, VALUES)), StopAtStepHook(6)]) == 4
+    evaluation = _Evaluation(counter, VALUES)
+    assert counter.run([evaluation, _hook(evaluation), StopAtStepHook(6)]) == 4
 
 
 def test_with_more_patience_it_goes_on(counter: Counter) -> None:
-    hook = _hook(_Evaluation(counter, VALUES), patience=3)
-    assert counter.run([hook, StopAtStepHook(6)]) == 6
+    evaluation = _Evaluation(counter, VALUES)
+    assert counter.run([evaluation, _hook(evaluation, patience=3), StopAtStepHook(6)]) == 6
 
 
 def test_a_resumed_run_counts_on_from_its_checkpoint(counter: Counter, tmp_path: Path) -> None:
     save = CheckpointHook(counter.saver, tmp_path / "saved", counter.step, every=3)
     evaluation = _Evaluation(counter, VALUES)
-    counter.run([save, _hook(evaluation, directory=tmp_path)], limit=3)
-    # At step 3 one evaluation had not improved; the next is the second.
-    hook = _hook(evaluation.at(3), directory=tmp_path)
-    assert counter.run([hook, StopAtStepHook(6)], own=tmp_path / "saved") == 1
-    # A history beyond the checkpoint is of steps that are taken again, and is forgotten.
-    hook = _hook(evaluation.at(3), directory=tmp_path)
-    assert counter.run([hook, StopAtStepHook(6)], own=tmp_path / "saved") == 1
+    counter.run([save, evaluation, _hook(evaluation, directory=tmp_path)], limit=3)
+    for _ in range(2):
+        # At step 3 one evaluation had not improved; the next is the second. The second time there
+        # is a history beyond the checkpoint: its steps are taken again, and it is forgotten.
+        hook = _hook(evaluation, directory=tmp_path)
+        assert counter.run([evaluation, hook, StopAtStepHook(6)], own=tmp_path / "saved") == 1
+
+
+def test_a_run_that_was_killed_when_it_had_stopped_takes_no_step(
+    counter: Counter, tmp_path: Path
+) -> None:
+    evaluation = _Evaluation(counter, VALUES)
+    save = CheckpointHook(counter.saver, tmp_path / "saved", counter.step, every=4)
+    counter.run([evaluation, _hook(evaluation, directory=tmp_path), save])
+    again = [evaluation, _hook(evaluation, directory=tmp_path)]
+    assert counter.run(again, own=tmp_path / "saved") == 0
+
+
+def test_an_evaluation_that_is_made_up_for_may_be_the_last(
+    counter: Counter, tmp_path: Path
+) -> None:
+    evaluation = _Evaluation(counter, VALUES)
+    hook = _hook(evaluation, directory=tmp_path)
+    save = CheckpointHook(counter.saver, tmp_path / "saved", counter.step, every=4)
+    # A signal cuts the evaluation of step 4, and with it the hook's knowledge of it.
+    counter.run([evaluation, hook, StopAtStepHook(3)])
+    counter.run([save, StopAtStepHook(4)])
+    evaluation = _Evaluation(counter, VALUES, made_up=4)
+    again = [evaluation, _hook(evaluation, directory=tmp_path)]
+    assert counter.run(again, own=tmp_path / "saved") == 0
+
+
+def test_a_history_that_cannot_be_written_stops_nothing(counter: Counter, tmp_path: Path) -> None:
+    evaluation = _Evaluation(counter, VALUES)
+    hook = _hook(evaluation, directory=tmp_path / "gone")
+    assert counter.run([evaluation, hook, StopAtStepHook(6)]) == 4
 
 
 def test_without_an_evaluation_it_waits(counter: Counter) -> None:
