@@ -296,3 +296,11 @@ def test_a_folder_that_this_user_may_not_list_is_no_choice(tmp_path: Path) -> No
         with without_privileges(), pytest.raises(NoCheckpointError, match="but closed") as caught:
             resolve(str(folder))
     assert caught.value.problems[0].choices == ()
+
+
+def test_a_tilde_is_the_home_of_the_user(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(directory.parent))
+    newest = str(directory / "model.ckpt-2")
+    assert resolve(f"~/{directory.name}") == [newest]
+    older = f"~/{directory.name}/model.ckpt-1"
+    assert resolve("~", average=[older, newest]) == [newest.replace("-2", "-1"), newest]

@@ -192,7 +192,7 @@ def test_slots_of_a_sum_are_a_problem() -> None:
         ({"transpose": {"b": [0]}}, "scaffolds.net.transpose: the rule 'b' is never used"),
         ({"vocabulary": {"b": None}}, "scaffolds.net.vocabulary: the rule 'b' is never used"),
         ({"rename": {"re:(": "x"}}, "scaffolds.net.rename holds '('"),
-        ({"transpose": {"re:(": [0]}}, "scaffolds.net holds '('"),
+        ({"transpose": {"re:(": [0]}}, "scaffolds.net.transpose holds '('"),
         (
             {"convert": {"a/*": "torch_dens"}},
             "scaffolds.net.convert: 'torch_dens' is no named conversion",
