@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -268,7 +269,7 @@ DENIED = "cannot be read\n  cause: Permission denied\n  remedy: give this user t
 
 @pytest.mark.parametrize("choice", [{}, {"which": "3"}, {"which": "best"}, {"average": "last 2"}])
 @pytest.mark.parametrize("place", ["closed", "run"])
-def test_what_this_user_may_not_list_is_named(place: str, choice: dict[str, str]) -> None:
+def test_what_this_user_may_not_list_is_named(place: str, choice: dict[str, Any]) -> None:
     with folder_for_all() as folder:
         for closed in (folder / "closed", folder / "run" / "checkpoints"):
             closed.mkdir(parents=True)
