@@ -159,6 +159,9 @@ def _latest(path: str) -> str:
                 candidates,
             )
         )
+    kept = os.path.join(path, CHECKPOINTS)
+    if files.is_directory(kept):  # A run's files in MLflow, without its record.
+        return _latest(kept)
     raise _nothing(path)
 
 
@@ -215,11 +218,11 @@ def _step(path: str, step: int) -> str:
 
 
 def _steps(path: str) -> dict[int, str]:
-    """Returns step -> checkpoint for a directory, or a run's folder with its best checkpoint."""
+    """Returns step -> checkpoint for a directory, or a run's files with its best checkpoint."""
     if not files.is_directory(path):
         return {}
     found = contents.steps(path)
-    if contents.is_run(path):
+    if contents.is_run(path) or not found:
         for folder in (BEST, CHECKPOINTS):
             found |= contents.steps(os.path.join(path, folder))
     return found

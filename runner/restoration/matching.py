@@ -202,12 +202,16 @@ class _Matcher:
         renamed: bool,
         alone: bool,
     ) -> Match:
-        cause, shown, renameable = "", wanted, owner is None and alone
+        cause, remedy, shown, renameable = "", "", wanted, owner is None and alone
         if self._config.use_ema and wanted.endswith(EMA_SUFFIX) and owner is None:
             plain = wanted.removesuffix(EMA_SUFFIX)
             if self._tensor(plain) is not None:
                 renameable = False
                 cause = f"use_ema asks for moving averages, and of {plain!r} there is none"
+                remedy = (
+                    f"set ++scaffolds.{self._scaffold}.use_ema=false; an average of another name "
+                    f"is then taken by a rename to it: {{{variable.full_name}: NAME}}"
+                )
             else:
                 shown = plain
         # The parts of one variable miss the same tensor once.
@@ -219,6 +223,7 @@ class _Matcher:
             owner.name if owner else None,
             renameable,
             cause,
+            remedy,
         )
         return Match(notes=(f"no tensor {wanted!r}: initialised",))
 

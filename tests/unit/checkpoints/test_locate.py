@@ -305,3 +305,17 @@ def test_a_tilde_is_the_home_of_the_user(directory: Path, monkeypatch: pytest.Mo
     assert resolve(f"~/{directory.name}") == [newest]
     older = f"~/{directory.name}/model.ckpt-1"
     assert resolve("~", average=[older, newest]) == [newest.replace("-2", "-1"), newest]
+
+
+def test_the_files_of_a_run_in_mlflow_stand_for_it(run: Path) -> None:
+    """They hold the last checkpoint and the best one, and neither record nor list."""
+    (run / "run.json").unlink()
+    for each in (run / "checkpoints").iterdir():
+        if "40" not in each.name:
+            each.unlink()
+    last = str(run / "checkpoints" / "model.ckpt-40")
+    assert resolve(str(run)) == resolve(str(run), "40") == [last]
+    assert resolve(str(run), "best") == resolve(str(run), "20") == [str(run / "best/model.ckpt-20")]
+    with pytest.raises(CheckpointError, match="holds no checkpoint of step 30") as caught:
+        resolve(str(run), "30")
+    assert caught.value.problems[0].choices == ("20", "40")
