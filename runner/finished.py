@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import keras
@@ -13,7 +14,7 @@ from runner.averages import averaged_names
 from runner.checkpoints.locate import require_checkpoint
 from runner.config import RunConfig
 from runner.errors import Problem, RunDirectoryError, TrackingError
-from runner.exported import exported_model, named
+from runner.exported import SIGNATURE, exported_model, named
 from runner.graph import build_data, build_graph
 from runner.hooks import evaluate
 from runner.interruption import Interruption
@@ -114,18 +115,37 @@ def _export(config: RunConfig, directory: RunDirectory, prefix: str) -> None:
             lambda batch: full_precision(model(batch, training=False)), autograph=False
         )(features)
         names = model_variables(model)
-        if config.train.evaluate_ema:
-            names = averaged_names(names, prefix)
-        tf.compat.v1.train.Saver(names or None).restore(session, prefix)
+        restored = averaged_names(names, prefix) if config.train.evaluate_ema else names
+        tf.compat.v1.train.Saver(restored or None).restore(session, prefix)
         with tempfile.TemporaryDirectory(dir=directory.path, prefix="export-") as folder:
             unfinished = Path(folder) / "model"
-            tf.compat.v1.saved_model.simple_save(
-                session, str(unfinished), named("features", features), named("outputs", outputs)
-            )
+            _save(session, unfinished, features, outputs, names)
             provenance = directory.best / PROVENANCE
             if provenance.is_file():
                 shutil.copyfile(provenance, unfinished / PROVENANCE)
             unfinished.rename(directory.export)
+
+
+def _save(
+    session: tf.compat.v1.Session,
+    folder: Path,
+    features: object,
+    outputs: object,
+    names: Mapping[str, tf.Variable],
+) -> None:
+    """Saves as `simple_save` does, the variables under their names in checkpoints."""
+    signature = tf.compat.v1.saved_model.predict_signature_def(
+        named("features", features), named("outputs", outputs)
+    )
+    builder = tf.compat.v1.saved_model.Builder(str(folder))
+    builder.add_meta_graph_and_variables(
+        session,
+        [tf.saved_model.SERVING],
+        {SIGNATURE: signature},
+        clear_devices=True,
+        saver=tf.compat.v1.train.Saver(dict(names)) if names else None,
+    )
+    builder.save()
 
 
 def finished_run(config: RunConfig, fingerprint: str) -> tuple[RunDirectory, RunRecord]:

@@ -144,6 +144,14 @@ def _source(name: str, scaffold: ScaffoldConfig) -> list[Problem]:
                 "delete one of the two; a list may hold steps, `best` and `latest`",
             )
         )
+    if scaffold.checkpoint is not None and not scaffold.checkpoint.strip() and average is None:
+        problems.append(
+            Problem(
+                f"{key}.checkpoint is empty",
+                "it names no checkpoint",
+                f"give a path, or null to start from initializers: ++{key}.checkpoint=null",
+            )
+        )
     if not scaffold.state:
         problems.append(
             Problem(

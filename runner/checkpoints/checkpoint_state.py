@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-STATE_FILE = "checkpoint"
-
 
 @dataclass(frozen=True)
 class CheckpointState:

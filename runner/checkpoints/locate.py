@@ -31,7 +31,7 @@ def resolve(
 
     Args:
       checkpoint: a run's folder, a directory of checkpoints, a SavedModel, a bundle's prefix, a
-        file, or an MLflow URI.
+        file, or an MLflow URI; `~` is the user's home.
       which: `latest`, `best` by the objective that a run has recorded, or a step.
       average: None; `last N`, the N newest checkpoints of the directory; or a list whose entries
         are steps in the directory, `latest`, `best`, or other checkpoints.
@@ -105,7 +105,8 @@ def _readable(path: str) -> Iterator[None]:
 
 def _on_disk(checkpoint: str, artifacts: Artifacts | None) -> str:
     if not is_mlflow_uri(checkpoint):
-        return checkpoint
+        # In `checkpoint=~/model` a shell leaves the tilde as it is.
+        return os.path.expanduser(checkpoint)
     if artifacts is None:
         raise _invalid(
             f"{checkpoint} is in MLflow, and no tracking store is given",
@@ -158,6 +159,9 @@ def _latest(path: str) -> str:
                 candidates,
             )
         )
+    kept = os.path.join(path, CHECKPOINTS)
+    if files.is_directory(kept):  # A run's files in MLflow, without its record.
+        return _latest(kept)
     raise _nothing(path)
 
 
@@ -214,11 +218,11 @@ def _step(path: str, step: int) -> str:
 
 
 def _steps(path: str) -> dict[int, str]:
-    """Returns step -> checkpoint for a directory, or a run's folder with its best checkpoint."""
+    """Returns step -> checkpoint for a directory, or a run's files with its best checkpoint."""
     if not files.is_directory(path):
         return {}
     found = contents.steps(path)
-    if contents.is_run(path):
+    if contents.is_run(path) or not found:
         for folder in (BEST, CHECKPOINTS):
             found |= contents.steps(os.path.join(path, folder))
     return found

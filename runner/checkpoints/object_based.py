@@ -73,8 +73,11 @@ class ObjectBasedReader(BundleReader):
         }
 
     def step_names(self) -> Sequence[str]:
-        """See `BundleReader.step_names`; TensorFlow's guides call the attribute `step`."""
-        return (GLOBAL_STEP, "step")
+        """See `BundleReader.step_names`; TensorFlow's guides call the attribute `step`.
+
+        Without one it is how many steps the optimizer has made, of Keras 3 or of Keras 2.
+        """
+        return (GLOBAL_STEP, "step", "optimizer/_iterations", "optimizer/iter")
 
 
 def object_path(key: str) -> str:

@@ -15,7 +15,7 @@ from runner.run_directory import PROVENANCE
 
 logger = logging.getLogger(__name__)
 
-_RUN_URI = re.compile(r"runs:/+([^/]+)/.*")
+_RUN_URI = re.compile(r"runs:/+([^/]+)(/.*)?")
 
 
 def origin(checkpoint: str, path: str, spec: CheckpointSpec) -> Origin:

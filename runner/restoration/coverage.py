@@ -11,6 +11,7 @@ from runner.restoration.nearest_names import nearest_names
 from runner.restoration.ownership import bad_expression, some
 from runner.restoration.plan import Assignment
 from runner.restoration.selection import compile_pattern
+from runner.restoration.variables import WARM_STARTED
 
 _CAUSES = {
     Expect.all: "restoration.expect says that all come from a checkpoint",
@@ -67,7 +68,12 @@ def _concerned(
             if each.scaffold == key or any(piece.source == key for piece in each.pieces)
         ]
     pattern = compile_pattern(key)
-    return [each for each in assignments if pattern.fullmatch(each.variable.full_name)]
+    matched = [each for each in assignments if pattern.fullmatch(each.variable.full_name)]
+    # `cnn/*` matches optimizer slots too, which a warm start brings only where it is asked to.
+    asked_for = [
+        each for each in matched if each.scaffold is not None or each.variable.state in WARM_STARTED
+    ]
+    return asked_for or matched
 
 
 def _unmet(key: str, expected: Expect, state: str) -> Problem:

@@ -12,10 +12,15 @@ from runner.errors import Problem
 from runner.restoration.fitting import Fitter, MisfitError, ReadVocabulary
 from runner.restoration.missing import Miss, missing_problems
 from runner.restoration.named_conversions import Target
-from runner.restoration.ownership import bad_expression, some
+from runner.restoration.ownership import some
 from runner.restoration.plan import SourceTensor
 from runner.restoration.renames import Renames
-from runner.restoration.rule_problems import combined, unknown_conversions, unused_rule
+from runner.restoration.rule_problems import (
+    bad_expressions,
+    combined,
+    unknown_conversions,
+    unused_rule,
+)
 from runner.restoration.selection import compile_pattern
 from runner.restoration.states import EMA_SUFFIX, MovingAverages, Owner
 from runner.restoration.variables import StateClass, VariableSpec
@@ -60,23 +65,11 @@ def match(
       owners: the owners of slots and averages, by their full name.
       vocabulary: reads a vocabulary file.
     """
-    bad = []
-    try:
-        renames = Renames(config.rename)
-    except re.error as error:
-        bad.append(
-            Problem(
-                f"scaffolds.{scaffold}.rename holds {error.pattern!r}",
-                f"not a regular expression, or no replacement for one: {error}",
-                r"mend it; a replacement names the groups of its rule as \1, \2 or \g<name>",
-            )
-        )
-    try:
-        fitter = Fitter(scaffold, config, vocabulary)
-    except re.error as error:
-        bad.append(bad_expression(f"scaffolds.{scaffold}", error))
+    bad = bad_expressions(scaffold, config)
     if bad:
+        bad += unknown_conversions(scaffold, config)
         return Matches({each.name: Match() for each in variables}, tuple(bad))
+    renames, fitter = Renames(config.rename), Fitter(scaffold, config, vocabulary)
     matcher = _Matcher(scaffold, config, source, owners, renames, fitter)
     by_variable = {each.name: matcher.match(each) for each in variables}
     return Matches(_with_shared(by_variable, variables), tuple(matcher.problems(variables)))
@@ -153,9 +146,12 @@ class _Matcher:
         key = f"scaffolds.{self._scaffold}"
         names = [each.full_name for each in variables]
         problems = unknown_conversions(self._scaffold, self._config)
-        problems += [unused_rule(f"{key}.rename", rule, names) for rule in self._renames.unused()]
-        for part, patterns in self._fitter.patterns.items():
-            problems += [unused_rule(f"{key}.{part}", each, names) for each in patterns.unused()]
+        # A scaffold that claims nothing uses no rule; why it claims nothing is told elsewhere.
+        unused = {"rename": self._renames.unused()} if names else {}
+        if names:
+            unused |= {part: found.unused() for part, found in self._fitter.patterns.items()}
+        for part, rules in unused.items():
+            problems += [unused_rule(f"{key}.{part}", rule, names) for rule in rules]
         if self._config.missing is Missing.error and self._misses:
             problems += missing_problems(
                 self._scaffold,
@@ -206,12 +202,16 @@ class _Matcher:
         renamed: bool,
         alone: bool,
     ) -> Match:
-        cause, shown, renameable = "", wanted, owner is None and alone
+        cause, remedy, shown, renameable = "", "", wanted, owner is None and alone
         if self._config.use_ema and wanted.endswith(EMA_SUFFIX) and owner is None:
             plain = wanted.removesuffix(EMA_SUFFIX)
             if self._tensor(plain) is not None:
                 renameable = False
                 cause = f"use_ema asks for moving averages, and of {plain!r} there is none"
+                remedy = (
+                    f"set ++scaffolds.{self._scaffold}.use_ema=false; an average of another name "
+                    f"is then taken by a rename to it: {{{variable.full_name}: NAME}}"
+                )
             else:
                 shown = plain
         # The parts of one variable miss the same tensor once.
@@ -223,6 +223,7 @@ class _Matcher:
             owner.name if owner else None,
             renameable,
             cause,
+            remedy,
         )
         return Match(notes=(f"no tensor {wanted!r}: initialised",))
 

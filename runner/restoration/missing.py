@@ -30,6 +30,7 @@ class Miss:
       follows: the variable that it is a slot or an average of; None for a variable of its own.
       renameable: whether another rename of the variable may find what is missing.
       cause: why there is none, if there is more to say.
+      remedy: what to do about it, where it is more than a name.
     """
 
     variable: str
@@ -39,6 +40,7 @@ class Miss:
     follows: str | None = None
     renameable: bool = True
     cause: str = ""
+    remedy: str = ""
 
 
 def missing_problems(
@@ -127,7 +129,7 @@ def _each(scaffold: str, source: CheckpointSpec, misses: Sequence[Miss]) -> list
         Problem(
             f"{key}: no tensor {miss.wanted!r} for the variable {miss.variable}",
             miss.cause or f"{source.path} holds {len(source.tensors)} tensors, none of that name",
-            remedy,
+            miss.remedy or remedy,
             nearest(miss),
         )
         for miss in misses[:SHOWN]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from runner.config import ScaffoldConfig
 from runner.errors import Problem
+from runner.restoration.fitting import PATTERN_MAPS
 from runner.restoration.missing import SHOWN
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.nearest_names import nearest_names
-from runner.restoration.ownership import some
+from runner.restoration.ownership import bad_expression, some
+from runner.restoration.renames import Renames
+from runner.restoration.selection import compile_pattern
 
 
 def combined(key: str, kind: str, found: Mapping[str, Problem]) -> list[Problem]:
@@ -45,6 +49,29 @@ def unused_rule(where: str, rule: str, names: Sequence[str]) -> Problem:
         "mend or delete the rule",
         nearest_names(rule, names),
     )
+
+
+def bad_expressions(scaffold: str, config: ScaffoldConfig) -> list[Problem]:
+    """Returns a problem for each rule whose regular expression or replacement is not valid."""
+    problems = []
+    for key, value in config.rename.items():
+        try:
+            Renames({key: value})
+        except re.error as error:
+            problems.append(
+                Problem(
+                    f"scaffolds.{scaffold}.rename holds {error.pattern!r}",
+                    f"not a regular expression, or no replacement for one: {error}",
+                    r"mend it; a replacement names the groups of its rule as \1, \2 or \g<name>",
+                )
+            )
+    for part in PATTERN_MAPS:
+        for key in getattr(config, part):
+            try:
+                compile_pattern(key)
+            except re.error as error:
+                problems.append(bad_expression(f"scaffolds.{scaffold}.{part}", error))
+    return problems
 
 
 def unknown_conversions(scaffold: str, config: ScaffoldConfig) -> list[Problem]:

@@ -12,6 +12,8 @@ import pytest
 import tensorflow as tf
 from rich.console import Console
 
+from runner.checkpoints.locate import require_checkpoint
+from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.provenance_file import provenance_of
 from runner.config import Goal, Mode, RunConfig, TrackingConfig, TrainConfig
 from runner.errors import RunDirectoryError
@@ -112,6 +114,10 @@ def test_an_export_is_served_with_the_same_outputs_for_any_batch_size(
     assert f"exported to {directory.export}" in experiment.screen
     beside = (directory.best / "provenance.json").read_bytes()
     assert (directory.export / "provenance.json").read_bytes() == beside
+    spec = open_checkpoint(str(directory.export)).spec()
+    kept = open_checkpoint(require_checkpoint(str(directory.best))).spec().tensors
+    model = {"body/dense/kernel", "body/norm/moving_mean", "head/bias"}
+    assert model <= set(spec.tensors) < set(kept), "names are those of the checkpoints"
     shutil.copytree(directory.export, tmp_path / "elsewhere")
     found = provenance_of(str(tmp_path / "elsewhere"))
     assert found is not None

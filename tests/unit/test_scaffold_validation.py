@@ -40,6 +40,7 @@ def test_settings_that_go_together(changes: dict[str, Any]) -> None:
         ({"which": "-1"}, "scaffolds.net.which is '-1'"),
         ({"average": 5}, "scaffolds.net.average is 5"),
         ({"average": [100, 1.5]}, "scaffolds.net.average is [100, 1.5]"),
+        ({"checkpoint": " "}, "scaffolds.net.checkpoint is empty"),
         ({"average": []}, "scaffolds.net.average is []"),
         ({"average": "last 0"}, "scaffolds.net.average is 'last 0'"),
         ({"average": "first 3"}, "scaffolds.net.average is 'first 3'"),

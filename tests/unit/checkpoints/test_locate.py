@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -268,7 +269,7 @@ DENIED = "cannot be read\n  cause: Permission denied\n  remedy: give this user t
 
 @pytest.mark.parametrize("choice", [{}, {"which": "3"}, {"which": "best"}, {"average": "last 2"}])
 @pytest.mark.parametrize("place", ["closed", "run"])
-def test_what_this_user_may_not_list_is_named(place: str, choice: dict[str, str]) -> None:
+def test_what_this_user_may_not_list_is_named(place: str, choice: dict[str, Any]) -> None:
     with folder_for_all() as folder:
         for closed in (folder / "closed", folder / "run" / "checkpoints"):
             closed.mkdir(parents=True)
@@ -296,3 +297,25 @@ def test_a_folder_that_this_user_may_not_list_is_no_choice(tmp_path: Path) -> No
         with without_privileges(), pytest.raises(NoCheckpointError, match="but closed") as caught:
             resolve(str(folder))
     assert caught.value.problems[0].choices == ()
+
+
+def test_a_tilde_is_the_home_of_the_user(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(directory.parent))
+    newest = str(directory / "model.ckpt-2")
+    assert resolve(f"~/{directory.name}") == [newest]
+    older = f"~/{directory.name}/model.ckpt-1"
+    assert resolve("~", average=[older, newest]) == [newest.replace("-2", "-1"), newest]
+
+
+def test_the_files_of_a_run_in_mlflow_stand_for_it(run: Path) -> None:
+    """They hold the last checkpoint and the best one, and neither record nor list."""
+    (run / "run.json").unlink()
+    for each in (run / "checkpoints").iterdir():
+        if "40" not in each.name:
+            each.unlink()
+    last = str(run / "checkpoints" / "model.ckpt-40")
+    assert resolve(str(run)) == resolve(str(run), "40") == [last]
+    assert resolve(str(run), "best") == resolve(str(run), "20") == [str(run / "best/model.ckpt-20")]
+    with pytest.raises(CheckpointError, match="holds no checkpoint of step 30") as caught:
+        resolve(str(run), "30")
+    assert caught.value.problems[0].choices == ("20", "40")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -52,6 +53,18 @@ def test_slots_are_called_after_their_variable_and_optimizer(tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["step", "global_step"])
 def test_the_step_is_an_attribute(name: str, tmp_path: Path) -> None:
     assert _write(tmp_path, **{name: tf.Variable(7, dtype=tf.int64)}).spec().step == 7
+
+
+def test_without_one_the_optimizer_tells_the_step(tmp_path: Path) -> None:
+    optimizer = keras.optimizers.SGD()
+    optimizer.build([keras.Variable(1.0)])
+    optimizer.iterations.assign(5)
+    assert _write(tmp_path / "3", optimizer=optimizer).spec().step == 5
+    older = tf.Module()
+    older.iter = tf.Variable(6, dtype=tf.int64)
+    assert _write(tmp_path / "2", optimizer=older).spec().step == 6
+    both = {"optimizer": older, "step": tf.Variable(8, dtype=tf.int64)}
+    assert _write(tmp_path / "both", **both).spec().step == 8
 
 
 def test_the_save_counter_is_no_step(tmp_path: Path) -> None:

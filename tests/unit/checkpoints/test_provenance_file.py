@@ -47,6 +47,7 @@ def test_the_writer_is_known_from_it_or_from_the_uri(tmp_path: Path) -> None:
     path = str(tmp_path / "model.npz")
     spec = CheckpointSpec(path, 7, {}, digest="sha256:ab")
     assert origin(path, path, spec).run is None
+    assert origin("runs:/r0", path, spec).run == {"run_id": "r0"}
     by_uri = origin("runs:/r0/best", path, spec)
     assert (by_uri.run, by_uri.provenance) == ({"run_id": "r0"}, None)
     (tmp_path / "provenance.json").write_text(json.dumps(FOUND))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runner.config import Expect, Missing
+from runner.config import Expect, Missing, StateChoice
 from runner.errors import Problem
-from tests.tiny.plans import checkpoint, plan, scaffold, variable
+from tests.tiny.plans import checkpoint, plan, scaffold, slot, variable
 
 NAMES = ("cnn/a", "cnn/b", "head/a")
 
@@ -47,6 +47,25 @@ def test_what_ends_otherwise_is_a_problem(
     assert expect.value not in problem.choices
     (problem,) = problems({"cnn/*": expect}, missing)
     assert problem.state == f"restoration.expect.cnn/* {state}"
+
+
+def test_a_pattern_is_not_about_slots_that_nobody_asked_for() -> None:
+    variables = [variable("a"), slot("a/Adam"), variable("global_step", (), "int64")]
+    source = checkpoint("a", "a/Adam")
+
+    def states(state: list[StateChoice], expect: dict[str, Expect]) -> list[str]:
+        made = plan(variables, {"net": scaffold("a", state=state)}, {"net": source}, expect=expect)
+        return [each.state for each in made.problems]
+
+    weights, both = [StateChoice.weights], [StateChoice.weights, StateChoice.optimizer_slots]
+    assert states(weights, {"*": Expect.all, "a*": Expect.all}) == []
+    assert states(both, {"*": Expect.all, "a/Adam": Expect.all}) == []
+    assert states(weights, {"a/Adam": Expect.all}) == [
+        "restoration.expect.a/Adam is `all`, but a/Adam would be initialised"
+    ]
+    assert states(both, {"a/*": Expect.scratch}) == [
+        "restoration.expect.a/* is `scratch`, but a/Adam would be restored"
+    ]
 
 
 def test_an_expectation_of_nothing_is_a_problem() -> None:

@@ -84,6 +84,10 @@ def test_a_weight_without_its_average_is_a_problem() -> None:
         "scaffolds.net: no tensor 'a/k/ExponentialMovingAverage' for the variable a/k"
     )
     assert problem.cause == "use_ema asks for moving averages, and of 'a/k' there is none"
+    assert problem.remedy == (
+        "set ++scaffolds.net.use_ema=false; an average of another name is then taken by a rename "
+        "to it: {a/k: NAME}"
+    )
 
 
 def test_moving_averages_of_the_graph_are_a_class_of_their_own() -> None:
@@ -192,7 +196,7 @@ def test_slots_of_a_sum_are_a_problem() -> None:
         ({"transpose": {"b": [0]}}, "scaffolds.net.transpose: the rule 'b' is never used"),
         ({"vocabulary": {"b": None}}, "scaffolds.net.vocabulary: the rule 'b' is never used"),
         ({"rename": {"re:(": "x"}}, "scaffolds.net.rename holds '('"),
-        ({"transpose": {"re:(": [0]}}, "scaffolds.net holds '('"),
+        ({"transpose": {"re:(": [0]}}, "scaffolds.net.transpose holds '('"),
         (
             {"convert": {"a/*": "torch_dens"}},
             "scaffolds.net.convert: 'torch_dens' is no named conversion",

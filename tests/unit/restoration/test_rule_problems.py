@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from runner.errors import Problem
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
-from runner.restoration.rule_problems import combined, unknown_conversions, unused_rule
-from tests.tiny.plans import scaffold
+from runner.restoration.rule_problems import (
+    bad_expressions,
+    combined,
+    unknown_conversions,
+    unused_rule,
+)
+from tests.tiny.plans import checkpoint, one, scaffold, variable
 
 
 def problems(count: int) -> dict[str, Problem]:
@@ -44,3 +49,26 @@ def test_an_unknown_conversion_is_told_once_with_all_that_exist() -> None:
     assert problem.state == "scaffolds.net.convert: 'torch_dens' is no named conversion"
     assert problem.choices[0] == "torch_dense"
     assert set(problem.choices) == set(NAMED_CONVERSIONS)
+
+
+def test_every_bad_expression_is_told_with_its_place() -> None:
+    config = scaffold(
+        rename={"re:(": "x", "re:(a)": r"\2", "re:a(.*)": r"b\1"},
+        transpose={"re:[": [0], "a*": [0]},
+        convert={"re:*": "torch_dense"},
+    )
+    assert [each.state for each in bad_expressions("net", config)] == [
+        "scaffolds.net.rename holds '('",
+        r"scaffolds.net.rename holds '\\2'",
+        "scaffolds.net.convert holds '*'",
+        "scaffolds.net.transpose holds '['",
+    ]
+    config.convert["a"] = "torch_densee"
+    found = one([variable("a")], config, checkpoint("a")).problems
+    assert found[-1].state == "scaffolds.net.convert: 'torch_densee' is no named conversion"
+    assert len(found) == 5
+
+
+def test_of_a_scaffold_without_variables_no_rule_is_called_unused() -> None:
+    (problem,) = one([variable("a")], scaffold("b", rename={"b": "c"}), checkpoint("c")).problems
+    assert problem.state.endswith("'b' matches no variable of the model")
