@@ -88,6 +88,11 @@ class Assignments:
         self._names, self._operations = names, operations
         self._calls: dict[tf.DType, Callable[..., Any]] = {}
 
+    @property
+    def direct(self) -> bool:
+        """Whether all variables that have a name of their own are assigned to singly."""
+        return self._device is not None
+
     def singly(self, variable: tf.Variable) -> bool:
         """Returns whether the variable is assigned to in a run of its own, of microseconds."""
         return variable.op.name in self._names

@@ -411,7 +411,9 @@ def test_initialize_does_what_the_operation_does(
     for number, each in enumerate(initializers):
         case.take(tf1.get_variable(f"v{number}", [3, 2], None, each, use_resource=use_resource))
     first = case.variables["v0"]
-    case.take(tf1.get_variable("reads", initializer=first + 1.0, use_resource=use_resource))
+    with tf.control_dependencies([first.initializer]):
+        value = first.read_value() + 1.0
+    case.take(tf1.get_variable("reads", initializer=value, use_resource=use_resource))
     restorer = case.restorer(initialize=initialize)
     operation = restorer.build()
     graph.finalize()
