@@ -61,7 +61,7 @@ class Assigner:
           RuntimeError: when `build` was not called.
         """
         if self._names is None:
-            raise RuntimeError("Assigner.build must be called before the graph is finalised")
+            raise RuntimeError("build must be called before the graph is finalised")
         device = only_device(session)
         return Assignments(session, device, {} if device is None else self._names, self._operations)
 

@@ -12,7 +12,7 @@ from runner.checkpoints.reader import Bundle, CheckpointReader
 from runner.config import Initialize
 from runner.errors import CheckpointError, Problem
 from runner.restoration import initial_values
-from runner.restoration.assigning import Assigner, on_processor
+from runner.restoration.assigning import Assigner, Assignments, on_processor
 from runner.restoration.conversions import Slice
 from runner.restoration.finiteness import NonFinite
 from runner.restoration.graph_restoration import BundleTensor, restore_operation
@@ -94,6 +94,17 @@ class Restorer:
             )
         return self._init_op
 
+    @property
+    def init_op(self) -> tf.Operation:
+        """What `build` returned.
+
+        Raises:
+          RuntimeError: when `build` was not called.
+        """
+        if self._init_op is None:
+            raise RuntimeError("Restorer.build must be called before its operation is used")
+        return self._init_op
+
     def initialize(self, session: tf.compat.v1.Session) -> None:
         """Does what the operation that `build` returned does, faster where there is much of it.
 
@@ -107,8 +118,7 @@ class Restorer:
         Raises:
           RuntimeError: when `build` was not called.
         """
-        self._require_built()
-        assignments = self._assigner.bind(session)
+        assignments = self._assignments(session)
         singly = [each for each in self._initialized if assignments.singly(each)]
         done = set()
         for group in initial_values.groups(singly):
@@ -117,7 +127,7 @@ class Restorer:
                 done.add(variable.op.name)
         rest = [each.initializer for each in self._initialized if each.op.name not in done]
         if rest:
-            session.run(rest if done else self._init_op)
+            session.run(rest if done else self.init_op)
 
     def restore(self, session: tf.compat.v1.Session) -> None:
         """Assigns every variable that the plan restores.
@@ -130,7 +140,7 @@ class Restorer:
             where it must be, and when `verify` finds a difference. The session is then of no use.
           RuntimeError: when `build` was not called.
         """
-        self._require_built()
+        assignments = self._assignments(session)
         readers = self._readers()
         self._require_unchanged(readers)
         hashes: dict[str, str] = {}
@@ -141,7 +151,6 @@ class Restorer:
                 raise  # A monitored session makes a new session after these.
             except tf.errors.OpError as error:
                 raise self._damage(readers, self._in_graph, self._error(error)) from error
-        assignments = self._assigner.bind(session)
         streamed, look = list(self._streamed), self._non_finite.look
         for source, taken in self._taken.items():
             if not assignments.direct:
@@ -168,6 +177,11 @@ class Restorer:
             restored = [each for each in self._plan.assignments if each.pieces]
             for batch in batches(restored, self._variables):
                 require_equal(session, hashes, self._variables, batch)
+
+    def _assignments(self, session: tf.compat.v1.Session) -> Assignments:
+        if self._init_op is None:
+            raise RuntimeError("Restorer.build must be called before the graph is finalised")
+        return self._assigner.bind(session)
 
     def _readers(self) -> dict[str, CheckpointReader]:
         used = {piece.source for each in self._plan.assignments for piece in each.pieces}
@@ -197,10 +211,6 @@ class Restorer:
                 tensors.append(_bundle_tensor(piece, bundle, variable))
                 self._in_graph.append(each)
         return tensors
-
-    def _require_built(self) -> None:
-        if self._init_op is None:
-            raise RuntimeError("Restorer.build must be called before the graph is finalised")
 
     def _chosen(self, other_inits: Sequence[tf.Operation]) -> list[tf.Variable]:
         variables = list(self._variables.values())
