@@ -14,12 +14,14 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.checkpoints import bundle_index, digest, files
+from runner.checkpoints import bundle_data, bundle_index, digest, files
 from runner.checkpoints.reader import (
+    Block,
     Bundle,
     CheckpointReader,
     CheckpointSpec,
     TensorSpec,
+    blocks_of,
     require_names,
     unreadable,
 )
@@ -47,8 +49,9 @@ _SHARD = re.compile(r".*\.data-(\d{5})-of-(\d{5})")
 class BundleReader(CheckpointReader):
     """Reads the bundle at `prefix`, i.e. `prefix.index` and its data shards.
 
-    TensorFlow's own reader checks the CRC-32C of every tensor that is read, and puts the slices of
-    a partitioned variable together.
+    The CRC-32C of every tensor that is read is checked. TensorFlow's own reader reads what
+    `bundle_data` does not, puts the slices of a partitioned variable together, and says what is
+    wrong with damaged data.
     """
 
     format = "TensorFlow bundle"
@@ -79,9 +82,27 @@ class BundleReader(CheckpointReader):
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """See `CheckpointReader.read`."""
-        require_names(self.prefix, names, self.keys)
-        for name in names:
-            yield name, self._tensor(self.keys[name])
+        for name, (value,) in self.read_blocks([(name, (None,)) for name in names]):
+            yield name, value
+
+    def read_blocks(
+        self, wanted: Sequence[tuple[str, Sequence[Block | None]]]
+    ) -> Iterator[tuple[str, list[NDArray[Any]]]]:
+        """See `CheckpointReader.read_blocks`."""
+        require_names(self.prefix, [name for name, _ in wanted], self.keys)
+        entries = [self._entries.get(self.keys[name]) for name, _ in wanted]
+        found = bundle_data.read(
+            [
+                (entry, blocks)
+                for (_, blocks), entry in zip(wanted, entries, strict=True)
+                if entry is not None
+            ]
+        )
+        for (name, blocks), entry in zip(wanted, entries, strict=True):
+            values = None if entry is None else next(found)
+            if values is None:  # TensorFlow reads what is stored otherwise, and says what is wrong.
+                values = blocks_of(self._tensor(self.keys[name]), blocks)
+            yield name, values
 
     def bundle(self) -> Bundle:
         """See `CheckpointReader.bundle`."""
@@ -108,6 +129,13 @@ class BundleReader(CheckpointReader):
     def step_names(self) -> Sequence[str]:
         """Returns the names and aliases that the global step may have, the likeliest first."""
         return (GLOBAL_STEP,)
+
+    @functools.cached_property
+    def _entries(self) -> Mapping[str, bundle_data.Entry]:
+        try:
+            return bundle_data.entries(self.prefix)
+        except READ_ERRORS as error:
+            raise unreadable(self.prefix, WHAT, error) from error
 
     @functools.cached_property
     def _reader(self) -> Any:

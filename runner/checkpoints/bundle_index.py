@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import struct
+from collections.abc import Iterator
 from typing import BinaryIO
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
 
 from runner.checkpoints import files
 
@@ -29,6 +33,19 @@ def require_intact(path: str) -> None:
         size = files.size(path)
         for offset, length in _handles(_index_block(file, size)):
             _block(file, size, offset, length)
+
+
+def entries(path: str) -> Iterator[tuple[bytes, bytes]]:
+    """Yields the keys and values of the `.index` file of a bundle, in their order.
+
+    Raises:
+      OSError: when the file cannot be read.
+      ValueError: when it is damaged, or compressed, which TensorFlow does not do.
+    """
+    with files.reading(path) as file:
+        size = files.size(path)
+        for offset, length in _handles(_index_block(file, size)):
+            yield from _pairs(_block(file, size, offset, length))
 
 
 def require_index_block(path: str) -> None:
@@ -58,20 +75,27 @@ def _index_block(file: BinaryIO, size: int) -> bytes:
     return _block(file, size, offset, length)
 
 
-def _handles(index: bytes) -> list[tuple[int, int]]:
-    """Returns (offset, length) of every block that an uncompressed index block lists."""
-    if len(index) < 4:
-        raise ValueError("the index block is too short")
-    (restarts,) = struct.unpack("<I", index[-4:])
-    end, position, handles = len(index) - 4 * (restarts + 1), 0, []
+def _handles(index: bytes) -> Iterator[tuple[int, int]]:
+    """Yields (offset, length) of every block that an index block lists."""
+    for _, value in _pairs(index):
+        offset, position = _varint(value, 0)
+        yield offset, _varint(value, position)[0]
+
+
+def _pairs(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yields the keys and values of an uncompressed block."""
+    if len(block) < 4:
+        raise ValueError("a block of the index is too short")
+    (restarts,) = struct.unpack("<I", block[-4:])
+    end, position, key = len(block) - 4 * (restarts + 1), 0, b""
     while position < end:
-        _, position = _varint(index, position)
-        unshared, position = _varint(index, position)
-        _, position = _varint(index, position)
-        offset, position = _varint(index, position + unshared)
-        length, position = _varint(index, position)
-        handles.append((offset, length))
-    return handles
+        shared, position = _varint(block, position)
+        unshared, position = _varint(block, position)
+        length, position = _varint(block, position)
+        key = key[:shared] + block[position : position + unshared]
+        position += unshared
+        yield key, block[position : position + length]
+        position += length
 
 
 def _block(file: BinaryIO, size: int, offset: int, length: int) -> bytes:
@@ -81,29 +105,20 @@ def _block(file: BinaryIO, size: int, offset: int, length: int) -> bytes:
     file.seek(offset)
     block = file.read(length + _TRAILER)
     (masked,) = struct.unpack_from("<I", block, length + 1)
-    rotated = (masked - _MASK_DELTA) & 0xFFFFFFFF
-    expected = ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
-    if crc32c(block[: length + 1]) != expected:
+    if crc32c(block[: length + 1]) != unmasked(masked):
         raise ValueError(f"checksum mismatch in the block at byte {offset}")
     return block[:length]
 
 
-def crc32c(data: bytes) -> int:
-    """Returns the CRC-32C (Castagnoli) of `data`; about 15 MB a second."""
-    table, crc = _crc_table(), 0xFFFFFFFF
-    for byte in data:
-        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    return crc ^ 0xFFFFFFFF
+def crc32c(data: bytes | NDArray[np.uint8], before: int = 0) -> int:
+    """Returns the CRC-32C (Castagnoli) of `data`, which follows what has the CRC `before`."""
+    return int(google_crc32c.extend(before, data))
 
 
-@functools.cache
-def _crc_table() -> tuple[int, ...]:
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
-        table.append(value)
-    return tuple(table)
+def unmasked(masked: int) -> int:
+    """Returns the CRC that TensorFlow stores `masked`."""
+    rotated = (masked - _MASK_DELTA) & 0xFFFFFFFF
+    return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:

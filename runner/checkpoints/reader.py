@@ -5,11 +5,15 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runner.errors import CheckpointError, Problem, nearest
+
+# Where a block of a tensor begins in each dimension, and its shape.
+Block: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,23 @@ class CheckpointReader(abc.ABC):
           CheckpointError: when a name is unknown, or a tensor's bytes are damaged or missing.
         """
 
+    def read_blocks(
+        self, wanted: Sequence[tuple[str, Sequence[Block | None]]]
+    ) -> Iterator[tuple[str, list[NDArray[Any]]]]:
+        """Yields (name, blocks) for each of the tensors in their order.
+
+        The blocks of a tensor are read once for all of them and share no memory.
+
+        Args:
+          wanted: names in `spec().tensors`, each with the blocks wanted of it; None for the whole.
+
+        Raises:
+          CheckpointError: as `read` does.
+        """
+        values = self.read([name for name, _ in wanted])
+        for (name, blocks), (_, value) in zip(wanted, values, strict=True):
+            yield name, blocks_of(value, blocks)
+
     def bundle(self) -> Bundle | None:
         """Returns how TensorFlow's `RestoreV2` reads the same tensors; None when it cannot.
 
@@ -95,6 +116,17 @@ class CheckpointReader(abc.ABC):
           CheckpointError: when the checkpoint is damaged.
         """
         return None
+
+
+def blocks_of(value: NDArray[Any], blocks: Sequence[Block | None]) -> list[NDArray[Any]]:
+    """Returns copies of a value's blocks; the value itself where only the whole is wanted."""
+    if len(blocks) == 1 and blocks[0] is None:
+        return [value]
+    return [np.array(value if each is None else value[_slices(each)]) for each in blocks]
+
+
+def _slices(block: Block) -> tuple[slice, ...]:
+    return tuple(slice(at, at + count) for at, count in zip(*block, strict=True))
 
 
 def unreadable(path: str, what: str, cause: object) -> CheckpointError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from runner.checkpoints import files
 from runner.checkpoints.bundle import OBJECT_GRAPH, BundleReader
 from runner.checkpoints.object_based import ObjectBasedReader
-from runner.checkpoints.reader import Bundle, CheckpointReader, CheckpointSpec
+from runner.checkpoints.reader import Block, Bundle, CheckpointReader, CheckpointSpec
 from runner.errors import CheckpointError, Problem
 
 VARIABLES = "variables/variables"
@@ -33,6 +34,12 @@ class SavedModelReader(CheckpointReader):
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """See `CheckpointReader.read`."""
         return self._variables.read(names)
+
+    def read_blocks(
+        self, wanted: Sequence[tuple[str, Sequence[Block | None]]]
+    ) -> Iterator[tuple[str, list[NDArray[Any]]]]:
+        """See `CheckpointReader.read_blocks`."""
+        return self._variables.read_blocks(wanted)
 
     def bundle(self) -> Bundle:
         """See `CheckpointReader.bundle`."""

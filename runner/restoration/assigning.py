@@ -61,7 +61,7 @@ class Assigner:
           RuntimeError: when `build` was not called.
         """
         if self._names is None:
-            raise RuntimeError("Assigner.build must be called before the graph is finalised")
+            raise RuntimeError("build must be called before the graph is finalised")
         device = only_device(session)
         return Assignments(session, device, {} if device is None else self._names, self._operations)
 
@@ -87,6 +87,11 @@ class Assignments:
         self._session, self._device = session, device
         self._names, self._operations = names, operations
         self._calls: dict[tf.DType, Callable[..., Any]] = {}
+
+    @property
+    def direct(self) -> bool:
+        """Whether all variables that have a name of their own are assigned to singly."""
+        return self._device is not None
 
     def singly(self, variable: tf.Variable) -> bool:
         """Returns whether the variable is assigned to in a run of its own, of microseconds."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.checkpoints.reader import Block
 from runner.errors import CheckpointError, Problem
 from runner.restoration import dtypes
 
@@ -19,22 +20,25 @@ class NonFinite:
     """What was found in the tensors of one restoration."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[str, str], int] = {}
+        self._counts: dict[tuple[str, str], dict[Block | None, int]] = {}
 
-    def look(self, source: str, tensor: str, value: NDArray[Any]) -> None:
+    def look(
+        self, source: str, tensor: str, value: NDArray[Any], block: Block | None = None
+    ) -> None:
         """Counts the elements that are not finite; only floating-point numbers can be that.
 
         Args:
           source: the scaffold in whose checkpoint the tensor is.
           tensor: its name.
-          value: its value, of any dtype.
+          value: its value, of any dtype, or that of the block.
+          block: which block of the tensor it is; None for the whole. Blocks do not overlap.
         """
         if not (value.dtype.kind == "c" or dtypes.is_float(value.dtype)):
             return
         if not _surely_finite(value):
             count = int(np.count_nonzero(~np.isfinite(value)))
             if count:
-                self._counts[source, tensor] = count
+                self._counts.setdefault((source, tensor), {})[block] = count
 
     def report(self, paths: Mapping[str, str], refused: frozenset[str]) -> None:
         """Logs a warning for every tensor found, and forgets them.
@@ -48,7 +52,8 @@ class NonFinite:
         """
         found, self._counts = self._counts, {}
         problems = []
-        for (source, tensor), count in found.items():
+        for (source, tensor), blocks in found.items():
+            count = blocks.get(None, sum(blocks.values()))
             state = f"scaffolds.{source}: {tensor} in {paths[source]} holds {count} NaN or infinite"
             if source in refused:
                 problems.append(

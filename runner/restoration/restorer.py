@@ -12,23 +12,30 @@ from runner.checkpoints.reader import Bundle, CheckpointReader
 from runner.config import Initialize
 from runner.errors import CheckpointError, Problem
 from runner.restoration import initial_values
-from runner.restoration.assigning import Assigner, on_processor
+from runner.restoration.assigning import Assigner, Assignments, on_processor
 from runner.restoration.conversions import Slice
 from runner.restoration.finiteness import NonFinite
 from runner.restoration.graph_restoration import BundleTensor, restore_operation
 from runner.restoration.initializers import remaining
-from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.streaming import batches, converted_values, in_scaffold
+from runner.restoration.plan import Assignment, RestorationPlan, SourceTensor
+from runner.restoration.streaming import (
+    batches,
+    converted_values,
+    in_scaffold,
+    is_taken,
+    taken_values,
+)
 from runner.restoration.verification import require_equal, value_hash
 
 
 class Restorer:
     """Gives every variable that a plan restores its value, in any session of one graph.
 
-    Tensors of TensorFlow bundles that are taken as they are, or a block of them, are read inside
-    the graph, those of all sources in one run. Everything else is read tensor by tensor, converted
-    and fed to the variables' own initializers, in batches of bounded size. `build` adds the
-    operations; restoring adds none, however often.
+    Tensors of TensorFlow bundles that are taken as they are, or a block of them, are each read
+    once, into the memory that becomes the variables'. For variables that are on other devices or
+    in other processes, and for reference variables, they are read inside the graph, those of all
+    sources in one run. Everything else is read tensor by tensor, converted and assigned in batches
+    of bounded size. `build` adds the operations; restoring adds none, however often.
     """
 
     def __init__(
@@ -57,6 +64,7 @@ class Restorer:
         self._initialized: list[tf.Variable] = []
         self._restore_op: tf.Operation | None = None
         self._in_graph: list[Assignment] = []
+        self._taken: dict[str, list[Assignment]] = {}
         self._streamed: list[Assignment] = []
 
     def build(self, other_inits: Sequence[tf.Operation] = ()) -> tf.Operation:
@@ -86,6 +94,17 @@ class Restorer:
             )
         return self._init_op
 
+    @property
+    def init_op(self) -> tf.Operation:
+        """What `build` returned.
+
+        Raises:
+          RuntimeError: when `build` was not called.
+        """
+        if self._init_op is None:
+            raise RuntimeError("Restorer.build must be called before its operation is used")
+        return self._init_op
+
     def initialize(self, session: tf.compat.v1.Session) -> None:
         """Does what the operation that `build` returned does, faster where there is much of it.
 
@@ -99,8 +118,7 @@ class Restorer:
         Raises:
           RuntimeError: when `build` was not called.
         """
-        self._require_built()
-        assignments = self._assigner.bind(session)
+        assignments = self._assignments(session)
         singly = [each for each in self._initialized if assignments.singly(each)]
         done = set()
         for group in initial_values.groups(singly):
@@ -109,7 +127,7 @@ class Restorer:
                 done.add(variable.op.name)
         rest = [each.initializer for each in self._initialized if each.op.name not in done]
         if rest:
-            session.run(rest if done else self._init_op)
+            session.run(rest if done else self.init_op)
 
     def restore(self, session: tf.compat.v1.Session) -> None:
         """Assigns every variable that the plan restores.
@@ -122,7 +140,7 @@ class Restorer:
             where it must be, and when `verify` finds a difference. The session is then of no use.
           RuntimeError: when `build` was not called.
         """
-        self._require_built()
+        assignments = self._assignments(session)
         readers = self._readers()
         self._require_unchanged(readers)
         hashes: dict[str, str] = {}
@@ -132,9 +150,20 @@ class Restorer:
             except (tf.errors.AbortedError, tf.errors.UnavailableError):
                 raise  # A monitored session makes a new session after these.
             except tf.errors.OpError as error:
-                raise self._damage(readers, error) from error
-        assignments = self._assigner.bind(session)
-        for batch in batches(self._streamed, self._variables):
+                raise self._damage(readers, self._in_graph, self._error(error)) from error
+        streamed, look = list(self._streamed), self._non_finite.look
+        for source, taken in self._taken.items():
+            if not assignments.direct:
+                streamed += taken
+                continue
+            try:
+                for each, value in taken_values(source, readers[source], taken, look):
+                    if self._verify:
+                        hashes[each.variable.name] = value_hash(value)
+                    assignments.assign([(self._variables[each.variable.name], value)])
+            except CheckpointError as error:
+                raise self._damage(readers, taken, error) from error
+        for batch in batches(streamed, self._variables):
             values = self._batch_values(session, batch, readers)
             if self._verify:
                 hashes |= {each.variable.name: value_hash(value) for each, value in values}
@@ -145,9 +174,14 @@ class Restorer:
         if self._verify:
             for each, value in converted_values(self._in_graph, readers, {}):
                 hashes[each.variable.name] = value_hash(value)
-            restored = [*self._in_graph, *self._streamed]
+            restored = [each for each in self._plan.assignments if each.pieces]
             for batch in batches(restored, self._variables):
                 require_equal(session, hashes, self._variables, batch)
+
+    def _assignments(self, session: tf.compat.v1.Session) -> Assignments:
+        if self._init_op is None:
+            raise RuntimeError("Restorer.build must be called before the graph is finalised")
+        return self._assigner.bind(session)
 
     def _readers(self) -> dict[str, CheckpointReader]:
         used = {piece.source for each in self._plan.assignments for piece in each.pieces}
@@ -165,43 +199,18 @@ class Restorer:
         bundles = {source: reader.bundle() for source, reader in readers.items()}
         tensors = []
         for each in self._plan.assignments:
-            tensor = self._bundle_tensor(each, bundles)
-            if tensor is not None:
-                tensors.append(tensor)
-                self._in_graph.append(each)
-            elif each.pieces:
+            if not each.pieces:
+                continue
+            piece, variable = each.pieces[0], self._variables[each.variable.name]
+            bundle = bundles[piece.source]
+            if bundle is None or not is_taken(each):
                 self._streamed.append(each)
+            elif on_processor(variable):
+                self._taken.setdefault(piece.source, []).append(each)
+            else:
+                tensors.append(_bundle_tensor(piece, bundle, variable))
+                self._in_graph.append(each)
         return tensors
-
-    def _bundle_tensor(
-        self, assignment: Assignment, bundles: Mapping[str, Bundle | None]
-    ) -> BundleTensor | None:
-        if len(assignment.pieces) != 1:
-            return None
-        (piece,) = assignment.pieces
-        bundle = bundles[piece.source]
-        variable = self._variables[assignment.variable.name]
-        if on_processor(variable):
-            return None  # It is read faster outside of the graph.
-        block = None
-        if piece.combination is None and len(piece.conversions) == 1:
-            (conversion,) = piece.conversions
-            block = conversion if isinstance(conversion, Slice) else None
-        if bundle is None or not (piece.as_is or block):
-            return None
-        return BundleTensor(
-            piece.source,
-            bundle.prefix,
-            piece.tensor.name,
-            bundle.keys[piece.tensor.name],
-            piece.tensor.shape,
-            block.offset if block else None,
-            variable,
-        )
-
-    def _require_built(self) -> None:
-        if self._init_op is None:
-            raise RuntimeError("Restorer.build must be called before the graph is finalised")
 
     def _chosen(self, other_inits: Sequence[tf.Operation]) -> list[tf.Variable]:
         variables = list(self._variables.values())
@@ -250,20 +259,39 @@ class Restorer:
             raise CheckpointError(*problems)
 
     def _damage(
-        self, readers: Mapping[str, CheckpointReader], error: tf.errors.OpError
+        self,
+        readers: Mapping[str, CheckpointReader],
+        assignments: Sequence[Assignment],
+        error: CheckpointError,
     ) -> CheckpointError:
-        """Reads tensor by tensor to find all that are damaged; TensorFlow names none."""
+        """Reads tensor by tensor to find all that are damaged."""
         problems: list[Problem] = []
-        for each in self._in_graph:
+        for each in assignments:
             try:
                 for _ in converted_values([each], readers, {}):
                     pass
             except CheckpointError as found:
                 problems += found.problems
+        return CheckpointError(*problems) if problems else error
+
+    def _error(self, error: tf.errors.OpError) -> CheckpointError:
         paths = ", ".join(self._paths().values())
         return CheckpointError(
-            *(problems or [Problem(f"{paths} cannot be restored", str(error).partition("\n")[0])])
+            Problem(f"{paths} cannot be restored", str(error).partition("\n")[0])
         )
 
     def _paths(self) -> dict[str, str]:
         return {name: spec.path for name, spec in self._plan.sources.items() if spec is not None}
+
+
+def _bundle_tensor(piece: SourceTensor, bundle: Bundle, variable: tf.Variable) -> BundleTensor:
+    block = piece.conversions[0] if piece.conversions else None
+    return BundleTensor(
+        piece.source,
+        bundle.prefix,
+        piece.tensor.name,
+        bundle.keys[piece.tensor.name],
+        piece.tensor.shape,
+        block.offset if isinstance(block, Slice) else None,
+        variable,
+    )

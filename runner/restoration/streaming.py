@@ -9,17 +9,18 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.checkpoints.reader import CheckpointReader
+from runner.checkpoints.reader import Block, CheckpointReader
 from runner.errors import CheckpointError, Problem
 from runner.restoration import dtypes
 from runner.restoration.assigning import initial_value
+from runner.restoration.conversions import Slice
 from runner.restoration.plan import Assignment, SourceTensor, mean
 
 # Every batch is one run of the session. A run costs a fraction of a second to prepare, in
 # proportion to the whole graph; a batch is in memory besides the variables.
 BATCH_BYTES = 64 << 20
 
-Look = Callable[[str, str, NDArray[Any]], None]
+Look = Callable[..., None]
 
 
 def batches(
@@ -45,6 +46,55 @@ def batches(
         size += needed
     if batch:
         yield batch
+
+
+def is_taken(assignment: Assignment) -> bool:
+    """Returns whether the value is one tensor or a block of it, without further conversion."""
+    if len(assignment.pieces) != 1:
+        return False
+    (piece,) = assignment.pieces
+    if piece.as_is:
+        return True
+    return (
+        piece.combination is None
+        and len(piece.conversions) == 1
+        and isinstance(piece.conversions[0], Slice)
+    )
+
+
+def taken_values(
+    source: str, reader: CheckpointReader, assignments: Sequence[Assignment], look: Look
+) -> Iterator[tuple[Assignment, NDArray[Any]]]:
+    """Yields each assignment with its variable's value; every tensor is read once for all of them.
+
+    Args:
+      source: the scaffold in whose checkpoint all tensors are.
+      reader: of this checkpoint.
+      assignments: assignments for which `is_taken`.
+      look: called with (source, tensor name, value) and where it begins of every block of a tensor.
+
+    Raises:
+      CheckpointError: when a tensor is damaged, or does not fit its variable.
+    """
+    takers: dict[str, list[Assignment]] = {}
+    for each in assignments:
+        takers.setdefault(each.pieces[0].tensor.name, []).append(each)
+    # In the order of the file, in which large ones lie side by side.
+    wanted = [(name, [_block(each.pieces[0]) for each in takers[name]]) for name in sorted(takers)]
+    try:
+        for (name, values), (_, blocks) in zip(reader.read_blocks(wanted), wanted, strict=True):
+            for each, value, block in zip(takers[name], values, blocks, strict=True):
+                look(source, name, value, block)
+                yield each, _fitting(each, each.pieces[0], value)
+    except CheckpointError as error:
+        raise in_scaffold(source, error) from error
+
+
+def _block(piece: SourceTensor) -> Block | None:
+    for conversion in piece.conversions:
+        if isinstance(conversion, Slice):
+            return conversion.offset, conversion.size
+    return None
 
 
 def converted_values(
@@ -118,6 +168,11 @@ def _convert(
                 "exclude the variable, or change the conversion in the scaffold",
             )
         ) from error
+    return _fitting(assignment, piece, value)
+
+
+def _fitting(assignment: Assignment, piece: SourceTensor, value: NDArray[Any]) -> NDArray[Any]:
+    """Returns the value in memory of its own, if it has the shape and dtype of the variable."""
     wanted = assignment.variable.tensor
     dtype = "string" if value.dtype.kind in "OSU" else value.dtype.name
     if (value.shape, dtype) != (wanted.shape, wanted.dtype):

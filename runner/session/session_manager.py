@@ -226,10 +226,10 @@ def _initialise_then_restore(
         _refuse_overlap(restores)
         inits = list(_distinct_inits(init_op, init_feed_dict, scaffolds))
         if restorer is not None:
-            own = restorer.build()
-            if (own, None) in inits or own not in [op for op, _ in inits]:
+            own = restorer.init_op
+            if not any(op is own and feed for op, feed in inits):
                 restorer.initialize(session)
-            inits = [(op, feed) for op, feed in inits if (op, feed) != (own, None)]
+                inits = [each for each in inits if each[0] is not own]
         for op, feed in inits:
             session.run(op, feed_dict=feed)
         for function in (init_fn, *(scaffold.init_fn for scaffold in scaffolds)):

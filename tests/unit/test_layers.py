@@ -95,6 +95,7 @@ WITH_TENSORFLOW = [
     "runner.checkpoints.zip_archive",
     "runner.checkpoints.digest",
     "runner.checkpoints.bundle_index",
+    "runner.checkpoints.bundle_data",
     "runner.checkpoints.comparison",
     "runner.checkpoints.statistics",
     "runner.checkpoints.averaging",

@@ -82,7 +82,7 @@ def _masked(block: bytes) -> bytes:
         (b"anything", "too short to be a table"),
         (_table(b"\0\0\0\xff\xff\xff\x7f"), "the block at byte 0 reaches beyond the end"),
         (_table(b"\xff" * 40), "a length in the index is damaged"),
-        (_table(b"\0\0\0\2", _masked(b"ab")), "the index block is too short"),
+        (_table(b"\0\0\0\2", _masked(b"ab")), "a block of the index is too short"),
         (
             _table(b"\0\0\0\x0f", _masked(b"\xff" * 11 + bytes(4))),
             "a length in the index is damaged",

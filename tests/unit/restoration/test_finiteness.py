@@ -55,3 +55,16 @@ def test_all_findings_of_sources_that_must_be_finite_are_one_error() -> None:
     with pytest.raises(CheckpointError, match=r"scaffolds\.lstm: x in b/model holds 1") as caught:
         found.report(PATHS, frozenset({"lstm"}))
     assert len(caught.value.problems) == 2
+
+
+def test_what_is_found_in_blocks_of_a_tensor_is_added(caplog: pytest.LogCaptureFixture) -> None:
+    found = NonFinite()
+    for row in (0, 1, 1):
+        found.look("cnn", "x", np.array([[np.nan, 1.0]]), ((row, 0), (1, 2)))
+    found.report({"cnn": "p"}, frozenset())
+    assert "x in p holds 2 NaN" in caplog.text
+    caplog.clear()
+    found.look("cnn", "x", np.array([[np.nan, 1.0]]), ((0, 0), (1, 2)))
+    found.look("cnn", "x", np.array([[np.nan, 1.0], [1.0, 1.0]]))
+    found.report({"cnn": "p"}, frozenset())
+    assert "x in p holds 1 NaN" in caplog.text

@@ -410,8 +410,10 @@ def test_initialize_does_what_the_operation_does(
     initializers = [tf1.glorot_uniform_initializer(), tf1.zeros_initializer()] * 20
     for number, each in enumerate(initializers):
         case.take(tf1.get_variable(f"v{number}", [3, 2], None, each, use_resource=use_resource))
-    first = case.variables["v0"]
-    case.take(tf1.get_variable("reads", initializer=first + 1.0, use_resource=use_resource))
+    if use_resource:  # TensorFlow's own guard of such reads may fail for reference variables.
+        with tf.control_dependencies([case.variables["v0"].initializer]):
+            value = case.variables["v0"].read_value() + 1.0
+        case.take(tf1.get_variable("reads", initializer=value))
     restorer = case.restorer(initialize=initialize)
     operation = restorer.build()
     graph.finalize()
@@ -422,7 +424,8 @@ def test_initialize_does_what_the_operation_does(
             restorer.restore(session)
             values.append(session.run(case.variables))
     np.testing.assert_equal(*values)
-    np.testing.assert_array_equal(values[1]["reads"], values[1]["v0"] + 1.0)
+    if use_resource:
+        np.testing.assert_array_equal(values[1]["reads"], values[1]["v0"] + 1.0)
 
 
 def test_initialize_needs_build(tmp_path: Path) -> None:

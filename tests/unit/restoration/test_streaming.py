@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import tensorflow as tf
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError, Problem
 from runner.restoration import streaming
+from runner.restoration.conversions import Slice, Transpose
 from runner.restoration.plan import Assignment, SourceTensor
-from runner.restoration.streaming import batches, converted_values
+from runner.restoration.streaming import batches, converted_values, is_taken, taken_values
 from runner.restoration.variables import StateClass, VariableSpec
 
 tf1 = tf.compat.v1
@@ -101,4 +103,56 @@ def test_an_error_of_a_source_names_the_scaffold() -> None:
 def test_a_value_that_does_not_fit_its_variable_is_refused(value: Any, found: str) -> None:
     values = converted_values([assignment("v", 2, ("cnn", "x"))], {"cnn": Arrays(x=value)}, {})
     with pytest.raises(CheckpointError, match=rf"scaffolds\.cnn: x has changed .*, and .* {found}"):
+        next(values)
+
+
+def block(name: str, offset: int, size: int, tensor: str = "x") -> Assignment:
+    spec = VariableSpec(TensorSpec(name, (size,), "float32"), StateClass.WEIGHT, True, "Const")
+    source = TensorSpec(tensor, (6,), "float32")
+    return Assignment(spec, "a", (SourceTensor("a", source, (Slice((offset,), (size,)),)),))
+
+
+def test_only_tensors_and_blocks_without_further_conversion_are_taken() -> None:
+    assert is_taken(assignment("v", 6, ("a", "x")))
+    assert is_taken(block("v", 2, 3))
+    assert not is_taken(replace(assignment("v", 6, ("a", "x")), pieces=()))
+    assert not is_taken(assignment("v", 6, ("a", "x"), ("b", "x")))
+    (piece,) = block("v", 2, 3).pieces
+    twice = replace(piece, conversions=piece.conversions * 2)
+    cast = replace(piece, conversions=(Transpose((0,)),))
+    for other in (twice, cast):
+        assert not is_taken(replace(block("v", 2, 3), pieces=(other,)))
+
+
+def test_a_tensor_is_read_once_for_all_that_take_it() -> None:
+    values = np.arange(6, dtype=np.float32)
+    reader = Arrays(x=values, y=values + 1)
+    looked = []
+
+    def look(source: str, name: str, value: Any, taken: Any) -> None:
+        looked.append((source, name, value.tolist(), taken))
+
+    wanted = [
+        block("v", 4, 2),
+        assignment("y", 6, ("a", "y")),
+        block("w", 0, 3),
+        assignment("x", 6, ("a", "x")),
+    ]
+    found = {each.variable.name: value for each, value in taken_values("a", reader, wanted, look)}
+    assert reader.asked == ["x", "y"]
+    assert {name: value.tolist() for name, value in found.items()} == {
+        "v": [4, 5],
+        "w": [0, 1, 2],
+        "x": [0, 1, 2, 3, 4, 5],
+        "y": [1, 2, 3, 4, 5, 6],
+    }
+    assert looked[0] == ("a", "x", [4, 5], ((4,), (2,)))
+    assert not np.shares_memory(found["x"], found["w"])
+
+
+def test_a_taken_tensor_that_changed_is_refused() -> None:
+    values = taken_values(
+        "a", Arrays(x=np.zeros(5, np.float32)), [assignment("v", 6, ("a", "x"))], lambda *_: None
+    )
+    with pytest.raises(CheckpointError, match=r"scaffolds\.a: x has changed since it was planned"):
         next(values)

@@ -126,3 +126,43 @@ def test_no_half_restored_session_is_left_behind(
         SessionManager(restorer=restorer).prepare_session(init_op=init)
     with pytest.raises(RuntimeError, match="closed Session"):
         sessions[0].run(variable)
+
+
+@pytest.mark.parametrize("given", ["its own", "another", "none"])
+def test_the_restorer_initialises_once(source: Callable[[str, float], str], given: str) -> None:
+    runs: list[int] = []
+
+    def count() -> float:
+        runs.append(1)
+        return -1.0
+
+    initial = tf.py_func(count, [], tf.double)
+    variables = {
+        "cnn": tf.get_variable("cnn", initializer=-1.0),
+        "head": tf.get_variable("head", initializer=tf.cast(tf.reshape(initial, ()), tf.float32)),
+    }
+    restorer = restorer_of({"cnn": source("cnn", 1.0)}, variables)
+    own = restorer.build()
+    init = {"its own": own, "another": tf.no_op(), "none": None}[given]
+    with SessionManager(restorer=restorer).prepare_session(init_op=init) as session:
+        assert session.run(variables) == {"cnn": 1.0, "head": -1.0}
+    assert len(runs) == 1
+
+
+def test_an_init_op_of_the_restorer_that_is_fed_is_run(source: Callable[[str, float], str]) -> None:
+    fed = tf.placeholder(tf.float32, ())
+    variables = {
+        "cnn": tf.get_variable("cnn", initializer=-1.0),
+        "head": tf.get_variable("head", initializer=fed),
+    }
+    restorer = restorer_of({"cnn": source("cnn", 1.0)}, variables)
+    init = restorer.build()
+    manager = SessionManager(restorer=restorer)
+    with manager.prepare_session(init_op=init, init_feed_dict={fed: 5.0}) as session:
+        assert session.run(variables) == {"cnn": 1.0, "head": 5.0}
+
+
+def test_a_restorer_that_was_not_built_is_refused(source: Callable[[str, float], str]) -> None:
+    restorer = restorer_of({"cnn": source("cnn", 1.0)}, {"cnn": tf.get_variable("cnn", ())})
+    with pytest.raises(RuntimeError, match="build must be called before its operation is used"):
+        SessionManager(restorer=restorer).prepare_session()
