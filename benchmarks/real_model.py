@@ -17,7 +17,7 @@ from hydra import compose, initialize_config_dir
 from rich.console import Console
 
 from benchmarks.harness import Result, compare, show, write
-from benchmarks.turns import WARM_UP, Turns
+from benchmarks.turns import WARM_UP, Taken, Turns
 from runner.__main__ import conf_directory
 from runner.config import RunConfig, register
 from runner.graph import build_graph
@@ -65,13 +65,13 @@ def bare_loop(config: RunConfig) -> Iterator[None]:
         yield
 
 
-def in_turns(folder: Path, *, tracked: bool, terminal: bool) -> tuple[float, float]:
-    """Returns the seconds of 500 steps in the bare loop, and in the runner's."""
+def in_turns(folder: Path, *, tracked: bool, terminal: bool) -> tuple[Taken, Taken]:
+    """Returns what 500 steps took in the bare loop, and in the runner's."""
     config = configuration(folder, f"sqlite:///{folder}/mlflow.db" if tracked else None)
     with bare_loop(config), (folder / "screen").open("w") as screen:
         console = Console(file=screen, force_terminal=terminal, width=100, highlight=False)
         run_experiment(config, screen=Screen(console))
-    return Turns.seconds
+    return Turns.theirs, Turns.ours
 
 
 def measure(folder: Path, repeats: int) -> list[Result]:
@@ -79,14 +79,18 @@ def measure(folder: Path, repeats: int) -> list[Result]:
     results: list[Result] = []
     for case, (tracked, terminal) in CASES.items():
         pairs = [in_turns(folder, tracked=tracked, terminal=terminal) for _ in range(repeats)]
-        bare, runner = (iter(each) for each in zip(*pairs, strict=True))
-        results += compare(
-            f"{STEPS} steps: {case}",
-            "s",
-            {"bare callable": bare.__next__, "runner": runner.__next__},
-            {"runner": LIMIT},
-            repeats,
-        )
+        for clock, limits in (("wall", {"runner": LIMIT}), ("cpu", {})):
+            bare, runner = (
+                iter([float(getattr(taken, clock)) for taken in each])
+                for each in zip(*pairs, strict=True)
+            )
+            results += compare(
+                f"{STEPS} steps, {case}: {clock}",
+                "s",
+                {"bare callable": bare.__next__, "runner": runner.__next__},
+                limits,
+                repeats,
+            )
     return results
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import tensorflow.compat.v1 as tf
@@ -13,6 +14,30 @@ WARM_UP = 50
 BLOCK = 25
 
 
+@dataclass(frozen=True)
+class Taken:
+    """What steps took, in seconds.
+
+    Attributes:
+      wall: of the clock on the wall.
+      cpu: of all processors, by all threads of the process.
+    """
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    def __add__(self, other: Taken) -> Taken:
+        return Taken(self.wall + other.wall, self.cpu + other.cpu)
+
+    def __sub__(self, other: Taken) -> Taken:
+        return Taken(self.wall - other.wall, self.cpu - other.cpu)
+
+
+def now() -> Taken:
+    """Returns what both clocks show."""
+    return Taken(time.perf_counter(), time.process_time())
+
+
 class Turns(tf.train.SessionRunHook):
     """Lets the other loop take as many steps after each block of this one's.
 
@@ -20,18 +45,20 @@ class Turns(tf.train.SessionRunHook):
 
     Attributes:
       other: takes a step of the other loop.
-      seconds: what the other loop's steps took in all, and what this one's took.
+      theirs: what the other loop's steps took in all.
+      ours: what this loop's took.
     """
 
     other: ClassVar[Callable[[], object]]
-    seconds: ClassVar[tuple[float, float]]
+    theirs: ClassVar[Taken]
+    ours: ClassVar[Taken]
 
     def begin(self) -> None:
         """Warms up the other loop."""
         for _ in range(WARM_UP):
             type(self).other()
-        type(self).seconds = (0.0, 0.0)
-        self._count, self._since = -WARM_UP, 0.0
+        type(self).theirs = type(self).ours = Taken()
+        self._count, self._since = -WARM_UP, now()
 
     def after_run(self, run_context: Any, run_values: tf.train.SessionRunValues) -> None:
         """Counts, and hands over at the end of a block."""
@@ -39,10 +66,9 @@ class Turns(tf.train.SessionRunHook):
         if self._count < 0 or self._count % BLOCK:
             return
         if self._count:
-            theirs, ours = self.seconds
-            handed_over = time.perf_counter()
+            handed_over = now()
             for _ in range(BLOCK):
                 type(self).other()
-            taken = time.perf_counter() - handed_over
-            type(self).seconds = (theirs + taken, ours + handed_over - self._since)
-        self._since = time.perf_counter()
+            type(self).theirs += now() - handed_over
+            type(self).ours += handed_over - self._since
+        self._since = now()
