@@ -19,7 +19,11 @@ class Screen:
 
     def line(self, text: str) -> None:
         """Prints a line as it is, above a progress bar if one is shown."""
-        self.console.print(text, soft_wrap=True, markup=False)
+        if self.is_terminal:
+            self.console.print(text, soft_wrap=True, markup=False, emoji=False)
+        else:
+            # The same text; Rich takes longer to print it than a small model's step.
+            self.write(f"{text}\n")
 
     def write(self, text: str) -> None:
         """Writes the text to standard output as it is, for another program to read."""

@@ -25,6 +25,8 @@ _RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
 _RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
 
 
+# Drawing takes some milliseconds of the interpreter, which the loop needs too.
+_DRAWN_PER_SECOND = 2.0
 # Columns of a terminal from which on the bar and the metrics find room beside the numbers.
 _WIDE = 80
 
@@ -73,7 +75,12 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
                     *columns,
                     TextColumn("{task.fields[values]}"),
                 ]
-            self._bar = Progress(*columns, console=self._screen.console, transient=True)
+            self._bar = Progress(
+                *columns,
+                console=self._screen.console,
+                transient=True,
+                refresh_per_second=_DRAWN_PER_SECOND,
+            )
             self._task = self._bar.add_task("", total=self._steps, completed=step, values="")
             self._bar.start()
 

@@ -8,6 +8,9 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+# What `tf.compat.v1.train.MonitoredTrainingSession` asks; no public name leads to it.
+from tensorflow.python.distribute import distribute_coordinator_context
+
 from runner.errors import ConfigError, Problem
 from runner.session.session_creators import (
     CachingSessionCreator,
@@ -30,8 +33,13 @@ class MonitoredSession(tf.compat.v1.train.MonitoredSession):
         hooks: Sequence[_Hook] | None = None,
         stop_grace_period_secs: int = 120,
     ) -> None:
-        """Takes TensorFlow's arguments; the default creator is `runner.ChiefSessionCreator`."""
-        creator = CachingSessionCreator(session_creator or ChiefSessionCreator())
+        """Takes TensorFlow's arguments; the default creator is `runner.ChiefSessionCreator`.
+
+        Under TensorFlow's distribute coordinator the default is that coordinator's.
+        """
+        if session_creator is None and not _is_coordinated():
+            session_creator = ChiefSessionCreator()
+        creator = CachingSessionCreator(session_creator) if session_creator else None
         super().__init__(creator, hooks, stop_grace_period_secs)
 
 
@@ -96,11 +104,12 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     model_scaffold: _Scaffold | None = None,
     pretrained_checkpoint_dirs: Sequence[str | os.PathLike[str] | None] | None = None,
     pretrained_scaffolds: Sequence[_Scaffold] | None = None,
-) -> MonitoredSession:
+) -> tf.compat.v1.train.MonitoredSession:
     """Creates a `runner.MonitoredSession` that may start from several checkpoints.
 
     Everything but the last four arguments has the meaning and default it has in
-    `tf.compat.v1.train.MonitoredTrainingSession`.
+    `tf.compat.v1.train.MonitoredTrainingSession`. Under TensorFlow's distribute coordinator, which
+    decides itself who initialises and saves, that function makes the session.
 
     Args:
       master: the TensorFlow master.
@@ -127,7 +136,8 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
       pretrained_scaffolds: scaffolds whose savers restore just their subset of the variables.
 
     Raises:
-      ConfigError: when the two lists differ in length, or both names of an argument are given.
+      ConfigError: when the two lists differ in length, both names of an argument are given, or a
+        warm start is asked for under TensorFlow's distribute coordinator.
     """
     twice = [
         name
@@ -146,6 +156,36 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
         )
     checkpoint_dir = model_checkpoint_dir or checkpoint_dir
     scaffold = model_scaffold or scaffold or tf.compat.v1.train.Scaffold()
+    if _is_coordinated():
+        if pretrained_scaffolds or pretrained_checkpoint_dirs:
+            raise ConfigError(
+                Problem(
+                    "a warm start is asked for under TensorFlow's distribute coordinator",
+                    "that makes the sessions itself, and restores one checkpoint or none",
+                    "start from a checkpoint of the whole model, made without the coordinator",
+                )
+            )
+        timings = {
+            "save_checkpoint_secs": save_checkpoint_secs,
+            "save_checkpoint_steps": save_checkpoint_steps,
+            "save_summaries_secs": save_summaries_secs,
+            "save_summaries_steps": save_summaries_steps,
+        }
+        return tf.compat.v1.train.MonitoredTrainingSession(
+            master,
+            is_chief,
+            checkpoint_dir,
+            scaffold,
+            hooks,
+            chief_only_hooks,
+            config=config,
+            stop_grace_period_secs=stop_grace_period_secs,
+            log_step_count_steps=log_step_count_steps,
+            max_wait_secs=max_wait_secs,
+            summary_dir=summary_dir,
+            save_graph_def=save_graph_def,
+            **{name: each for name, each in timings.items() if each is not USE_DEFAULT},
+        )
     if not is_chief:
         worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
         return MonitoredSession(worker, hooks, stop_grace_period_secs)
@@ -183,6 +223,10 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
         )
     all_hooks += hooks or ()
     return MonitoredSession(creator, all_hooks, stop_grace_period_secs)
+
+
+def _is_coordinated() -> bool:
+    return distribute_coordinator_context.get_current_worker_context() is not None
 
 
 def _timing(

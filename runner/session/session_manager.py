@@ -25,7 +25,8 @@ class SessionManager(tf.compat.v1.train.SessionManager):
     and every init of every scaffold, then the given `init_fn`, then restores each scaffold's saver
     from its checkpoint, in order, and what the `restorer` restores; then, as in TensorFlow, the
     local init and the ready check. When there is a checkpoint of the model's own, all of it is
-    restored instead, and neither initialisers nor scaffolds nor the restorer are used.
+    restored instead, and of the scaffolds and the restorer nothing is used but the scaffolds' local
+    inits, which run in every new session.
 
     When a source cannot be restored the session is closed: nobody meets a half-restored one.
 
@@ -99,7 +100,6 @@ class SessionManager(tf.compat.v1.train.SessionManager):
                 init_op,
                 init_feed_dict,
                 init_fn,
-                self._own_local_init,
             )
             init_op = init_feed_dict = None
         return super().prepare_session(
@@ -114,6 +114,15 @@ class SessionManager(tf.compat.v1.train.SessionManager):
             init_feed_dict=init_feed_dict,
             init_fn=init_fn,
         )
+
+    def _try_run_local_init_op(self, sess: _Session) -> tuple[bool, str | None]:
+        # Private, for want of anything public between the local init and the ready check. Every
+        # new session gets here, also one that resumes: checkpoints hold nothing local.
+        done, message = super()._try_run_local_init_op(sess)
+        for scaffold in (scaffold for scaffold, _ in self._sources if done):
+            if scaffold.local_init_op not in (None, self._own_local_init):
+                sess.run(scaffold.local_init_op, feed_dict=scaffold.local_init_feed_dict)
+        return done, message
 
 
 def pair_sources(
@@ -202,7 +211,6 @@ def _initialise_then_restore(
     init_op: tf.Operation | None,
     init_feed_dict: dict[Any, Any] | None,
     init_fn: Callable[[_Session], None] | None,
-    local_init_op: tf.Operation | None,
 ) -> Callable[[_Session], None]:
     """Returns the init function with which TensorFlow runs the two phases.
 
@@ -239,9 +247,6 @@ def _initialise_then_restore(
             _restore(session, scaffold, path)
         if restorer is not None:
             restorer.restore(session)
-        for scaffold in scaffolds:
-            if scaffold.local_init_op not in (None, local_init_op):
-                session.run(scaffold.local_init_op, feed_dict=scaffold.local_init_feed_dict)
 
     return initialise_and_restore
 

@@ -31,7 +31,7 @@ def test_it_knows_whether_it_is_a_terminal(terminal: bool) -> None:
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_line_is_neither_folded_nor_interpreted(terminal: bool) -> None:
     shown, file = screen(terminal=terminal)
-    text = "[bold]a line[/] of more than [20] characters, 0.5 and 'quotes'"
+    text = "[bold]a line[/] of more than [20] characters, 0.5, 'quotes' and :x:"
     shown.line(text)
     assert file.getvalue() == f"{text}\n"
 

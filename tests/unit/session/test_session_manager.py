@@ -147,6 +147,22 @@ def test_local_init_of_a_scaffold_runs_after_restores(save: Save) -> None:
         assert session.run(copy) == 10.0
 
 
+def test_local_init_of_a_scaffold_runs_in_a_session_that_resumes_too(save: Save) -> None:
+    cnn, head = _variables("cnn", "head")
+    copy = tf.get_local_variable("copy", initializer=cnn.read_value() * 10)
+    manager = runner.SessionManager(
+        [str(save("a", cnn=1.0))],
+        [_scaffold(cnn, local_init_op=copy.initializer)],
+        ready_op=_ready(),
+    )
+    own = save("own", cnn=5.0, head=6.0)
+    with manager.prepare_session(saver=tf.train.Saver(), checkpoint_dir=str(own)) as session:
+        assert session.run([cnn, head, copy]) == [5.0, 6.0, 50.0]
+    session, resumed = manager.recover_session("", tf.train.Saver(), str(own))
+    assert resumed
+    assert session.run(copy) == 50.0
+
+
 def test_ready_check_names_a_variable_that_nothing_gives(save: Save) -> None:
     cnn, _ = _variables("cnn", "forgotten")
     manager = runner.SessionManager([str(save("a", cnn=1.0))], [_scaffold(cnn)], ready_op=_ready())

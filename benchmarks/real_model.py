@@ -1,0 +1,113 @@
+"""What 500 steps of `lstm_cnn` cost in the runner's loop: `python -m benchmarks.real_model`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow.compat.v1 as tf
+from hydra import compose, initialize_config_dir
+from rich.console import Console
+
+from benchmarks.harness import Result, compare, show, write
+from benchmarks.turns import WARM_UP, Taken, Turns
+from runner.__main__ import conf_directory
+from runner.config import RunConfig, register
+from runner.graph import build_graph
+from runner.run import run_experiment
+from runner.screen import Screen
+from runner.validation import validate
+
+STEPS = 500
+NEVER = 10**9
+LIMIT = 1.03
+# case -> whether metrics are delivered to a database meanwhile, and whether progress is a bar.
+CASES = {
+    "a line each step": (False, False),
+    "a bar": (False, True),
+    "a bar, SQLite meanwhile": (True, True),
+}
+
+
+def configuration(folder: Path, tracking: str | None) -> RunConfig:
+    """Composes the experiment without its sources, which would be trained first."""
+    overrides = [
+        *("+experiment=lstm_cnn", "scaffold@scaffolds.cnn=random", "resume=never"),
+        *("scaffold@scaffolds.lstm=random", f"run_dir='{folder}/runs'"),
+        *(["tracking=none"] if tracking is None else [f"tracking.uri='{tracking}'"]),
+        *("train.log_every=1", f"train.evaluate_every={NEVER}", f"train.checkpoint_every={NEVER}"),
+        *(f"train.steps={WARM_UP + STEPS}", "+hooks.turns._target_=benchmarks.turns.Turns"),
+    ]
+    register()
+    with initialize_config_dir(str(conf_directory()), version_base="1.3"):
+        return validate(compose("config", overrides), ("lstm_cnn",))
+
+
+@contextmanager
+def bare_loop(config: RunConfig) -> Iterator[None]:
+    """Makes the loop to take turns with: the train op as a callable in a plain session."""
+    built = build_graph(config, "validation", train=True)
+    if built.training is None:
+        raise ValueError("the graph was built without a training step")
+    with built.graph.as_default():
+        session = tf.Session()
+        session.run(tf.global_variables_initializer())
+        session.run(built.training.input_initializer)
+        Turns.other = session.make_callable(built.training.train_op)
+    with closing(session):
+        yield
+
+
+def in_turns(folder: Path, *, tracked: bool, terminal: bool) -> tuple[Taken, Taken]:
+    """Returns what 500 steps took in the bare loop, and in the runner's."""
+    config = configuration(folder, f"sqlite:///{folder}/mlflow.db" if tracked else None)
+    with bare_loop(config), (folder / "screen").open("w") as screen:
+        console = Console(file=screen, force_terminal=terminal, width=100, highlight=False)
+        run_experiment(config, screen=Screen(console))
+    return Turns.theirs, Turns.ours
+
+
+def measure(folder: Path, repeats: int) -> list[Result]:
+    """Returns the results of all cases."""
+    results: list[Result] = []
+    for case, (tracked, terminal) in CASES.items():
+        pairs = [in_turns(folder, tracked=tracked, terminal=terminal) for _ in range(repeats)]
+        for clock, limits in (("wall", {"runner": LIMIT}), ("cpu", {})):
+            bare, runner = (
+                iter([float(getattr(taken, clock)) for taken in each])
+                for each in zip(*pairs, strict=True)
+            )
+            results += compare(
+                f"{STEPS} steps, {case}: {clock}",
+                "s",
+                {"bare callable": bare.__next__, "runner": runner.__next__},
+                limits,
+                repeats,
+            )
+    return results
+
+
+def main() -> int:
+    """Prints the results; returns 1 when a limit is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="where to write the results")
+    arguments = parser.parse_args()
+    tf.get_logger().setLevel("ERROR")
+    with tempfile.TemporaryDirectory() as name:
+        results = measure(Path(name), arguments.repeats)
+    show(results)
+    if arguments.json:
+        write(results, arguments.json)
+    return int(any(result.met is False for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

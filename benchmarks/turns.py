@@ -1,0 +1,74 @@
+"""A hook by which another loop takes turns with the one that it is in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import tensorflow.compat.v1 as tf
+
+WARM_UP = 50
+# Short enough that a busy machine is busy for both loops.
+BLOCK = 25
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What steps took, in seconds.
+
+    Attributes:
+      wall: of the clock on the wall.
+      cpu: of all processors, by all threads of the process.
+    """
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    def __add__(self, other: Taken) -> Taken:
+        return Taken(self.wall + other.wall, self.cpu + other.cpu)
+
+    def __sub__(self, other: Taken) -> Taken:
+        return Taken(self.wall - other.wall, self.cpu - other.cpu)
+
+
+def now() -> Taken:
+    """Returns what both clocks show."""
+    return Taken(time.perf_counter(), time.process_time())
+
+
+class Turns(tf.train.SessionRunHook):
+    """Lets the other loop take as many steps after each block of this one's.
+
+    The runner makes the hook itself, from the configuration; what is measured stays in its class.
+
+    Attributes:
+      other: takes a step of the other loop.
+      theirs: what the other loop's steps took in all.
+      ours: what this loop's took.
+    """
+
+    other: ClassVar[Callable[[], object]]
+    theirs: ClassVar[Taken]
+    ours: ClassVar[Taken]
+
+    def begin(self) -> None:
+        """Warms up the other loop."""
+        for _ in range(WARM_UP):
+            type(self).other()
+        type(self).theirs = type(self).ours = Taken()
+        self._count, self._since = -WARM_UP, now()
+
+    def after_run(self, run_context: Any, run_values: tf.train.SessionRunValues) -> None:
+        """Counts, and hands over at the end of a block."""
+        self._count += 1
+        if self._count < 0 or self._count % BLOCK:
+            return
+        if self._count:
+            handed_over = now()
+            for _ in range(BLOCK):
+                type(self).other()
+            type(self).theirs += now() - handed_over
+            type(self).ours += handed_over - self._since
+        self._since = now()
