@@ -18,12 +18,13 @@ INSTALL = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PI
 # Arguments for the command that a target runs: make run ARGS="train.steps=100".
 ARGS ?=
 
-.PHONY: help run test bench check format constraints clean same-python
+.PHONY: help run test soak bench check format constraints clean same-python
 .NOTPARALLEL:
 
 help:
 	@echo 'make run          train the example: python -m runner +experiment=lstm_cnn $$ARGS'
 	@echo 'make test         run the tests: pytest $$ARGS'
+	@echo 'make soak         inject faults at length: kills, full disks, outages (half an hour)'
 	@echo 'make bench        measure warm starts against their alternatives (4 GB of disk for a while)'
 	@echo 'make check        lint, format check and strict types'
 	@echo 'make format       apply the formatter and the safe lint fixes'
@@ -35,6 +36,9 @@ run: $(VENV)/installed
 
 test: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m pytest --numprocesses auto --dist loadfile $(ARGS)
+
+soak: $(VENV)/installed-dev
+	$(VENV_PYTHON) -m pytest -m soak $(ARGS)
 
 bench: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m benchmarks.restoration $(ARGS)

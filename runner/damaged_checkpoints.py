@@ -152,4 +152,7 @@ def _newer(name: str, step: int) -> bool:
 
 
 def _one_line(text: str) -> str:
-    return (text.strip().splitlines() or ["unreadable"])[0]
+    """Returns what an error says, without where in the graph it arose."""
+    _, node, said = text.partition("\nNode: ")
+    lines = (said.splitlines()[1:] if node else text.strip().splitlines()) or ["unreadable"]
+    return lines[0]

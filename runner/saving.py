@@ -11,7 +11,7 @@ from typing import TypeAlias
 import tensorflow as tf
 from google.protobuf import text_format
 
-from runner.checkpoints.checkpoint_state import STATE_FILE
+from runner.checkpoints.checkpoint_state import STATE_FILE, read_state
 from runner.run_directory import write_text
 
 _Saver: TypeAlias = tf.compat.v1.train.Saver
@@ -75,8 +75,14 @@ def state(directory: Path) -> list[str]:
     """Returns the names that the `checkpoint` file lists, oldest first; none if it is damaged."""
     if not (directory / STATE_FILE).is_file():
         return []
-    found = tf.train.get_checkpoint_state(str(directory))
-    return [Path(each).name for each in found.all_model_checkpoint_paths] if found else []
+    try:
+        found = read_state(str(directory))
+    except (tf.errors.OpError, ValueError):  # What is no text, or names nothing.
+        return []
+    if found is None:
+        return []
+    older = [each for each in found.kept if each != found.newest]
+    return [Path(each).name for each in (*older, found.newest)]
 
 
 def write_state(directory: Path, names: Sequence[str]) -> None:

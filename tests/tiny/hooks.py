@@ -70,10 +70,13 @@ class WaitOnce(AtStep):
 
 
 class Slow(tf.train.SessionRunHook):
-    """Makes steps take a while."""
+    """Makes steps take a while, and touches a file at the first."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float, marker: str) -> None:
+        self.seconds, self.marker = seconds, Path(marker)
+
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
+        self.marker.touch()
 
     def after_run(
         self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues

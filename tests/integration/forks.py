@@ -1,0 +1,202 @@
+"""Runs that are forked, killed, and compared with one that never was."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import psutil
+import tensorflow as tf
+from mlflow import MlflowClient
+
+from runner.run_directory import RunDirectory
+from runner.tracking.journal import read_lines, segments
+from runner.tracking.records import Metrics
+from runner.tracking.tracking_directory import TrackingDirectory
+
+from .conftest import ROOT, TINY_CONF, _environment
+
+
+class Forks:
+    """A process that forks runs."""
+
+    def __init__(self) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "tests.tiny.forks"],
+            cwd=ROOT,
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._alive: set[int] = set()
+
+    def start(self, folder: Path, arguments: Sequence[str]) -> int:
+        """Returns the number of a process that runs in a folder; its output goes to `output`."""
+        given = ["--config-dir", str(TINY_CONF), *arguments]
+        output = str(folder / "output")
+        pid = int(self._ask({"folder": str(folder), "output": output, "arguments": given}))
+        self._alive.add(pid)
+        return pid
+
+    def wait(self, pid: int) -> int:
+        """Returns the exit code, negative for a signal."""
+        code = int(self._ask({"wait": pid}))
+        self._alive.remove(pid)
+        return code
+
+    def close(self) -> None:
+        """Ends what is left."""
+        for pid in self._alive:
+            os.kill(pid, signal.SIGKILL)
+        self._server.kill()
+        self._server.communicate()
+
+    def _ask(self, request: dict[str, Any]) -> Any:
+        _piped(self._server.stdin).write(f"{json.dumps(request)}\n")
+        _piped(self._server.stdin).flush()
+        answer = _piped(self._server.stdout).readline()
+        assert answer, "the server has died"
+        return json.loads(answer)
+
+
+def _piped(stream: IO[str] | None) -> IO[str]:
+    assert stream is not None
+    return stream
+
+
+@dataclass
+class Case:
+    """One command, run in a folder again and again."""
+
+    forks: Forks
+    folder: Path
+    arguments: tuple[str, ...]
+
+    def start(self) -> int:
+        return self.forks.start(self.folder, self.arguments)
+
+    def run(self) -> int:
+        return self.forks.wait(self.start())
+
+    def output(self) -> str:
+        file = self.folder / "output"
+        return file.read_text() if file.exists() else ""
+
+    def directory(self, run: str) -> RunDirectory:
+        return RunDirectory(self.folder / "runs" / run)
+
+    def marker(self, name: str) -> Path:
+        """A file that tells how far a life has come."""
+        return self.folder / name
+
+
+STARTING, STEPPING, SAVING = "starting", "stepping", "saving"
+
+
+def await_for(condition: Callable[[], object], seconds: float = 60.0, every: float = 0.02) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(every)
+
+
+def kill(case: Case, moment: str, delay: float) -> None:
+    """Starts a life of the run and kills it.
+
+    Args:
+      case: what to start.
+      moment: STARTING, STEPPING from when the first step may come, or SAVING from when a save has
+        begun.
+      delay: seconds from then.
+    """
+    marker = case.marker(moment)
+    marker.unlink(missing_ok=True)
+    pid = case.start()
+    process = psutil.Process(pid)
+    if moment != STARTING:
+        await_for(lambda: marker.exists() or process.status() == "zombie", every=0.001)
+    time.sleep(delay)
+    os.kill(pid, signal.SIGKILL)
+    assert case.forks.wait(pid) == -signal.SIGKILL, case.output()
+
+
+def kill_often(case: Case, starting: float, stepping: float, kills: int, seed: int) -> None:
+    """Kills so many lives at random moments: half in a save, a quarter in the steps.
+
+    Args:
+      case: what to start.
+      starting: how long it takes to the first step, in seconds.
+      stepping: seconds of steps that all kills together leave behind them at most.
+      kills: how many.
+      seed: of the moments.
+    """
+    generator = random.Random(seed)
+    longest = {STARTING: starting, STEPPING: stepping / kills, SAVING: 0.1}
+    moments = [(SAVING, STARTING, SAVING, STEPPING)[index % 4] for index in range(kills)]
+    generator.shuffle(moments)
+    for moment in moments:
+        kill(case, moment, generator.uniform(0.0, longest[moment]))
+
+
+def history(directory: RunDirectory) -> dict[tuple[str, int], float]:
+    """Returns what the journal holds, what was taken back left out."""
+    found: dict[tuple[str, int], float] = {}
+    for segment in segments(TrackingDirectory(directory.path).journal):
+        after = segment.after
+        if after is not None:
+            found = {key: value for key, value in found.items() if key[1] <= after}
+        for record, _ in read_lines(segment.path):
+            if isinstance(record, Metrics):
+                found.update({(n, int(record.step)): v for n, v in record.values.items()})
+    return found
+
+
+def delivered(case: Case, experiment: str) -> tuple[str, dict[str, list[tuple[int, float]]]]:
+    """Returns the status of the experiment's only run in MLflow, and each metric's points."""
+    client = MlflowClient(f"sqlite:///{case.folder / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
+    points = {
+        name: sorted((p.step, p.value) for p in client.get_metric_history(run.info.run_id, name))
+        for name in run.data.metrics
+    }
+    return run.info.status, points
+
+
+def tensors(directory: Path) -> dict[str, Any]:
+    """Returns all that the newest checkpoint in a directory holds, but the input's position."""
+    reader = tf.train.load_checkpoint(str(directory))
+    dtypes = reader.get_variable_to_dtype_map()
+    return {n: reader.get_tensor(n) for n, dtype in dtypes.items() if dtype != tf.variant}
+
+
+def assert_same(one: Case, other: Case, experiment: str, run: str = "001") -> None:
+    """Compares what two runs leave, bit for bit."""
+    first, second = (each.directory(f"{experiment}/{run}") for each in (one, other))
+    assert first.require().status == second.require().status == "FINISHED", other.output()
+    assert first.require().objective == second.require().objective
+    for folders in ((first.checkpoints, second.checkpoints), (first.best, second.best)):
+        expected, found = (tensors(each) for each in folders)
+        assert expected.keys() == found.keys()
+        for name, value in expected.items():
+            assert value.dtype == found[name].dtype, name
+            assert np.asarray(value).tobytes() == np.asarray(found[name]).tobytes(), name
+    assert json.loads(first.best_record.read_text()) == json.loads(second.best_record.read_text())
+    assert history(first) == history(second)
+    status, points = delivered(one, experiment)
+    assert (status, points) == delivered(other, experiment)
+    assert status == "FINISHED"
+    for name, values in points.items():
+        steps = [step for step, _ in values]
+        assert len(steps) == len(set(steps)), name
+    assert {(n, s): v for n, each in points.items() for s, v in each} == history(first)
