@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+STATE_FILE = "checkpoint"
+
 
 @dataclass(frozen=True)
 class CheckpointState:
