@@ -37,7 +37,8 @@ class Schedule:
         """
         parts = [f"from_step_{self.freeze_until_step}"] * bool(self.freeze_until_step)
         if self.learning_rate_multiplier != 1.0:
-            parts.append(f"rate_x{self.learning_rate_multiplier:g}")
+            # TensorFlow takes no plus sign in a name.
+            parts.append(f"rate_x{self.learning_rate_multiplier:g}".replace("+", ""))
         return "_".join(parts)
 
 

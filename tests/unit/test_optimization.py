@@ -108,6 +108,12 @@ def test_names_do_not_depend_on_the_other_groups(node: dict[str, Any]) -> None:
     assert len(both) == len(one) == len(plain) + 2 * (node is ADAM)
 
 
+def test_any_multiplier_gives_a_name() -> None:
+    assert Schedule(0, 2e7).scope == "rate_x2e07"
+    assert "rate_x2e07/beta1_power" in _train(ADAM, 0, a=Schedule(0, 2e7))[0]
+    assert Schedule().scope == ""
+
+
 def test_what_an_optimizer_keeps_once_is_known() -> None:
     step = tf.train.get_or_create_global_step()
     a, b, c = (tf.get_variable(each, [3], use_resource=True) for each in "abc")
