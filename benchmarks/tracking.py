@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=50_000, help="delivered to each store")
     parser.add_argument("--outage", type=int, default=500_000, help="points while a store is away")
     parser.add_argument(
-        "--only", choices=("loop", "sqlite", "server", "outage"), help="one part of it"
+        "--only", choices=("loop", "sqlite", "server", "outage", "signal"), help="one part of it"
     )
     options = parser.parse_args()
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -51,6 +51,7 @@ def main() -> None:
         ),
         "server": lambda folder: server(folder, options.points),
         "outage": lambda folder: outage(folder, options.outage),
+        "signal": signalled,
     }
     for name, part in parts.items():
         if options.only in (None, name):
@@ -188,6 +189,38 @@ def outage(folder: Path, points: int) -> None:
         f"outage: {points:,} points: the run's memory grew by {grown:.1f} MB, its follower has"
         f" {follower:.0f} MB, the journal {size / 2**20:.0f} MB, {size / points:.0f} bytes a point;"
         f" {took / points * 1e6:.2f} us a point"
+    )
+
+
+def signalled(folder: Path) -> None:
+    """Seconds from SIGTERM to the exit of a training process, with everything delivered."""
+    command = [sys.executable, "-m", "runner", "+experiment=digits_cnn", "train.steps=1000000"]
+    root = str(Path(__file__).resolve().parents[1])
+    taken = []
+    for repeat in range(REPEATS):
+        place = folder / str(repeat)
+        place.mkdir()
+        process = subprocess.Popen(
+            command,
+            cwd=place,
+            env={**os.environ, "PYTHONPATH": root},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        while not list(place.glob("runs/*/*/checkpoints/*.index")):
+            if process.poll() is not None:
+                raise RuntimeError(f"the run ended with {process.returncode}")
+            time.sleep(0.01)
+        time.sleep(1.0 + random.random())
+        process.send_signal(signal.SIGTERM)
+        began = time.perf_counter()
+        code = process.wait()
+        taken.append(time.perf_counter() - began)
+        if code != 143:
+            raise RuntimeError(f"the run ended with {code}")
+    print(
+        f"signal: {statistics.median(taken):.2f} s from SIGTERM to exit, saved and delivered"
+        f" (median of {REPEATS}; longest {max(taken):.2f} s; limit session.grace_seconds=25)"
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -60,9 +59,11 @@ class Interruption:
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
+        # Standard error may be led elsewhere for a time, as while something noisy is imported.
+        terminal = os.dup(2)
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
-        watcher = threading.Thread(target=self._watch, args=(reader,), daemon=True)
+        watcher = threading.Thread(target=self._watch, args=(reader, terminal), daemon=True)
         watcher.start()
         # Told by the system at once, where the handlers wait for the main thread.
         woken_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -76,6 +77,7 @@ class Interruption:
             os.close(writer)
             watcher.join()
             os.close(reader)
+            os.close(terminal)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -92,13 +94,13 @@ class Interruption:
         if not (first and self._in_loop):
             raise InterruptedRunError(self._received)
 
-    def _watch(self, reader: int) -> None:
+    def _watch(self, reader: int, terminal: int) -> None:
         """Ends the process when its time is over; returns when the other end is closed."""
         last, cause = signal.SIGTERM, ""
         while True:
             left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
             if not select.select([reader], [], [], left)[0]:
-                end_at_once(last, cause)
+                end_at_once(last, terminal, cause)
             numbers = os.read(reader, 64)
             if not numbers:
                 return
@@ -122,17 +124,27 @@ def ending_at_once() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = [signal.signal(each, lambda number, _: end_at_once(number)) for each in SIGNALS]
+    terminal = os.dup(2)
+    before = [
+        signal.signal(each, lambda number, _: end_at_once(number, terminal)) for each in SIGNALS
+    ]
     try:
         yield
     finally:
         for each, handler in zip(SIGNALS, before, strict=True):
             signal.signal(each, handler)
+        os.close(terminal)
 
 
-def end_at_once(number: int, cause: str = "") -> NoReturn:
-    """Says why, and ends the process without any cleaning up."""
+def end_at_once(number: int, terminal: int, cause: str = "") -> NoReturn:
+    """Says why, and ends the process without any cleaning up.
+
+    Args:
+      number: the signal.
+      terminal: where to say it, a file descriptor.
+      cause: why the run was not ended in good order.
+    """
     error = InterruptedRunError(signal.Signals(number), cause)
     # Not print: the main thread may hold the stream's lock.
-    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"runner: {error}\n".encode())
+    os.write(terminal, f"runner: {error}\n".encode())
     os._exit(error.exit_code)

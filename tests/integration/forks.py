@@ -165,7 +165,9 @@ def history(directory: RunDirectory) -> dict[tuple[str, int], float]:
 def delivered(case: Case, experiment: str) -> tuple[str, dict[str, list[tuple[int, float]]]]:
     """Returns the status of the experiment's only run in MLflow, and each metric's points."""
     client = MlflowClient(f"sqlite:///{case.folder / 'mlflow.db'}")
-    (run,) = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    (run,) = client.search_runs([found.experiment_id])
     points = {
         name: sorted((p.step, p.value) for p in client.get_metric_history(run.info.run_id, name))
         for name in run.data.metrics

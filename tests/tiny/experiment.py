@@ -19,7 +19,8 @@ class Blobs:
       batch_size: points in a batch.
       seed: of their order.
       poison_after: so many training batches are followed by NaN.
-      hang_after: so many training batches are followed by none, and the step waits.
+      hang_after: so many training batches are followed by none, and the step waits; the file
+        `hanging` tells.
       slow_validation: a file that each validation batch touches before it takes a while.
     """
 
@@ -46,7 +47,12 @@ class Blobs:
     def train(self) -> tf.data.Dataset:
         batches = self._split(1, 64).shuffle(64, seed=self.seed).repeat().batch(self.batch_size)
         if self.hang_after is not None:
-            forever = batches.map(lambda x, y: (_delayed(x, lambda: time.sleep(600.0)), y))
+
+            def hang() -> None:
+                Path("hanging").touch()
+                time.sleep(600.0)
+
+            forever = batches.map(lambda x, y: (_delayed(x, hang), y))
             return batches.take(self.hang_after).concatenate(forever)
         if self.poison_after is None:
             return batches

@@ -39,7 +39,10 @@ def serve() -> list[str] | None:
 
 def slow_saves(marker: Path) -> None:
     """Makes saves take as long as on a slow disk, and a file exist as long as one is under way."""
-    save, fsync = runner.hooks.checkpoint.save, os.fsync
+    # Any: modules, whose functions are exchanged.
+    hook: Any = runner.hooks.checkpoint
+    system: Any = os
+    save, fsync = hook.save, os.fsync
 
     def marked(*arguments: Any) -> None:
         marker.touch()
@@ -50,8 +53,7 @@ def slow_saves(marker: Path) -> None:
         time.sleep(0.02)
         fsync(descriptor)
 
-    runner.hooks.checkpoint.save = marked
-    os.fsync = slow
+    hook.save, system.fsync = marked, slow
 
 
 def become(folder: Path, output: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -49,6 +51,61 @@ def test_after_a_loop_a_signal_ends_the_run_at_once() -> None:
             pass
         with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_the_grace_period_begins_with_the_first_signal() -> None:
+    with Interruption(100.0).handled() as interruption, interruption.deferred():
+        assert interruption.remaining() is None
+        signal.raise_signal(signal.SIGINT)
+        left = interruption.remaining()
+        assert left is not None
+        assert 90.0 < left <= 100.0
+
+
+HANGING = """
+import os, signal, sys, threading
+from contextlib import ExitStack
+from runner.interruption import Interruption, ending_at_once
+lock = threading.Lock()
+lock.acquire()
+with ExitStack() as stack:
+    if sys.argv[1] == "start":
+        stack.enter_context(ending_at_once())
+    else:
+        interruption = stack.enter_context(Interruption(float(sys.argv[1])).handled())
+        stack.enter_context(interruption.deferred())
+    left = int(sys.argv[2])
+    while True:
+        try:
+            while left > 0:
+                left -= 1
+                os.kill(os.getpid(), signal.SIGTERM)
+            lock.acquire(timeout=60)
+        except Exception:  # Like a library that swallows what interrupts it.
+            pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("grace", "signals", "words"),
+    [
+        ("start", 1, ""),
+        ("0.2", 1, "cause: it could not be saved in session.grace_seconds=0.2"),
+        ("600", 2, "cause: a second signal does not wait for the step, which is not saved"),
+    ],
+    ids=["at start-up", "grace period over", "second signal"],
+)
+def test_what_does_not_end_by_itself_is_ended(grace: str, signals: int, words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING, grace, str(signals)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 143, done.stderr
+    assert done.stderr.startswith("runner: ended by SIGTERM\n")
+    assert words in done.stderr
 
 
 def test_a_loop_that_fails_no_longer_defers() -> None:

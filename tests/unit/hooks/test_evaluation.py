@@ -106,6 +106,40 @@ def test_the_newest_result_can_be_asked_for(counter: Counter) -> None:
     assert hook.latest == (4, {"mean": 1.5})
 
 
+def test_one_that_is_cut_short_is_made_up_for_by_the_next_session(
+    counter: Counter, tmp_path: Path
+) -> None:
+    results = _Results()
+    asked: list[int] = []
+
+    def cut() -> bool:
+        asked.append(len(asked))
+        return len(asked) == 2  # After the first batch of the second evaluation.
+
+    split, due = _split([1.0, 2.0]), tmp_path / "due.json"
+    save = CheckpointHook(counter.saver, tmp_path / "saved", counter.step, every=100)
+    hook = EvaluationHook(split, counter.step, 3, results, lambda: False, cut=cut, due=due)
+    counter.run([hook, StopAtStepHook(6), save])
+    assert results.steps == [3]
+    assert due.exists()
+    hook = EvaluationHook(split, counter.step, 3, results, due=due)
+    assert counter.run([hook, StopAtStepHook(8)], own=tmp_path / "saved") == 2
+    assert results.steps == [3, 6, 8]
+    assert not due.exists()
+
+
+def test_what_is_due_of_another_step_is_left_to_the_schedule(
+    counter: Counter, tmp_path: Path
+) -> None:
+    results, due = _Results(), tmp_path / "due.json"
+    due.write_text('{"step": 6}')
+    counter.run(
+        [EvaluationHook(_split([1.0]), counter.step, 3, results, due=due), StopAtStepHook(4)]
+    )
+    assert results.steps == [3, 4]
+    assert not due.exists()
+
+
 def test_averages_are_evaluated_in_place_of_the_weights(counter: Counter) -> None:
     with tf.control_dependencies([counter.train_op]):
         weight = tf.get_variable("w", initializer=0.0, use_resource=True)

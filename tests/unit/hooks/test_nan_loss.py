@@ -120,3 +120,15 @@ def test_stop_ends_the_training_in_good_order(counter: Counter, tmp_path: Path) 
 def test_an_action_that_there_is_not(counter: Counter, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no action 'ignore'; choices: stop, raise, rollback"):
         NanLossHook(counter.value, counter.step, tmp_path, "", action="ignore")
+
+
+def test_a_resumed_run_counts_the_rollbacks_of_its_former_life(
+    counter: Counter, tmp_path: Path
+) -> None:
+    count = tf.get_variable("rollbacks", initializer=0, use_resource=True)
+    case = _Diverging(counter, needed=0.5)
+    case.run(counter, tmp_path, last=6, action="rollback", rollbacks=1, count=count)
+    assert tf.train.load_variable(str(tmp_path), "rollbacks") == 1
+    case.loss = tf.where(counter.step >= 8, float("nan"), counter.value)
+    with pytest.raises(NonFiniteLossError, match="at step 8, after 1 rollbacks"):
+        case.run(counter, tmp_path, last=9, action="rollback", rollbacks=1, count=count)

@@ -316,6 +316,50 @@ def test_steps_not_delivered_yet_are_void_once_they_are_recorded_again(
     assert store.tags == {"kept": "1"}
 
 
+def test_what_is_recorded_again_of_the_step_itself_is_delivered_once(
+    directory: TrackingDirectory,
+) -> None:
+    # Such as the evaluation at the end, when the process dies before it has closed the run.
+    store = Memory()
+    record(directory, *(loss(step, time=1) for step in (1, 2, 3)))
+    record(directory, loss(3, time=2), Metrics({"other": 1.0}, 3, 2), after=3)
+    record(directory, loss(3, time=3), Metrics({"other": 1.0}, 3, 3), after=3)
+    assert follow(directory, store)
+    assert store.history("loss") == twin(3)
+    assert store.history("other") == [(3, 1.0)]
+    assert len(store.points) == 4
+
+
+def test_what_is_added_to_a_finished_run_leaves_it_finished(directory: TrackingDirectory) -> None:
+    store = Memory()
+    record(directory, loss(1), End(RunStatus.FINISHED))
+    assert follow(directory, store)
+    opening = directory.opening()
+    assert opening is not None
+    directory.write_opening(replace(opening, ended="FINISHED"))
+    directory.claim()
+    record(directory, Metrics({"test/loss": 1.0}, 1, 0))
+    # Killed without a word, too.
+    assert follow(directory, store, lambda seconds: directory.release())
+    assert [status for status, _ in store.statuses] == [RunStatus.FINISHED]
+    assert store.history("test/loss") == [(1, 1.0)]
+
+
+def test_a_store_that_has_lost_the_run_is_given_all_of_it_anew(
+    directory: TrackingDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    record(directory, *(loss(step) for step in range(1, 9)))
+    assert follow(directory, Memory())
+    other = Memory()
+    other.run_id = "r2"
+    record(directory, *(loss(step) for step in range(5, 13)), End(RunStatus.FINISHED), after=4)
+    assert follow(directory, other)
+    assert other.history("loss") == twin(12)
+    assert other.statuses == [(RunStatus.FINISHED, "")]
+    assert directory.position(URI).run_id == "r2"
+    assert "memory has no run r1 any more" in caplog.text
+
+
 def test_a_value_that_differs_is_delivered_too_and_named(directory: TrackingDirectory) -> None:
     store = Memory()
     record(directory, *(loss(step) for step in range(1, 4)), Metrics({"n": math.nan}, 2, 0))

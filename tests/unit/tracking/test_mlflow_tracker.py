@@ -255,9 +255,12 @@ def test_a_resumed_run_goes_on_where_it_was(store: MlflowStore, client: MlflowCl
     assert run.data.tags["runner.infinite_metrics"] == "loss\ngain"
 
 
-def test_a_run_that_does_not_exist_cannot_be_opened(store: MlflowStore) -> None:
-    with pytest.raises(TrackingError, match=r"run 'one' of 'digits' cannot be opened\n.*not found"):
-        store.open_run(opening(), "0" * 32, None)
+def test_a_run_that_does_not_exist_any_more_is_created_anew(
+    store: MlflowStore, client: MlflowClient
+) -> None:
+    run_id = store.open_run(opening(), "0" * 32, None).run_id
+    assert run_id != "0" * 32
+    assert client.get_run(run_id).info.status == "RUNNING"
 
 
 def test_a_deleted_run_cannot_be_opened(store: MlflowStore, client: MlflowClient) -> None:

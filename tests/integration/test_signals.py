@@ -1,0 +1,148 @@
+"""SIGTERM and SIGINT at every point of a run's life, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import psutil
+import pytest
+
+from runner.saving import by_step, state
+
+from .conftest import Command, finish, said
+from .forks import SAVING, Case, Forks, assert_same, await_for
+
+MakeCase: TypeAlias = Callable[..., Case]
+TINY = ("+experiment=tiny", "tracking.close_seconds=60")
+UNTRACKED = ("+experiment=tiny", "tracking=none")
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    forks = Forks()
+    yield forks
+    forks.close()
+
+
+@pytest.fixture
+def make_case(forks: Forks, tmp_path: Path, migrated_database: Path) -> MakeCase:
+    def make(name: str, *arguments: str) -> Case:
+        folder = tmp_path / name
+        folder.mkdir()
+        shutil.copy(migrated_database, folder / "mlflow.db")
+        return Case(forks, folder, arguments)
+
+    return make
+
+
+def signalled(
+    case: Case, file: Path, *numbers: signal.Signals, pause: float = 0.0
+) -> tuple[int, float]:
+    """Sends signals once a file is there; the exit code, and the seconds from the last to it.
+
+    Args:
+      case: what to start.
+      file: what to wait for.
+      *numbers: the signals.
+      pause: seconds before each of them.
+    """
+    pid = case.start()
+    process = psutil.Process(pid)
+    await_for(lambda: file.exists() or process.status() == "zombie", every=0.001)
+    assert file.exists(), case.output()
+    for number in numbers:
+        time.sleep(pause)
+        os.kill(pid, number)
+    began = time.monotonic()
+    return case.forks.wait(pid), time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"]
+)
+def test_at_start_up_nothing_is_made(command: Command, number: signal.Signals, code: int) -> None:
+    process = command.start("+experiment=tiny")
+    # TensorFlow is imported after the follower is started.
+    await_for(lambda: psutil.Process(process.pid).children() or process.poll() is not None)
+    time.sleep(0.5)
+    process.send_signal(number)
+    done = finish(process)
+    assert (done.returncode, said(done)[0]) == (code, f"runner: ended by {number.name}")
+    assert not (command.folder / "runs").exists()
+
+
+def test_in_a_save_it_is_finished_and_the_run_goes_on_from_it(make_case: MakeCase) -> None:
+    twin, case = make_case("twin", *TINY), make_case("case", *TINY)
+    assert twin.run() == 0, twin.output()
+    code, _ = signalled(case, case.marker(SAVING), signal.SIGTERM)
+    assert code == 143, case.output()
+    run = case.directory("tiny/001")
+    # The first save is that of the best, after step 10, which is then saved too.
+    assert state(run.checkpoints) == ["model.ckpt-10"]
+    assert run.require().status == "KILLED"
+    assert case.run() == 0, case.output()
+    assert_same(twin, case, "tiny")
+
+
+def test_in_an_evaluation_it_is_put_off_to_the_next_start(make_case: MakeCase) -> None:
+    slow = (*TINY, "+data.slow_validation=evaluating")
+    twin, case = make_case("twin", *slow), make_case("case", *slow)
+    assert twin.run() == 0, twin.output()
+    code, _ = signalled(case, case.marker("evaluating"), signal.SIGINT)
+    assert code == 130, case.output()
+    run = case.directory("tiny/001")
+    assert state(run.checkpoints) == ["model.ckpt-10"]
+    assert run.evaluation_due.exists()
+    assert "validation" not in case.output()
+    assert case.run() == 0, case.output()
+    assert not run.evaluation_due.exists()
+    assert_same(twin, case, "tiny")
+
+
+HANGING = (*UNTRACKED, "+data.hang_after=15", "train.save_input=false", "train.log_every=1")
+
+
+def test_a_step_that_does_not_end_ends_with_the_grace_period(make_case: MakeCase) -> None:
+    case = make_case("case", *HANGING, "session.grace_seconds=2")
+    code, seconds = signalled(case, case.marker("hanging"), signal.SIGTERM, pause=1.0)
+    assert code == 143, case.output()
+    assert seconds < 15.0  # On a busy machine; 2 on an idle one.
+    assert "it could not be saved in session.grace_seconds=2" in case.output()
+    run = case.directory("tiny/001")
+    assert state(run.checkpoints) == ["model.ckpt-10"]
+    assert list(by_step(run.checkpoints)) == [10]
+
+
+def test_a_second_signal_ends_at_once_and_leaves_the_checkpoint_whole(make_case: MakeCase) -> None:
+    case = make_case("case", *HANGING, "session.grace_seconds=600")
+    code, seconds = signalled(case, case.marker("hanging"), *[signal.SIGINT] * 2, pause=1.0)
+    assert code == 130, case.output()
+    assert seconds < 15.0
+    assert "a second signal does not wait for the step" in case.output()
+    assert state(case.directory("tiny/001").checkpoints) == ["model.ckpt-10"]
+
+
+def test_of_two_processes_that_start_at_once_one_trains(make_case: MakeCase) -> None:
+    case = make_case("case", *UNTRACKED, "+hooks.slow={_target_: tests.tiny.hooks.Slow,"
+                     " seconds: 0.3, marker: stepping}")  # fmt: skip
+    codes = sorted(case.forks.wait(pid) for pid in [case.start(), case.start()])
+    assert codes == [0, 2], case.output()
+    assert "is in use" in case.output()
+    assert "another process owns it: process " in case.output()
+    assert case.directory("tiny/001").require().status == "FINISHED"
+    assert not case.directory("tiny/002").path.exists()
+
+
+def test_a_clock_that_is_set_back_changes_nothing(make_case: MakeCase) -> None:
+    back = (*TINY, "+hooks.back={_target_: tests.tiny.hooks.SetClockBack, step: 7, file: back}")
+    twin, case = make_case("twin", *back), make_case("case", *back)
+    assert twin.run() == 0, twin.output()
+    case.marker("back").touch()
+    assert case.run() == 0, case.output()
+    assert_same(twin, case, "tiny")
