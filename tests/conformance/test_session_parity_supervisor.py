@@ -226,6 +226,7 @@ def test_several_checkpoints_are_restored_and_an_own_one_beats_them(
             change = tf.assign(model.cnn, 30.0)
             supervisor = runner.Supervisor(
                 logdir=logdir,
+                save_model_secs=0,  # The service saves at once, perhaps after the save below.
                 pretrained_checkpoint_dirs=sources,
                 pretrained_scaffolds=pretrained(model),
             )
