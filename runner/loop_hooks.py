@@ -126,6 +126,7 @@ def loop_hooks(
             training.learning_rate_scale,
             config.train.non_finite.learning_rate_scale,
             screen.line,
+            directory.rollbacks,
         ),
         *([InputStateHook(training.input_state, screen.line)] if training.input_is_saved else []),
         StopAtStepHook(config.train.steps),

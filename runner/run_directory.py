@@ -107,6 +107,11 @@ class RunDirectory:
         return tuple(each / PROVENANCE for each in (self.path, self.checkpoints, self.best))
 
     @property
+    def rollbacks(self) -> Path:
+        """How often the run went back because of NaN, and the scale of its learning rate."""
+        return self.path / "rollbacks.json"
+
+    @property
     def export(self) -> Path:
         """The SavedModel."""
         return self.path / "export"

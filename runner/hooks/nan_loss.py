@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,7 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
         scale: tf.Variable | None = None,
         factor: float = 0.5,
         say: Callable[[str], None] = tf.compat.v1.logging.warning,
+        record: Path | None = None,
     ) -> None:
         """Stores its arguments.
 
@@ -54,6 +56,8 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
           scale: a float32 scalar by which the learning rate is multiplied; None leaves it alone.
           factor: multiplies `scale` at each rollback.
           say: is given a line about a stop or a rollback.
+          record: the file in which the number of rollbacks and the scale outlive the process, so
+            that a resumed run counts on; None begins anew with every process.
 
         Raises:
           ValueError: when there is no such action.
@@ -67,9 +71,13 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
         self._rollbacks, self._scale, self._factor = rollbacks, scale, factor
         self._gone_back = 0
         self._next_scale: float | None = None
+        self._record = record
 
     def begin(self) -> None:
-        """Adds the operation that sets the scale."""
+        """Adds the operation that sets the scale, and takes up what an earlier process recorded."""
+        if self._record is not None and self._record.is_file():
+            recorded = json.loads(self._record.read_text())
+            self._gone_back, self._next_scale = recorded["rollbacks"], recorded["scale"]
         if self._scale is not None:
             self._new_scale = tf.compat.v1.placeholder(tf.float32, [])
             self._set_scale = self._scale.assign(self._new_scale).op
@@ -78,7 +86,7 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
     ) -> None:
         """Lowers the scale after a rollback: the checkpoint has brought its own."""
-        if self._next_scale is not None:
+        if self._next_scale is not None and self._scale is not None:
             session.run(self._set_scale, {self._new_scale: self._next_scale})
             self._next_scale = None
 
@@ -111,6 +119,7 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
                 scale = float(run_context.session.run(self._scale)) * self._factor
                 self._next_scale = scale
                 message += f", learning rate times {scale:g}"
+            self._write_record()
             self._say(message)
             raise tf.errors.AbortedError(None, None, message)
         again = f", after {self._gone_back} rollbacks" if self._gone_back else ""
@@ -123,3 +132,11 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
                 self._remedy,
             )
         )
+
+    def _write_record(self) -> None:
+        """Keeps what a process that is killed before the next checkpoint would forget."""
+        if self._record is not None:
+            temporary = self._record.with_suffix(".tmp")
+            recorded = {"rollbacks": self._gone_back, "scale": self._next_scale}
+            temporary.write_text(json.dumps(recorded))
+            temporary.replace(self._record)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,24 @@ def test_without_a_checkpoint_a_rollback_begins_again(counter: Counter, tmp_path
     case = _Diverging(counter, needed=0.5, at=1)
     assert case.run(counter, tmp_path, last=1, action="rollback") == 1
     assert "back to the beginning" in case.lines[0]
+
+
+def test_a_later_process_counts_on_with_the_same_scale(counter: Counter, tmp_path: Path) -> None:
+    """Also one that is killed before the next checkpoint: that still holds the scale before."""
+    record = tmp_path / "rollbacks.json"
+    case = _Diverging(counter, needed=0.2)
+    with pytest.raises(NonFiniteLossError, match="after 2 rollbacks"):
+        case.run(counter, tmp_path, action="rollback", rollbacks=2, record=record)
+    assert tf.train.load_variable(str(tmp_path), "scale") == 1.0
+    assert json.loads(record.read_text()) == {"rollbacks": 2, "scale": 0.25}
+
+    with tf.Graph().as_default():
+        resumed = Counter()
+        case = _Diverging(resumed, needed=0.2)
+        case.run(resumed, tmp_path, action="rollback", rollbacks=3, record=record)
+        assert case.scales == [0.125] * 4
+    assert len(case.lines) == 1
+    assert "(3 of at most 3 times), learning rate times 0.125" in case.lines[0]
 
 
 def test_too_many_rollbacks_are_an_error(counter: Counter, tmp_path: Path) -> None:
