@@ -31,6 +31,9 @@ AHEAD = 4
 _INLINE_BYTES = 256 << 10
 # A session takes an array as a tensor without copying it where it begins at such an address.
 _ALIGNMENT = 64
+# Smaller arrays it copies. The C library keeps what a variable of up to this size gives back when
+# it is overwritten: copies reuse that, while memory from here would be needed besides.
+COPIED_BYTES = 32 << 20
 
 _DTYPES = {
     each.as_datatype_enum: each
@@ -256,7 +259,9 @@ def _begin(target: tuple[tuple[int, int], NDArray[np.uint8]]) -> tuple[int, int]
 
 
 def _aligned(size: int) -> NDArray[np.uint8]:
-    """Returns memory that begins where a session wants it; of large arrays in large pages."""
+    """Returns memory; large memory begins where a session wants it, and has large pages."""
+    if size <= COPIED_BYTES:
+        return np.empty(size, np.uint8)
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
     return memory[start : start + size]

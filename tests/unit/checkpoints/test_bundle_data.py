@@ -117,7 +117,10 @@ def test_rows_do_not_take_the_memory_of_the_whole(tmp_path: Path) -> None:
     assert owner.nbytes < 200
 
 
-def test_memory_begins_where_a_session_wants_it(tmp_path: Path) -> None:
+def test_large_memory_begins_where_a_session_wants_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle_data, "COPIED_BYTES", 0)
     values = {f"x{size}": numbers(size) for size in range(1, 20)}
     prefix = save(tmp_path, values)
     for name in values:
