@@ -138,7 +138,7 @@ def _main_within_grace() -> NoReturn:
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)  # type: ignore[arg-type]
+        os._exit(code)
     sys.exit(code)  # type: ignore[arg-type]
 
 
