@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -130,5 +131,19 @@ def _fail(error: RunnerError) -> int:
     return error.exit_code
 
 
+def _main_within_grace() -> NoReturn:
+    """Ends the process, after a signal without taking TensorFlow apart, which costs seconds."""
+    try:
+        code: object = main()
+    except SystemExit as end:
+        code = end.code
+    if code in (130, 143):
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)  # type: ignore[arg-type]
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _main_within_grace()

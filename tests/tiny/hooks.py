@@ -98,6 +98,23 @@ class SetClockBack(AtStep):
             time.time_ns = lambda: now_ns() - 3600 * 10**9
 
 
+class FillDisk(tf.train.SessionRunHook):
+    """Fills the disk after a step, and makes room after another, if the file `small` exists."""
+
+    def __init__(self, folder: str, step: int, until: int) -> None:
+        self.filler, self.step, self.until = Path(folder) / "filler", step, until
+
+    def after_run(
+        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+    ) -> None:
+        step = run_context.session.run(tf.train.get_global_step())
+        if step == self.step and Path("small").exists():
+            disk = os.statvfs(self.filler.parent)
+            self.filler.write_bytes(bytes(disk.f_bavail * disk.f_frsize))
+        elif step == self.until:
+            self.filler.unlink(missing_ok=True)
+
+
 class Overwrite(AtStep):
     """Makes a file unreadable."""
 

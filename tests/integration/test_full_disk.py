@@ -1,0 +1,60 @@
+"""A run whose disk is full for a time ends as if it had not been."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.saving import state
+
+from .forks import Case, Forks, assert_same
+
+# Full from step 21 to 41: two checkpoints, an evaluation and the journal find no room.
+ARGUMENTS = (
+    "+experiment=tiny",
+    "train.steps=60",
+    "train.log_every=3",
+    "train.evaluate_every=15",
+    "train.checkpoint_every=10",
+    "+model.ballast=100000",
+    "+hooks.fill={_target_: tests.tiny.hooks.FillDisk, folder: runs, step: 21, until: 41}",
+    "tracking.close_seconds=60",
+)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MB, for `runs`."""
+    place = tmp_path / "case" / "runs"
+    place.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system needs rights that this process does not have")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def test_a_full_disk_costs_saves_and_nothing_else(
+    tmp_path: Path, small_disk: Path, migrated_database: Path
+) -> None:
+    forks = Forks()
+    try:
+        twin, case = (Case(forks, tmp_path / name, ARGUMENTS) for name in ("twin", "case"))
+        for each in (twin, case):
+            each.folder.mkdir(exist_ok=True)
+            shutil.copy(migrated_database, each.folder / "mlflow.db")
+        assert twin.run() == 0, twin.output()
+        case.marker("small").touch()
+        assert case.run() == 0, case.output()
+    finally:
+        forks.close()
+    for step in (30, 40):
+        assert f"warning: step {step} is not saved" in case.output()
+    assert "No space left on device" in case.output()
+    assert state(case.directory("tiny/001").checkpoints) == ["model.ckpt-50", "model.ckpt-60"]
+    assert_same(twin, case, "tiny")
