@@ -33,7 +33,8 @@ class ImageFolder:
       test_part: the part for test, at least one image.
 
     Raises:
-      ValueError: when `batch_size` is below 1 or the parts leave nothing to train.
+      ValueError: when `batch_size` is below 1, there are no such `channels`, or the parts leave
+        nothing to train.
       ConfigError: from the splits, when there are no classes, or one has fewer than 3 images.
     """
 
@@ -49,6 +50,8 @@ class ImageFolder:
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ValueError(f"batch_size is {self.batch_size}; it must be at least 1")
+        if self.channels not in (1, 3, 4):
+            raise ValueError(f"channels is {self.channels}; choices: 1, 3, 4")
         require_parts(self.validation_part, self.test_part)
 
     def train(self) -> tf.data.Dataset:
