@@ -53,7 +53,12 @@ class References:
         return References({**self._names, kind: names}, self._find)
 
     def problems(self, key: str, node: Any) -> list[Problem]:
-        """Returns a problem for each reference below `node`, which stands at `key`, to nothing."""
+        """Returns a problem for each reference to nothing, or within a text, below `node`.
+
+        Args:
+          key: where `node` stands.
+          node: a nested value.
+        """
         return [
             Problem(
                 f"{where} is ${{{kind}:{name}}}",
@@ -62,6 +67,14 @@ class References:
             )
             for where, kind, name in references(key, node)
             if self._look_up(kind, name) is None
+        ] + [
+            Problem(
+                f"{where} is {text}",
+                "a reference stands for an object, which cannot be a part of a text",
+                "let the reference be the whole value",
+            )
+            for where, text in _texts(key, node)
+            if _REFERENCE.search(text) and not _REFERENCE.fullmatch(text)
         ]
 
     def resolve(self, value: Any) -> Any:
@@ -87,13 +100,19 @@ def has_reference(node: Any) -> bool:
 
 def references(key: str, value: Any) -> Iterator[tuple[str, str, str]]:
     """Yields (key, kind, name) of every reference in a nested value."""
+    for where, text in _texts(key, value):
+        found = _REFERENCE.fullmatch(text)
+        if found:
+            yield where, found[1], found[2]
+
+
+def _texts(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yields (key, text) of every text in a nested value."""
     if isinstance(value, Mapping):
         for name, item in value.items():
-            yield from references(f"{key}.{name}", item)
+            yield from _texts(f"{key}.{name}", item)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from references(f"{key}.{index}", item)
+            yield from _texts(f"{key}.{index}", item)
     elif isinstance(value, str):
-        found = _REFERENCE.fullmatch(value)
-        if found:
-            yield key, found[1], found[2]
+        yield key, value

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(step|second|minute|hour)s?")
+_STEP = re.compile(r"at (\d+)")
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
-_FORMS = "a number of steps, `50 steps`, `30 seconds`, `10 minutes` or `2 hours`"
+_FORMS = "a number of steps, `50 steps`, `30 seconds`, `10 minutes`, `2 hours` or `at 100`"
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,9 @@ def as_schedule(when: When) -> Schedule:
     """Reads a schedule as configs spell it.
 
     Args:
-      when: a number of steps; a text such as `50 steps`, `30 seconds`, `10 minutes`, `2 hours` or
-        `end`, several of them joined by commas; or a mapping with the fields of `Schedule`.
+      when: a number of steps; a text such as `50 steps`, `30 seconds`, `10 minutes`, `2 hours`,
+        `at 100` (the step) or `end`, several of them joined by commas; or a mapping with the
+        fields of `Schedule`.
 
     Raises:
       ValueError: when it is none of these.
@@ -129,9 +131,11 @@ class Trigger:
 def _parse(text: str) -> Schedule:
     fields: dict[str, Any] = {}
     for part in (each.strip() for each in text.split(",")):
-        amount = _AMOUNT.fullmatch(part)
+        amount, step = _AMOUNT.fullmatch(part), _STEP.fullmatch(part)
         if part == "end":
             fields["at_end"] = True
+        elif step is not None:
+            fields["at_steps"] = (*fields.get("at_steps", ()), int(step[1]))
         elif amount is None:
             raise ValueError(f"{part!r} is no schedule; it is {_FORMS}, or `end`")
         elif amount[2] != "step":

@@ -138,6 +138,11 @@ def _number_problems(resolved: Mapping[str, Any]) -> list[Problem]:
         problems.append(
             Problem(f"train.ema_decay is {decay:g}", "it must be between 0 and 1", "null is none")
         )
+    problems += [
+        Problem(f"session.{key} is {resolved['session'][key]}", f"it must be at least {least}")
+        for key, least in (("intra_op_threads", 0), ("inter_op_threads", -1))
+        if resolved["session"][key] < least
+    ]
     if non_finite["rollbacks"] < 1:
         problems.append(
             Problem(

@@ -64,7 +64,8 @@ class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):
             on; None begins anew with every process.
 
         Raises:
-          ValueError: when `patience` is below 1, `min_delta` below 0, or there is no such mode.
+          ValueError: when `evaluation` is none, `patience` below 1, `min_delta` below 0, or there
+            is no such mode.
         """
         if patience < 1 or min_delta < 0:
             raise ValueError(
@@ -72,6 +73,8 @@ class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):
             )
         if isinstance(mode, str) and mode not in Goal.__members__:
             raise ValueError(f"no mode {mode!r}; choices: {', '.join(Goal.__members__)}")
+        if not hasattr(evaluation, "metrics"):
+            raise ValueError(f"evaluation is {evaluation!r}; it is for example ${{run:evaluation}}")
         self._evaluation, self._metric, self._patience = evaluation, metric, patience
         self._min_delta, self._goal = min_delta, Goal[mode] if isinstance(mode, str) else mode
         self._record = Path(directory) / RECORD if directory else None

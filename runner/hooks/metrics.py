@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from runner.hooks.scheduled import Clock, ScheduledHook
+from runner.hooks.scheduled import Clock, ScheduledHook, require_scalar
 from runner.schedule import When
 
 _RunArgs: TypeAlias = tf.compat.v1.train.SessionRunArgs
@@ -41,8 +41,13 @@ class MetricsHook(ScheduledHook):
           every: the schedule; an end in it has no meaning here.
           record: is given the values, as floats, and the step.
           clock: seconds from any origin.
+
+        Raises:
+          ValueError: when `every` is no schedule, or `step` or a value no scalar.
         """
         super().__init__(step, every, clock=clock)
+        for name, value in values.items():
+            require_scalar(name, value)
         self._values, self._record = values, record
 
     def before_run(self, run_context: _RunContext) -> _RunArgs:

@@ -39,8 +39,9 @@ class ScheduledHook(tf.compat.v1.train.SessionRunHook):
           clock: seconds from any origin.
 
         Raises:
-          ValueError: when `every` is no schedule.
+          ValueError: when `every` is no schedule, or `step` no scalar.
         """
+        require_scalar("step", step)
         schedule = as_schedule(every)
         self._trigger = Trigger(replace(schedule, at_end=schedule.at_end or at_end))
         self._step_after, self._clock = step, clock
@@ -69,3 +70,16 @@ class ScheduledHook(tf.compat.v1.train.SessionRunHook):
     def act(self, session: _Session, step: int) -> None:
         """Does what the hook is for, after the global step `step`."""
         raise NotImplementedError
+
+
+def require_scalar(name: str, value: tf.Tensor) -> None:
+    """Checks a tensor that a configuration gave.
+
+    Raises:
+      ValueError: when it is no tensor or variable, or known to be no scalar.
+    """
+    shape = getattr(value, "shape", None)
+    if not isinstance(shape, tf.TensorShape):
+        raise ValueError(f"{name} is {value!r}; it must be a tensor, such as ${{graph:{name}}}")
+    if shape.rank not in (0, None):
+        raise ValueError(f"{name} has the shape {tuple(shape)}; it must be a scalar")

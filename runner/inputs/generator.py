@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -33,12 +33,24 @@ class GeneratorData:
       validation_batches: one that returns an iterator over one pass.
       test_batches: likewise.
       replay: whether `train_batches` gives the same batches each time it is called.
+
+    Raises:
+      ValueError: when one of them is no function.
+      ConfigError: from the splits, when a function gives no iterator, or one of nothing.
     """
 
     train_batches: Batches
     validation_batches: Batches
     test_batches: Batches
     replay: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("train_batches", "validation_batches", "test_batches"):
+            if not callable(getattr(self, name)):
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}; it must be a function, given with "
+                    "`_partial_: true`"
+                )
 
     def train(self) -> tf.data.Dataset:
         """Returns batches without end."""
@@ -89,7 +101,12 @@ class _Source:
     def __init__(self, batches: Batches, replay: bool) -> None:
         self._batches, self._replay = batches, replay
         self._lock = threading.Lock()
-        iterator = iter(batches())
+        made = batches()
+        if not isinstance(made, Iterable):
+            raise ConfigError(
+                Problem(f"data: a generator gives {made!r}", "it must give an iterator of batches")
+            )
+        iterator = iter(made)
         first = next(iterator, None)
         if first is None:
             raise ConfigError(Problem("data: a generator gives no batch"))

@@ -33,7 +33,8 @@ class ImageFolder:
       test_part: the part for test, at least one image.
 
     Raises:
-      ValueError: when `batch_size` is below 1 or the parts leave nothing to train.
+      ValueError: when `batch_size` is below 1, there are no such `channels`, or the parts leave
+        nothing to train.
       ConfigError: from the splits, when there are no classes, or one has fewer than 3 images.
     """
 
@@ -48,6 +49,8 @@ class ImageFolder:
 
     def __post_init__(self) -> None:
         require_batches(self.batch_size, self.validation_part, self.test_part)
+        if self.channels not in (1, 3, 4):
+            raise ValueError(f"channels is {self.channels}; choices: 1, 3, 4")
 
     def train(self) -> tf.data.Dataset:
         """Returns batches without end, every image once an epoch, in a new order each time."""

@@ -99,8 +99,15 @@ class Npz:
 def _array(path: str, name: str) -> NDArray[Any]:
     try:
         with np.load(path) as file:
-            if name in file:
+            if name in file and np.ndim(file[name]) > 0:
                 return np.asarray(file[name])
+            if name in file:
+                raise ConfigError(
+                    Problem(
+                        f"data: {name!r} in {path} is a single value",
+                        "its first dimension must be the examples",
+                    )
+                )
             names = list(file)
     except (OSError, ValueError) as error:
         raise ConfigError(Problem(f"data.path is {path}", f"it cannot be read: {error}")) from error

@@ -35,7 +35,8 @@ class TFRecord:
       compression: empty, `GZIP` or `ZLIB`.
 
     Raises:
-      ValueError: when `batch_size` or `shuffle_buffer` is below 1.
+      ValueError: when `batch_size` or `shuffle_buffer` is below 1, or there is no such dtype or
+        compression.
       ConfigError: from the splits, when a pattern matches no file, or the spec is not complete.
     """
 
@@ -55,6 +56,16 @@ class TFRecord:
                 f"batch_size is {self.batch_size} and shuffle_buffer {self.shuffle_buffer}; both "
                 "must be at least 1"
             )
+        if self.compression not in ("", "GZIP", "ZLIB"):
+            raise ValueError(f"compression is {self.compression!r}; choices: '', 'GZIP', 'ZLIB'")
+        for name, each in self.features.items():
+            try:
+                tf.as_dtype(each.get("dtype"))
+            except TypeError as error:
+                raise ValueError(
+                    f"the dtype of features.{name} is {each.get('dtype')!r}; it is for example "
+                    "float32, int64, uint8 or string"
+                ) from error
 
     def train(self) -> tf.data.Dataset:
         """Returns batches without end, in a new order each epoch."""

@@ -71,6 +71,13 @@ def test_names_to_nothing_are_errors_all_at_once_with_the_nearest() -> None:
     assert (second.state, second.choices) == ("hooks.mine.saver is ${run:savr}", ("saver",))
 
 
+def test_a_reference_within_a_text_is_an_error() -> None:
+    node = {"_target_": TARGET, "tensors": ["loss of ${graph:loss}"]}
+    with pytest.raises(ConfigError, match=r"tensors\.0 is loss of \$\{graph:loss\}\n") as caught:
+        build_target("hooks.mine", node, REFERENCES)
+    assert caught.value.problems[0].remedy == "let the reference be the whole value"
+
+
 def test_without_anything_to_refer_to_a_reference_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"data\.x is \$\{graph:loss\}"):
         build_target("data", {"_target_": TARGET, "x": "${graph:loss}"})

@@ -18,6 +18,7 @@ from runner.schedule import Schedule, Trigger, as_schedule, as_seconds
         ("2 hours", Schedule(seconds=7200.0)),
         ("end", Schedule(at_end=True)),
         ("100 steps, 10 minutes, end", Schedule(steps=100, seconds=600.0, at_end=True)),
+        ("at 3, at 50, 1 hour", Schedule(seconds=3600.0, at_steps=(3, 50))),
         ({"steps": 3, "at_steps": [1, 7]}, Schedule(steps=3, at_steps=(1, 7))),
         (Schedule(at_end=True), Schedule(at_end=True)),
     ],
@@ -31,6 +32,7 @@ def test_a_schedule_is_read_as_it_is_spelt(when: Any, schedule: Schedule) -> Non
     [
         ("often", "'often' is no schedule; it is a number of steps, `50 steps`"),
         ("1.5 steps", "'1.5 steps' is no whole number of steps"),
+        ("at noon", "'at noon' is no schedule; it is .*, `2 hours` or `at 100`, or `end`"),
         (True, "True is no schedule"),
         (0, "every 0 steps; it must be more than 0"),
         ({"seconds": -1}, "every -1 seconds; it must be more than 0"),

@@ -147,6 +147,13 @@ def test_an_entry_without_target(group: str, value: Any) -> None:
     assert "_target_: package.module.Name" in found.remedy
 
 
+@pytest.mark.parametrize(("key", "least"), [("intra_op_threads", 0), ("inter_op_threads", -1)])
+def test_numbers_of_threads(key: str, least: int) -> None:
+    validate(composed(session={key: least}))
+    found = problem(composed(session={key: -2}))
+    assert (found.state, found.cause) == (f"session.{key} is -2", f"it must be at least {least}")
+
+
 @pytest.mark.parametrize("key", ["steps", "keep_checkpoints", "accumulate"])
 def test_numbers_of_steps_begin_at_one(key: str) -> None:
     validate(composed(train={key: 1}))

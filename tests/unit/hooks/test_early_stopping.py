@@ -147,6 +147,7 @@ def test_a_metric_that_is_not_evaluated(counter: Counter) -> None:
         ({"patience": 0}, "patience is 0"),
         ({"min_delta": -1.0}, "min_delta -1"),
         ({"mode": "max"}, "no mode 'max'; choices: maximize, minimize"),
+        ({}, "evaluation is None; it is for example"),
     ],
 )
 def test_arguments_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:

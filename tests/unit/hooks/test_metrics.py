@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.hooks import CheckpointHook, MetricsHook, StopAtStepHook
@@ -57,3 +58,9 @@ def test_a_schedule_may_count_seconds(counter: Counter) -> None:
     )
     counter.run([StopAtStepHook(5), hook])
     assert steps == [2, 4]
+
+
+def test_a_value_that_is_no_scalar_is_refused(counter: Counter) -> None:
+    values = {"value": counter.value, "kernel": tf.zeros([3, 4])}
+    with pytest.raises(ValueError, match=r"kernel has the shape \(3, 4\); it must be a scalar"):
+        MetricsHook(values, counter.step, 1, lambda values, step: None)

@@ -29,6 +29,7 @@ class _Note(ScheduledHook):
         ("3 steps, end", False, [3, 6, 7]),
         ("7 steps", True, [7]),
         ({"at_steps": [2]}, False, [2]),
+        ("at 2, at 5", True, [2, 5, 7]),
         ("20 seconds", False, [2, 4, 6]),
     ],
 )
@@ -51,3 +52,16 @@ def test_a_resumed_session_keeps_the_rhythm(counter: Counter, tmp_path: Path) ->
 def test_what_to_do_is_for_a_subclass_to_say(counter: Counter) -> None:
     with pytest.raises(NotImplementedError):
         counter.run([ScheduledHook(counter.step, 1)])
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (5, r"step is 5; it must be a tensor, such as \$\{graph:step\}"),
+        ("${graph:step} + 1", "it must be a tensor"),
+        (tf.zeros([3]), r"step has the shape \(3,\); it must be a scalar"),
+    ],
+)
+def test_a_step_that_is_none(step: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ScheduledHook(step, 1)

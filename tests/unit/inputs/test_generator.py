@@ -99,3 +99,14 @@ def test_a_generator_of_nothing() -> None:
     data = GeneratorData(lambda: iter(()), two, two)
     with pytest.raises(ConfigError, match="a generator gives no batch"):
         data.train()
+
+
+def test_a_function_that_gives_no_iterator() -> None:
+    data = GeneratorData(lambda: 5, two, two)  # type: ignore[arg-type, return-value]
+    with pytest.raises(ConfigError, match=r"a generator gives 5\n.*an iterator of batches"):
+        data.train()
+
+
+def test_what_is_no_function() -> None:
+    with pytest.raises(ValueError, match=r"validation_batches is .*generator.*`_partial_: true`"):
+        GeneratorData(two, two(), two)  # type: ignore[arg-type]

@@ -83,7 +83,11 @@ def test_a_folder_without_classes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"batch_size": 0}, "batch_size is 0"), ({"test_part": 0.95}, "together below 1")],
+    [
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"channels": 2}, "channels is 2; choices: 1, 3, 4"),
+        ({"test_part": 0.95}, "together below 1"),
+    ],
 )
 def test_arguments_that_make_no_sense(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

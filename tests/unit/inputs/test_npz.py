@@ -15,7 +15,13 @@ from tests.tiny.reading import resumed, taken
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     features = np.arange(60, dtype=np.float32).reshape(30, 2)
-    np.savez(tmp_path / "data.npz", features=features, labels=np.arange(30), short=np.arange(5))
+    np.savez(
+        tmp_path / "data.npz",
+        features=features,
+        labels=np.arange(30),
+        short=np.arange(5),
+        single=np.array(3),
+    )
     return str(tmp_path / "data.npz")
 
 
@@ -60,6 +66,7 @@ def test_its_position_is_kept(path: str, tmp_path: Path) -> None:
     [
         ({"labels": "label"}, "has no array 'label'\n  choices: labels"),
         ({"labels": "short"}, "holds 30 features and 5 short"),
+        ({"labels": "single"}, "'single' in .* is a single value\n"),
         ({"path": "/nowhere.npz"}, r"data\.path is /nowhere\.npz"),
     ],
 )
