@@ -317,6 +317,20 @@ class TrackingConfig:
     mask: MaskConfig = field(default_factory=MaskConfig)
 
 
+# Goes on with the other trials, or starts no further one. Members are looked up, as above.
+OnError = Enum("OnError", {"continue": "continue", "stop": "stop"})
+
+
+@dataclass
+class SweepConfig:
+    """What a sweep, `-m`, does about trials that fail."""
+
+    # Whether the other trials go on after one that fails, or no further one is started.
+    on_error: OnError = OnError["continue"]
+    # How often a trial that fails or is killed is tried again, from its last checkpoint.
+    retries: int = 0
+
+
 @dataclass
 class RunConfig:
     """The root of a run's configuration."""
@@ -353,6 +367,7 @@ class RunConfig:
     hooks: dict[str, Any] = field(default_factory=dict)
     session: SessionConfig = field(default_factory=SessionConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
 
 
 def register() -> None:

@@ -13,7 +13,7 @@ from runner.config import RunConfig
 
 EXPERIMENT = "experiment:"
 # What a user may change without asking for another result.
-_ELSEWHERE = ("mode", "resume", "run_dir", "plan", "session", "tracking")
+_ELSEWHERE = ("mode", "resume", "run_dir", "plan", "session", "tracking", "sweep")
 _ELSEWHERE_IN_TRAIN = ("log_every", "checkpoint_every", "keep_checkpoints")
 
 

@@ -28,6 +28,7 @@ from runner.run_directory import (
 )
 from runner.screen import Screen
 from runner.sources import Sources
+from runner.sweeps.trial import Trial
 from runner.tracking import FollowerProcess, RunStore, open_store
 from runner.training import train_run
 
@@ -36,7 +37,7 @@ def run_experiment(
     config: RunConfig,
     overrides: Sequence[str] = (),
     screen: Screen | None = None,
-    parent: str | None = None,
+    trial: Trial | None = None,
     follower: FollowerProcess | None = None,
     *,
     dedicated: bool = False,
@@ -47,7 +48,7 @@ def run_experiment(
       config: the validated configuration, from `runner.validation.validate`.
       overrides: the command line's overrides, recorded with the run.
       screen: where to print; by default standard output.
-      parent: directory of the tracked run that this one is a part of, such as a sweep.
+      trial: the sweep's trial that this run is, which is told how it goes.
       follower: a process started ahead that delivers what the run records.
       dedicated: whether `run_dir` was given for this run; an interrupted run in it with another
         warm start is then refused, where otherwise a new run is made beside it.
@@ -57,7 +58,8 @@ def run_experiment(
       for a plan or an export.
 
     Raises:
-      RunnerError: see its subclasses in `runner.errors`; `InterruptedRunError` after a signal.
+      RunnerError: see its subclasses in `runner.errors`; `InterruptedRunError` after a signal,
+        `PrunedRunError` when the trial is pruned.
     """
     screen = screen or Screen()
     store = open_store(config.tracking, asdict(config), follower)
@@ -66,7 +68,7 @@ def run_experiment(
         _show_plan(config, sources, screen)
         return None
     if config.mode is Mode.train:
-        return _train(config, sources, store, overrides, screen, parent, dedicated)
+        return _train(config, sources, store, overrides, screen, trial, dedicated)
     identity = fingerprint(sources.settings())
     if config.mode is Mode.evaluate:
         return evaluate_run(config, identity, store, screen)
@@ -107,7 +109,7 @@ def _train(
     store: RunStore,
     overrides: Sequence[str],
     screen: Screen,
-    parent: str | None,
+    trial: Trial | None,
     dedicated: bool,
 ) -> float:
     settings = sources.settings()
@@ -132,13 +134,13 @@ def _train(
         same = resumed is not None and resumed.path == directory.path
         verb = "resumes" if same or plan is None else "runs"
         screen.line(f"{config.name}: {verb} in {directory.path}")
-        if directory.path != (resumed and resumed.path) and parent is None:
+        if directory.path != (resumed and resumed.path) and trial is None:
             for line in left_alone(container, record):
                 screen.line(f"  {line}")
         for line in summary(plan) if plan else ("own checkpoint: pretrained sources not read",):
             screen.line(f"  {line}")
         return train_run(
-            config, built, plan, sources, directory, store, overrides, screen, interruption, parent
+            config, built, plan, sources, directory, store, overrides, screen, interruption, trial
         )
 
 
@@ -149,7 +151,7 @@ def _warm_start(
     # Before an experiment is trained as a source, its graph tells what it will save, so that a
     # plan with problems is found now and not after that training.
     _plan(config, built, sources).require_sound()
-    sources.train_missing(lambda source: run_experiment(source, screen=screen))
+    sources.train_missing(lambda source: run_experiment(source, screen=screen), screen.line)
     plan = _plan(config, built, sources)
     plan.require_sound()
     return plan

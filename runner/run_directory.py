@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from runner.errors import Problem, RunDirectoryError
+from runner.errors import Problem, RunDirectoryError, RunInUseError
 
 RECORD = "run.json"
 PROVENANCE = "provenance.json"
@@ -49,7 +49,7 @@ class RunDirectory:
     """The folder of one run.
 
     Raises:
-      RunDirectoryError: from `claim`, when a living process owns it.
+      RunInUseError: from `claim`, when a living process owns it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -117,12 +117,13 @@ class RunDirectory:
         try:
             self._lock.acquire(timeout=0)
         except Timeout as error:
-            raise RunDirectoryError(
+            raise RunInUseError(
                 Problem(
                     f"{self.path} is in use",
                     f"another process owns it: {self._owner()}",
                     "wait for it or end it; resume=never starts another run beside it",
-                )
+                ),
+                self.path,
             ) from error
         owner = {
             "host": socket.gethostname(),
@@ -134,6 +135,11 @@ class RunDirectory:
     def release(self) -> None:
         """Gives the lock back."""
         self._lock.release()
+
+    def wait(self) -> None:
+        """Waits until no process owns the run."""
+        with self._lock:
+            pass
 
     def settle(self) -> RunRecord | None:
         """Marks the run KILLED if it says RUNNING though no process owns it.

@@ -15,7 +15,13 @@ from omegaconf import OmegaConf
 
 from runner.checkpoints.provenance_file import provenance_of
 from runner.config import NonFinite, RunConfig
-from runner.errors import ConfigError, InterruptedRunError, NonFiniteLossError, Problem
+from runner.errors import (
+    ConfigError,
+    InterruptedRunError,
+    NonFiniteLossError,
+    Problem,
+    PrunedRunError,
+)
 from runner.experiment import BuiltGraph
 from runner.graph_names import finder, graph_names
 from runner.hook_targets import build_hook
@@ -47,6 +53,7 @@ from runner.screen import Screen
 from runner.session.monitored_session import MonitoredSession
 from runner.session.session_creators import ChiefSessionCreator
 from runner.sources import FINGERPRINT_TAG, Sources
+from runner.sweeps.trial import Trial
 from runner.tracking import (
     RUN_DIR_TAG,
     Mask,
@@ -68,7 +75,7 @@ def train_run(
     overrides: Sequence[str],
     screen: Screen,
     interruption: Interruption,
-    parent: str | None = None,
+    trial: Trial | None = None,
 ) -> float:
     """Trains to the last step and returns the best objective.
 
@@ -82,10 +89,11 @@ def train_run(
       overrides: the command line's overrides.
       screen: where to print.
       interruption: tells of signals.
-      parent: id of the tracked run that this one is a part of.
+      trial: the sweep's trial that this run is.
 
     Raises:
       InterruptedRunError: after a signal; the last step is saved.
+      PrunedRunError: when the trial is pruned; the last step is saved.
       NonFiniteLossError: when the loss is NaN or infinite.
       ConfigError: when the training data end, an evaluated split is empty, or a hook does not fit.
     """
@@ -94,7 +102,7 @@ def train_run(
     tracker: Tracker | None = None
     try:
         with interruption.deferred():  # A run that a signal left unknown would stay RUNNING.
-            tracker = _open_tracker(config, directory, store, overrides, parent)
+            tracker = _open_tracker(config, directory, store, overrides, trial)
         interruption.check()
         _record_start(config, directory, tracker, overrides, mask)
         restorer = None
@@ -107,11 +115,18 @@ def train_run(
                 initialize=config.restoration.initialize,
                 verify=config.restoration.verify,
             )
-        best = _loop(config, built, restorer, directory, tracker, screen, interruption)
+        best = _loop(config, built, restorer, directory, tracker, screen, interruption, trial)
         interruption.check()
+        if trial is not None:
+            trial.check()
         status = RunStatus.FINISHED
     except InterruptedRunError:
         status = RunStatus.KILLED
+        raise
+    except PrunedRunError as error:
+        status = RunStatus.KILLED
+        if tracker is not None:
+            tracker.set_tags({"runner.pruned": str(error)})
         raise
     except BaseException as error:
         if tracker is not None:
@@ -144,7 +159,7 @@ def _open_tracker(
     directory: RunDirectory,
     store: RunStore,
     overrides: Sequence[str],
-    parent: str | None,
+    trial: Trial | None,
 ) -> Tracker:
     record = directory.require()
     tags = {
@@ -154,7 +169,12 @@ def _open_tracker(
         **environment_tags(Path.cwd()),
     }
     name = f"{config.name} {directory.path.name}"
-    return store.open(directory.path, config.name, name, tags, parent)
+    if trial is None:
+        return store.open(directory.path, config.name, name, tags)
+    trial.started(directory.path)
+    tracker = store.open(directory.path, config.name, name, tags, trial.parent)
+    tracker.set_tags(trial.tags)  # Those of a run that is resumed are not taken from above.
+    return tracker
 
 
 def _record_start(
@@ -253,6 +273,7 @@ def _loop(
     tracker: Tracker,
     screen: Screen,
     interruption: Interruption,
+    trial: Trial | None,
 ) -> float:
     training = built.training
     if training is None:
@@ -282,6 +303,8 @@ def _loop(
             mark = "  (best so far)" if best.offer(session, values, step) else ""
             shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
             screen.line(f"step {step}  validation  {shown}{mark}")
+            if trial is not None:
+                trial.evaluated(values, step)
 
         def refuse(names: Sequence[str], step: int) -> None:
             problem = non_finite_problem(names, step)
@@ -339,7 +362,7 @@ def _loop(
                 for name, node in config.hooks.items()
             ),
             # Last, so that a signal during the other hooks' work costs no further step.
-            StopWhenHook(interruption.received),
+            StopWhenHook(lambda: interruption.received() or (trial is not None and trial.pruned)),
         ]
         creator = _session_creator(config, built, restorer, directory)
         try:

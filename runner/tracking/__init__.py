@@ -12,7 +12,6 @@ from runner.tracking.masking import Mask
 from runner.tracking.no_tracker import LoggingStore, LoggingTracker
 from runner.tracking.source_control import environment_tags
 from runner.tracking.tracker import (
-    PARENT_RUN,
     RUN_DIR_TAG,
     RunStatus,
     RunStore,
@@ -21,7 +20,6 @@ from runner.tracking.tracker import (
 )
 
 __all__ = [
-    "PARENT_RUN",
     "RUN_DIR_TAG",
     "FollowerProcess",
     "LoggingStore",
