@@ -87,8 +87,8 @@ def search_space(overrides: Sequence[Override]) -> SearchSpace:
     """Returns the space of the command line's overrides and of `hydra.sweeper.params`.
 
     `a,b`, `choice(a,b)` and `glob(*)` are choices. `range(1,5)` holds 1 to 4, a float's step
-    likewise. `interval(0.1,1)` is every number between, `interval(1,5)` every whole number from 1
-    to 5. `tag(log, ...)` searches the logarithm.
+    likewise. `interval(1,5)` is every number between, `int(interval(1,5))` every whole number from
+    1 to 5. `tag(log, ...)` searches the logarithm.
 
     Raises:
       ConfigError: with every range that cannot be searched.

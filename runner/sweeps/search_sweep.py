@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -79,11 +80,10 @@ class SearchSweep(RunnerSweeper):
 
     def objectives(self, config: RunConfig) -> list[Objective]:
         """Returns those of the sweeper's configuration, or the experiment's."""
-        from runner.sweeps.study import constraints, objectives_of
+        from runner.sweeps.study import check, objectives_of
 
         (own,) = super().objectives(config)
         self._objectives = objectives_of(self._sweeper, own)
-        constraints(self._sweeper)
         metrics = [f"validation/{name}" for name in ("loss", *config.metrics)]
         problems = [
             Problem(
@@ -96,6 +96,7 @@ class SearchSweep(RunnerSweeper):
         ]
         if problems:
             raise ConfigError(*problems)
+        check(Path(), self._sweeper)
         return self._objectives
 
     def search(self) -> str:
@@ -108,8 +109,7 @@ class SearchSweep(RunnerSweeper):
     ) -> list[Attempt]:
         """Searches, and returns the last attempts of all processes at this sweep."""
         from runner.sweeps.search import Search
-        from runner.sweeps.study import open_storage, open_study
-        from runner.targets import build_target
+        from runner.sweeps.study import custom_space, open_storage, open_study
 
         if self._space is None:
             raise RuntimeError("points has not been called")
@@ -121,9 +121,7 @@ class SearchSweep(RunnerSweeper):
             self._sweeper,
             self._objectives,
         )
-        node = self._sweeper.get("custom_search_space")
-        key = "hydra.sweeper.custom_search_space"
-        custom = build_target(key, {**node, "_partial_": True}) if node else None
+        custom = custom_space(self._sweeper)
         search = Search(study, self._space, custom, self._sweeper, self._objectives, directory)
         search.run(execution, self.compose)
         attempts = [file.read() for file in directory.attempts()]
@@ -157,5 +155,5 @@ def _check_numbers(sweeper: Mapping[str, Any]) -> None:
 def _grammar(value: Any) -> str:
     """Returns a value of `params` as it is typed: a YAML list is a choice."""
     if isinstance(value, list):
-        return f"choice({','.join(_grammar(each) for each in value)})"
+        return ",".join(_grammar(each) for each in value)
     return "null" if value is None else str(value)

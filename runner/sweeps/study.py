@@ -137,6 +137,48 @@ def tell(
         study.tell(number, state=failed, skip_if_finished=True)
 
 
+def check(directory: Path, sweeper: Mapping[str, Any]) -> None:
+    """Builds all that a search needs, to find mistakes before anything is made.
+
+    Args:
+      directory: not used for a storage that is given.
+      sweeper: the sweeper's configuration.
+
+    Raises:
+      ConfigError: with every mistake.
+    """
+    problems: list[Problem] = []
+    for build in (
+        lambda: build_target("hydra.sweeper.sampler", sweeper["sampler"]),
+        lambda: build_target("hydra.sweeper.pruner", sweeper["pruner"]),
+        lambda: custom_space(sweeper),
+        lambda: constraints(sweeper),
+    ):
+        try:
+            build()
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(*problems)
+    if sweeper.get("storage") is not None:
+        open_storage(directory, sweeper["storage"])
+
+
+def custom_space(sweeper: Mapping[str, Any]) -> Callable[[optuna.Trial], Any] | None:
+    """Returns the function that `hydra.sweeper.custom_search_space` names, if it names one.
+
+    Raises:
+      ConfigError: there is no such function, or its arguments do not fit.
+    """
+    node = sweeper.get("custom_search_space")
+    if node is None:
+        return None
+    found: Callable[[optuna.Trial], Any] = build_target(
+        "hydra.sweeper.custom_search_space", {**node, "_partial_": True}
+    )
+    return found
+
+
 Constraint = Callable[[Mapping[str, float]], float]
 
 
