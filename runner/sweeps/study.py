@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import optuna
+from filelock import FileLock
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
@@ -17,6 +19,8 @@ from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.summary import Objective
 from runner.sweeps.trial import Report
 from runner.targets import build_target
+
+logger = logging.getLogger(__name__)
 
 DATABASE = "study.db"
 SWEEPER = "runner.sweeper"
@@ -46,11 +50,16 @@ def open_storage(directory: Path, storage: Any) -> Any:
     """
     if isinstance(storage, Mapping):
         return build_target("hydra.sweeper.storage", storage)
-    url = storage or f"sqlite:///{directory / DATABASE}"
-    # Several processes write to the file, each for a moment.
-    arguments = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {}
+    if storage is None:
+        # Two processes that make the tables at once disturb each other.
+        with FileLock(directory / "study.lock"):
+            return _database(f"sqlite:///{directory / DATABASE}")
     try:
-        return optuna.storages.RDBStorage(url, engine_kwargs=arguments)
+        return _database(storage)
+    except Exception as first:  # noqa: BLE001 - the second attempt tells
+        logger.info("opening the study's database again: %s", first)
+    try:
+        return _database(storage)  # By now, another process may have made the tables.
     except Exception as error:
         raise ConfigError(
             Problem(
@@ -60,6 +69,12 @@ def open_storage(directory: Path, storage: Any) -> Any:
                 " installed",
             )
         ) from error
+
+
+def _database(url: str) -> optuna.storages.RDBStorage:
+    # Several processes write to the file, each for a moment.
+    arguments = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {}
+    return optuna.storages.RDBStorage(url, engine_kwargs=arguments)
 
 
 def open_study(

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from runner.run_directory import RunDirectory
+
 from .conftest import Command, finish, said, wait_for
 
 TINY = "+experiment=tiny"
@@ -61,6 +63,10 @@ def test_a_sweep_over_a_warm_start(command: Command) -> None:
     assert {run.data.tags.get(tag) for run in command.tracked("warm")} == {None, "0.001", "0.003"}
     shown = [float(row[2]) for row in _table(done)]
     assert shown == pytest.approx(sorted(objectives), rel=1e-4)
+
+    alone = command.run("+experiment=warm", "optimizer.learning_rate=3e-3", "run_dir=alone")
+    assert alone.returncode == 0, alone.stderr
+    assert RunDirectory(command.folder / "alone" / "001").require().objective == objectives[1]
 
 
 def test_mistakes_in_any_trial_are_told_before_the_first(command: Command) -> None:
@@ -143,7 +149,7 @@ def test_a_sweep_of_plans_records_nothing(command: Command) -> None:
     assert not (command.folder / "runs").exists()
 
 
-@pytest.mark.parametrize("launcher", ["processes", "slurm_local"])
+@pytest.mark.parametrize("launcher", ["processes", "slurm_local", "ray"])
 def test_trials_in_other_processes(command: Command, launcher: str) -> None:
     """Two warm trials share the parent and the source; one of them is killed and comes again."""
     process = command.start(

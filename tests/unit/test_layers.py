@@ -95,6 +95,7 @@ FREE_OF_TENSORFLOW = [
     "runner.sweeps.parent_run",
     "runner.sweeps.sweeper",
     "runner.sweeps.grid_sweep",
+    "runner.sweeps.ray_launch",
     "runner.sweeps.search",
     "runner.sweeps.search_sweep",
 ]
