@@ -329,6 +329,8 @@ class SweepConfig:
     on_error: OnError = OnError["continue"]
     # How often a trial that fails or is killed is tried again, from its last checkpoint.
     retries: int = 0
+    # Whether figures of the trials are drawn at the end, for the parent run.
+    figures: bool = True
 
 
 @dataclass

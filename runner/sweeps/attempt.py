@@ -47,11 +47,13 @@ class Attempt:
       overrides: the trial's overrides, all of them.
       values: swept key -> value.
       fingerprint: of the trial's configuration; empty where it is not known beforehand.
+      metric: the name of `train.objective`.
       last: whether a failure is final.
       sweeper: the process that sweeps.
       status: how far it came.
       objective: `train.objective`; None without an evaluation.
       metrics: those of the evaluation with the best objective.
+      curve: step and value of `train.objective` for each evaluation, of earlier attempts too.
       message: why it failed.
       exit_code: the exit code that its error alone would have had.
       run_dir: the run's directory; None before there is one.
@@ -63,11 +65,13 @@ class Attempt:
     overrides: tuple[str, ...]
     values: Mapping[str, str]
     fingerprint: str = ""
+    metric: str = ""
     last: bool = True
     sweeper: str = ""
     status: TrialStatus = TrialStatus.WAITING
     objective: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    curve: tuple[tuple[int, float], ...] = ()
     message: str = ""
     exit_code: int = 1
     run_dir: str | None = None
@@ -89,6 +93,7 @@ class AttemptFile:
         content = {key: value for key, value in content.items() if key in known}
         content["overrides"] = tuple(content["overrides"])
         content["values"] = dict(content["values"])
+        content["curve"] = tuple((step, value) for step, value in content["curve"])
         content["status"] = TrialStatus(content["status"])
         return Attempt(**content)
 

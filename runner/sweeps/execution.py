@@ -23,12 +23,14 @@ class Planned:
       number: of the trial in its sweep.
       point: its overrides.
       fingerprint: of its configuration; empty where it is not known.
+      metric: the name of `train.objective`.
       study: where intermediate values are reported; None where nobody asks for them.
     """
 
     number: int
     point: Point
     fingerprint: str = ""
+    metric: str = ""
     study: Mapping[str, Any] | None = None
 
 
@@ -115,6 +117,11 @@ class Execution:
             return replace(turn, attempt=turn.attempt + 1)
         return None
 
+    def _curve(self, number: int) -> tuple[tuple[int, float], ...]:
+        """Returns the evaluations of a trial's last attempt, if there is one."""
+        attempts = (file.read() for file in reversed(self._directory.attempts()))
+        return next((each.curve for each in attempts if each.trial == number), ())
+
     def _attempt(self, turn: _Turn) -> Attempt:
         return Attempt(
             turn.planned.number,
@@ -122,6 +129,8 @@ class Execution:
             turn.planned.point.overrides,
             turn.planned.point.values,
             turn.planned.fingerprint,
+            turn.planned.metric,
+            curve=self._curve(turn.planned.number),
             last=turn.attempt > self._retries,
             sweeper=this_process(),
             study=turn.planned.study,

@@ -32,7 +32,8 @@ class GridSweep(RunnerSweeper):
             if known is not None:
                 done[number] = known
             else:
-                planned.append(Planned(number, each.point, each.fingerprint))
+                metric = each.config.train.objective
+                planned.append(Planned(number, each.point, each.fingerprint, metric))
         if done:
             self.screen.line(f"{len(done)} of {len(composed)} trials have finished before")
         done |= {attempt.trial: attempt for attempt in execution.run(planned)}

@@ -119,6 +119,7 @@ def _recorded(
         status=status,
         objective=objective,
         metrics=metrics,
+        curve=_curve(attempt, trial),
         message=problem,
         exit_code=code,
         run_dir=str(trial.run_dir.absolute()) if trial.run_dir is not None else None,
@@ -133,6 +134,13 @@ def _recorded(
             directory.failed()
         raise SweepError(Problem(problem), code)
     return objective
+
+
+def _curve(attempt: Attempt, trial: Trial) -> list[tuple[int, float]]:
+    """Returns the evaluations of the objective, those of earlier attempts included."""
+    name = attempt.metric.removeprefix("validation/")
+    seen = {step: metrics[name] for step, metrics in trial.curve.items() if name in metrics}
+    return sorted({**dict(attempt.curve), **seen}.items())
 
 
 def _recorded_objective(run_dir: Path | None) -> float | None:

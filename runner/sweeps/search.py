@@ -91,7 +91,8 @@ class Search:
             "metric": self._objectives[0].name.removeprefix("validation/"),
         }
         single = len(self._objectives) == 1
-        return Planned(trial.number, point, study=told if single else None)
+        metric = self._objectives[0].name
+        return Planned(trial.number, point, metric=metric, study=told if single else None)
 
     def _trial_id(self, number: int) -> int:
         return next(each._trial_id for each in self._trials() if each.number == number)
@@ -137,7 +138,7 @@ class Search:
             file.settle()
             self._study._storage.set_trial_user_attr(trial._trial_id, SWEEPER, this_process())
             point = Point(attempt.overrides, attempt.values)
-            found.append(Planned(trial.number, point, study=attempt.study))
+            found.append(Planned(trial.number, point, metric=attempt.metric, study=attempt.study))
         return found
 
     def _is_swept(self, trial: optuna.trial.FrozenTrial) -> bool:

@@ -16,7 +16,7 @@ from runner.errors import ConfigError, Problem
 from runner.sweeps.attempt import Attempt
 from runner.sweeps.execution import Execution
 from runner.sweeps.points import ComposedPoint, Point, name_of
-from runner.sweeps.summary import Objective
+from runner.sweeps.summary import Objective, ranked_trials
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
 
@@ -53,6 +53,7 @@ class SearchSweep(RunnerSweeper):
         }
         self._space: SearchSpace | None = None
         self._objectives: list[Objective] = []
+        self._study: Any = None
 
     def points(self, overrides: Sequence[Override]) -> list[Point]:
         """Returns points with every choice and every end of a range."""
@@ -123,9 +124,24 @@ class SearchSweep(RunnerSweeper):
         )
         custom = custom_space(self._sweeper)
         search = Search(study, self._space, custom, self._sweeper, self._objectives, directory)
+        self._study = study
         search.run(execution, self.compose)
         attempts = [file.read() for file in directory.attempts()]
         return list({each.trial: each for each in attempts}.values())
+
+    def best(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
+        """Returns the study's best, all of them where there are several objectives.
+
+        None of them violates a constraint.
+        """
+        numbers = {each.number for each in self._study.best_trials}
+        ranked = ranked_trials(trials, objectives)
+        found = [each for each in ranked if each.trial in numbers]
+        return found if len(objectives) > 1 else found[:1]
+
+    def study(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> Any:
+        """Returns the study."""
+        return self._study
 
 
 def _require_optuna() -> None:

@@ -100,23 +100,58 @@ class RunnerSweeper(Sweeper):
         """Returns what identifies the sweep besides its overrides."""
         return ""
 
-    def conclude(
-        self, tracker: Tracker, trials: Sequence[Attempt], objectives: Sequence[Objective]
+    def best(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
+        """Returns the trial with the best objective; none where no trial finished."""
+        ranked = ranked_trials(trials, objectives)
+        return [each for each in ranked if each.status is TrialStatus.FINISHED][:1]
+
+    def study(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> Any:
+        """Returns the trials as a study of Optuna's."""
+        from runner.sweeps.figures import study_of
+
+        return study_of(trials, objectives)
+
+    def _conclude(
+        self,
+        tracker: Tracker,
+        directory: SweepDirectory,
+        trials: Sequence[Attempt],
+        objectives: Sequence[Objective],
+        *,
+        figures: bool,
     ) -> dict[str, str]:
         """Records what is to be seen of the whole sweep and returns tags of the parent run."""
         tags = {
             "runner.sweep.trials": str(len(trials)),
             "runner.sweep.failed": str(len([each for each in trials if each.status in FAILURES])),
         }
-        ranked = ranked_trials(trials, objectives)
-        best = next((each for each in ranked if each.status is TrialStatus.FINISHED), None)
-        if best is not None:
-            tags["runner.sweep.best"] = json.dumps(dict(best.values))
-            tags["runner.sweep.best_run"] = best.run_dir or ""
+        best = self.best(trials, objectives)
+        if best:
+            tags["runner.sweep.best"] = json.dumps([dict(each.values) for each in best])
+            tags["runner.sweep.best_run"] = json.dumps([each.run_dir for each in best])
         tracker.log_text(text(trials, objectives), "summary.txt")
         results = json.dumps([asdict(replace(each, study=None)) for each in trials], indent=2)
         tracker.log_text(results, "trials.json")
+        if figures and best:
+            tags |= self._draw(tracker, directory, trials, objectives)
         return tags
+
+    def _draw(
+        self,
+        tracker: Tracker,
+        directory: SweepDirectory,
+        trials: Sequence[Attempt],
+        objectives: Sequence[Objective],
+    ) -> dict[str, str]:
+        try:
+            from runner.sweeps.figures import draw, importances
+        except ImportError as error:
+            self.screen.line(f'no figures: {error}; pip install "runner[optuna]" draws them')
+            return {}
+        study = self.study(trials, objectives)
+        for file in draw(study, objectives, directory.path / "figures"):
+            tracker.log_artifact(file, "figures")
+        return {"runner.sweep.importances": json.dumps(importances(study, objectives))}
 
     @property
     def _context(self) -> HydraContext:
@@ -178,7 +213,8 @@ class RunnerSweeper(Sweeper):
         status, tags = RunStatus.FAILED, {}
         try:
             trials = self.trials(composed, execution, directory)
-            tags = self.conclude(tracker, trials, objectives)
+            figures = composed[0].config.sweep.figures
+            tags = self._conclude(tracker, directory, trials, objectives, figures=figures)
             # A sweep that went to its end is finished, whatever its trials' own statuses are.
             finished = any(each.status is TrialStatus.FINISHED for each in trials)
             if finished and not directory.stopped():

@@ -21,6 +21,7 @@ class Trial:
       parent: directory of the tracked run of the sweep.
       tags: the swept values, as tags.
       run_dir: the run's directory, once it has one.
+      curve: step -> metrics of each evaluation.
       pruned: whether the loop is to end because others are better.
     """
 
@@ -37,6 +38,7 @@ class Trial:
         self.parent = parent
         self.tags = {f"{TAG}.{key}": value for key, value in values.items()}
         self.run_dir: Path | None = None
+        self.curve: dict[int, Mapping[str, float]] = {}
         self.pruned = False
         self._report = report
         self._step = 0
@@ -47,6 +49,7 @@ class Trial:
 
     def evaluated(self, metrics: Mapping[str, float], step: int) -> None:
         """Reports an evaluation, after which the trial may be pruned."""
+        self.curve[step] = metrics
         if self._report is not None and not self.pruned and self._report(metrics, step):
             self.pruned, self._step = True, step
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sqlite3
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -100,5 +101,8 @@ def test_two_processes_search_one_study(command: Command, objectives: bool) -> N
     assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
     assert {run.info.status for run in (parent, *runs.values())} == {"FINISHED"}
     assert parent.data.tags["runner.sweep.trials"] == "4"
+    figures = command.client().list_artifacts(parent.info.run_id, "figures")
+    names = {Path(file.path).stem for file in figures}
+    assert names >= ({"pareto_front", "slices_loss"} if objectives else {"learning_curves"})
     # Whoever ended last has seen all.
     assert 4 in [len(_rows(done)) for done in outcomes]

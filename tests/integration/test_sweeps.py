@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,17 @@ def test_a_sweep_over_a_warm_start(command: Command) -> None:
     assert objectives[0] != objectives[1]
     tag = "runner.sweep.optimizer.learning_rate"
     assert {run.data.tags.get(tag) for run in command.tracked("warm")} == {None, "0.001", "0.003"}
+    (parent,) = (run for run in command.tracked("warm") if run.info.run_name == "warm sweep")
+    figures = command.client().list_artifacts(parent.info.run_id, "figures")
+    assert {Path(file.path).stem for file in figures} == {
+        "importances",
+        "learning_curves",
+        "objective_over_trials",
+        "parallel_coordinates",
+        "slices",
+    }
+    importances = json.loads(parent.data.tags["runner.sweep.importances"])
+    assert importances == {"validation/loss": {"optimizer.learning_rate": 1.0}}
     shown = [float(row[2]) for row in _table(done)]
     assert shown == pytest.approx(sorted(objectives), rel=1e-4)
 
@@ -111,7 +123,7 @@ def test_failing_trials_are_told_and_tried_again_by_the_same_command(command: Co
     )
     (parent,) = (run for run in command.tracked("tiny") if run.info.run_name == "tiny sweep")
     assert parent.data.tags["runner.sweep.failed"] == "2"
-    assert json.loads(parent.data.tags["runner.sweep.best"]) == {"data.poison_after": "1000"}
+    assert json.loads(parent.data.tags["runner.sweep.best"]) == [{"data.poison_after": "1000"}]
 
     skipped = command.run(*arguments, "sweep.on_error=stop")
     assert "1 of 3 trials have finished before" in skipped.stdout

@@ -93,6 +93,7 @@ FREE_OF_TENSORFLOW = [
     "runner.sweeps.job",
     "runner.sweeps.execution",
     "runner.sweeps.parent_run",
+    "runner.sweeps.figures",
     "runner.sweeps.sweeper",
     "runner.sweeps.grid_sweep",
     "runner.sweeps.ray_launch",

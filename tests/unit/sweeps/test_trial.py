@@ -37,6 +37,7 @@ def test_evaluations_are_reported_until_one_prunes() -> None:
     trial.evaluated({"loss": 2.0}, 20)
     trial.evaluated({"loss": 2.0}, 30)
     assert told == [10, 20]
+    assert trial.curve == {10: {"loss": 0.5}, 20: {"loss": 2.0}, 30: {"loss": 2.0}}
     with pytest.raises(PrunedRunError, match=r"^pruned at step 20$"):
         trial.check()
 
