@@ -22,7 +22,7 @@ from runner.explanation import explain
 from runner.quiet_import import without_import_notes
 from runner.sweeps.job import carry_out, job_of
 from runner.sweeps.trial import Trial
-from runner.tracking import FollowerProcess, is_tracked, mlflow_uri
+from runner.tracking import FollowerProcess, is_tracked, mlflow_uri, shared_follower
 from runner.validation import validate
 
 
@@ -51,11 +51,13 @@ def _job(config: DictConfig) -> float | None:
 
 def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     run_config = validate(config, experiment_names())
-    follower = None
+    follower: FollowerProcess | None = None
     if run_config.mode is Mode.train and is_tracked(run_config.tracking):
         # Its imports overlap those below.
-        follower = FollowerProcess()
-        follower.start(mlflow_uri(run_config.tracking))
+        uri = mlflow_uri(run_config.tracking)
+        follower = FollowerProcess() if trial is None else shared_follower(uri)
+        if trial is None:
+            follower.start(uri)
     # TensorFlow is imported only now, for a valid configuration.
     with without_import_notes():
         import tensorflow as tf

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from runner.config import TrackingConfig
 from runner.tracking.flatten import flatten
-from runner.tracking.follower_process import FollowerProcess
+from runner.tracking.follower_process import FollowerProcess, shared_follower
 from runner.tracking.journal_tracker import JournalStore, mlflow_uri
 from runner.tracking.masking import Mask
 from runner.tracking.no_tracker import LoggingStore, LoggingTracker
@@ -34,6 +34,7 @@ __all__ = [
     "is_tracked",
     "mlflow_uri",
     "open_store",
+    "shared_follower",
 ]
 
 

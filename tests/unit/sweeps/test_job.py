@@ -90,6 +90,18 @@ def test_an_objective_that_is_nan_has_failed(sweep: SweepDirectory) -> None:
     assert sweep.attempt(0).read().status is TrialStatus.FAILED
 
 
+def test_evaluations_of_all_attempts_are_one_curve(sweep: SweepDirectory) -> None:
+    sweep.attempt(0).update(metric="validation/loss", curve=((1, 2.0), (2, 9.0)))
+
+    def train(trial: Trial) -> float:
+        trial.evaluated({"loss": 1.0, "accuracy": 0.5}, 2)
+        trial.evaluated({"loss": 0.5, "accuracy": 0.5}, 3)
+        return 0.5
+
+    _carry_out(sweep, train)
+    assert sweep.attempt(0).read().curve == ((1, 2.0), (2, 1.0), (3, 0.5))
+
+
 def test_a_pruned_trial_is_no_failure(sweep: SweepDirectory, tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     run.path.mkdir()
