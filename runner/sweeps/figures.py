@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 Draw = Callable[[], Any]
 
+# It would tell of each study on the screen.
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
 
 def study_of(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> optuna.Study:
     """Returns a study of trials that no search has chosen, such as those of a grid."""

@@ -18,6 +18,7 @@ from runner.errors import (
     InterruptedRunError,
     Problem,
     PrunedRunError,
+    RunInUseError,
     RunnerError,
     SweepError,
 )
@@ -81,7 +82,8 @@ def carry_out(job: Job, train: Train) -> float | None:
     directory, file = job.directory, job.file
     with file.lock:
         attempt = file.read()
-        if attempt.status is not TrialStatus.WAITING:
+        # RUNNING with a free lock died, and its launcher starts it again: Slurm does so.
+        if attempt.status not in (TrialStatus.WAITING, TrialStatus.RUNNING):
             return None
         if directory.stopped():
             file.update(status=TrialStatus.SKIPPED, message="the sweep stopped before it")
@@ -99,7 +101,7 @@ def _recorded(
     status, problem, code = TrialStatus.FINISHED, "", 0
     interrupted: InterruptedRunError | None = None
     try:
-        objective = train(trial)
+        objective = _train_when_free(trial, train)
         if objective is not None and math.isnan(objective):
             status, problem, code = TrialStatus.FAILED, "the objective is nan", 1
     except PrunedRunError as error:
@@ -134,6 +136,16 @@ def _recorded(
             directory.failed()
         raise SweepError(Problem(problem), code)
     return objective
+
+
+def _train_when_free(trial: Trial, train: Train) -> float | None:
+    """Trains, after a trial that runs beside this one with the same fingerprint."""
+    while True:
+        try:
+            return train(trial)
+        except RunInUseError as error:
+            print(f"{error.path} is in use; waiting for that")
+            RunDirectory(error.path).wait()
 
 
 def _curve(attempt: Attempt, trial: Trial) -> list[tuple[int, float]]:

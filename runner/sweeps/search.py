@@ -20,6 +20,7 @@ from runner.sweeps.study import (
     SWEEPER,
     constraints,
     tell,
+    trial_of,
 )
 from runner.sweeps.summary import Objective
 from runner.sweeps.sweep_directory import SweepDirectory
@@ -32,6 +33,7 @@ class Search:
 
     Args:
       study: Optuna's.
+      storage: where it is.
       space: what is searched.
       custom: a function (trial) -> further overrides, which may itself draw values; None for none.
       sweeper: the sweeper's configuration.
@@ -42,13 +44,15 @@ class Search:
     def __init__(
         self,
         study: optuna.Study,
+        storage: Any,
         space: SearchSpace,
         custom: Any,
         sweeper: Mapping[str, Any],
         objectives: Sequence[Objective],
         directory: SweepDirectory,
     ) -> None:
-        self._study, self._space, self._custom = study, space, custom
+        self._study, self._storage = study, storage
+        self._space, self._custom = space, custom
         self._sweeper, self._objectives, self._directory = sweeper, objectives, directory
         self._constraints = constraints(sweeper)
 
@@ -86,16 +90,13 @@ class Search:
     def _planned(self, trial: optuna.Trial, point: Point) -> Planned:
         told = {
             "name": self._study.study_name,
-            "trial": self._trial_id(trial.number),
+            "trial": trial.number,
             "pruner": self._sweeper["pruner"],
             "metric": self._objectives[0].name.removeprefix("validation/"),
         }
         single = len(self._objectives) == 1
         metric = self._objectives[0].name
         return Planned(trial.number, point, metric=metric, study=told if single else None)
-
-    def _trial_id(self, number: int) -> int:
-        return next(each._trial_id for each in self._trials() if each.number == number)
 
     def _check(self, asked: Sequence[Planned], compose: Compose) -> None:
         """Finds mistakes that a custom space has made; its trials have failed then."""
@@ -111,7 +112,7 @@ class Search:
             self._tell(attempt)
 
     def _tell(self, attempt: Attempt) -> None:
-        trial = optuna.Trial(self._study, self._trial_id(attempt.trial))
+        trial = trial_of(self._study, self._storage, attempt.trial)
         for name, value in attempt.metrics.items():
             trial.set_user_attr(name, value)
         for name, violation in self._constraints.items():
@@ -136,7 +137,8 @@ class Search:
                 self._tell(attempt)
                 continue
             file.settle()
-            self._study._storage.set_trial_user_attr(trial._trial_id, SWEEPER, this_process())
+            resumed = trial_of(self._study, self._storage, trial.number)
+            resumed.set_user_attr(SWEEPER, this_process())
             point = Point(attempt.overrides, attempt.values)
             found.append(Planned(trial.number, point, metric=attempt.metric, study=attempt.study))
         return found

@@ -116,14 +116,17 @@ class SearchSweep(RunnerSweeper):
             raise RuntimeError("points has not been called")
         record = directory.read() or {}
         name = composed[0].config.name
+        storage = open_storage(directory.path, self._sweeper.get("storage"))
         study = open_study(
-            open_storage(directory.path, self._sweeper.get("storage")),
+            storage,
             self._sweeper.get("study_name") or f"{name}-{record.get('fingerprint', '')}",
             self._sweeper,
             self._objectives,
         )
         custom = custom_space(self._sweeper)
-        search = Search(study, self._space, custom, self._sweeper, self._objectives, directory)
+        search = Search(
+            study, storage, self._space, custom, self._sweeper, self._objectives, directory
+        )
         self._study = study
         search.run(execution, self.compose)
         attempts = [file.read() for file in directory.attempts()]

@@ -110,6 +110,12 @@ def open_study(
     return study
 
 
+def trial_of(study: optuna.Study, storage: Any, number: int) -> optuna.Trial:
+    """Returns a trial of the study, by which it is reported and told of."""
+    found = storage.get_study_id_from_name(study.study_name)
+    return optuna.Trial(study, storage.get_trial_id_from_study_id_trial_number(found, number))
+
+
 def reporter(directory: Path, storage: Any, told: Mapping[str, Any]) -> Report:
     """Returns what reports evaluations of one trial and asks the pruner.
 
@@ -118,12 +124,13 @@ def reporter(directory: Path, storage: Any, told: Mapping[str, Any]) -> Report:
       storage: as the sweeper's configuration has it.
       told: the attempt's `study`: its `name`, the `trial`, its `pruner`, and the `metric`.
     """
+    opened = open_storage(directory, storage)
     study = optuna.load_study(
         study_name=told["name"],
-        storage=open_storage(directory, storage),
+        storage=opened,
         pruner=build_target("hydra.sweeper.pruner", told["pruner"]),
     )
-    trial = optuna.trial.Trial(study, told["trial"])
+    trial = trial_of(study, opened, told["trial"])
     # A resumed trial evaluates some steps again.
     known = {each.number: each for each in study.trials}[trial.number].intermediate_values
 

@@ -14,6 +14,7 @@ from runner.errors import (
     InterruptedRunError,
     Problem,
     PrunedRunError,
+    RunInUseError,
     SweepError,
 )
 from runner.run_directory import RUNNING, RunDirectory, RunRecord
@@ -141,6 +142,26 @@ def test_nothing_starts_in_a_sweep_that_has_stopped(sweep: SweepDirectory) -> No
 def test_what_is_called_off_does_not_start(sweep: SweepDirectory) -> None:
     sweep.attempt(0).settle()
     assert _carry_out(sweep, _raising(AssertionError())) is None
+
+
+def test_what_its_launcher_starts_again_goes_on(sweep: SweepDirectory) -> None:
+    sweep.attempt(0).update(status=TrialStatus.RUNNING)
+    assert _carry_out(sweep, lambda trial: 0.5) == 0.5
+    assert sweep.attempt(0).read().status is TrialStatus.FINISHED
+
+
+def test_a_run_of_the_same_fingerprint_is_waited_for(
+    sweep: SweepDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    errors = [RunInUseError(Problem("in use"), tmp_path)]
+
+    def train(trial: Trial) -> float:
+        if errors:
+            raise errors.pop()
+        return 0.5
+
+    assert _carry_out(sweep, train) == 0.5
+    assert capsys.readouterr().out == f"{tmp_path} is in use; waiting for that\n"
 
 
 OURS = "hydra_plugins.runner_sweepers.grid.GridSweeper"

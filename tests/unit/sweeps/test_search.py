@@ -10,6 +10,7 @@ from typing import Any
 
 import optuna
 import pytest
+from filelock import FileLock
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
@@ -25,11 +26,12 @@ from runner.sweeps.job import Job, carry_out
 from runner.sweeps.points import Compose
 from runner.sweeps.search import Search
 from runner.sweeps.search_space import search_space
-from runner.sweeps.study import SWEEPER, open_storage, open_study
+from runner.sweeps.study import SWEEPER, open_storage, open_study, trial_of
 from runner.sweeps.summary import Objective
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.trial import Trial
-from tests.tiny.spaces import misspelt
+from tests.tiny.composing import composing
+from tests.tiny.spaces import conditional, misspelt
 
 OBJECTIVES = [Objective("validation/loss", Goal.minimize)]
 
@@ -71,13 +73,22 @@ class Sweep:
         return SweepDirectory(self.folder)
 
     def study(self) -> optuna.Study:
-        return open_study(open_storage(self.folder, None), "s", self.sweeper, OBJECTIVES)
+        return open_study(self.storage(), "s", self.sweeper, OBJECTIVES)
+
+    def storage(self) -> Any:
+        return open_storage(self.folder, None)
 
     def run(self, *overrides: str, custom: Any = None) -> optuna.Study:
         study = self.study()
         parsed = OverridesParser.create().parse_overrides(["+experiment=tiny", *overrides])
         search = Search(
-            study, search_space(parsed), custom, self.sweeper, OBJECTIVES, self.directory
+            study,
+            self.storage(),
+            search_space(parsed),
+            custom,
+            self.sweeper,
+            OBJECTIVES,
+            self.directory,
         )
         search.run(Execution(self.directory, self._launch, retries=0), self.compose)
         return study
@@ -104,8 +115,6 @@ class Sweep:
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> Iterator[Sweep]:
-    from tests.tiny.composing import composing
-
     with composing(tmp_path / "conf"):
         loader = GlobalHydra.instance().config_loader()
 
@@ -164,7 +173,7 @@ def test_trials_of_a_process_that_was_killed_are_gone_on_with(sweep: Sweep) -> N
     first, second = sweep.study().trials
     assert (first.state, second.state) == (TrialState.COMPLETE, TrialState.RUNNING)
     # As if it had been another process, which is gone.
-    sweep.study()._storage.set_trial_user_attr(second._trial_id, SWEEPER, "elsewhere:1")
+    trial_of(sweep.study(), sweep.storage(), 1).set_user_attr(SWEEPER, "elsewhere:1")
     study = sweep.run(RATE)
     assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 4
     assert started[2] == started[1]
@@ -191,8 +200,6 @@ def test_a_trial_of_a_living_process_is_left_alone(sweep: Sweep) -> None:
     trial.set_user_attr(SWEEPER, "elsewhere:1")
     lock = sweep.folder / "processes" / "elsewhere_1.lock"
     lock.parent.mkdir()
-    from filelock import FileLock
-
     with FileLock(lock):
         study = sweep.run(RATE)
     assert [each.state for each in study.trials] == [TrialState.RUNNING, TrialState.COMPLETE]
@@ -235,8 +242,6 @@ def test_constraints_are_told(sweep: Sweep) -> None:
 
 
 def test_a_custom_space_draws_and_derives(sweep: Sweep) -> None:
-    from tests.tiny.spaces import conditional
-
     sweep.settings["n_trials"] = 8
     sweep.work = lambda overrides: [{"loss": float(_value(overrides, "+model.units"))}]
     study = sweep.run(custom=conditional)

@@ -77,7 +77,7 @@ def test_reports_reach_the_study_and_its_pruner_decides(tmp_path: Path) -> None:
     trial = study.ask()
     told = {
         "name": "s",
-        "trial": trial._trial_id,
+        "trial": trial.number,
         "metric": "loss",
         "pruner": SWEEPER["pruner"],
     }
