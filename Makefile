@@ -81,7 +81,7 @@ $(VENV)/installed: $(VENV)/created $(INPUTS) | same-python
 
 $(VENV)/installed-dev: $(VENV)/created $(INPUTS) | same-python
 	@echo 'Installing the pinned packages into $(VENV) (3 GB; a few minutes the first time).'
-	$(INSTALL) -e '.[dev]'
+	$(INSTALL) -e '.[dev,joblib,optuna,ray,slurm]'
 	@touch $(VENV)/installed $@
 
 # A Python asked for by name must be the one that .venv was made with.

@@ -24,8 +24,9 @@ from runner.explanation import explain
 from runner.interruption import Interruption, ending_at_once
 from runner.quick_import import without_collections
 from runner.quiet_import import without_import_notes
-from runner.sweeps.parent_run import ParentRun
-from runner.tracking import PARENT_RUN, FollowerProcess, is_tracked, mlflow_uri
+from runner.sweeps.job import carry_out, job_of
+from runner.sweeps.trial import Trial
+from runner.tracking import FollowerProcess, is_tracked, mlflow_uri, shared_follower
 from runner.validation import validate
 
 
@@ -38,43 +39,50 @@ def conf_directory() -> Path:
 
 @hydra.main(version_base="1.3", config_path=str(conf_directory()), config_name="config")
 def _job(config: DictConfig) -> float | None:
+    job = job_of(HydraConfig.get())
+    if job is not None:
+        return carry_out(job, lambda trial: _run(config, trial))
     try:
-        run_config = validate(config, experiment_names())
-        follower = None
-        if run_config.mode is Mode.train and is_tracked(run_config.tracking):
-            # Its imports overlap those below.
-            follower = FollowerProcess()
-            follower.start(mlflow_uri(run_config.tracking))
-        # TensorFlow is imported only now, for a valid configuration.
-        first = "tensorflow" not in sys.modules  # And not the second trial of a sweep.
-        with without_import_notes(), without_collections() if first else nullcontext():
-            import tensorflow as tf
-
-            from runner.run import run_experiment
-
-            # Otherwise the first session looks for GPUs, and tells of a missing driver.
-            tf.config.list_physical_devices()
-        # Its warnings are of deprecated parts that its own Saver uses.
-        logging.getLogger("tensorflow").setLevel(logging.ERROR)
-        with Interruption(run_config.session.grace_seconds).handled():
-            return run_experiment(
-                run_config,
-                HydraConfig.get().overrides.task,
-                parent=os.environ.get(PARENT_RUN),
-                follower=follower,
-                # The trials of a sweep share a folder, and are told apart by their configurations.
-                dedicated=HydraConfig.get().mode == RunMode.RUN
-                and run_config.run_dir != f"runs/{run_config.name}",
-            )
+        return _run(config)
     except RunnerError as error:
-        # Hydra goes on to the next trial after a failed one, but a signal is for the whole sweep.
+        # Another sweeper goes on to the next trial after a failed one, but not after a signal.
         interrupted = isinstance(error, InterruptedRunError)
         if HydraConfig.get().mode == RunMode.MULTIRUN and not interrupted:
-            overrides = " ".join(HydraConfig.get().overrides.task)
-            print(f"runner: the trial {overrides} failed: {error}", file=sys.stderr)
             raise
         # Hydra would print a line of its own before an exception; SystemExit passes through.
         raise SystemExit(_fail(error)) from error
+
+
+def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
+    run_config = validate(config, experiment_names())
+    follower: FollowerProcess | None = None
+    if run_config.mode is Mode.train and is_tracked(run_config.tracking):
+        # Its imports overlap those below.
+        uri = mlflow_uri(run_config.tracking)
+        follower = FollowerProcess() if trial is None else shared_follower(uri)
+        if trial is None:
+            follower.start(uri)
+    # TensorFlow is imported only now, for a valid configuration.
+    first = "tensorflow" not in sys.modules  # And not the second trial of a sweep.
+    with without_import_notes(), without_collections() if first else nullcontext():
+        import tensorflow as tf
+
+        from runner.run import run_experiment
+
+        # Otherwise the first session looks for GPUs, and tells of a missing driver.
+        tf.config.list_physical_devices()
+    # Its warnings are of deprecated parts that its own Saver uses.
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    with Interruption(run_config.session.grace_seconds).handled():
+        return run_experiment(
+            run_config,
+            HydraConfig.get().overrides.task,
+            trial=trial,
+            follower=follower,
+            # The trials of a sweep share a folder, and are told apart by their configurations.
+            dedicated=HydraConfig.get().mode == RunMode.RUN
+            and run_config.run_dir != f"runs/{run_config.name}",
+        )
 
 
 def main() -> int:
@@ -125,8 +133,6 @@ def _from_job(error: BaseException) -> bool:
 
 
 def _fail(error: RunnerError) -> int:
-    if isinstance(error, InterruptedRunError):
-        ParentRun.interrupted()
     print(f"runner: {error}", file=sys.stderr)
     return error.exit_code
 

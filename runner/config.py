@@ -12,7 +12,6 @@ from omegaconf import MISSING
 from runner.references import register_resolvers
 
 # How the URIs of checkpoints in MLflow begin.
-MLFLOW_SCHEMES = ("runs:/", "models:/", "mlflow-artifacts:")
 
 # Enum members carry the spelling that a user types, because OmegaConf matches members by name.
 
@@ -346,6 +345,22 @@ class TrackingConfig:
     mask: MaskConfig = field(default_factory=MaskConfig)
 
 
+# Goes on with the other trials, or starts no further one. Members are looked up, as above.
+OnTrialError = Enum("OnTrialError", {"continue": "continue", "stop": "stop"})
+
+
+@dataclass
+class SweepConfig:
+    """What a sweep, `-m`, does about trials that fail."""
+
+    # Whether the other trials go on after one that fails, or no further one is started.
+    on_error: OnTrialError = OnTrialError["continue"]
+    # How often a trial that fails or is killed is tried again, from its last checkpoint.
+    retries: int = 0
+    # Whether figures of the trials are drawn at the end, for the parent run.
+    figures: bool = True
+
+
 @dataclass
 class RunConfig:
     """The root of a run's configuration."""
@@ -384,6 +399,7 @@ class RunConfig:
     hooks: dict[str, Any] = field(default_factory=dict)
     session: SessionConfig = field(default_factory=SessionConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
 
 
 def register() -> None:

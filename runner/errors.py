@@ -6,6 +6,7 @@ import difflib
 import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,19 @@ class RunDirectoryError(RunnerError):
     exit_code = 2
 
 
+class RunInUseError(RunDirectoryError):
+    """A living process owns the run.
+
+    Attributes:
+      path: the run's directory.
+    """
+
+    def __init__(self, problem: Problem, path: Path) -> None:
+        super().__init__(problem)
+        self.args = (problem, path)  # By which another process makes the error again.
+        self.path = path
+
+
 class TrackingError(RunnerError):
     """The tracking store cannot be used."""
 
@@ -106,7 +120,25 @@ class InterruptedRunError(RunnerError):
         super().__init__(
             Problem(f"ended by {number.name}", cause, "the same command continues the run")
         )
+        self.args = (number,)  # By which another process makes the error again.
         self.exit_code = 128 + number
+
+
+class PrunedRunError(RunnerError):
+    """A sweep's pruner ended the trial because others were better; its last step is saved."""
+
+
+class SweepError(RunnerError):
+    """Trials of a sweep failed; the others are kept.
+
+    Attributes:
+      exit_code: that of the failed trials where they have one in common, otherwise 1.
+    """
+
+    def __init__(self, problem: Problem, exit_code: int = 1) -> None:
+        super().__init__(problem)
+        self.args = (problem, exit_code)
+        self.exit_code = exit_code
 
 
 def similar(name: str, valid: Iterable[str], count: int = 3) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ _ELSEWHERE = (
     "session",
     "tracking",
     "checkpoint",
+    "sweep",
 )
 _ELSEWHERE_IN_TRAIN = ("log_every", "checkpoint_every", "keep_checkpoints")
 

@@ -75,7 +75,7 @@ def loop_hooks(
     Raises:
       ConfigError: when a hook of the configuration does not fit.
     """
-    config, screen = context.config, context.screen
+    config, screen, trial = context.config, context.screen, context.trial
     finite = FiniteCheck(built.variables)
     raises = config.checkpoint.on_error is OnError["raise"]
     save_failed = raise_save_error if raises else warned(screen.line)
@@ -101,6 +101,8 @@ def loop_hooks(
         mark = "  (best so far)" if best.offer(session, values, step) else ""
         shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         screen.line(f"step {step}  validation  {shown}{mark}")
+        if trial is not None:
+            trial.evaluated(values, step)
 
     def refuse(names: Sequence[str], step: int) -> None:
         problem = non_finite_problem(names, step)
@@ -160,7 +162,7 @@ def loop_hooks(
             save_failed,
         ),
         # Last, so that a signal during the other hooks' work costs no further step.
-        StopWhenHook(interruption.received),
+        StopWhenHook(lambda: interruption.received() or (trial is not None and trial.pruned)),
     ]
     return LoopHooks(hooks, best, progress)
 

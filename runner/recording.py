@@ -14,7 +14,7 @@ import tensorflow as tf
 from omegaconf import OmegaConf
 
 from runner.checkpoints.provenance_file import provenance_of
-from runner.errors import InterruptedRunError
+from runner.errors import InterruptedRunError, PrunedRunError
 from runner.experiment import BuiltGraph
 from runner.interruption import Interruption
 from runner.lineage import DIGEST, SOURCE_TAG, source_run_tags
@@ -68,6 +68,11 @@ def recorded(
     except InterruptedRunError:
         status = RunStatus.KILLED
         raise
+    except PrunedRunError as error:
+        status = RunStatus.KILLED
+        if tracker is not None:
+            tracker.set_tags({"runner.pruned": str(error)})
+        raise
     except BaseException as error:
         if tracker is not None:
             tracker.set_tags({"runner.exception": f"{type(error).__name__}: {error}"[:5000]})
@@ -96,9 +101,14 @@ def _open_tracker(context: RunContext, directory: RunDirectory) -> Tracker:
         "runner.overrides": " ".join(context.overrides),
         **environment_tags(Path.cwd()),
     }
-    experiment = context.config.name
+    experiment, trial = context.config.name, context.trial
     name = f"{experiment} {directory.path.name}"
-    return context.store.open(directory.path, experiment, name, tags, context.parent)
+    if trial is None:
+        return context.store.open(directory.path, experiment, name, tags)
+    trial.started(directory.path)
+    tracker = context.store.open(directory.path, experiment, name, tags, trial.parent)
+    tracker.set_tags(trial.tags)  # Those of a run that is resumed are not taken from above.
+    return tracker
 
 
 def _record_start(

@@ -30,6 +30,7 @@ from runner.run_directory import (
 )
 from runner.screen import Screen
 from runner.sources import Sources, plan_run
+from runner.sweeps.trial import Trial
 from runner.tracking import FollowerProcess, open_store
 from runner.training import train_run
 
@@ -38,7 +39,7 @@ def run_experiment(
     config: RunConfig,
     overrides: Sequence[str] = (),
     screen: Screen | None = None,
-    parent: str | None = None,
+    trial: Trial | None = None,
     follower: FollowerProcess | None = None,
     *,
     dedicated: bool = False,
@@ -49,7 +50,7 @@ def run_experiment(
       config: the validated configuration, from `runner.validation.validate`.
       overrides: the command line's overrides, recorded with the run.
       screen: where to print; by default standard output.
-      parent: directory of the tracked run that this one is a part of, such as a sweep.
+      trial: the sweep's trial that this run is, which is told how it goes.
       follower: a process started ahead that delivers what the run records.
       dedicated: whether `run_dir` was given for this run; an interrupted run in it with another
         warm start is then refused, where otherwise a new run is made beside it.
@@ -59,12 +60,13 @@ def run_experiment(
       for a plan or an export.
 
     Raises:
-      RunnerError: see its subclasses in `runner.errors`; `InterruptedRunError` after a signal.
+      RunnerError: see its subclasses in `runner.errors`; `InterruptedRunError` after a signal,
+        `PrunedRunError` when the trial is pruned.
     """
     screen = screen or Screen()
     store = open_store(config.tracking, asdict(config), follower)
     sources = Sources(config, store)
-    context = RunContext(config, sources, store, screen, overrides, parent, dedicated)
+    context = RunContext(config, sources, store, screen, overrides, trial, dedicated)
     if config.mode is Mode.plan:
         _show_plan(context)
         return None
@@ -142,7 +144,7 @@ def _train(context: RunContext) -> float:
         same = resumed is not None and resumed.path == directory.path
         verb = "resumes" if same or plan is None else "runs"
         screen.line(f"{config.name}: {verb} in {directory.path}")
-        if directory.path != (resumed and resumed.path) and context.parent is None:
+        if directory.path != (resumed and resumed.path) and context.trial is None:
             for line in left_alone(container, record):
                 screen.line(f"  {line}")
         for line in summary(plan) if plan else ("own checkpoint: pretrained sources not read",):
@@ -160,7 +162,10 @@ def _warm_start(context: RunContext, built: BuiltGraph, plan: RestorationPlan) -
     # Before an experiment is trained as a source, its graph tells what it will save, so that a
     # plan with problems is found before that training and not after it.
     screen = context.screen
-    if not context.sources.train_missing(lambda source: run_experiment(source, screen=screen)):
+    trained = context.sources.train_missing(
+        lambda source: run_experiment(source, screen=screen), screen.line
+    )
+    if not trained:
         return plan
     return _sound_plan(context, built)
 

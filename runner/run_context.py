@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from runner.config import RunConfig
 from runner.screen import Screen
 from runner.sources import Sources
+from runner.sweeps.trial import Trial
 from runner.tracking import RunStore
 
 
@@ -21,7 +22,7 @@ class RunContext:
       store: where runs are recorded.
       screen: where to print.
       overrides: the command line's overrides, recorded with the run.
-      parent: directory of the tracked run that this one is a part of, such as a sweep.
+      trial: the sweep's trial that this run is, which is told how it goes.
       dedicated: whether `run_dir` was given for this run; an interrupted run in it with another
         warm start is then refused, where otherwise a new run is made beside it.
     """
@@ -31,5 +32,5 @@ class RunContext:
     store: RunStore
     screen: Screen
     overrides: Sequence[str] = ()
-    parent: str | None = None
+    trial: Trial | None = None
     dedicated: bool = False

@@ -11,7 +11,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from runner.errors import Problem, RunDirectoryError
+from runner.errors import Problem, RunDirectoryError, RunInUseError
 from runner.run_owner import OwnerFile
 
 RECORD = "run.json"
@@ -48,7 +48,7 @@ class RunDirectory:
     """The folder of one run.
 
     Raises:
-      RunDirectoryError: from `claim`, when a living process owns it.
+      RunInUseError: from `claim`, when a living process owns it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -122,18 +122,23 @@ class RunDirectory:
         try:
             self._lock.acquire(timeout=0)
         except Timeout as error:
-            raise RunDirectoryError(self._in_use(str(self._owner.read() or "unknown"))) from error
+            raise self._in_use(str(self._owner.read() or "unknown")) from error
         # A lock may have been given because it does not reach another host.
         elsewhere = self._owner.elsewhere(wait=True)
         if elsewhere is not None:
             self._lock.release()
-            raise RunDirectoryError(self._in_use(str(elsewhere)))
+            raise self._in_use(str(elsewhere))
         self._owner.take()
 
     def release(self) -> None:
         """Gives the lock back."""
         self._owner.release()
         self._lock.release()
+
+    def wait(self) -> None:
+        """Waits until no process owns the run."""
+        with self._lock:
+            pass
 
     def settle(self) -> RunRecord | None:
         """Marks the run KILLED if it says RUNNING though no process owns it.
@@ -199,12 +204,13 @@ class RunDirectory:
         # TensorFlow writes this file last, and finds checkpoints by it alone.
         return (self.checkpoints / "checkpoint").is_file()
 
-    def _in_use(self, owner: str) -> Problem:
-        return Problem(
+    def _in_use(self, owner: str) -> RunInUseError:
+        problem = Problem(
             f"{self.path} is in use",
             f"another process owns it: {owner}",
             "wait for it or end it; resume=never starts another run beside it",
         )
+        return RunInUseError(problem, self.path)
 
 
 def runs(container: Path) -> list[tuple[RunDirectory, RunRecord]]:

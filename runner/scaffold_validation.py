@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from runner.config import MLFLOW_SCHEMES, ScaffoldConfig, StateChoice
+from runner.checkpoint_uris import MLFLOW_SCHEMES
+from runner.config import ScaffoldConfig, StateChoice
 from runner.errors import Problem, nearest
 
 _WHICH = ("latest", "best")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from runner.checkpoints.averaging import averaged
 from runner.checkpoints.contents import NoCheckpointError
@@ -12,18 +13,17 @@ from runner.checkpoints.locate import BEST_OF_RUN, LATEST, latest_checkpoint, re
 from runner.checkpoints.open import open_checkpoint, open_pinned
 from runner.checkpoints.provenance_file import origin
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
-from runner.composition import compose_experiment, experiment_names
-from runner.config import Mode, Resume, RunConfig, ScaffoldConfig
-from runner.errors import CheckpointError, ConfigError, Problem, RunnerError, TrackingError
+from runner.config import RunConfig, ScaffoldConfig
+from runner.errors import CheckpointError, Problem, RunInUseError, TrackingError
 from runner.experiment import BuiltGraph
-from runner.fingerprint import EXPERIMENT, fingerprint, settings
+from runner.fingerprint import EXPERIMENT
 from runner.graph import build_graph
+from runner.identity import Identity, in_scaffold, prefixed
 from runner.restoration.plan import LocatedSources, RestorationPlan
 from runner.restoration.planner import make_plan
 from runner.restoration.provenance import Origin
 from runner.run_directory import FINISHED, RunDirectory, runs
 from runner.tracking import RunStore
-from runner.validation import validate
 
 FINGERPRINT_TAG = "runner.fingerprint"
 
@@ -31,18 +31,15 @@ FINGERPRINT_TAG = "runner.fingerprint"
 class Sources:
     """The checkpoints of a run's scaffolds."""
 
-    def __init__(
-        self, config: RunConfig, store: RunStore, asked_by: tuple[RunConfig, ...] = ()
-    ) -> None:
+    def __init__(self, config: RunConfig, store: RunStore) -> None:
         """Stores its arguments.
 
         Args:
           config: the run's configuration.
           store: where its predecessors are recorded.
-          asked_by: the experiments whose source this run is, the first asked first.
         """
-        self._config, self._store, self._asked_by = config, store, asked_by
-        self._experiments: dict[str, RunConfig] = {}
+        self._config, self._store = config, store
+        self._identity = Identity(config)
         self._origins: dict[str, tuple[Origin, ...]] = {}
 
     def settings(self) -> dict[str, object]:
@@ -51,7 +48,7 @@ class Sources:
         Raises:
           ConfigError: when the configuration of a source is not valid.
         """
-        return settings(self._config, lambda name: self._fingerprint(self._experiment(name)))
+        return self._identity.settings()
 
     def expected(self) -> LocatedSources:
         """Returns the checkpoints of all scaffolds, as far as they can be used.
@@ -69,22 +66,60 @@ class Sources:
                 specs[name] = self._expected(name, scaffold)
             except (CheckpointError, TrackingError) as error:
                 specs[name] = None
-                problems[name] = [_in_scaffold(name, each) for each in error.problems]
+                problems[name] = [in_scaffold(name, each) for each in error.problems]
         return LocatedSources(specs, problems)
 
-    def train_missing(self, train: Callable[[RunConfig], object]) -> bool:
+    def train_missing(
+        self,
+        train: Callable[[RunConfig], object],
+        say: Callable[[str], None] = lambda line: None,
+    ) -> bool:
         """Trains every experiment that a scaffold comes from and that has no finished run.
 
-        Returns whether `expected` now finds more than when it was last called.
+        Where another process trains it, this one waits for that.
+
+        Args:
+          train: trains an experiment.
+          say: tells the user what is waited for.
+
+        Returns:
+          Whether `expected` now finds more than when it was last called.
         """
         more = False
         for name, scaffold in self._config.scaffolds.items():
             if _is_experiment(scaffold) and name not in self._origins:
                 more = True
+                experiment = self._identity.experiment(name)
                 # Another process may have trained it meanwhile.
-                if self._finished(self._experiment(name)) is None:
-                    train(self._experiment(name))
+                if self._finished(experiment) is None:
+                    self._train_once(experiment, train, say)
         return more
+
+    def _train_once(
+        self,
+        experiment: RunConfig,
+        train: Callable[[RunConfig], object],
+        say: Callable[[str], None],
+    ) -> None:
+        folder = Path(experiment.run_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        # Two trials that need the same source come here at once.
+        lock = FileLock(folder / f".source-{self._identity.of(experiment)}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            say(f"{experiment.name}: another process trains it; waiting for that")
+            lock.acquire()
+        try:
+            while self._finished(experiment) is None:
+                try:
+                    train(experiment)
+                    return
+                except RunInUseError as error:
+                    say(f"{experiment.name}: another process trains it in {error.path}; waiting")
+                    RunDirectory(error.path).wait()
+        finally:
+            lock.release()
 
     def open(self, scaffold: str) -> CheckpointReader:
         """Opens the checkpoint that `expected` found last for a scaffold.
@@ -104,7 +139,7 @@ class Sources:
             return None
         place, which = scaffold.checkpoint, scaffold.which
         if _is_experiment(scaffold):
-            experiment = self._experiment(name)
+            experiment = self._identity.experiment(name)
             run = self._finished(experiment)
             if run is None:
                 return self._to_be_trained(experiment)
@@ -127,49 +162,20 @@ class Sources:
     def _to_be_trained(self, experiment: RunConfig) -> CheckpointSpec:
         built = build_graph(experiment, "validation", train=True)
         # What would stop its training is a problem now, not once that begins.
-        inner = Sources(experiment, self._store, (*self._asked_by, self._config))
+        inner = Sources(experiment, self._store)
         problems = plan_run(experiment, built, inner).problems
         if problems:
             name = f"{EXPERIMENT}{experiment.name}"
-            raise CheckpointError(*(_prefixed(name, each) for each in problems))
+            raise CheckpointError(*(prefixed(name, each) for each in problems))
         return CheckpointSpec(
             f"{EXPERIMENT}{experiment.name} (not trained yet)",
             None,
             {each.name: each.tensor for each in built.specs},
         )
 
-    def _experiment(self, scaffold: str) -> RunConfig:
-        """Returns the configuration of the experiment that a scaffold comes from."""
-        if scaffold not in self._experiments:
-            entry: ScaffoldConfig = self._config.scaffolds[scaffold]
-            name = str(entry.checkpoint).removeprefix(EXPERIMENT)
-            try:
-                composed = compose_experiment(name, entry.overrides)
-                experiment = validate(composed, experiment_names())
-            except RunnerError as error:
-                problems = (_in_scaffold(scaffold, each) for each in error.problems)
-                raise ConfigError(*problems) from error
-            experiment.tracking = self._config.tracking
-            experiment.run_dir = str(Path(self._config.run_dir).parent / experiment.name)
-            experiment.mode, experiment.resume = Mode.train, Resume.auto
-            self._experiments[scaffold] = experiment
-        return self._experiments[scaffold]
-
-    def _fingerprint(self, experiment: RunConfig) -> str:
-        chain = (*self._asked_by, self._config)
-        if experiment in chain:
-            raise ConfigError(
-                Problem(
-                    f"the experiment {experiment.name} is a source of its own",
-                    " <- ".join(each.name for each in (*chain, experiment)),
-                    "name another experiment or a checkpoint in one of them",
-                )
-            )
-        return fingerprint(Sources(experiment, self._store, chain).settings())
-
     def _finished(self, experiment: RunConfig) -> RunDirectory | None:
         """Returns the newest finished run of the experiment that has a checkpoint, if any."""
-        wanted = self._fingerprint(experiment)
+        wanted = self._identity.of(experiment)
         # The run directories answer at once; the store is asked for runs that are elsewhere.
         for directory, _ in runs(Path(experiment.run_dir).absolute()):
             if _has_finished(directory, wanted):
@@ -210,11 +216,3 @@ def plan_run(config: RunConfig, built: BuiltGraph, sources: Sources) -> Restorat
         config.restoration.expect,
         unusable=located.problems,
     )
-
-
-def _in_scaffold(name: str, problem: Problem) -> Problem:
-    return _prefixed(f"scaffolds.{name}.checkpoint", problem)
-
-
-def _prefixed(where: str, problem: Problem) -> Problem:
-    return replace(problem, state=f"{where}: {problem.state}")

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from runner.quick_import import without_collections
 from runner.quiet_import import without_import_notes
 from runner.tracking.destination import Destination
 from runner.tracking.follower import Follower
-from runner.tracking.follower_process import AWAIT
+from runner.tracking.follower_process import ANSWER, AWAIT
 from runner.tracking.journal_tracker import TENSORBOARD
 from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
 
@@ -39,20 +39,21 @@ def main(arguments: list[str] | None = None) -> int:
         if options.run_dir != AWAIT:
             directory = TrackingDirectory(Path(options.run_dir).absolute())
             return 0 if sync(directory, options.uri) else 1
-        awaited = _awaited()
-        return 0 if awaited is None or sync(awaited, owned=True) else 1
+        return 0 if _serve() else 1
     except RunnerError as error:
         print(f"runner.sync: {error}", file=sys.stderr)
         return error.exit_code
 
 
-def sync(directory: TrackingDirectory, uri: str | None = None, owned: bool = False) -> bool:
+def sync(
+    directory: TrackingDirectory, uri: str | None = None, wakes: list[threading.Event] | None = None
+) -> bool:
     """Delivers what a run recorded, to the end of the run; whether nothing is left.
 
     Args:
       directory: where it recorded.
       uri: an MLflow tracking URI in place of the one it was recorded with.
-      owned: whether the end of standard input tells that the run has something to say.
+      wakes: takes one event for each store, which tells that the run has something to say.
 
     Raises:
       RunDirectoryError: nothing was recorded there.
@@ -71,19 +72,21 @@ def sync(directory: TrackingDirectory, uri: str | None = None, owned: bool = Fal
         opening = replace(opening, stores=_moved(opening.stores, uri))
         directory.write_opening(opening)
     _log_to(directory.log)
-    wakes = {store: threading.Event() for store in opening.stores}
+    events = {store: threading.Event() for store in opening.stores}
+    if wakes is not None:
+        wakes += events.values()
     results: dict[str, bool] = {}
 
     def follow(store: str) -> None:
-        results[store] = _follow(directory, store, lambda seconds: _wait(wakes[store], seconds))
+        results[store] = _follow(directory, store, lambda seconds: _wait(events[store], seconds))
 
     threads = [threading.Thread(target=follow, args=(store,)) for store in opening.stores]
     for thread in threads:
         thread.start()
-    if owned:
-        threading.Thread(target=_wake_at_end_of_input, args=(wakes,), daemon=True).start()
     for thread in threads:
         thread.join()
+    if wakes is not None:
+        wakes[:] = [each for each in wakes if each not in events.values()]
     return all(results.get(store, False) for store in opening.stores)
 
 
@@ -153,35 +156,74 @@ def _moved(stores: tuple[str, ...], uri: str) -> tuple[str, ...]:
     return (resolve(uri, Path.cwd()).uri, *kept)
 
 
-def _awaited() -> TrackingDirectory | None:
-    """Opens MLflow while a run gets ready, and returns the directory that it names then."""
-    os.nice(_NICENESS)  # Training comes first.
-    uri = sys.stdin.readline().rstrip("\n")
-    if uri:
-        with without_collections():
-            from runner.tracking.mlflow_tracker import MlflowStore
+def _serve() -> bool:
+    """Delivers for the process at the other end of standard input; whether nothing is left.
 
+    It names run directories, one after the other, and by an empty line or by its end says that one
+    of them has something to say. Each is answered on standard output when its run has ended.
+    """
+    os.nice(_NICENESS)  # Training comes first.
+    _open_early(sys.stdin.readline().rstrip("\n"))
+    wakes: list[threading.Event] = []
+    results: dict[str, bool] = {}
+
+    def deliver(name: str) -> None:
+        results[name] = False
         try:
-            store = MlflowStore(uri)
-            # A run that is refused for a mistake leaves no database behind.
-            if store.address.database is None or store.address.database.exists():
-                store.connect()
-        except TrackingError as error:
-            # The run's log does not exist yet; delivering tries again and tells.
-            logger.info("%s", error)
-    line = sys.stdin.readline().rstrip("\n")
-    return TrackingDirectory(Path(line)) if line else None
+            results[name] = sync(TrackingDirectory(Path(name)), wakes=wakes)
+        except RunnerError as error:
+            print(f"runner.sync: {error}", file=sys.stderr)
+        finally:
+            _answer(name, results[name])
+
+    threads = []
+    for line in sys.stdin:
+        name = line.rstrip("\n")
+        if name:
+            threads.append(threading.Thread(target=deliver, args=(name,)))
+            threads[-1].start()
+        else:
+            _ring(wakes)
+    while any(thread.is_alive() for thread in threads):
+        # Nobody tells any more when a run has something to say.
+        _ring(wakes)
+        for thread in threads:
+            thread.join(1.0)
+    return all(results.values())
+
+
+def _open_early(uri: str) -> None:
+    """Opens MLflow while a run gets ready."""
+    if not uri:
+        return
+    with without_collections():
+        from runner.tracking.mlflow_tracker import MlflowStore
+
+    try:
+        store = MlflowStore(uri)
+        # A run that is refused for a mistake leaves no database behind.
+        if store.address.database is None or store.address.database.exists():
+            store.connect()
+    except TrackingError as error:
+        # The run's log does not exist yet; delivering tries again and tells.
+        logger.info("%s", error)
+
+
+def _ring(wakes: list[threading.Event]) -> None:
+    for each in list(wakes):
+        each.set()
+
+
+def _answer(name: str, delivered: bool) -> None:
+    try:
+        print(f"{ANSWER}{int(delivered)}{name}", flush=True)
+    except OSError:
+        logger.info("The process that asked has ended.")
 
 
 def _wait(wake: threading.Event, seconds: float) -> None:
     wake.wait(seconds)
     wake.clear()
-
-
-def _wake_at_end_of_input(wakes: Mapping[str, threading.Event]) -> None:
-    sys.stdin.read()
-    for wake in wakes.values():
-        wake.set()
 
 
 class _Warnings(logging.StreamHandler):  # type: ignore[type-arg]

@@ -38,6 +38,8 @@ def train_run(
 
     Raises:
       InterruptedRunError: after a signal; the last step is saved.
+      PrunedRunError: when the trial is pruned; the last step is saved.
+      PrunedRunError: when the trial is pruned; the last step is saved.
       NonFiniteLossError: when the loss is NaN or infinite.
       ConfigError: when the training data end, an evaluated split is empty, or a hook does not fit.
     """
@@ -45,6 +47,8 @@ def train_run(
         restorer = _restorer(context, built, plan) if plan is not None else None
         best = _loop(context, built, restorer, directory, tracker, interruption)
         interruption.check()
+        if context.trial is not None:
+            context.trial.check()
     context.screen.line(f"results: {tracker.location()}")
     context.screen.line(f"files:   {directory.path}")
     if context.store.open_command():

@@ -149,6 +149,10 @@ def _number_problems(resolved: Mapping[str, Any]) -> list[Problem]:
                 f"train.non_finite.rollbacks is {non_finite['rollbacks']}", "it must be at least 1"
             )
         )
+    if resolved["sweep"]["retries"] < 0:
+        problems.append(
+            Problem(f"sweep.retries is {resolved['sweep']['retries']}", "it must be at least 0")
+        )
     scale = non_finite["learning_rate_scale"]
     if not 0 < scale <= 1:
         problems.append(

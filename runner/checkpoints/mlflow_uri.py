@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from runner.checkpoint_uris import MLFLOW_SCHEMES
 from runner.checkpoints.local_copy import cached
-from runner.config import MLFLOW_SCHEMES
 
 _CONTENT, _PATH = "content", "path"
 

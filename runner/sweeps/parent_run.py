@@ -1,71 +1,39 @@
-"""Makes the runs of a sweep children of one run in the tracking store."""
+"""The run in the tracking store that the runs of a sweep are parts of."""
 
 from __future__ import annotations
 
-import atexit
-import os
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar
 
-from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf
-
-from runner.config import Mode
-from runner.interruption import Interruption
-from runner.tracking import PARENT_RUN, RunStatus, Tracker, environment_tags, open_store
+from runner.config import RunConfig
+from runner.tracking import RunStatus, Tracker, environment_tags, open_store
 
 
-class ParentRun(Callback):
-    """Opens the parent before the first trial and closes it after the last.
+def open_parent(
+    directory: Path, config: RunConfig, name: str | None, overrides: Sequence[str]
+) -> Tracker:
+    """Opens the parent run of a sweep, the one recorded from its directory before if there is one.
 
-    The trials, also those in other processes of this machine, find its directory in the
-    environment. A sweep that trains nothing has no parent.
+    Trials, also those in other processes, name this directory as their parent.
+
+    Args:
+      directory: the sweep's.
+      config: of one of the trials, for where runs are recorded.
+      name: the experiment that is swept; None for a sweep over experiments.
+      overrides: the command line's.
+
+    Raises:
+      TrackingError: another process records from this directory.
     """
+    tags = {"runner.overrides": " ".join(overrides), **environment_tags(Path.cwd())}
+    store = open_store(config.tracking, asdict(config))
+    store.connect()
+    run_name = f"{name} sweep" if name is not None else "sweep"
+    return store.open(directory, name or "sweep", run_name, tags)
 
-    _open: ClassVar[ParentRun | None] = None
 
-    def __init__(self) -> None:
-        self._tracker: Tracker | None = None
-        self._signals = ExitStack()
-
-    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Opens the parent run, in the experiment's name where that is not itself swept over."""
-        if config.mode is not Mode.train:
-            return
-        name, run_name = "sweep", "sweep"
-        if not OmegaConf.is_missing(config, "name"):
-            name, run_name = str(config.name), f"{config.name} sweep"
-        tags = {
-            "runner.overrides": " ".join(config.hydra.overrides.task),
-            **environment_tags(Path.cwd()),
-        }
-        settings: Any = OmegaConf.to_container(config)
-        tracking: Any = OmegaConf.to_object(config.tracking)
-        directory = Path(config.hydra.sweep.dir).absolute()
-        store = open_store(tracking, settings)
-        self._tracker = store.open(directory, name, run_name, tags)
-        os.environ[PARENT_RUN] = str(directory)
-        ParentRun._open = self
-        # Hydra tells callbacks nothing when a trial's error ends the sweep.
-        atexit.register(self._close, RunStatus.FAILED)
-        # A SIGTERM outside a trial's own handling would end the process without that.
-        self._signals.enter_context(Interruption().handled())
-
-    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Closes the parent run."""
-        self._close(RunStatus.FINISHED)
-
-    @classmethod
-    def interrupted(cls) -> None:
-        """Closes the parent run, if one is open, because a signal ends the sweep."""
-        if cls._open is not None:
-            cls._open._close(RunStatus.KILLED)
-
-    def _close(self, status: RunStatus) -> None:
-        if self._tracker is not None:
-            tracker, self._tracker = self._tracker, None
-            tracker.close(status)
-            del os.environ[PARENT_RUN]
-            ParentRun._open = None
-            self._signals.close()
+def close_parent(tracker: Tracker, status: RunStatus, tags: Mapping[str, str]) -> None:
+    """Sets the last tags and closes the run."""
+    tracker.set_tags(tags)
+    tracker.close(status)

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 from runner.config import TrackingConfig
 from runner.tracking.flatten import flatten
-from runner.tracking.follower_process import FollowerProcess
+from runner.tracking.follower_process import FollowerProcess, shared_follower
 from runner.tracking.journal_tracker import JournalStore, mlflow_uri
 from runner.tracking.masking import Mask
 from runner.tracking.no_tracker import LoggingStore, LoggingTracker
 from runner.tracking.source_control import environment_tags
 from runner.tracking.tracker import (
-    PARENT_RUN,
     RUN_DIR_TAG,
     RunStatus,
     RunStore,
@@ -21,7 +20,6 @@ from runner.tracking.tracker import (
 )
 
 __all__ = [
-    "PARENT_RUN",
     "RUN_DIR_TAG",
     "FollowerProcess",
     "LoggingStore",
@@ -36,6 +34,7 @@ __all__ = [
     "is_tracked",
     "mlflow_uri",
     "open_store",
+    "shared_follower",
 ]
 
 

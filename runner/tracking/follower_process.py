@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import subprocess
@@ -14,6 +15,10 @@ logger = logging.getLogger(__name__)
 AWAIT = "-"
 """In place of the run directory: a line of standard input names MLflow's URI, if any, a second
 one the directory. A command line would show passwords to everyone."""
+
+ANSWER = "\x06"
+"""Begins a line of standard output that says how the delivery of a run ended: 1 where nothing is
+left, and the run directory."""
 
 # Followers that outlive this process; dropping them would warn of that.
 _left: list[subprocess.Popen[str]] = []
@@ -29,6 +34,9 @@ class FollowerProcess:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
+        self._followed = ""
+        self._answers = _Answers()
+        self._left = False
 
     def start(self, uri: str | None) -> None:
         """Starts the process; a failure is logged, and costs only the delivery for now.
@@ -52,12 +60,16 @@ class FollowerProcess:
         except OSError as error:
             logger.warning("What the run records is not delivered for now: %s", error)
             return
-        threading.Thread(target=self._relay, args=(self._process,), daemon=True).start()
+        threading.Thread(
+            target=self._relay, args=(self._process, self._answers), daemon=True
+        ).start()
         self._tell(uri or "")
 
     def follow(self, run_directory: Path) -> None:
         """Names the run directory."""
-        self._tell(str(run_directory))
+        self._followed = str(run_directory)
+        self._answers.expect(self._followed)
+        self._tell(self._followed)
 
     def _tell(self, line: str) -> None:
         if self._process is None or self._process.stdin is None:
@@ -90,15 +102,103 @@ class FollowerProcess:
         self.leave()
 
     def _close(self) -> None:
+        self._left = True
         try:
             if self._process is not None and self._process.stdin is not None:
                 self._process.stdin.close()
         except OSError as error:
             logger.debug("The follower has gone: %s", error)
 
+    # Not a method: a follower that is dropped must not be kept by its thread.
     @staticmethod
-    def _relay(process: subprocess.Popen[str]) -> None:
+    def _relay(process: subprocess.Popen[str], answers: _Answers) -> None:
         if process.stdout is not None:
             with process.stdout:
                 for line in process.stdout:
-                    logger.warning("%s", line.rstrip("\n"))
+                    text = line.rstrip("\n")
+                    if text.startswith(ANSWER):
+                        answers.give(text[2:], text[1] == "1")
+                    else:
+                        logger.warning("%s", text)
+        answers.end()
+
+
+class _Answers:
+    """What a follower has answered of each run directory."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, bool] = {}
+        self._ended = False
+        self._changed = threading.Condition()
+
+    def expect(self, run_directory: str) -> None:
+        """Forgets an answer of before."""
+        with self._changed:
+            self._given.pop(run_directory, None)
+
+    def give(self, run_directory: str, delivered: bool) -> None:
+        """Notes an answer."""
+        with self._changed:
+            self._given[run_directory] = delivered
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Notes that no answer comes any more."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def wait(self, run_directory: str, timeout: float) -> bool:
+        """Waits for an answer, for at most `timeout` seconds; whether all is delivered."""
+        with self._changed:
+            self._changed.wait_for(lambda: run_directory in self._given or self._ended, timeout)
+            return self._given.get(run_directory, False)
+
+
+class SharedFollower(FollowerProcess):
+    """A follower of several runs of this process, one after the other.
+
+    A trial of a sweep so need not start one, which imports MLflow for seconds.
+    """
+
+    @property
+    def lives(self) -> bool:
+        """Whether it can be told of another run."""
+        process = self._process
+        return process is not None and process.poll() is None and not self._left
+
+    def finish(self, timeout: float) -> bool:
+        """Waits until all of the run is delivered, for at most `timeout` seconds; whether it is."""
+        if not self.lives:
+            return False
+        self._tell("")
+        return self._answers.wait(self._followed, timeout)
+
+    def leave(self) -> None:
+        """Goes on with it; its process ends after this one."""
+        if self.lives:
+            self._tell("")
+
+
+_shared: dict[str, SharedFollower] = {}
+
+
+def shared_follower(uri: str | None) -> SharedFollower:
+    """Returns this process's follower of several runs, started where there is none.
+
+    Args:
+      uri: MLflow's tracking URI; None when nothing goes there.
+    """
+    found = _shared.get(uri or "")
+    if found is None or not found.lives:
+        if found is not None:
+            found._close()
+        found = _shared[uri or ""] = SharedFollower()
+        found.start(uri)
+    return found
+
+
+@atexit.register
+def _leave_shared() -> None:
+    for each in _shared.values():
+        FollowerProcess.leave(each)

@@ -16,9 +16,6 @@ RUN_DIR_TAG = "runner.run_dir"
 UID_TAG = "runner.uid"
 """Tag that identifies a run in every store, given by the run and not by the store."""
 
-PARENT_RUN = "RUNNER_PARENT_RUN"
-"""Environment variable with the directory of the run that the trials of a sweep are parts of."""
-
 
 class RunStatus(str, Enum):
     """How a run ended, or that it has not."""

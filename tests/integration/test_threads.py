@@ -39,7 +39,8 @@ def test_the_numbers_of_threads_are_as_configured(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     before, within = (json.loads(each) for each in done.stdout.splitlines() if each[:1] == "{")
-    # Those within one operation are named like the program.
+    # Those within one operation are named like the program, as are those of Python.
     program = Path(sys.executable).name
-    assert within[program] - before[program] == 7
+    pools = [each[program] - each["Python"] for each in (before, within)]
+    assert pools[1] - pools[0] == 7
     assert within["tf_Compute"] >= 41

@@ -151,7 +151,9 @@ def test_a_missing_checkpoint_is_one_of_the_problems(
         assert "bias: its checkpoint cannot be used" in shown, "the table is shown"
         assert "kernel: 0 variables (0 values) from" in shown
         assert "the plan has 4 problems" in done.stderr
-    assert sorted(command.folder.iterdir()) == before
+    # The follower, started at once, may have looked at the database and left its lock.
+    lock = command.folder / ".mlflow.db.lock"
+    assert [each for each in sorted(command.folder.iterdir()) if each != lock] == before
 
 
 def test_a_changed_warm_start_is_refused_in_a_folder_of_its_own(

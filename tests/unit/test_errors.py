@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
+from pathlib import Path
 
 import pytest
 
 from runner import errors
 from runner.errors import (
+    ConfigError,
     InterruptedRunError,
     Problem,
+    PrunedRunError,
+    RunInUseError,
     RunnerError,
+    SweepError,
     nearest,
     ranked,
     similar,
@@ -78,3 +84,20 @@ def test_nearest_falls_back_to_the_first_names() -> None:
 def test_ranked_keeps_every_name_once() -> None:
     assert ranked("tinny", ["warm", "tiny", "other", "warm"]) == ("tiny", "warm", "other")
     assert ranked("xyz", ["b", "a"]) == ("b", "a")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError(Problem("a"), Problem("b")),
+        InterruptedRunError(signal.SIGTERM),
+        PrunedRunError(Problem("pruned")),
+        RunInUseError(Problem("in use"), Path("runs/tiny/001")),
+        SweepError(Problem("failed"), 3),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_reaches_another_process_whole(error: RunnerError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert (str(copy), copy.exit_code, vars(copy)) == (str(error), error.exit_code, vars(error))

@@ -87,8 +87,14 @@ def test_the_wheel_holds_every_config_inside_the_package(tmp_path: Path) -> None
     assert not {name for name in names if name.startswith("conf/")}
 
 
-def test_the_wheel_holds_both_packages_and_nothing_else(tmp_path: Path) -> None:
-    expected = {*files_below("runner"), *files_below("experiments")}
+def test_the_wheel_holds_the_packages_and_nothing_else(tmp_path: Path) -> None:
+    expected = {
+        *files_below("runner"),
+        *files_below("experiments"),
+        *files_below("hydra_plugins"),
+    }
+    # With an __init__.py of ours, Hydra would find nobody else's plugins.
+    assert "hydra_plugins/__init__.py" not in expected
     assert {"runner/__init__.py", "runner/py.typed"} <= expected
     names = build_wheel(tmp_path, "standard")
     assert expected == {n for n in names if ".dist-info/" not in n and "runner/conf/" not in n}

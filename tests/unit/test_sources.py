@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from rich.console import Console
 
 from runner.checkpoints.reader import CheckpointSpec
 from runner.composition import compose_experiment
 from runner.config import Mode, RunConfig, ScaffoldConfig, VariablesConfig
-from runner.errors import ConfigError
+from runner.errors import ConfigError, Problem, RunInUseError
 from runner.fingerprint import fingerprint
+from runner.identity import Identity
 from runner.restoration.plan import LocatedSources
 from runner.run import run_experiment
 from runner.run_directory import RunDirectory
@@ -249,3 +251,42 @@ def test_an_experiment_may_not_be_its_own_source(conf: Path, tmp_path: Path) -> 
 def test_an_experiment_may_start_from_itself_in_another_configuration(tmp_path: Path) -> None:
     config = tiny(run_dir=str(tmp_path / "tiny"), scaffolds={"b": _scaffold("experiment:tiny")})
     assert "@" in str(_sources(config).settings())
+
+
+def test_a_source_that_another_process_trains_is_waited_for(conf: Path, tmp_path: Path) -> None:
+    config = _config(tmp_path, body=_scaffold("experiment:tiny"))
+    identity = Identity(config)
+    source = identity.experiment("body")
+    folder = Path(source.run_dir)
+    folder.mkdir(parents=True)
+    other = FileLock(folder / f".source-{identity.of(source)}.lock")
+    other.acquire()
+    told: list[str] = []
+
+    def say(line: str) -> None:
+        told.append(line)
+        _quiet(source)
+        other.release()
+
+    def train(config: RunConfig) -> None:
+        raise AssertionError("it is trained")
+
+    _sources(config).train_missing(train, say)
+    assert told == ["tiny: another process trains it; waiting for that"]
+
+
+def test_a_source_that_runs_by_itself_is_waited_for(conf: Path, tmp_path: Path) -> None:
+    config = _config(tmp_path, body=_scaffold("experiment:tiny"))
+    run = RunDirectory(tmp_path / "runs" / "tiny" / "001")
+    told: list[str] = []
+    tried: list[str] = []
+
+    def train(source: RunConfig) -> None:
+        tried.append(source.name)
+        if len(tried) == 1:
+            raise RunInUseError(Problem("in use"), run.path)
+
+    run.path.mkdir(parents=True)
+    _sources(config).train_missing(train, told.append)
+    assert tried == ["tiny", "tiny"]
+    assert told == [f"tiny: another process trains it in {run.path}; waiting"]

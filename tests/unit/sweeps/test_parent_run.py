@@ -1,21 +1,16 @@
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
-from omegaconf import DictConfig, OmegaConf
 
-from runner.config import RunConfig
-from runner.errors import InterruptedRunError
-from runner.sweeps.parent_run import ParentRun
-from runner.tracking import PARENT_RUN
-from runner.tracking.tracking_directory import TrackingDirectory
+from runner.config import TrackingConfig
+from runner.errors import TrackingError
+from runner.sweeps.parent_run import close_parent, open_parent
+from runner.tracking import RunStatus
+from tests.tiny.configs import tiny
 
 
 @pytest.fixture
@@ -23,80 +18,29 @@ def uri(migrated_database: Path, tmp_path: Path) -> str:
     return f"sqlite:///{shutil.copy(migrated_database, tmp_path / 'mlflow.db')}"
 
 
-@pytest.fixture
-def parent() -> Iterator[ParentRun]:
-    callback = ParentRun()
-    yield callback
-    callback.on_multirun_end(OmegaConf.create())
-
-
-def _config(uri: str, **values: str) -> DictConfig:
-    given = {"name": "tiny", **values, "tracking": {"uri": uri}}
-    config = OmegaConf.merge(
-        OmegaConf.structured(RunConfig), {key: each for key, each in given.items() if each}
-    )
-    OmegaConf.set_struct(config, False)
-    config.hydra = {
-        "overrides": {"task": ["+experiment=tiny", "train.steps=1,2"]},
-        "sweep": {"dir": str(Path(uri.removeprefix("sqlite:///")).parent / "sweep")},
-    }
-    assert isinstance(config, DictConfig)
-    return config
-
-
-def _runs(uri: str, experiment: str = "tiny") -> list[tuple[str, str]]:
+def test_a_sweep_that_goes_on_has_one_run(uri: str, tmp_path: Path) -> None:
+    config = tiny(tracking=TrackingConfig(uri=uri))
+    for status in (RunStatus.KILLED, RunStatus.FINISHED):
+        tracker = open_parent(tmp_path / "sweep", config, "tiny", ["+experiment=tiny", "seed=1,2"])
+        close_parent(tracker, status, {"runner.sweep.trials": "2"})
     client = MlflowClient(uri)
-    found = client.get_experiment_by_name(experiment)
-    runs = client.search_runs([found.experiment_id]) if found else []
-    return [(run.info.run_name, run.info.status) for run in runs]
+    experiment = client.get_experiment_by_name("tiny")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.run_name, run.info.status) == ("tiny sweep", "FINISHED")
+    assert run.data.tags["runner.overrides"] == "+experiment=tiny seed=1,2"
+    assert run.data.tags["runner.sweep.trials"] == "2"
 
 
-def _delivered(uri: str) -> str:
-    """Returns MLflow's id of the sweep, once it has one and is RUNNING there."""
-    directory = TrackingDirectory(Path(os.environ[PARENT_RUN]))
-    deadline = time.monotonic() + 60
-    while (position := directory.position(uri)).status != "RUNNING":
-        assert time.monotonic() < deadline, position
-        time.sleep(0.1)
-    return str(position.run_id)
+def test_a_sweep_over_experiments_has_a_name_of_its_own(uri: str, tmp_path: Path) -> None:
+    config = tiny(tracking=TrackingConfig(uri=uri))
+    close_parent(open_parent(tmp_path / "sweep", config, None, []), RunStatus.FINISHED, {})
+    assert MlflowClient(uri).get_experiment_by_name("sweep") is not None
 
 
-def test_trials_find_the_parent_until_the_sweep_ends(parent: ParentRun, uri: str) -> None:
-    parent.on_multirun_start(_config(uri))
-    run = MlflowClient(uri).get_run(_delivered(uri))
-    assert run.info.status == "RUNNING"
-    assert run.data.tags["runner.overrides"] == "+experiment=tiny train.steps=1,2"
-    parent.on_multirun_end(_config(uri))
-    assert PARENT_RUN not in os.environ
-    assert _runs(uri) == [("tiny sweep", "FINISHED")]
-
-
-def test_a_sweep_over_experiments_has_a_name_of_its_own(parent: ParentRun, uri: str) -> None:
-    parent.on_multirun_start(_config(uri, name=""))
-    _delivered(uri)
-    assert _runs(uri, "sweep") == [("sweep", "RUNNING")]
-
-
-def test_a_sweep_that_trains_nothing_has_no_parent(parent: ParentRun, uri: str) -> None:
-    parent.on_multirun_start(_config(uri, mode="plan"))
-    assert PARENT_RUN not in os.environ
-    assert _runs(uri) == []
-
-
-def test_a_signal_between_trials_ends_the_sweep(parent: ParentRun, uri: str) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    parent.on_multirun_start(_config(uri))
-    with pytest.raises(InterruptedRunError, match="SIGTERM"):
-        os.kill(os.getpid(), signal.SIGTERM)
-    ParentRun.interrupted()
-    assert _runs(uri) == [("tiny sweep", "KILLED")]
-    assert PARENT_RUN not in os.environ
-    assert signal.getsignal(signal.SIGTERM) is before
-    ParentRun.interrupted()
-
-
-def test_what_ends_the_sweep_first_counts(parent: ParentRun, uri: str) -> None:
-    parent.on_multirun_start(_config(uri))
-    ParentRun.interrupted()
-    parent.on_multirun_end(_config(uri))
-    assert _runs(uri) == [("tiny sweep", "KILLED")]
+def test_one_process_records_a_sweep(tmp_path: Path) -> None:
+    config = tiny(tracking=TrackingConfig(uri=None, tensorboard=True))
+    tracker = open_parent(tmp_path / "sweep", config, "tiny", [])
+    with pytest.raises(TrackingError, match="another process records from it"):
+        open_parent(tmp_path / "sweep", config, "tiny", [])
+    tracker.close(RunStatus.FINISHED)

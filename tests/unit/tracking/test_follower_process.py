@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.tracking.follower_process import FollowerProcess
+from runner.tracking.follower_process import FollowerProcess, shared_follower
 from runner.tracking.journal import Journal
 from runner.tracking.mlflow_tracker import MlflowStore
 from runner.tracking.records import End, Metrics
@@ -125,3 +125,38 @@ def test_one_that_is_dropped_ends(tmp_path: Path) -> None:
     assert child is not None
     del process
     assert child.wait(60.0) == 0
+
+
+def test_a_shared_one_delivers_several_runs_one_after_the_other(
+    tmp_path: Path, database: Path
+) -> None:
+    uri = f"sqlite:///{database}"
+    follower = shared_follower(uri)
+    assert shared_follower(uri) is follower
+    for name in ("one", "two"):
+        directory = TrackingDirectory(tmp_path / name)
+        directory.write_opening(Opening(name, "digits", name, {}, None, (uri,)))
+        directory.claim()
+        follower.follow(directory.run_directory)
+        journal = Journal(directory.journal)
+        journal.append(Metrics({"loss": 0.5}, 1, 0))
+        journal.append(End(RunStatus.FINISHED))
+        journal.close()
+        directory.release()
+        assert follower.finish(60.0)
+        assert follower.lives
+    assert [run.name for run in MlflowStore(uri).finished("digits", {})] == ["two", "one"]
+
+    follower.follow(tmp_path / "nothing")
+    assert not follower.finish(60.0)
+
+    process = follower._process
+    assert process is not None
+    process.kill()
+    process.wait()
+    assert not follower.finish(60.0)
+    another = shared_follower(uri)
+    assert another is not follower
+    # Its end comes with that of this process, or when it is left for good.
+    FollowerProcess.leave(another)
+    assert FollowerProcess.finish(another, 60.0)

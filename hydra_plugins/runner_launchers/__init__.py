@@ -1,0 +1,1 @@
+"""Hydra instantiates launchers only from the top-level package `hydra_plugins`."""

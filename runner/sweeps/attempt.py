@@ -1,0 +1,124 @@
+"""One attempt at a trial of a sweep, as a file that its process and the sweep's both read."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from runner.run_directory import write_json
+
+
+class TrialStatus(str, Enum):
+    """How far a trial came."""
+
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    KILLED = "KILLED"
+    PRUNED = "PRUNED"
+    # It was never started: the sweep stopped, or its launcher failed.
+    SKIPPED = "SKIPPED"
+
+
+FAILURES = (TrialStatus.FAILED, TrialStatus.KILLED)
+
+
+def this_process() -> str:
+    """Returns the name of this process among all hosts."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What is known of one attempt at a trial.
+
+    Attributes:
+      trial: number of the trial in its sweep, from 0.
+      number: which attempt at the trial this is, from 1.
+      overrides: the trial's overrides, all of them.
+      values: swept key -> value.
+      fingerprint: of the trial's configuration; empty where it is not known beforehand.
+      metric: the name of `train.objective`.
+      last: whether a failure is final.
+      sweeper: the process that sweeps.
+      status: how far it came.
+      objective: `train.objective`; None without an evaluation.
+      metrics: those of the evaluation with the best objective.
+      curve: step and value of `train.objective` for each evaluation, of earlier attempts too.
+      message: why it failed.
+      exit_code: the exit code that its error alone would have had.
+      run_dir: the run's directory; None before there is one.
+      study: where intermediate values are reported; None where nobody asks for them.
+    """
+
+    trial: int
+    number: int
+    overrides: tuple[str, ...]
+    values: Mapping[str, str]
+    fingerprint: str = ""
+    metric: str = ""
+    last: bool = True
+    sweeper: str = ""
+    status: TrialStatus = TrialStatus.WAITING
+    objective: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    curve: tuple[tuple[int, float], ...] = ()
+    message: str = ""
+    exit_code: int = 1
+    run_dir: str | None = None
+    study: Mapping[str, Any] | None = None
+
+
+class AttemptFile:
+    """The file of one attempt, and the lock that its process holds while it lives."""
+
+    def __init__(self, path: Path) -> None:
+        """Stores the path, such as `trials/0003.json`."""
+        self.path = path
+        self.lock = FileLock(path.with_suffix(".lock"))
+
+    def read(self) -> Attempt:
+        """Returns what is known."""
+        content: dict[str, Any] = json.loads(self.path.read_text())
+        known = {each.name for each in fields(Attempt)}
+        content = {key: value for key, value in content.items() if key in known}
+        content["overrides"] = tuple(content["overrides"])
+        content["values"] = dict(content["values"])
+        content["curve"] = tuple((step, value) for step, value in content["curve"])
+        content["status"] = TrialStatus(content["status"])
+        return Attempt(**content)
+
+    def write(self, attempt: Attempt) -> None:
+        """Replaces the file in one step."""
+        # As pairs: the keys of a mapping would be sorted.
+        write_json(self.path, asdict(attempt) | {"values": list(attempt.values.items())})
+
+    def update(self, **changes: Any) -> Attempt:
+        """Changes some attributes and returns them all."""
+        attempt = replace(self.read(), **changes)
+        self.write(attempt)
+        return attempt
+
+    def settle(self) -> Attempt:
+        """Waits for the attempt's process, if one lives, and says what became of it.
+
+        One that says RUNNING though no process is at it was killed, and one that still waits will
+        not be started any more.
+        """
+        with self.lock:
+            attempt = self.read()
+            if attempt.status is TrialStatus.RUNNING:
+                message = attempt.message or "its process was killed"
+                return self.update(status=TrialStatus.KILLED, message=message)
+            if attempt.status is TrialStatus.WAITING:
+                return self.update(status=TrialStatus.SKIPPED, message="it was not started")
+            return attempt

@@ -1,0 +1,166 @@
+"""What is to be seen of a sweep as a whole: figures, and which keys mattered."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import optuna
+import yaml
+from matplotlib import pyplot
+from optuna.distributions import CategoricalDistribution
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.visualization import matplotlib as plots
+
+from runner.config import Goal
+from runner.sweeps.attempt import Attempt, TrialStatus
+from runner.sweeps.summary import Objective
+
+logger = logging.getLogger(__name__)
+
+Draw = Callable[[], Any]
+
+# It would tell of each study on the screen.
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def study_of(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> optuna.Study:
+    """Returns a study of trials that no search has chosen, such as those of a grid."""
+    study = optuna.create_study(
+        directions=[StudyDirection[each.goal.value.upper()] for each in objectives]
+    )
+    keys = list(dict.fromkeys(key for trial in trials for key in trial.values))
+    choices = {
+        key: list(
+            dict.fromkeys(_value(trial.values[key]) for trial in trials if key in trial.values)
+        )
+        for key in keys
+    }
+    for trial in trials:
+        values = [each.of(trial) for each in objectives]
+        known = [value for value in values if value is not None and not math.isnan(value)]
+        complete = trial.status is TrialStatus.FINISHED and len(known) == len(objectives)
+        study.add_trial(
+            create_trial(
+                state=TrialState.COMPLETE if complete else TrialState.FAIL,
+                values=known if complete else None,
+                params={key: _value(value) for key, value in trial.values.items()},
+                distributions={key: CategoricalDistribution(choices[key]) for key in trial.values},
+                intermediate_values=dict(trial.curve) if len(objectives) == 1 else {},
+            )
+        )
+    return study
+
+
+def importances(
+    study: optuna.Study, objectives: Sequence[Objective]
+) -> dict[str, dict[str, float]]:
+    """Returns objective -> key -> its part in the objective's variance, the largest first.
+
+    Empty where there are too few trials, or nothing differs between them.
+    """
+    if not _comparable(study):
+        return {}
+    found = {}
+    for index, objective in enumerate(objectives):
+        with warnings.catch_warnings():
+            # It reminds of the sign that `_loss` sees to.
+            warnings.simplefilter("ignore")
+            target = _loss(index, objective) if len(objectives) > 1 else None
+            found[objective.name] = dict(
+                optuna.importance.get_param_importances(study, target=target)
+            )
+    return found
+
+
+def draw(study: optuna.Study, objectives: Sequence[Objective], folder: Path) -> list[Path]:
+    """Draws the figures into a folder and returns their files.
+
+    What cannot be drawn of these trials is left out, which the log tells.
+    """
+    matplotlib.use("Agg")
+    folder.mkdir(exist_ok=True)
+    found = []
+    for name, make in _figures(study, objectives).items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Of the plots' own making, about few trials.
+            try:
+                make()
+            except (ValueError, RuntimeError) as error:
+                logger.warning("The figure %s is left out: %s", name, error)
+                continue
+            finally:
+                figure = pyplot.gcf()
+                pyplot.close("all")
+        path = folder / f"{name}.png"
+        figure.set_size_inches(10, 6)
+        figure.savefig(path, bbox_inches="tight", dpi=120)
+        found.append(path)
+    return found
+
+
+def _figures(study: optuna.Study, objectives: Sequence[Objective]) -> Mapping[str, Draw]:
+    if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+        return {}
+    figures: dict[str, Draw] = {}
+    for index, objective in enumerate(objectives):
+        given: dict[str, Any] = {"target_name": objective.name}
+        # Optuna draws best values so far, and pruned trials, only without a target.
+        if len(objectives) > 1:
+            given["target"] = _target(index)
+        end = f"_{objective.name.rpartition('/')[2]}" if len(objectives) > 1 else ""
+        figures[f"objective_over_trials{end}"] = _with(
+            plots.plot_optimization_history, study, given
+        )
+        if _comparable(study):
+            figures[f"slices{end}"] = _with(plots.plot_slice, study, given)
+            figures[f"parallel_coordinates{end}"] = _with(
+                plots.plot_parallel_coordinate, study, given
+            )
+            if "target" in given:
+                given = {**given, "target": _loss(index, objective)}
+            figures[f"importances{end}"] = _with(plots.plot_param_importances, study, given)
+    if any(trial.intermediate_values for trial in study.get_trials(deepcopy=False)):
+        figures["learning_curves"] = _with(plots.plot_intermediate_values, study, {})
+    if len(objectives) in (2, 3):
+        names = {"target_names": [each.name for each in objectives]}
+        figures["pareto_front"] = _with(plots.plot_pareto_front, study, names)
+    return figures
+
+
+def _with(plot: Callable[..., Any], study: optuna.Study, given: Mapping[str, Any]) -> Draw:
+    return lambda: plot(study, **given)
+
+
+def _target(index: int) -> Callable[[FrozenTrial], float]:
+    return lambda trial: float(trial.values[index])
+
+
+def _loss(index: int, objective: Objective) -> Callable[[FrozenTrial], float]:
+    """Returns the objective such that less is better, as importances take it."""
+    sign = -1.0 if objective.goal is Goal.maximize else 1.0
+    return lambda trial: sign * float(trial.values[index])
+
+
+def _comparable(study: optuna.Study) -> bool:
+    """Whether two trials that finished differ in a value and in an objective."""
+    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    return (
+        len({str(trial.params) for trial in complete}) > 1
+        and len({str(trial.values) for trial in complete}) > 1
+    )
+
+
+def _value(text: str) -> bool | int | float | str:
+    """Returns a swept value as what it is, so that numbers are drawn in their order."""
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    return found if isinstance(found, bool | int | float | str) else text

@@ -1,0 +1,153 @@
+"""The points of a sweep: expanded, composed and validated before any of them is started."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, open_dict, read_write
+
+from runner.composition import COMPOSITION_ERRORS, experiment_names
+from runner.config import RunConfig
+from runner.errors import ConfigError, Problem, RunnerError
+from runner.explanation import explain
+from runner.identity import Identity
+from runner.validation import validate
+
+# Composes a configuration, `hydra` included, of the overrides of one trial.
+Compose = Callable[[Sequence[str]], DictConfig]
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Point:
+    """One trial to be.
+
+    Attributes:
+      overrides: all of them, as Hydra composes them.
+      values: swept key -> value.
+    """
+
+    overrides: tuple[str, ...]
+    values: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return " ".join(f"{key}={value}" for key, value in self.values.items()) or "the only one"
+
+
+@dataclass(frozen=True)
+class ComposedPoint:
+    """A point that can be run.
+
+    Attributes:
+      point: it.
+      config: its configuration.
+      fingerprint: of the configuration.
+    """
+
+    point: Point
+    config: RunConfig
+    fingerprint: str
+
+
+def name_of(override: Override) -> str:
+    """Returns what an override is about, such as `train.steps` or `scaffold@scaffolds.cnn`."""
+    return override.get_key_element().lstrip("+~")
+
+
+def grid(overrides: Sequence[Override]) -> list[Point]:
+    """Returns every combination of the swept values, the last key's changing fastest.
+
+    Raises:
+      ConfigError: for an interval, which holds no list of values.
+    """
+    problems = [
+        Problem(
+            f"{each.input_line} is an interval",
+            "a grid needs a list of values",
+            f"search it, hydra/sweeper=optuna, or list values: {name_of(each)}=1,2",
+        )
+        for each in overrides
+        if each.is_interval_sweep()
+    ]
+    if problems:
+        raise ConfigError(*problems)
+    dimensions = [
+        [(f"{each.get_key_element()}={value}", name_of(each), value) for value in _values(each)]
+        if each.is_sweep_override()
+        else [(str(each.input_line), "", "")]
+        for each in overrides
+    ]
+    return [
+        Point(
+            tuple(override for override, _, _ in chosen),
+            {name: value for _, name, value in chosen if name},
+        )
+        for chosen in itertools.product(*dimensions)
+    ]
+
+
+def _values(override: Override) -> list[str]:
+    return list(override.sweep_string_iterator())
+
+
+def compose_points(points: Sequence[Point], compose: Compose) -> list[ComposedPoint]:
+    """Composes and validates every point.
+
+    Raises:
+      ConfigError: with every problem of every point, each told once.
+    """
+    composed: list[ComposedPoint] = []
+    problems: dict[Problem, list[Point]] = {}
+    for point in points:
+        try:
+            composed.append(_composed(point, compose))
+        except RunnerError as error:
+            for problem in error.problems:
+                found = replace(problem, choices=tuple(problem.choices))
+                problems.setdefault(found, []).append(point)
+    if problems:
+        raise ConfigError(
+            *(_placed(problem, where, len(points)) for problem, where in problems.items())
+        )
+    return composed
+
+
+def _composed(point: Point, compose: Compose) -> ComposedPoint:
+    try:
+        config = compose(point.overrides)
+    except (*COMPOSITION_ERRORS, ValueError) as error:
+        raise explain(error) from error
+    with _running(config):
+        task = copy.deepcopy(config)
+        with read_write(task), open_dict(task):
+            del task["hydra"]
+        valid = validate(task, experiment_names())
+        return ComposedPoint(point, valid, Identity(valid).fingerprint())
+
+
+@contextmanager
+def _running(config: DictConfig) -> Iterator[None]:
+    """Makes a configuration the one that Hydra runs, from which sources are composed."""
+    before = HydraConfig.instance().cfg
+    HydraConfig.instance().set_config(config)
+    try:
+        yield
+    finally:
+        HydraConfig.instance().cfg = before
+
+
+def _placed(problem: Problem, where: Sequence[Point], count: int) -> Problem:
+    """Says in which of the trials a problem is, unless it is in all of them."""
+    if len(where) == count:
+        return problem
+    shown = "; ".join(str(point) for point in where[:_SHOWN])
+    more = f"; and {len(where) - _SHOWN} more" if len(where) > _SHOWN else ""
+    place = f"in {len(where)} of {count} trials: {shown}{more}"
+    return replace(problem, cause=f"{problem.cause} ({place})" if problem.cause else place)

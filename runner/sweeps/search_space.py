@@ -1,0 +1,149 @@
+"""Turns overrides in Hydra's grammar into the distributions of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from runner.errors import ConfigError, Problem
+from runner.sweeps.points import Point, name_of
+
+TAGS = ("log",)
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One key that is searched.
+
+    Attributes:
+      key: as it stands before the equals sign, such as `++train.steps`.
+      name: the key alone.
+      distribution: what its values are drawn from.
+    """
+
+    key: str
+    name: str
+    distribution: BaseDistribution
+
+    def override(self, value: object) -> str:
+        """Returns the override that gives the key a value."""
+        return f"{self.key}={value}"
+
+    def samples(self) -> list[object]:
+        """Returns the values whose validity is that of all: every choice, or both ends."""
+        distribution = self.distribution
+        if isinstance(distribution, CategoricalDistribution):
+            return list(distribution.choices)
+        if isinstance(distribution, IntDistribution | FloatDistribution):
+            return [distribution.low, distribution.high]
+        raise TypeError(f"no such distribution: {distribution}")
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """What is searched, and what is the same in every trial.
+
+    Attributes:
+      fixed: overrides of every trial.
+      dimensions: the keys that are searched.
+    """
+
+    fixed: tuple[str, ...]
+    dimensions: tuple[Dimension, ...]
+
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """Returns name -> distribution."""
+        return {each.name: each.distribution for each in self.dimensions}
+
+    def point(self, values: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Point:
+        """Returns the trial with some values of the dimensions, and of further keys."""
+        chosen = {each.name: values[each.name] for each in self.dimensions}
+        others = {**{k: v for k, v in values.items() if k not in chosen}, **(more or {})}
+        overrides = [each.override(chosen[each.name]) for each in self.dimensions]
+        overrides += [f"{key}={value}" for key, value in others.items()]
+        named = {name: str(value) for name, value in {**chosen, **others}.items()}
+        return Point((*self.fixed, *overrides), {k.lstrip("+~"): v for k, v in named.items()})
+
+    def samples(self) -> list[Point]:
+        """Returns points among which every choice and every end of a range occurs."""
+        samples = {each.name: each.samples() for each in self.dimensions}
+        first = {name: values[0] for name, values in samples.items()}
+        points = [self.point(first)]
+        for name, values in samples.items():
+            points += [self.point({**first, name: value}) for value in values[1:]]
+        return points
+
+
+def search_space(overrides: Sequence[Override]) -> SearchSpace:
+    """Returns the space of the command line's overrides and of `hydra.sweeper.params`.
+
+    `a,b`, `choice(a,b)` and `glob(*)` are choices. `range(1,5)` holds 1 to 4, a float's step
+    likewise. `interval(1,5)` is every number between, `int(interval(1,5))` every whole number from
+    1 to 5. `tag(log, ...)` searches the logarithm.
+
+    Raises:
+      ConfigError: with every range that cannot be searched.
+    """
+    fixed: list[str] = []
+    dimensions: list[Dimension] = []
+    problems: list[Problem] = []
+    for override in overrides:
+        if not override.is_sweep_override():
+            fixed.append(str(override.input_line))
+            continue
+        try:
+            distribution = _distribution(override)
+        except ValueError as error:
+            problems.append(
+                Problem(
+                    f"{override.input_line} cannot be searched",
+                    str(error),
+                    "for example tag(log, interval(1e-4, 1e-1)), range(1, 9, 2) or choice(a, b)",
+                )
+            )
+            continue
+        dimensions.append(Dimension(override.get_key_element(), name_of(override), distribution))
+    if problems:
+        raise ConfigError(*problems)
+    return SearchSpace(tuple(fixed), tuple(dimensions))
+
+
+def _distribution(override: Override) -> BaseDistribution:
+    value = override.value()
+    tags = value.tags if isinstance(value, IntervalSweep | RangeSweep) else set()
+    unknown = sorted(tags - set(TAGS))
+    if unknown:
+        raise ValueError(f"there is no tag {unknown[0]!r}, only {', '.join(TAGS)}")
+    log = "log" in tags
+    if isinstance(value, IntervalSweep):
+        if value.start is None or value.end is None:
+            raise ValueError("it has no two ends")
+        if isinstance(value.start, int) and isinstance(value.end, int):
+            return IntDistribution(value.start, value.end, log=log)
+        return FloatDistribution(float(value.start), float(value.end), log=log)
+    if isinstance(value, RangeSweep):
+        return _of_range(list(value.range()), log)
+    choices = list(override.sweep_string_iterator())
+    return CategoricalDistribution(choices)
+
+
+def _of_range(values: Sequence[float], log: bool) -> BaseDistribution:
+    if not values:
+        raise ValueError("it holds no value")
+    low, high = min(values), max(values)
+    if all(isinstance(each, int) for each in values):
+        whole = abs(int(values[1] - values[0])) if len(values) > 1 else 1
+        return IntDistribution(int(low), int(high), log=log, step=whole)
+    if log:
+        raise ValueError("a logarithm and steps of a range exclude each other; take an interval")
+    step = round(abs(values[1] - values[0]), 12) if len(values) > 1 else None
+    return FloatDistribution(low, high, step=step)

@@ -1,0 +1,110 @@
+"""What a sweep says at its end: its trials, the best first, and why others failed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from runner.config import Goal
+from runner.sweeps.attempt import FAILURES, Attempt
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A metric that decides which trial is better.
+
+    Attributes:
+      name: such as `validation/loss`.
+      goal: whether larger or smaller is better.
+    """
+
+    name: str
+    goal: Goal
+
+    def of(self, attempt: Attempt) -> float | None:
+        """Returns the trial's value, that of its best step; None without an evaluation."""
+        value = attempt.metrics.get(self.name.removeprefix("validation/"))
+        if value is None:
+            return attempt.objective
+        return value
+
+
+def ranked_trials(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
+    """Returns the trials by the first objective, the best first; then those without, and failures.
+
+    NaN is worse than any number.
+    """
+    first = objectives[0]
+
+    def key(trial: Attempt) -> tuple[bool, bool, float, int]:
+        value = first.of(trial)
+        known = value is not None and not math.isnan(value)
+        sign = -1.0 if first.goal is Goal.maximize else 1.0
+        return (
+            trial.status in FAILURES,
+            not known,
+            sign * value if known and value is not None else 0.0,
+            trial.trial,
+        )
+
+    return sorted(trials, key=key)
+
+
+def rows(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[list[str]]:
+    """Returns the table, its head first."""
+    swept = list(dict.fromkeys(key for trial in trials for key in trial.values))
+    head = ["trial", *swept, *(each.name for each in objectives), "status", "run"]
+    body = [
+        [
+            str(trial.trial),
+            *(trial.values.get(key, "") for key in swept),
+            *(_number(each.of(trial)) for each in objectives),
+            trial.status.value,
+            _run(trial),
+        ]
+        for trial in ranked_trials(trials, objectives)
+    ]
+    return [head, *body]
+
+
+def failures(trials: Sequence[Attempt]) -> list[str]:
+    """Returns a line for each trial that failed, or several where its message has several."""
+    lines = []
+    for trial in trials:
+        if trial.status in FAILURES:
+            values = " ".join(f"{key}={value}" for key, value in trial.values.items())
+            tries = f" ({trial.number} attempts)" if trial.number > 1 else ""
+            first, *rest = trial.message.splitlines() or ["no message"]
+            lines += [f"trial {trial.trial} {values} {trial.status.value}{tries}: {first}", *rest]
+    return lines
+
+
+def text(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> str:
+    """Returns the table in columns, never folded, and the failures below it."""
+    table = rows(trials, objectives)
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
+    return "\n".join([*lines, *failures(trials)]) + "\n"
+
+
+def rich_table(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> Table:
+    """Returns the table for a terminal."""
+    head, *body = rows(trials, objectives)
+    table = Table(*head, title="trials, the best first", title_justify="left")
+    for row in body:
+        table.add_row(*row)
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def _run(trial: Attempt) -> str:
+    return "" if trial.run_dir is None else "/".join(trial.run_dir.split("/")[-2:])

@@ -1,0 +1,196 @@
+"""Sweeps: checked as a whole, one parent, failures told, gone on with, in other processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.run_directory import RunDirectory
+
+from .conftest import Command, finish, said, wait_for
+
+TINY = "+experiment=tiny"
+
+
+def _hook(name: str, command: Command) -> str:
+    marker = command.folder / "marker"
+    return f"+hooks.disturb={{_target_: tests.tiny.hooks.{name},step: 13,marker: '{marker}'}}"
+
+
+def _children(command: Command, experiment: str) -> tuple[str, dict[str, str]]:
+    """Returns the parent's status, and status by name of its children."""
+    runs = command.tracked(experiment)
+    (parent,) = (run for run in runs if run.info.run_name.endswith(" sweep"))
+    children = [run for run in runs if run is not parent]
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} <= {parent.info.run_id}
+    return parent.info.status, {run.info.run_name: run.info.status for run in children}
+
+
+def _table(done: subprocess.CompletedProcess[str]) -> list[list[str]]:
+    """Returns the rows of the summary."""
+    lines = done.stdout.splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("trial  "))
+    rows = [line.split() for line in lines[start + 1 :]]
+    return [row for row in rows if row[0].isdecimal()]
+
+
+def test_a_sweep_over_a_warm_start(command: Command) -> None:
+    returned = command.folder / "returned.jsonl"
+    done = command.run(
+        "-m",
+        "+experiment=warm",
+        "optimizer.learning_rate=1e-3,3e-3",
+        "+hydra.callbacks.returned._target_=tests.tiny.callbacks.Returned",
+        f"+hydra.callbacks.returned.file='{returned}'",
+    )
+    assert done.returncode == 0, done.stderr
+    assert _children(command, "warm") == (
+        "FINISHED",
+        {"warm 001": "FINISHED", "warm 002": "FINISHED"},
+    )
+    (source,) = command.tracked("tiny")
+    assert source.info.status == "FINISHED"
+    assert "mlflow.parentRunId" not in source.data.tags
+    objectives = [float(line) for line in returned.read_text().splitlines()]
+    assert objectives == [command.record(f"warm/00{number}").objective for number in (1, 2)]
+    assert objectives[0] != objectives[1]
+    tag = "runner.sweep.optimizer.learning_rate"
+    assert {run.data.tags.get(tag) for run in command.tracked("warm")} == {None, "0.001", "0.003"}
+    (parent,) = (run for run in command.tracked("warm") if run.info.run_name == "warm sweep")
+    figures = command.client().list_artifacts(parent.info.run_id, "figures")
+    assert {Path(file.path).stem for file in figures} == {
+        "importances",
+        "learning_curves",
+        "objective_over_trials",
+        "parallel_coordinates",
+        "slices",
+    }
+    importances = json.loads(parent.data.tags["runner.sweep.importances"])
+    assert importances == {"validation/loss": {"optimizer.learning_rate": 1.0}}
+    shown = [float(row[2]) for row in _table(done)]
+    assert shown == pytest.approx(sorted(objectives), rel=1e-4)
+
+    alone = command.run("+experiment=warm", "optimizer.learning_rate=3e-3", "run_dir=alone")
+    assert alone.returncode == 0, alone.stderr
+    assert RunDirectory(command.folder / "alone" / "001").require().objective == objectives[1]
+
+
+def test_mistakes_in_any_trial_are_told_before_the_first(command: Command) -> None:
+    before = sorted(command.folder.iterdir())
+    done = command.run("-m", TINY, "optimizer=adam,nosuch", "train.steps=0,5")
+    assert done.returncode == 2
+    told = done.stderr
+    assert "runner: train.steps is 0\n" in told
+    assert "optimizer 'nosuch' is not known" in told
+    assert "in 1 of 4 trials: optimizer=adam train.steps=0)" in told
+    assert command.tracked("tiny") == []
+    assert sorted(command.folder.iterdir()) == before
+
+
+def test_failing_trials_are_told_and_tried_again_by_the_same_command(command: Command) -> None:
+    arguments = ("-m", TINY, "+data.poison_after=3,1000,6", _hook("FailOnce", command))
+    done = command.run(*arguments)
+    assert done.returncode == 1
+    # The middle trial meets the error of a hook once, after an evaluation.
+    assert [row[0] for row in _table(done)] == ["1", "0", "2"]
+    for number, after in ((0, 3), (2, 6)):
+        words = (
+            f"trial {number} data.poison_after={after} FAILED: training stopped because the loss"
+        )
+        assert f"{words} is nan at step {after + 1}" in done.stdout
+    assert "trial 1 data.poison_after=1000 FAILED: ValueError: the hook failed" in done.stdout
+    assert "runner: 3 of 3 trials failed" in done.stderr
+    assert _children(command, "tiny") == (
+        "FAILED",
+        {"tiny 001": "FAILED", "tiny 002": "FAILED", "tiny 003": "FAILED"},
+    )
+
+    again = command.run(*arguments)
+    assert again.returncode == 1
+    assert "tiny: resumes in runs/tiny/002" in again.stdout
+    first = _table(again)[0]
+    assert [*first[:2], *first[3:]] == ["1", "1000", "FINISHED", "tiny/002"]
+    assert "runner: 2 of 3 trials failed" in again.stderr
+    assert _children(command, "tiny") == (
+        "FINISHED",
+        {"tiny 001": "FAILED", "tiny 002": "FINISHED", "tiny 003": "FAILED"},
+    )
+    (parent,) = (run for run in command.tracked("tiny") if run.info.run_name == "tiny sweep")
+    assert parent.data.tags["runner.sweep.failed"] == "2"
+    assert json.loads(parent.data.tags["runner.sweep.best"]) == [{"data.poison_after": "1000"}]
+
+    skipped = command.run(*arguments, "sweep.on_error=stop")
+    assert "1 of 3 trials have finished before" in skipped.stdout
+    assert skipped.stdout.count("tiny: resumes in ") == 1
+    assert "runner: 1 of 3 trials failed, 1 not started" in skipped.stderr
+
+
+def test_a_signal_ends_the_whole_sweep_and_the_same_command_continues_it(
+    command: Command,
+) -> None:
+    arguments = ("-m", TINY, _hook("WaitOnce", command), "optimizer.learning_rate=1e-3,3e-3")
+    process = command.start(*arguments)
+    wait_for(command.folder / "marker", process)
+    process.send_signal(signal.SIGTERM)
+    (command.folder / "marker.go").touch()
+    done = finish(process)
+    assert done.returncode == 143
+    assert said(done)[0] == "runner: ended by SIGTERM"
+    assert _children(command, "tiny") == ("KILLED", {"tiny 001": "KILLED"})
+
+    again = command.run(*arguments)
+    assert again.returncode == 0, again.stderr
+    assert "tiny: resumes in runs/tiny/001" in again.stdout
+    assert _children(command, "tiny") == (
+        "FINISHED",
+        {"tiny 001": "FINISHED", "tiny 002": "FINISHED"},
+    )
+
+
+def test_a_sweep_of_plans_records_nothing(command: Command) -> None:
+    done = command.run("-m", TINY, "mode=plan", "optimizer.learning_rate=1e-3,3e-3")
+    assert done.returncode == 0
+    assert done.stdout.count("body/dense/kernel/Adam_1") == 2
+    assert command.tracked("tiny") == []
+    assert not (command.folder / "runs").exists()
+
+
+@pytest.mark.parametrize("launcher", ["processes", "slurm_local", "ray"])
+def test_trials_in_other_processes(command: Command, launcher: str) -> None:
+    """Two warm trials share the parent and the source; one of them is killed and comes again."""
+    process = command.start(
+        "-m",
+        "+experiment=warm",
+        f"hydra/launcher={launcher}",
+        _hook("WaitOnce", command),
+        "seed=1,2",
+        "sweep.retries=1",
+    )
+    wait_for(command.folder / "marker", process)
+    deadline = time.monotonic() + 60
+    owners: dict[str, int] = {}
+    # The trial that waits has saved step 10 and stays RUNNING; the other one goes on.
+    while not owners:
+        assert time.monotonic() < deadline
+        for file in (command.folder / "runs" / "warm").glob("*/owner.json"):
+            record = json.loads(file.with_name("run.json").read_text())
+            if record["status"] == "RUNNING" and command.steps(f"warm/{file.parent.name}"):
+                owners[file.parent.name] = json.loads(file.read_text())["pid"]
+        time.sleep(0.1)
+    assert process.pid not in owners.values()
+    os.kill(next(iter(owners.values())), signal.SIGKILL)
+    (command.folder / "marker.go").touch()
+    done = finish(process)
+    assert done.returncode == 0, done.stderr
+    status, children = _children(command, "warm")
+    assert status == "FINISHED"
+    assert set(children.values()) == {"FINISHED"}
+    assert len(children) == 2
+    assert len(command.tracked("tiny")) == 1
+    assert [row[3] for row in _table(done)] == ["FINISHED", "FINISHED"]

@@ -1,0 +1,69 @@
+"""Trials in one process share nothing that they must not, and leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import tensorflow.compat.v1 as tf
+
+from tests.tiny.configs import tiny
+from tests.tiny.runs import directory, run
+
+KERNEL = "body/dense/kernel"
+
+
+def _values(folder: Path) -> dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(str(directory(folder).checkpoints))
+    # The position in the input is no array.
+    kinds = reader.get_variable_to_dtype_map()
+    return {name: reader.get_tensor(name) for name, kind in kinds.items() if kind.is_floating}
+
+
+def test_a_trial_gives_the_same_whatever_ran_before_it(tmp_path: Path) -> None:
+    first = [line for line in run(tmp_path / "first") if "validation" in line]
+    other = {"_target_": "tests.tiny.experiment.Net", "units": 7, "extra": True}
+    run(tmp_path / "other", seed=5, model=other)
+    poisoned = {**tiny().data, "poison_after": 3}
+    with pytest.raises(Exception, match="the loss is nan"):
+        run(tmp_path / "poisoned", data=poisoned)
+    again = [line for line in run(tmp_path / "again") if "validation" in line]
+    assert first == again
+    one, two = _values(tmp_path / "first"), _values(tmp_path / "again")
+    assert KERNEL in one
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, two[name], err_msg=name)
+
+
+def _growth(folder: Path, warm_up: int, count: int) -> tuple[float, int, int]:
+    """Returns by how many megabytes, threads and open files `count` trials grow the process."""
+    process = psutil.Process()
+    measured = []
+    for number in range(warm_up + count):
+        run(folder / str(number))
+        if number in (warm_up - 1, warm_up + count - 1):
+            gc.collect()
+            measured.append(
+                (process.memory_info().rss / 1e6, threading.active_count(), process.num_fds())
+            )
+    (memory, threads, files), (more_memory, more_threads, more_files) = measured
+    return more_memory - memory, more_threads - threads, more_files - files
+
+
+def test_a_few_trials_leave_nothing_behind(tmp_path: Path) -> None:
+    memory, threads, files = _growth(tmp_path, warm_up=3, count=4)
+    assert memory < 5
+    assert (threads, files) == (0, 0)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_hundred_trials_leave_nothing_behind(tmp_path: Path) -> None:
+    memory, threads, files = _growth(tmp_path, warm_up=5, count=100)
+    assert memory < 20
+    assert (threads, files) == (0, 0)

@@ -1,0 +1,24 @@
+"""Search spaces as functions, and a constraint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def conditional(trial: Any, most: int = 4) -> dict[str, Any] | None:
+    """Draws a number of units, and for SGD a learning rate that follows from it."""
+    units = trial.suggest_int("+model.units", 1, most)
+    if trial.suggest_categorical("optimizer", ["adam", "sgd"]) == "sgd":
+        return {"optimizer.learning_rate": 0.1 / units}
+    return None
+
+
+def misspelt(trial: Any) -> None:
+    """Draws a value for a key that there is not."""
+    trial.suggest_float("optimizer.learning_rat", 0.1, 1.0)
+
+
+def accurate(metrics: Mapping[str, float], least: float) -> float:
+    """At most 0 where the accuracy is high enough."""
+    return least - metrics["accuracy"]

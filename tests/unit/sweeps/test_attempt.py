@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus, this_process
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> AttemptFile:
+    made = AttemptFile(tmp_path / "0003.json")
+    made.write(Attempt(3, 1, ("seed=2",), {"seed": "2", "a": "1"}, objective=float("nan")))
+    return made
+
+
+def test_an_attempt_is_read_as_it_was_written(file: AttemptFile) -> None:
+    attempt = file.read()
+    assert (attempt.trial, attempt.overrides, attempt.status) == (
+        3,
+        ("seed=2",),
+        TrialStatus.WAITING,
+    )
+    assert list(attempt.values.items()) == [("seed", "2"), ("a", "1")]
+    assert attempt.objective is not None
+    assert attempt.objective != attempt.objective
+
+
+def test_changes_leave_the_rest(file: AttemptFile) -> None:
+    assert file.update(status=TrialStatus.FINISHED, objective=0.5).trial == 3
+    assert file.read().objective == 0.5
+
+
+def test_what_runs_with_a_free_lock_was_killed(file: AttemptFile) -> None:
+    file.update(status=TrialStatus.RUNNING)
+    settled = file.settle()
+    assert (settled.status, settled.message) == (TrialStatus.KILLED, "its process was killed")
+    assert file.read() == settled
+
+
+def test_what_still_waits_will_not_start(file: AttemptFile) -> None:
+    assert file.settle().status is TrialStatus.SKIPPED
+
+
+def test_what_has_ended_stays(file: AttemptFile) -> None:
+    file.update(status=TrialStatus.PRUNED, message="m", objective=1.0)
+    assert file.settle().message == "m"
+
+
+def test_a_process_has_a_name() -> None:
+    assert this_process() == this_process()
+    assert this_process().rpartition(":")[2].isdecimal()

@@ -1,0 +1,136 @@
+"""Launchers in this process that lose trials as real ones do."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from runner.errors import InterruptedRunError, SweepError
+from runner.sweeps.attempt import Attempt, TrialStatus
+from runner.sweeps.execution import Execution, Planned
+from runner.sweeps.job import Job, carry_out
+from runner.sweeps.points import Point
+from runner.sweeps.sweep_directory import SweepDirectory
+from runner.sweeps.trial import Trial
+
+# What a trial does, by its overrides.
+Work = Callable[[Sequence[str]], float]
+
+
+class Died(BaseException):
+    """A process that ends without a word."""
+
+
+class Launcher:
+    """Carries trials out in turn; the death of one process takes those after it along."""
+
+    def __init__(self, directory: SweepDirectory, work: Work) -> None:
+        self.directory, self.work = directory, work
+        self.launched: list[list[str]] = []
+
+    def __call__(self, overrides: Sequence[Sequence[str]], first: int) -> None:
+        self.launched.append([" ".join(each) for each in overrides])
+        for number, each in enumerate(overrides, first):
+
+            def train(trial: Trial, each: Sequence[str] = each) -> float:
+                return self.work(each)
+
+            try:
+                with contextlib.suppress(SweepError):
+                    carry_out(Job(self.directory, self.directory.attempt(number)), train)
+            except Died as error:
+                for started in range(number + 1, min(number + 2, first + len(overrides))):
+                    self.directory.attempt(started).update(status=TrialStatus.RUNNING)
+                raise RuntimeError("a worker was terminated") from error
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> SweepDirectory:
+    made = SweepDirectory(tmp_path)
+    made.stop_on_failure(False)
+    return made
+
+
+def _planned(*names: str) -> list[Planned]:
+    return [Planned(number, Point((name,), {"x": name})) for number, name in enumerate(names)]
+
+
+def _brief(attempts: Sequence[Attempt]) -> list[str]:
+    return [f"{each.values['x']} {each.status.value} {each.number}" for each in attempts]
+
+
+def _failing(*names: str) -> Work:
+    def work(overrides: Sequence[str]) -> float:
+        if overrides[0] in names:
+            raise ValueError("no")
+        return 1.0
+
+    return work
+
+
+def test_a_failure_leaves_the_others(directory: SweepDirectory) -> None:
+    launcher = Launcher(directory, _failing("b"))
+    attempts = Execution(directory, launcher, retries=0).run(_planned("a", "b", "c"))
+    assert _brief(attempts) == ["a FINISHED 1", "b FAILED 1", "c FINISHED 1"]
+    assert launcher.launched == [["a", "b", "c"]]
+
+
+def test_a_failure_stops_the_sweep_on_request(directory: SweepDirectory) -> None:
+    directory.stop_on_failure(True)
+    launcher = Launcher(directory, _failing("b"))
+    attempts = Execution(directory, launcher, retries=0).run(_planned("a", "b", "c"))
+    assert _brief(attempts) == ["a FINISHED 1", "b FAILED 1", "c SKIPPED 1"]
+
+
+def test_a_trial_is_tried_again_before_it_stops_the_sweep(directory: SweepDirectory) -> None:
+    directory.stop_on_failure(True)
+    launcher = Launcher(directory, _failing("b"))
+    attempts = Execution(directory, launcher, retries=2).run(_planned("a", "b", "c"))
+    assert _brief(attempts) == ["a FINISHED 1", "b FAILED 3", "c FINISHED 1"]
+    assert launcher.launched == [["a", "b", "c"], ["b"], ["b"]]
+    assert directory.stopped()
+
+
+def test_what_a_dead_process_takes_along_is_not_blamed(directory: SweepDirectory) -> None:
+    def work(overrides: Sequence[str]) -> float:
+        if overrides[0] == "b":
+            raise Died
+        return 1.0
+
+    launcher = Launcher(directory, work)
+    attempts = Execution(directory, launcher, retries=0).run(_planned("a", "b", "c", "d"))
+    assert _brief(attempts) == ["a FINISHED 1", "b KILLED 1", "c FINISHED 1", "d FINISHED 1"]
+    assert launcher.launched == [["a", "b", "c", "d"], ["d"], ["b"], ["c"]]
+
+
+def test_a_killed_trial_is_tried_again_too(directory: SweepDirectory) -> None:
+    deaths = iter([True, True, False])
+
+    def work(overrides: Sequence[str]) -> float:
+        if next(deaths):
+            raise Died
+        return 1.0
+
+    launcher = Launcher(directory, work)
+    assert _brief(Execution(directory, launcher, retries=2).run(_planned("a"))) == ["a FINISHED 3"]
+
+
+def test_a_launcher_that_starts_nothing_is_an_error(directory: SweepDirectory) -> None:
+    def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
+        raise OSError("no sbatch")
+
+    with pytest.raises(SweepError, match="the launcher started no trial") as raised:
+        Execution(directory, launch, retries=3).run(_planned("a", "b"))
+    assert "OSError: no sbatch" in str(raised.value)
+
+
+def test_a_signal_goes_through(directory: SweepDirectory) -> None:
+    def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
+        raise InterruptedRunError(signal.SIGTERM)
+
+    with pytest.raises(InterruptedRunError):
+        Execution(directory, launch, retries=3).run(_planned("a"))

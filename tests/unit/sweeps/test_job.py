@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from runner.errors import (
+    ConfigError,
+    InterruptedRunError,
+    Problem,
+    PrunedRunError,
+    RunInUseError,
+    SweepError,
+)
+from runner.run_directory import RUNNING, RunDirectory, RunRecord
+from runner.sweeps.attempt import Attempt, TrialStatus, this_process
+from runner.sweeps.job import Job, carry_out, job_of
+from runner.sweeps.sweep_directory import SweepDirectory
+from runner.sweeps.trial import Trial
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> SweepDirectory:
+    directory = SweepDirectory(tmp_path / "sweep")
+    directory.stop_on_failure(True)
+    directory.add([Attempt(0, 1, ("seed=1",), {"seed": "1"})])
+    return directory
+
+
+def _carry_out(sweep: SweepDirectory, train: Callable[[Trial], float | None]) -> float | None:
+    return carry_out(Job(sweep, sweep.attempt(0)), train)
+
+
+def _raising(error: BaseException) -> Callable[[Trial], float | None]:
+    def train(trial: Trial) -> float | None:
+        raise error
+
+    return train
+
+
+def test_what_is_returned_is_recorded(sweep: SweepDirectory, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.best.mkdir(parents=True)
+    run.best_record.write_text(json.dumps({"step": 3, "metrics": {"loss": 0.5, "accuracy": 1.0}}))
+
+    def train(trial: Trial) -> float:
+        assert trial.parent == str(sweep.path)
+        assert trial.tags == {"runner.sweep.seed": "1"}
+        assert sweep.attempt(0).read().status is TrialStatus.RUNNING
+        trial.started(run.path)
+        return 0.5
+
+    assert _carry_out(sweep, train) == 0.5
+    attempt = sweep.attempt(0).read()
+    assert (attempt.status, attempt.objective) == (TrialStatus.FINISHED, 0.5)
+    assert attempt.metrics == {"loss": 0.5, "accuracy": 1.0}
+    assert attempt.run_dir == str(run.path)
+
+
+ERRORS: dict[str, tuple[BaseException, str, int]] = {
+    "ours": (ConfigError(Problem("no data")), "no data", 2),
+    "a user's": (ValueError("mine"), "ValueError: mine", 1),
+    "an exit": (SystemExit(3), "SystemExit: 3", 1),
+    "memory": (MemoryError(), "MemoryError: ", 1),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_trial_that_raises_has_failed(
+    sweep: SweepDirectory, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error, message, code = ERRORS[name]
+    with pytest.raises(SweepError) as raised:
+        _carry_out(sweep, _raising(error))
+    assert str(raised.value) == message
+    attempt = sweep.attempt(0).read()
+    assert (attempt.status, attempt.message) == (TrialStatus.FAILED, message)
+    assert attempt.exit_code == raised.value.exit_code == code
+    assert f"runner: trial 0 seed=1 failed: {message}" in capsys.readouterr().err
+    assert sweep.stopped()
+
+
+def test_an_objective_that_is_nan_has_failed(sweep: SweepDirectory) -> None:
+    with pytest.raises(SweepError, match="the objective is nan"):
+        _carry_out(sweep, lambda trial: float("nan"))
+    assert sweep.attempt(0).read().status is TrialStatus.FAILED
+
+
+def test_evaluations_of_all_attempts_are_one_curve(sweep: SweepDirectory) -> None:
+    sweep.attempt(0).update(metric="validation/loss", curve=((1, 2.0), (2, 9.0)))
+
+    def train(trial: Trial) -> float:
+        trial.evaluated({"loss": 1.0, "accuracy": 0.5}, 2)
+        trial.evaluated({"loss": 0.5, "accuracy": 0.5}, 3)
+        return 0.5
+
+    _carry_out(sweep, train)
+    assert sweep.attempt(0).read().curve == ((1, 2.0), (2, 1.0), (3, 0.5))
+
+
+def test_a_pruned_trial_is_no_failure(sweep: SweepDirectory, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.path.mkdir()
+    run.write(RunRecord("tiny", "f", RUNNING, {}, objective=0.25))
+
+    def train(trial: Trial) -> float:
+        trial.started(run.path)
+        raise PrunedRunError(Problem("pruned at step 3"))
+
+    assert _carry_out(sweep, train) == 0.25
+    attempt = sweep.attempt(0).read()
+    assert (attempt.status, attempt.objective) == (TrialStatus.PRUNED, 0.25)
+    assert not sweep.stopped()
+
+
+def test_a_signal_to_another_process_kills_only_the_trial(sweep: SweepDirectory) -> None:
+    with pytest.raises(SweepError, match="ended by SIGTERM"):
+        _carry_out(sweep, _raising(InterruptedRunError(signal.SIGTERM)))
+    assert sweep.attempt(0).read().status is TrialStatus.KILLED
+
+
+def test_a_signal_to_the_sweeping_process_ends_the_sweep(sweep: SweepDirectory) -> None:
+    sweep.attempt(0).update(sweeper=this_process())
+    error = InterruptedRunError(signal.SIGINT)
+    with pytest.raises(SystemExit) as raised:
+        _carry_out(sweep, _raising(error))
+    assert (raised.value.code, raised.value.__cause__) == (130, error)
+    assert sweep.attempt(0).read().status is TrialStatus.KILLED
+
+
+def test_nothing_starts_in_a_sweep_that_has_stopped(sweep: SweepDirectory) -> None:
+    sweep.failed()
+    assert _carry_out(sweep, _raising(AssertionError())) is None
+    assert sweep.attempt(0).read().status is TrialStatus.SKIPPED
+
+
+def test_what_is_called_off_does_not_start(sweep: SweepDirectory) -> None:
+    sweep.attempt(0).settle()
+    assert _carry_out(sweep, _raising(AssertionError())) is None
+
+
+def test_what_its_launcher_starts_again_goes_on(sweep: SweepDirectory) -> None:
+    sweep.attempt(0).update(status=TrialStatus.RUNNING)
+    assert _carry_out(sweep, lambda trial: 0.5) == 0.5
+    assert sweep.attempt(0).read().status is TrialStatus.FINISHED
+
+
+def test_a_run_of_the_same_fingerprint_is_waited_for(
+    sweep: SweepDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    errors = [RunInUseError(Problem("in use"), tmp_path)]
+
+    def train(trial: Trial) -> float:
+        if errors:
+            raise errors.pop()
+        return 0.5
+
+    assert _carry_out(sweep, train) == 0.5
+    assert capsys.readouterr().out == f"{tmp_path} is in use; waiting for that\n"
+
+
+OURS = "hydra_plugins.runner_sweepers.grid.GridSweeper"
+
+
+@pytest.mark.parametrize(
+    ("target", "mode", "found"),
+    [
+        (OURS, RunMode.MULTIRUN, True),
+        (OURS, RunMode.RUN, False),
+        ("hydra._internal.core_plugins.basic_sweeper.BasicSweeper", RunMode.MULTIRUN, False),
+    ],
+)
+def test_only_jobs_of_our_sweepers_have_an_attempt(target: str, mode: RunMode, found: bool) -> None:
+    config = OmegaConf.create(
+        {"sweeper": {"_target_": target}, "sweep": {"dir": "d"}, "job": {"num": 3}, "mode": mode}
+    )
+    job = job_of(config)
+    assert (job is not None) == found
+    if job is not None:
+        assert job.file.path == Path("d/trials/0003.json")

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from runner.errors import ConfigError
+from runner.sweeps.points import Compose, Point, compose_points, grid
+from tests.tiny.composing import composing
+
+
+def _parsed(*overrides: str) -> list[Override]:
+    return OverridesParser.create().parse_overrides(list(overrides))
+
+
+def _points(*overrides: str) -> list[Point]:
+    return grid(_parsed(*overrides))
+
+
+@pytest.fixture
+def compose(tmp_path: Path) -> Iterator[Compose]:
+    with composing(tmp_path / "conf"):
+        loader = GlobalHydra.instance().config_loader()
+
+        def load(overrides: object) -> DictConfig:
+            return loader.load_configuration("config", list(overrides), RunMode.RUN)  # type: ignore[call-overload]
+
+        yield load
+
+
+def test_every_combination_is_a_point_and_the_last_key_changes_fastest() -> None:
+    points = _points("+experiment=tiny", "seed=1,2", "++train.steps=range(3,5)")
+    assert [point.values for point in points] == [
+        {"seed": "1", "train.steps": "3"},
+        {"seed": "1", "train.steps": "4"},
+        {"seed": "2", "train.steps": "3"},
+        {"seed": "2", "train.steps": "4"},
+    ]
+    assert points[0].overrides == ("+experiment=tiny", "seed=1", "++train.steps=3")
+    assert str(points[0]) == "seed=1 train.steps=3"
+
+
+def test_a_deletion_and_a_group_in_a_package_stay_as_they_are_written() -> None:
+    (first, _) = _points("~scaffolds.lstm", "scaffold@scaffolds.cnn=digits_cnn,random")
+    assert first.overrides == ("~scaffolds.lstm", "scaffold@scaffolds.cnn=digits_cnn")
+    assert first.values == {"scaffold@scaffolds.cnn": "digits_cnn"}
+
+
+def test_without_several_values_there_is_one_point() -> None:
+    (point,) = _points("+experiment=tiny", "seed=1")
+    assert (point.values, str(point)) == ({}, "the only one")
+
+
+def test_an_interval_is_for_a_search() -> None:
+    with pytest.raises(ConfigError, match=r"seed=interval\(1,2\) is an interval") as raised:
+        _points("seed=interval(1,2)")
+    assert "hydra/sweeper=optuna" in str(raised.value)
+
+
+def test_valid_points_have_a_configuration_and_a_fingerprint(compose: Compose) -> None:
+    first, second = compose_points(_points("+experiment=tiny", "seed=1,2"), compose)
+    assert (first.config.seed, second.config.seed) == (1, 2)
+    assert first.fingerprint != second.fingerprint
+
+
+def _refused(compose: Compose, *overrides: str) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        compose_points(_points(*overrides), compose)
+    return str(raised.value).splitlines()
+
+
+def test_every_problem_of_every_point_is_told_once_with_its_place(compose: Compose) -> None:
+    lines = _refused(
+        compose,
+        "+experiment=tiny",
+        "optimizer=adam,nosuch",
+        "train.steps=0,3",
+        "train.objective=validation/accuracy,validation/acuracy",
+    )
+    states = [line for line in lines if not line.startswith(" ")]
+    assert [state.split(" is ")[0] for state in states] == [
+        "train.steps",
+        "train.objective",
+        "optimizer 'nosuch'",
+    ]
+    assert "(in 2 of 8 trials: optimizer=adam train.steps=0 train.objective=validation/" in lines[1]
+    assert any("in 4 of 8 trials: " in line and "; and 1 more)" in line for line in lines)
+
+
+def test_a_problem_of_all_points_names_none(compose: Compose) -> None:
+    assert "trials" not in "\n".join(_refused(compose, "+experiment=tiny", "foo=1", "seed=1,2"))
+
+
+def test_a_source_that_does_not_compose_is_found_too(compose: Compose) -> None:
+    lines = _refused(
+        compose, "+experiment=warm", "scaffolds.body.checkpoint=experiment:tiny,experiment:tinny"
+    )
+    assert lines[0] == "scaffolds.body.checkpoint: experiment 'tinny' is not known"
+    assert "in 1 of 2 trials" in lines[1]

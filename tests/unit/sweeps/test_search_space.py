@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from runner.errors import ConfigError
+from runner.sweeps.search_space import SearchSpace, search_space
+
+
+def _space(*overrides: str) -> SearchSpace:
+    return search_space(OverridesParser.create().parse_overrides(list(overrides)))
+
+
+DISTRIBUTIONS: dict[str, BaseDistribution] = {
+    "interval(0.1, 1)": FloatDistribution(0.1, 1.0),
+    "interval(1, 5)": FloatDistribution(1.0, 5.0),
+    "int(interval(1, 5))": IntDistribution(1, 5),
+    "tag(log, interval(1e-4, 1e-1))": FloatDistribution(1e-4, 1e-1, log=True),
+    "tag(log, int(interval(1, 64)))": IntDistribution(1, 64, log=True),
+    "range(1, 5)": IntDistribution(1, 4),
+    "range(2, 9, 2)": IntDistribution(2, 8, step=2),
+    "range(9, 2, -3)": IntDistribution(3, 9, step=3),
+    "range(0, 1, 0.25)": FloatDistribution(0.0, 0.75, step=0.25),
+    "tag(log, range(1, 9))": IntDistribution(1, 8, log=True),
+    "adam,sgd": CategoricalDistribution(["adam", "sgd"]),
+    "choice(1, true, 'a b')": CategoricalDistribution(["1", "True", "a\\ b"]),
+    "1,null": CategoricalDistribution(["1", "null"]),
+    "[1,2],[3]": CategoricalDistribution(["[1,2]", "[3]"]),
+}
+
+
+@pytest.mark.parametrize("value", DISTRIBUTIONS)
+def test_each_form_of_the_grammar(value: str) -> None:
+    (dimension,) = _space(f"++a.b={value}").dimensions
+    assert (dimension.key, dimension.name) == ("++a.b", "a.b")
+    assert dimension.distribution == DISTRIBUTIONS[value]
+
+
+def test_a_point_has_what_is_fixed_what_is_drawn_and_more() -> None:
+    space = _space("+experiment=tiny", "~scaffolds.lstm", "optimizer=adam,sgd", "seed=range(1,3)")
+    point = space.point({"optimizer": "sgd", "seed": 2, "drawn": 0.5}, {"+model.units": 3})
+    assert point.overrides == (
+        "+experiment=tiny",
+        "~scaffolds.lstm",
+        "optimizer=sgd",
+        "seed=2",
+        "drawn=0.5",
+        "+model.units=3",
+    )
+    assert point.values == {"optimizer": "sgd", "seed": "2", "drawn": "0.5", "model.units": "3"}
+
+
+def test_samples_hold_every_choice_and_every_end() -> None:
+    space = _space("a=1,2,3", "b=interval(0.5,1.5)")
+    assert [dict(point.values) for point in space.samples()] == [
+        {"a": "1", "b": "0.5"},
+        {"a": "2", "b": "0.5"},
+        {"a": "3", "b": "0.5"},
+        {"a": "1", "b": "1.5"},
+    ]
+
+
+MISTAKES = {
+    "tag(lgo, interval(1, 2))": "there is no tag 'lgo', only log",
+    "tag(log, interval(0.0, 1.0))": "low > 0",
+    "interval(2.0, 1.0)": "low <= high",
+    "tag(log, range(0.5, 2.0, 0.5))": "exclude each other",
+    "range(3, 1)": "it holds no value",
+}
+
+
+@pytest.mark.parametrize("value", MISTAKES)
+def test_a_range_that_cannot_be_searched(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"a=.* cannot be searched") as raised:
+        _space(f"a={value}")
+    assert MISTAKES[value] in str(raised.value)
+
+
+def test_all_mistakes_are_told() -> None:
+    with pytest.raises(ConfigError) as raised:
+        _space("a=range(3, 1)", "b=range(3, 1)")
+    assert len(raised.value.problems) == 2

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from runner.config import Goal
+from runner.sweeps.attempt import Attempt, TrialStatus
+from runner.sweeps.summary import Objective, failures, ranked_trials, rich_table, text
+
+LOSS = Objective("validation/loss", Goal.minimize)
+ACCURACY = Objective("validation/accuracy", Goal.maximize)
+
+
+def _trial(number: int, loss: float | None, **changes: Any) -> Attempt:
+    given: dict[str, Any] = {
+        "metrics": {} if loss is None else {"loss": loss, "accuracy": 1 - loss},
+        "objective": loss,
+        "status": TrialStatus.FINISHED,
+        "run_dir": f"runs/tiny/{number:03d}",
+    }
+    return Attempt(number, 1, (), {"seed": str(number)}, **{**given, **changes})
+
+
+TRIALS = [
+    _trial(0, 0.5),
+    _trial(1, None, status=TrialStatus.FAILED, message="no\n  remedy: yes"),
+    _trial(2, 0.25),
+    _trial(3, float("nan")),
+    _trial(4, 0.75, status=TrialStatus.PRUNED),
+]
+
+
+@pytest.mark.parametrize("objective", [LOSS, ACCURACY])
+def test_the_best_comes_first_and_failures_last(objective: Objective) -> None:
+    assert [each.trial for each in ranked_trials(TRIALS, [objective])] == [2, 0, 4, 3, 1]
+
+
+def test_a_larger_accuracy_is_better() -> None:
+    trials = [_trial(0, 0.1, metrics={"accuracy": 0.1}), _trial(1, 0.1, metrics={"accuracy": 0.9})]
+    assert ranked_trials(trials, [ACCURACY])[0].trial == 1
+
+
+def test_the_text_has_columns_and_the_failures() -> None:
+    assert text(TRIALS, [LOSS, ACCURACY]).splitlines() == [
+        "trial  seed  validation/loss  validation/accuracy  status    run",
+        "2      2     0.25             0.75                 FINISHED  tiny/002",
+        "0      0     0.5              0.5                  FINISHED  tiny/000",
+        "4      4     0.75             0.25                 PRUNED    tiny/004",
+        "3      3     nan              nan                  FINISHED  tiny/003",
+        "1      1                                           FAILED    tiny/001",
+        "trial 1 seed=1 FAILED: no",
+        "  remedy: yes",
+    ]
+
+
+def test_attempts_are_counted_where_there_are_several() -> None:
+    trial = Attempt(0, 3, (), {"a": "b"}, status=TrialStatus.KILLED)
+    assert failures([trial]) == ["trial 0 a=b KILLED (3 attempts): no message"]
+
+
+def test_a_terminal_gets_a_table() -> None:
+    file = io.StringIO()
+    Console(file=file, width=120).print(rich_table(TRIALS, [LOSS]))
+    assert "the best first" in file.getvalue()
+    assert file.getvalue().index("0.25") < file.getvalue().index("0.75")

@@ -1,0 +1,126 @@
+"""The command line of sweeps: what is refused before anything is made."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from runner import __main__ as command_line
+from runner.errors import ConfigError
+from runner.sweeps.sweeper import require_launcher
+
+ROOT = Path(__file__).resolve().parents[3]
+CONF = ("--config-dir", str(ROOT / "tests" / "tiny" / "conf"))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    err: str
+
+
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """Sweeps over the tiny experiment in this process, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+
+    def run(*arguments: str) -> Outcome:
+        overrides = ("-m", "+experiment=tiny", *arguments)
+        monkeypatch.setattr(sys, "argv", ["runner", *CONF, *overrides])
+        code = command_line.main()
+        return Outcome(code, capfd.readouterr().err)
+
+    return run
+
+
+OPTUNA = "hydra/sweeper=optuna"
+RATE = "optimizer.learning_rate=interval(0.1,1)"
+MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
+    ("seed=1,2", "train.steps=3,0"): ("train.steps is 0", "in 2 of 4 trials: seed=1 train.steps"),
+    ("trian.steps=1,2",): ("trian.steps is not a key", "choices: train.steps"),
+    ("seed=1,2", "optimizer=adam,adamm"): ("optimizer 'adamm' is not known", "choices: adam, "),
+    ("mode=plan,train",): ("mode is swept over", "do the same thing"),
+    ("sweep.retries=-1", "seed=1,2"): ("sweep.retries is -1", "at least 0"),
+    ("sweep.on_error=ignore", "seed=1,2"): ("sweep.on_error has a value", "choices: continue"),
+    (RATE,): (f"{RATE} is an interval", "hydra/sweeper=optuna"),
+    ("hydra/launcher=proceses", "seed=1,2"): ("hydra/launcher 'proceses' is not", "processes"),
+    (OPTUNA, "seed=1"): ("there is nothing to search", "interval(1e-4, 1e-1)"),
+    (OPTUNA, RATE, "hydra.sweeper.n_trials=0"): ("hydra.sweeper.n_trials is 0", "above 0"),
+    (OPTUNA, RATE, "train.steps=0"): ("train.steps is 0", "at least 1"),
+    (OPTUNA, "optimizer=adam,nosuch"): ("optimizer 'nosuch' is not", "in 1 of 2 trials"),
+    (OPTUNA, "optimizer.learning_rate=tag(lo, interval(0,1))"): (
+        "optimizer.learning_rate=tag(lo, interval(0,1)) cannot be searched",
+        "there is no tag 'lo'",
+    ),
+    (OPTUNA, RATE, "+hydra.sweeper.objectives={validation/los: minimize}"): (
+        "hydra.sweeper.objectives names 'validation/los'",
+        "choices: validation/loss, validation/accuracy",
+    ),
+    (OPTUNA, RATE, "hydra.sweeper.sampler._target_=optuna.samplers.Nosuch"): (
+        "hydra.sweeper.sampler._target_ is 'optuna.samplers.Nosuch'",
+        "name an importable class",
+    ),
+    (OPTUNA, RATE, "+hydra.sweeper.pruner.patience=3"): (
+        "hydra.sweeper.pruner.patience is not an argument of optuna.pruners.NopPruner",
+        "misspelt",
+    ),
+    (OPTUNA, RATE, "hydra.sweeper.custom_search_space={_target_: tests.tiny.spaces.nosuch}"): (
+        "hydra.sweeper.custom_search_space._target_ is 'tests.tiny.spaces.nosuch'",
+        "name an importable",
+    ),
+    (OPTUNA, RATE, "hydra.sweeper.storage='nosuch://host/db'"): (
+        "hydra.sweeper.storage cannot be opened",
+        "postgresql://host/database",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=" ".join)
+def test_a_mistake_ends_the_sweep_before_anything_is_made(
+    command: Command, mistake: tuple[str, ...], tmp_path: Path
+) -> None:
+    state, below = MISTAKES[mistake]
+    outcome = command(*mistake)
+    assert outcome.code == 2
+    assert state in outcome.err
+    assert below in outcome.err
+    assert "Traceback" not in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_optuna_the_message_says_how_to_get_it(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    outcome = command(OPTUNA, RATE)
+    assert outcome.code == 2
+    assert "runner: hydra/sweeper=optuna needs Optuna\n" in outcome.err
+    assert 'pip install "runner[optuna]"' in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "remedy"),
+    [
+        ("hydra_plugins.hydra_joblib_launcher.nosuch.Nosuch", 'pip install "runner\\[joblib\\]"'),
+        ("hydra_plugins.hydra_submitit_launcher.x.Y", 'pip install "runner\\[slurm\\]"'),
+        ("hydra_plugins.other.Launcher", "install its package"),
+    ],
+)
+def test_a_launcher_that_is_not_installed(target: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=remedy) as raised:
+        require_launcher(target)
+    assert f"hydra.launcher._target_ is {target!r}" in str(raised.value)
+    assert "basic_launcher.BasicLauncher" in str(raised.value)
