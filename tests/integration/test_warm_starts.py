@@ -152,7 +152,7 @@ def test_a_missing_checkpoint_is_one_of_the_problems(
         assert "kernel: 0 variables (0 values) from" in shown
         assert "the plan has 4 problems" in done.stderr
     # The follower, started at once, may have looked at the database and left its lock.
-    lock = command.folder / ".mlflow.db.lock"
+    lock = command.folder / "mlflow.db.lock"
     assert [each for each in sorted(command.folder.iterdir()) if each != lock] == before
 
 
