@@ -15,8 +15,13 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from runner.cluster.launcher_watch import end_with_launcher, hand_over
+from runner.cluster.local import LocalCluster, task_command
+from runner.cluster.specification import resolve
+from runner.cluster.tasks import is_task, launches
+from runner.cluster.tf_config import EVALUATOR, PS, WORKER
 from runner.composition import COMPOSITION_ERRORS, experiment_names, forced
-from runner.config import Mode, register
+from runner.config import Mode, RunConfig, register
 from runner.errors import InterruptedRunError, RunnerError
 from runner.explanation import explain
 from runner.quiet_import import without_import_notes
@@ -35,9 +40,13 @@ def conf_directory() -> Path:
 @hydra.main(version_base="1.3", config_path=str(conf_directory()), config_name="config")
 def _job(config: DictConfig) -> float | None:
     try:
-        run_config = validate(config, experiment_names())
+        run_config = resolve(validate(config, experiment_names()), os.environ)
+        if launches(run_config):
+            return _launch(run_config)
         follower = None
-        if run_config.mode is Mode.train and is_tracked(run_config.tracking):
+        # Of a cluster the chief records, for all tasks.
+        alone = not is_task(run_config.cluster, PS, WORKER, EVALUATOR)
+        if run_config.mode is Mode.train and alone and is_tracked(run_config.tracking):
             # Its imports overlap those below.
             follower = FollowerProcess()
             follower.start(mlflow_uri(run_config.tracking))
@@ -45,13 +54,17 @@ def _job(config: DictConfig) -> float | None:
         with without_import_notes():
             import tensorflow as tf
 
+            from runner.cluster.roles import run_task
             from runner.run import run_experiment
 
             # Otherwise the first session looks for GPUs, and tells of a missing driver.
             tf.config.list_physical_devices()
         # Its warnings are of deprecated parts that its own Saver uses.
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
-        return run_experiment(
+        if run_config.mode is Mode.train and not alone:
+            run_task(run_config)
+            return None
+        objective = run_experiment(
             run_config,
             HydraConfig.get().overrides.task,
             parent=os.environ.get(PARENT_RUN),
@@ -60,6 +73,8 @@ def _job(config: DictConfig) -> float | None:
             dedicated=HydraConfig.get().mode == RunMode.RUN
             and run_config.run_dir != f"runs/{run_config.name}",
         )
+        hand_over(objective, os.environ)
+        return objective
     except RunnerError as error:
         # Hydra goes on to the next trial after a failed one, but a signal is for the whole sweep.
         interrupted = isinstance(error, InterruptedRunError)
@@ -71,12 +86,22 @@ def _job(config: DictConfig) -> float | None:
         raise SystemExit(_fail(error)) from error
 
 
+def _launch(config: RunConfig) -> float | None:
+    """Starts the tasks of a local cluster, each by this very command."""
+    running = HydraConfig.get()
+    folders = [
+        each.path for each in running.runtime.config_sources if each.provider == "command-line"
+    ]
+    return LocalCluster(config.cluster, task_command(folders, running.overrides.task)).run()
+
+
 def main() -> int:
     """Runs the command line and returns the exit code.
 
     That is 0 when all is done, 2 for a mistake in the command or the configuration, 3 for a plan
     with problems, 130 or 143 after a signal, and 1 for anything else.
     """
+    end_with_launcher(os.environ)
     register()
     sys.argv[1:] = _options_first([forced(each) for each in sys.argv[1:]])
     # Lets Hydra's errors reach us as exceptions; otherwise it prints them and exits with 1.

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import tensorflow as tf
 
 from runner.averages import AveragedWeights
+from runner.cluster.synchronous import SynchronousUpdate
 from runner.restoration.variables import VariableSpec
 
 
@@ -98,6 +99,7 @@ class Training:
       input_seconds: how long the step waits for its input, a float64 scalar.
       input_state: what a checkpoint keeps of the training input.
       input_is_saved: whether the graph's saver keeps the position in the training input.
+      synchronous: the update that all workers make together; None where each makes its own.
     """
 
     train_op: tf.Operation
@@ -110,6 +112,7 @@ class Training:
     input_seconds: tf.Tensor
     input_state: InputState
     input_is_saved: bool
+    synchronous: SynchronousUpdate | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from runner.config import RunConfig
 
 EXPERIMENT = "experiment:"
 # What a user may change without asking for another result.
-_ELSEWHERE = ("mode", "resume", "run_dir", "plan", "session", "tracking")
+_ELSEWHERE = ("mode", "resume", "run_dir", "plan", "session", "tracking", "cluster")
 _ELSEWHERE_IN_TRAIN = ("log_every", "checkpoint_every", "keep_checkpoints")
 
 
@@ -28,6 +28,9 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
     plain = {key: value for key, value in asdict(config).items() if key not in _ELSEWHERE}
     for key in _ELSEWHERE_IN_TRAIN:
         del plain["train"][key]
+    if config.cluster.synchronous:
+        # Not where the tasks are, nor how many: a run may go on with more of them.
+        plain["cluster"] = {"synchronous": True}
     for name, scaffold in plain["scaffolds"].items():
         checkpoint = scaffold["checkpoint"]
         if checkpoint and checkpoint.startswith(EXPERIMENT):

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from runner.cluster.placement import placement_lines
+from runner.cluster.tasks import is_cluster
 from runner.config import Mode, PlanFormat, Resume, RunConfig
 from runner.errors import PlanError, Problem
 from runner.experiment import BuiltGraph
@@ -75,15 +77,23 @@ def run_experiment(
 
 
 def _show_plan(config: RunConfig, sources: Sources, screen: Screen) -> None:
-    plan = _plan(config, build_graph(config, "validation", train=True), sources)
+    built = build_graph(config, "validation", train=True)
+    plan = _plan(config, built, sources)
     full = config.plan.full
+    devices = {}
+    if is_cluster(config.cluster):
+        devices = {name: variable.device for name, variable in built.variables.items()}
     if config.plan.format is PlanFormat.json:
-        screen.write(json_text(plan))
+        screen.write(json_text(plan, devices))
     elif config.plan.format is PlanFormat.html:
         screen.write(html(plan, f"{config.name}: restoration plan", full=full))
     else:
         _show_resume(config, sources, screen)
         screen.show(table(plan, full=full), text(plan, full=full))
+        if devices:
+            strategy = config.cluster.placement.value
+            for line in placement_lines(built.specs, devices, strategy, full=full):
+                screen.line(line)
     if plan.problems:
         count = len(plan.problems)
         raise PlanError(Problem(f"the plan has {count} problem{'s' * (count > 1)}, listed with it"))

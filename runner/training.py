@@ -6,6 +6,7 @@ import hashlib
 import json
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import tensorflow as tf
 from omegaconf import OmegaConf
 
 from runner.checkpoints.provenance_file import provenance_of
+from runner.cluster.chief import Chief, chief
 from runner.config import NonFinite, RunConfig
 from runner.errors import ConfigError, InterruptedRunError, NonFiniteLossError, Problem
 from runner.experiment import BuiltGraph
@@ -298,11 +300,19 @@ def _loop(
             at_end=lambda: not interruption.received(),
             averages=training.averages if config.train.evaluate_ema else None,
         )
+        crew = chief(config)
+        creator = _session_creator(config, built, restorer, directory, crew)
+        first, last = (
+            crew.hooks(training, tracker.log_metrics, interruption.received, screen.line)
+            if crew
+            else ([], [])
+        )
         references = References(
             {"graph": names, "run": _run_names(built, directory, tracker, evaluation)},
             finder(built.graph),
         )
         hooks = [
+            *first,
             # First, so that nothing is recorded or saved of a step whose loss is NaN.
             NanLossHook(
                 training.values["loss"],
@@ -338,13 +348,14 @@ def _loop(
                 built.hooks[name] or build_hook(name, node, references)
                 for name, node in config.hooks.items()
             ),
+            *last,
             # Last, so that a signal during the other hooks' work costs no further step.
             StopWhenHook(interruption.received),
         ]
-        creator = _session_creator(config, built, restorer, directory)
         try:
             with (
                 interruption.deferred(),
+                crew.leading(interruption.received) if crew else nullcontext(),
                 MonitoredSession(creator, hooks) as session,
             ):
                 while not session.should_stop():
@@ -374,7 +385,11 @@ def _run_names(
 
 
 def _session_creator(
-    config: RunConfig, built: BuiltGraph, restorer: Restorer | None, directory: RunDirectory
+    config: RunConfig,
+    built: BuiltGraph,
+    restorer: Restorer | None,
+    directory: RunDirectory,
+    crew: Chief | None,
 ) -> ChiefSessionCreator:
     if restorer is None:
         initializers = [tf.compat.v1.global_variables_initializer()]
@@ -386,18 +401,23 @@ def _session_creator(
         # Local initialisers run in every new session, the others only where nothing is resumed.
         starts = initializers if built.training.input_is_saved else local_initializers
         starts.append(built.training.input_initializer)
-    return ChiefSessionCreator(
-        tf.compat.v1.train.Scaffold(
+    arguments: dict[str, Any] = {
+        "scaffold": tf.compat.v1.train.Scaffold(
             init_op=tf.group(*initializers),
             local_init_op=tf.group(*local_initializers),
             saver=built.saver,
         ),
+        "checkpoint_dir": str(directory.checkpoints),
+        "restorer": restorer,
+    }
+    if crew is not None:
+        return crew.session_creator(**arguments)
+    return ChiefSessionCreator(
         config=tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=config.session.intra_op_threads,
             inter_op_parallelism_threads=config.session.inter_op_threads,
         ),
-        checkpoint_dir=str(directory.checkpoints),
-        restorer=restorer,
+        **arguments,
     )
 
 
