@@ -314,8 +314,8 @@ class ClusterConfig:
     # Of the workers, how many a synchronous update does not wait for.
     backup: int = 0
     placement: Placement = Placement.round_robin
-    # Larger variables of `tf.compat.v1.get_variable` are cut along an axis into parts of at most
-    # so many bytes; null cuts none. Keras makes its variables whole.
+    # Larger variables that a model makes by `tf.compat.v1.get_variable` when it is constructed are
+    # cut into parts of at most so many bytes; null cuts none. Keras makes its variables whole.
     partition_bytes: int | None = None
     # How long a task waits for others: for the servers to answer, for the chief to make the model
     # ready, and for a synchronous update to be complete; in seconds.

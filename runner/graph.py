@@ -48,7 +48,8 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
         tf.compat.v1.set_random_seed(config.seed)
         global_step = tf.compat.v1.train.get_or_create_global_step()
         data = build_data(config)
-        model = build_model(config)
+        with replica.partitioned():
+            model = build_model(config)
         functions: dict[str, PerExample] = {"loss": build_target("loss", config.loss)}
         for name, node in config.metrics.items():
             functions[name] = build_target(f"metrics.{name}", node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import tensorflow as tf
 
@@ -53,26 +53,31 @@ class Replica:
         if self._cluster is None:
             yield
             return
-        partitioner = None
-        if self._cluster.partition_bytes is not None:
-            partitioner = tf.compat.v1.variable_axis_size_partitioner(self._cluster.partition_bytes)
-        graph = tf.compat.v1.get_default_graph()
-        with (
-            graph.device(self._device_function()),
-            tf.compat.v1.variable_scope(tf.compat.v1.get_variable_scope(), partitioner=partitioner)
-            if partitioner
-            else nullcontext(),
-        ):
+        with tf.compat.v1.get_default_graph().device(self._device_function()):
             yield
-        if partitioner and not any(
-            each._get_save_slice_info() is not None for each in tf.compat.v1.global_variables()
-        ):
+
+    @contextmanager
+    def partitioned(self) -> Iterator[None]:
+        """Cuts large variables that are made within by `tf.compat.v1.get_variable`.
+
+        Raises:
+          ConfigError: when parts are asked for, and none are made.
+        """
+        largest = self._cluster.partition_bytes if self._cluster is not None else None
+        if largest is None:
+            yield
+            return
+        partitioner = tf.compat.v1.variable_axis_size_partitioner(largest)
+        scope = tf.compat.v1.get_variable_scope()
+        with tf.compat.v1.variable_scope(scope, partitioner=partitioner):
+            yield
+        # Private, but nothing public tells which part of the whole a variable is.
+        if not any(each._get_save_slice_info() for each in tf.compat.v1.global_variables()):
             raise ConfigError(
                 Problem(
-                    f"cluster.partition_bytes is {self._cluster.partition_bytes}, and cuts no "
-                    "variable",
-                    "only those of tf.compat.v1.get_variable are cut, if they are larger; Keras "
-                    "makes its variables whole",
+                    f"cluster.partition_bytes is {largest}, and cuts no variable",
+                    "only those are cut that the model makes by tf.compat.v1.get_variable when it "
+                    "is constructed, and that are larger; Keras makes its variables whole",
                     "lower it, make large variables by get_variable, or use "
                     "cluster.placement=by_size alone",
                 )
