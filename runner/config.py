@@ -305,7 +305,7 @@ class ClusterConfig:
     workers: int = 1
     # How many parameter servers hold the variables; with `local` only.
     ps: int = 1
-    # Whether there is also a task that evaluates every checkpoint; with `local` only.
+    # Whether there is also a task that evaluates every checkpoint.
     evaluator: bool = False
     addresses: AddressesConfig = field(default_factory=AddressesConfig)
     task: TaskConfig = field(default_factory=TaskConfig)

@@ -49,12 +49,15 @@ def session_config(cluster: ClusterConfig) -> tf.compat.v1.ConfigProto:
 
     They see the parameter servers and their own task, so that the loss of another worker is not
     theirs. The bodies of functions are put into the graph: whole, a function would have to find
-    all variables it reads on one machine.
+    all variables it reads on one machine. A loop in one, such as that of an LSTM, hands its
+    variables through an operation that can be on one machine only, and soft placement lets that
+    be; variables stay where they are.
     """
     config = tf.compat.v1.ConfigProto(
         device_filters=[f"/job:{PS}", f"/job:{cluster.task.type}/task:{cluster.task.index}"]
     )
     config.graph_options.optimizer_options.do_function_inlining = True
+    config.allow_soft_placement = True
     if cluster.synchronous:
         # A step waits for other workers, which may never come.
         config.operation_timeout_in_ms = int(cluster.max_wait_secs * 1000)

@@ -278,3 +278,15 @@ def partitioned(features: Any, training: bool = False) -> Any:
 def make_partitioned() -> Any:
     """Returns the function above, which its `_target_` would call."""
     return partitioned
+
+
+class Recurrent(keras.Model):
+    """An LSTM over the features, one a step."""
+
+    def __init__(self) -> None:
+        super().__init__(name="recurrent")
+        self.lstm = keras.layers.LSTM(4, name="lstm")
+        self.head = keras.layers.Dense(2, name="head")
+
+    def call(self, features: Any, training: bool = False) -> Any:
+        return self.head(self.lstm(features[:, :, None], training=training))
