@@ -81,6 +81,15 @@ class Channel:
         return [name for name in self._tasks if not ended[name]]
 
     @staticmethod
+    def ready(servers: int) -> list[Flag]:
+        """Returns new flags, one on each server: the model has all its values.
+
+        That its variables are initialised says less: before a warm start they are, too. A server
+        that is restarted has lost its flag with its variables.
+        """
+        return [Flag(f"cluster_ready_{each}", f"/job:{PS}/task:{each}") for each in range(servers)]
+
+    @staticmethod
     def released(server: int) -> Flag:
         """Returns the flag that lets a parameter server end, in a graph of its own."""
         return Flag(f"cluster_released_{server}", f"/job:{PS}/task:{server}")
@@ -90,6 +99,7 @@ class Flag:
     """A variable on one parameter server that says something by being initialised.
 
     Attributes:
+      variable: the variable.
       set: initialises it.
       value: whether it is.
     """
@@ -97,14 +107,14 @@ class Flag:
     def __init__(self, name: str, device: str) -> None:
         self._device = device
         with tf.device(device):
-            self._variable = tf.compat.v1.get_variable(
+            self.variable = tf.compat.v1.get_variable(
                 name, initializer=True, collections=[], use_resource=True, partitioner=None
             )
-            self.set: tf.Operation = self._variable.initializer
+            self.set: tf.Operation = self.variable.initializer
             self.value = self.read()
 
     def read(self) -> tf.Tensor:
         """Returns a new tensor: whether it is, once what controls its making has run."""
         with tf.device(self._device):
             # TensorFlow's function of that name complains where its result goes unused.
-            return tf.raw_ops.VarIsInitializedOp(resource=self._variable.handle)
+            return tf.raw_ops.VarIsInitializedOp(resource=self.variable.handle)

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from runner.cluster.addresses import answers, wait_until_answering
+from runner.cluster.channel import Channel
 from runner.cluster.server import session_config
 from runner.cluster.tasks import parameter_servers
 from runner.config import ClusterConfig
@@ -44,10 +45,13 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
         wait_for_servers(self._cluster)
         step = tf.compat.v1.train.get_global_step()
         if not tf.compat.v1.get_default_graph().finalized:
+            self._ready = [each.set for each in Channel.ready(self._cluster.ps)]
             self._is_known = tf.raw_ops.VarIsInitializedOp(resource=step.handle)
         with tf.compat.v1.Session(self._target, config=session_config(self._cluster)) as session:
             self.restarted = bool(session.run(self._is_known))
-        return super().create_session()
+        session = super().create_session()
+        session.run(self._ready)
+        return session
 
 
 class ClusterWorkerSessionCreator(WorkerSessionCreator):

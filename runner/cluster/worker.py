@@ -51,7 +51,8 @@ def _train(
     if training is None:
         raise ValueError("the graph was built without a training step")
     with built.graph.as_default():
-        creator = ClusterWorkerSessionCreator(config.cluster, target, _scaffold(training))
+        scaffold = _scaffold(training, config.cluster.ps)
+        creator = ClusterWorkerSessionCreator(config.cluster, target, scaffold)
         telling = _Telling(config, training, screen, interruption)
         hooks: list[_Hook] = [
             _FiniteLoss(training),
@@ -72,12 +73,15 @@ def _train(
                 session.run(training.train_op)
 
 
-def _scaffold(training: Training) -> tf.compat.v1.train.Scaffold:
+def _scaffold(training: Training, servers: int) -> tf.compat.v1.train.Scaffold:
     """Returns what prepares a worker's session: its own input and local variables, no others."""
+    flags = [each.variable for each in Channel.ready(servers)]
+    shared = [*tf.compat.v1.global_variables(), *flags]
     return tf.compat.v1.train.Scaffold(
         local_init_op=tf.group(
             tf.compat.v1.train.Scaffold.default_local_init_op(), training.input_initializer
-        )
+        ),
+        ready_for_local_init_op=tf.compat.v1.report_uninitialized_variables(shared),
     )
 
 

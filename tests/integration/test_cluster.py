@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import threading
 import time
 from pathlib import Path
 from subprocess import Popen
-from typing import Any
 
-import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
 from runner.cluster.addresses import free_addresses
 
@@ -96,14 +96,13 @@ def test_a_synchronous_cluster_is_one_run_with_the_metrics_of_all_its_tasks(
 
 
 def test_each_task_may_be_killed_and_comes_back(command: Command) -> None:
-    source = command.folder / "body.npz"
-    generator = np.random.default_rng(0)
-    tensors: dict[str, Any] = {
-        "body/dense/kernel": generator.normal(size=(8, 4)).astype(np.float32),
-        "body/dense/bias": np.zeros(4, np.float32),
-    }
-    np.savez(source, **tensors)
-    scaffold = "{variables: {include: [body/dense/*]}, checkpoint: body.npz}"
+    source = command.folder / "pretrained"
+    with tf.Graph().as_default(), tf.Session() as session:
+        kernel = tf.get_variable("body/dense/kernel", [8, 4])
+        bias = tf.get_variable("body/dense/bias", [4])
+        session.run([kernel.initializer, bias.initializer])
+        tf.train.Saver().save(session, str(source / "model"), write_meta_graph=False)
+    scaffold = "{variables: {include: [body/dense/*]}, checkpoint: pretrained}"
     watched = Watched(
         command.start(
             TINY,
@@ -126,7 +125,7 @@ def test_each_task_may_be_killed_and_comes_back(command: Command) -> None:
     watched.wait(r"\[worker 0\] was killed by SIGKILL; it is started again, 1 times left")
     watched.wait(r"\[worker 0\] trains from step \d+", 2)
 
-    source.unlink()
+    shutil.rmtree(source)
     steps = command.steps("tiny/001")
     os.kill(watched.pid("chief"), signal.SIGKILL)
     watched.wait(r"\[chief\] tiny: resumes in runs/tiny/001")
