@@ -65,15 +65,15 @@ class Chief:
           interrupted: whether a signal ends the run, which then goes on later.
           say: is given a line for people.
         """
-        creator = self._creator
-        if creator is None:
-            raise RuntimeError("session_creator comes first")
         channel = _SharedChannel(telling_tasks(self._cluster))
         first: list[_Hook] = [_Finish(channel, interrupted)]
         if training.synchronous is not None:
-            first.append(training.synchronous.hook(lambda: creator.restarted, interrupted))
+            first.append(training.synchronous.hook(self._restarted, interrupted))
         last = [_Farewell(channel, record, interrupted, say, self._cluster.grace_secs)]
         return first, last
+
+    def _restarted(self) -> bool:
+        return self._creator is not None and self._creator.restarted
 
     @contextmanager
     def leading(self, interrupted: Callable[[], bool]) -> Iterator[None]:

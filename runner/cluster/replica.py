@@ -53,7 +53,7 @@ class Replica:
         if self._cluster is None:
             yield
             return
-        with tf.compat.v1.get_default_graph().device(self._device_function()):
+        with tf.compat.v1.get_default_graph().device(_device_function(self._cluster, self.device)):
             yield
 
     @contextmanager
@@ -96,19 +96,17 @@ class Replica:
             self._cluster.workers, replica_index(self._cluster)
         )
 
-    def _device_function(self) -> Callable[[tf.Operation], str]:
-        if self._cluster is None:
-            raise ValueError("there is no cluster")
-        count = self._cluster.ps
-        strategy = None if self._cluster.placement is Placement.round_robin else BySize(count)
-        function: Callable[[tf.Operation], str] = tf.compat.v1.train.replica_device_setter(
-            ps_tasks=count,
-            ps_device=f"/job:{PS}",
-            worker_device=self.device,
-            ps_ops=list(_VARIABLES),
-            ps_strategy=strategy,
-        )
-        return function
+
+def _device_function(cluster: ClusterConfig, device: str) -> Callable[[tf.Operation], str]:
+    by_size = cluster.placement is Placement.by_size
+    function: Callable[[tf.Operation], str] = tf.compat.v1.train.replica_device_setter(
+        ps_tasks=cluster.ps,
+        ps_device=f"/job:{PS}",
+        worker_device=device,
+        ps_ops=list(_VARIABLES),
+        ps_strategy=BySize(cluster.ps) if by_size else None,
+    )
+    return function
 
 
 class BySize:

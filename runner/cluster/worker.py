@@ -14,7 +14,7 @@ from runner.cluster.server import naming_the_missing, start_server
 from runner.cluster.session_creators import ClusterWorkerSessionCreator
 from runner.cluster.tasks import own_name, telling_tasks
 from runner.config import RunConfig
-from runner.errors import ClusterError, NonFiniteLossError, Problem
+from runner.errors import NonFiniteLossError, Problem
 from runner.experiment import BuiltGraph, Training
 from runner.graph import build_graph
 from runner.hooks import MetricsHook, StopAtStepHook, StopWhenHook
@@ -116,7 +116,7 @@ class _Telling(_Hook):
         self._steps = config.train.steps
         self._screen, self._interruption = screen, interruption
         self._dropped = 0
-        self._session: _Session | None = None
+        self._session: _Session
 
     def begin(self) -> None:
         self._channel = Channel(telling_tasks(self._cluster))
@@ -129,8 +129,6 @@ class _Telling(_Hook):
 
     def record(self, metrics: Mapping[str, float], step: int) -> None:
         """Sends metrics to the chief."""
-        if self._session is None:
-            raise ClusterError(Problem("there is no session to send metrics by"))
         values = {f"train/{name}": value for name, value in metrics.items()}
         shown = "  ".join(f"{name} {metrics[name]:.4g}" for name in self._training.values)
         self._screen.line(f"step {step}/{self._steps}  {shown}")
