@@ -17,8 +17,13 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from runner.cluster.launcher_watch import end_with_launcher, hand_over
+from runner.cluster.local import LocalCluster, task_command
+from runner.cluster.specification import resolve
+from runner.cluster.tasks import is_task, launches
+from runner.cluster.tf_config import EVALUATOR, PS, WORKER
 from runner.composition import COMPOSITION_ERRORS, experiment_names, forced
-from runner.config import Mode, register
+from runner.config import Mode, RunConfig, register
 from runner.errors import InterruptedRunError, RunnerError
 from runner.explanation import explain
 from runner.interruption import Interruption, ending_at_once
@@ -54,9 +59,13 @@ def _job(config: DictConfig) -> float | None:
 
 
 def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
-    run_config = validate(config, experiment_names())
+    run_config = resolve(validate(config, experiment_names()), os.environ)
+    if launches(run_config):
+        return _launch(run_config)
     follower: FollowerProcess | None = None
-    if run_config.mode is Mode.train and is_tracked(run_config.tracking):
+    # Of a cluster the chief records, for all tasks.
+    alone = not is_task(run_config.cluster, PS, WORKER, EVALUATOR)
+    if run_config.mode is Mode.train and alone and is_tracked(run_config.tracking):
         # Its imports overlap those below.
         uri = mlflow_uri(run_config.tracking)
         follower = FollowerProcess() if trial is None else shared_follower(uri)
@@ -73,8 +82,13 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
         tf.config.list_physical_devices()
     # Its warnings are of deprecated parts that its own Saver uses.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    if run_config.mode is Mode.train and not alone:
+        from runner.cluster.roles import run_task
+
+        run_task(run_config)
+        return None
     with Interruption(run_config.session.grace_seconds).handled():
-        return run_experiment(
+        objective = run_experiment(
             run_config,
             HydraConfig.get().overrides.task,
             trial=trial,
@@ -83,6 +97,17 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
             dedicated=HydraConfig.get().mode == RunMode.RUN
             and run_config.run_dir != f"runs/{run_config.name}",
         )
+    hand_over(objective, os.environ)
+    return objective
+
+
+def _launch(config: RunConfig) -> float | None:
+    """Starts the tasks of a local cluster, each by this very command."""
+    running = HydraConfig.get()
+    folders = [
+        each.path for each in running.runtime.config_sources if each.provider == "command-line"
+    ]
+    return LocalCluster(config.cluster, task_command(folders, running.overrides.task)).run()
 
 
 def main() -> int:
@@ -91,6 +116,7 @@ def main() -> int:
     That is 0 when all is done, 2 for a mistake in the command or the configuration, 3 for a plan
     with problems, 130 or 143 after a signal, and 1 for anything else.
     """
+    end_with_launcher(os.environ)
     register()
     sys.argv[1:] = _options_first([forced(each) for each in sys.argv[1:]])
     # Lets Hydra's errors reach us as exceptions; otherwise it prints them and exits with 1.

@@ -101,6 +101,10 @@ class TrackingUriError(TrackingError):
     exit_code = 2
 
 
+class ClusterError(RunnerError):
+    """Another task of the cluster is not there, or has failed."""
+
+
 class NonFiniteLossError(RunnerError):
     """The loss became NaN or infinite, so training stopped."""
 

@@ -23,6 +23,7 @@ _ELSEWHERE = (
     "tracking",
     "checkpoint",
     "sweep",
+    "cluster",
 )
 _ELSEWHERE_IN_TRAIN = ("log_every", "checkpoint_every", "keep_checkpoints")
 
@@ -38,6 +39,9 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
     plain = {key: value for key, value in asdict(config).items() if key not in _ELSEWHERE}
     for key in _ELSEWHERE_IN_TRAIN:
         del plain["train"][key]
+    if config.cluster.synchronous:
+        # Not where the tasks are, nor how many: a run may go on with more of them.
+        plain["cluster"] = {"synchronous": True}
     for name, scaffold in plain["scaffolds"].items():
         checkpoint = scaffold["checkpoint"]
         if checkpoint and checkpoint.startswith(EXPERIMENT):

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from runner.averages import SUFFIX
 from runner.checkpoints.reader import TensorSpec
+from runner.cluster.replica import Replica
 from runner.config import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem
 from runner.experiment import BuiltGraph, Data, Model, PerExample, Sized, Split
@@ -33,7 +34,7 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
     Args:
       config: the validated configuration.
       split: `validation` or `test`, the split to evaluate.
-      train: whether to build the training step.
+      train: whether to build the training step; it is placed on the cluster, if there is one.
 
     Raises:
       ConfigError: when a `_target_` cannot be built or does not keep its contract.
@@ -42,11 +43,13 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
     keras.utils.clear_session()  # Names of layers and seeds count from the start in every graph.
     keras.utils.set_random_seed(config.seed)
     graph = tf.Graph()
-    with graph.as_default(), dtype_policy(config):
+    replica = Replica(config.cluster if train else None)
+    with graph.as_default(), dtype_policy(config), replica.scope():
         tf.compat.v1.set_random_seed(config.seed)
         global_step = tf.compat.v1.train.get_or_create_global_step()
         data = build_data(config)
-        model = build_model(config)
+        with replica.partitioned():
+            model = build_model(config)
         functions: dict[str, PerExample] = {"loss": build_target("loss", config.loss)}
         for name, node in config.metrics.items():
             functions[name] = build_target(f"metrics.{name}", node)
@@ -54,10 +57,13 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
         step = None
         if train:
             source = TrainingInput(
-                _pairs("train", data.train()), prefetch=getattr(data, "prefetch", True)
+                replica.shard(_pairs("train", data.train())),
+                prefetch=getattr(data, "prefetch", True),
             )
             forward = _forward(config, model, functions, training=True)
-            step = TrainingStep(config, source, forward, tuple(functions), global_step)
+            step = TrainingStep(
+                config, source, forward, tuple(functions), global_step, replica.synchronization
+            )
         evaluation = _split(split, data, _forward(config, model, functions, training=False))
         keras_names = model_variables(model)
         own = name_variables(tf.compat.v1.global_variables(), keras_names)

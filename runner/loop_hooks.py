@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from runner.cluster.chief import Chief
 from runner.config import NonFinite, OnError, RunConfig
 from runner.errors import NonFiniteLossError
 from runner.experiment import BuiltGraph, Training
@@ -61,6 +62,7 @@ def loop_hooks(
     directory: RunDirectory,
     tracker: Tracker,
     interruption: Interruption,
+    crew: Chief | None = None,
 ) -> LoopHooks:
     """Makes the hooks of a run, in its graph.
 
@@ -71,6 +73,7 @@ def loop_hooks(
       directory: the run's directory.
       tracker: records the run.
       interruption: tells of signals.
+      crew: this process as the chief of a cluster; None where it trains alone.
 
     Raises:
       ConfigError: when a hook of the configuration does not fit.
@@ -125,7 +128,13 @@ def loop_hooks(
         {"graph": names, "run": _run_names(built, directory, tracker, evaluation)},
         finder(built.graph),
     )
+    first, last = (
+        crew.hooks(training, tracker.log_metrics, interruption.received, screen.line)
+        if crew
+        else ([], [])
+    )
     hooks = [
+        *first,
         # First, so that nothing is recorded or saved of a step whose loss is NaN.
         NanLossHook(
             training.values["loss"],
@@ -161,6 +170,7 @@ def loop_hooks(
             refuse,
             save_failed,
         ),
+        *last,
         # Last, so that a signal during the other hooks' work costs no further step.
         StopWhenHook(lambda: interruption.received() or (trial is not None and trial.pruned)),
     ]

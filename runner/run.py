@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from runner.cluster.placement import placement_lines
+from runner.cluster.tasks import is_cluster
 from runner.config import Mode, PlanFormat, RunConfig
 from runner.damaged_checkpoints import recover
 from runner.errors import PlanError, Problem, RunDirectoryError
@@ -87,10 +89,14 @@ def _show_plan(context: RunContext) -> None:
         resumed = _resumed(context)
     except RunDirectoryError as error:
         refused = error.problems
-    plan = plan_run(config, build_graph(config, "validation", train=True), context.sources)
+    built = build_graph(config, "validation", train=True)
+    plan = plan_run(config, built, context.sources)
     full = config.plan.full
+    devices = {}
+    if is_cluster(config.cluster):
+        devices = {name: variable.device for name, variable in built.variables.items()}
     if config.plan.format is PlanFormat.json:
-        screen.write(json_text(plan))
+        screen.write(json_text(plan, devices))
     elif config.plan.format is PlanFormat.html:
         screen.write(html(plan, f"{config.name}: restoration plan", full=full))
     else:
@@ -98,6 +104,10 @@ def _show_plan(context: RunContext) -> None:
             screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
             screen.line("this is the plan of a fresh start, resume=never:")
         screen.show(table(plan, full=full), text(plan, full=full))
+        if devices:
+            strategy = config.cluster.placement.value
+            for line in placement_lines(built.specs, devices, strategy, full=full):
+                screen.line(line)
     if plan.problems:
         count = len(plan.problems)
         listed = Problem(f"the plan has {count} problem{'s' * (count > 1)}, listed with it")

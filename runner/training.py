@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import Any
+
 import tensorflow as tf
 
+from runner.cluster.chief import Chief, chief
 from runner.config import RunConfig
 from runner.errors import ConfigError, Problem
 from runner.experiment import BuiltGraph
@@ -80,13 +84,15 @@ def _loop(
     if training is None:
         raise ValueError("the graph was built without a training step")
     with built.graph.as_default():
-        hooks = loop_hooks(context, built, training, directory, tracker, interruption)
+        crew = chief(config)
+        creator = _session_creator(config, built, restorer, directory, crew)
+        hooks = loop_hooks(context, built, training, directory, tracker, interruption, crew)
         for line in not_resumed_exactly(training.train_op):
             context.screen.line(line)
-        creator = _session_creator(config, built, restorer, directory)
         try:
             with (
                 interruption.deferred(),
+                crew.leading(interruption.received) if crew else nullcontext(),
                 MonitoredSession(creator, hooks.all) as session,
             ):
                 while not session.should_stop():
@@ -103,7 +109,11 @@ def _loop(
 
 
 def _session_creator(
-    config: RunConfig, built: BuiltGraph, restorer: Restorer | None, directory: RunDirectory
+    config: RunConfig,
+    built: BuiltGraph,
+    restorer: Restorer | None,
+    directory: RunDirectory,
+    crew: Chief | None,
 ) -> ChiefSessionCreator:
     if restorer is None:
         initializers = [tf.compat.v1.global_variables_initializer()]
@@ -116,18 +126,23 @@ def _session_creator(
         # Local initialisers run in every new session, the others only where nothing is resumed.
         starts = initializers if built.training.input_is_saved else local_initializers
         starts.append(built.training.input_initializer)
-    return ChiefSessionCreator(
-        tf.compat.v1.train.Scaffold(
+    arguments: dict[str, Any] = {
+        "scaffold": tf.compat.v1.train.Scaffold(
             init_op=tf.group(*initializers),
             local_init_op=tf.group(*local_initializers),
             saver=built.saver,
         ),
+        "checkpoint_dir": str(directory.checkpoints),
+        "restorer": restorer,
+    }
+    if crew is not None:
+        return crew.session_creator(**arguments)
+    return ChiefSessionCreator(
         config=tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=config.session.intra_op_threads,
             inter_op_parallelism_threads=config.session.inter_op_threads,
         ),
-        checkpoint_dir=str(directory.checkpoints),
-        restorer=restorer,
+        **arguments,
     )
 
 

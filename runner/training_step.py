@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from runner.averages import AveragedWeights
+from runner.cluster.synchronous import Synchronization, SynchronousUpdate
 from runner.config import NonFinite, RunConfig
 from runner.errors import ConfigError, Problem
 from runner.experiment import Training
@@ -31,6 +32,7 @@ class TrainingStep:
         forward: Forward,
         metrics: Sequence[str],
         global_step: tf.Variable,
+        synchronization: Synchronization | None = None,
     ) -> None:
         """Adds the forward pass, by which the model makes its variables.
 
@@ -43,7 +45,9 @@ class TrainingStep:
           forward: the forward pass.
           metrics: the names of loss and metrics.
           global_step: the global step.
+          synchronization: how workers update together; None where this process updates alone.
         """
+        self._synchronization = synchronization
         self._config, self._source, self._forward = config, source, forward
         self._metrics, self._global_step = metrics, global_step
         self._one = self._means() if config.train.accumulate == 1 else None
@@ -85,9 +89,20 @@ class TrainingStep:
                 if self._one
                 else accumulate(one_batch, self._metrics, variables, config.train.accumulate)
             )
-            train_op = apply_gradients(
-                optimizers, clip(gradients, config.train.clip), schedules, self._global_step
-            )
+            synchronous = None
+            if self._synchronization is not None:
+                synchronous = SynchronousUpdate(
+                    optimizer,
+                    gradients,
+                    lambda averaged: clip(averaged, config.train.clip),
+                    self._global_step,
+                    self._synchronization,
+                )
+                train_op = synchronous.train_op
+            else:
+                train_op = apply_gradients(
+                    optimizers, clip(gradients, config.train.clip), schedules, self._global_step
+                )
         averages = None
         if config.train.ema_decay is not None:
             with tf.control_dependencies([train_op]):
@@ -108,6 +123,7 @@ class TrainingStep:
             self._source.state,
             config.train.save_input,
             shared_state(optimizers, schedules),
+            synchronous,
         )
 
     def _means(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from runner.cluster.tf_config import CHIEF, PS
 from runner.restoration import dtypes
 
 # A chunk is in memory besides the variables, one for every source. Larger ones are not faster:
@@ -134,7 +135,11 @@ def _restore_chunk(
     after: Sequence[tf.Operation],
     look: Callable[[str, str, NDArray[Any]], None],
 ) -> tf.Operation:
-    host = tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0)
+    place = tf.DeviceSpec.from_string(device)
+    if place.job == PS:
+        # A parameter server may not have the files, and has no Python function of this process.
+        place = place.replace(job=CHIEF, task=0)
+    host = place.replace(device_type="CPU", device_index=0)
     with tf.control_dependencies(after), tf.device(host.to_string()):
         values = tf.raw_ops.RestoreV2(
             prefix=chunk[0].takers[0].prefix,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
@@ -14,13 +15,17 @@ from runner.restoration.rows import steps
 SCHEMA = 1
 
 
-def json_text(plan: RestorationPlan) -> str:
+def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -> str:
     """Returns the plan as a JSON object in ASCII, indented, ending in a newline; see `document`."""
-    return json.dumps(document(plan), indent=2, allow_nan=False) + "\n"
+    return json.dumps(document(plan, devices), indent=2, allow_nan=False) + "\n"
 
 
-def document(plan: RestorationPlan) -> dict[str, Any]:
+def document(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Returns the plan as plain values, with every variable.
+
+    Args:
+      plan: the plan.
+      devices: variable name -> where it is in a cluster, such as `/job:ps/task:0`.
 
     The keys are:
 
@@ -36,7 +41,7 @@ def document(plan: RestorationPlan) -> dict[str, Any]:
       `bytes`, `scaffold` (null when none owns it), `origin` (`checkpoint`, `initializer`,
       or `unknown` in an unusable scaffold), `initializer`, `pieces`, `notes`, `trainable`,
       `frozen`, `freeze_until_step`, `learning_rate_multiplier`, `partition` (null, or
-      {`name`, `shape`, `offset`})}.
+      {`name`, `shape`, `offset`}), and in a cluster `device`}.
     - `pieces`: a list of {`source` (scaffold), `tensors` (a list of {`name`, `shape`, `dtype`}),
       `conversions` (in words, in order)}; the value is the mean of several pieces.
     """
@@ -55,7 +60,10 @@ def document(plan: RestorationPlan) -> dict[str, Any]:
         "notes": list(plan.notes),
         "sources": {name: _source(plan, name, spec) for name, spec in plan.sources.items()},
         "unusable": sorted(plan.unusable),
-        "variables": [_variable(each, plan) for each in plan.assignments],
+        "variables": [
+            _variable(each, plan) | ({"device": devices[each.variable.name]} if devices else {})
+            for each in plan.assignments
+        ],
     }
 
 

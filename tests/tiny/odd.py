@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,38 @@ class Ones:
     def test(self) -> tf.data.Dataset:
         features = np.ones((16, 64), np.float32)
         return tf.data.Dataset.from_tensor_slices((features, np.ones(16, np.float32))).batch(8)
+
+
+class Slow(Blobs):
+    """Batches that come slowly."""
+
+    def train(self) -> tf.data.Dataset:
+        def wait() -> np.int64:
+            time.sleep(0.05)
+            return np.int64(0)
+
+        return (
+            super()
+            .train()
+            .map(
+                lambda features, labels: (
+                    features,
+                    labels + tf.ensure_shape(tf.numpy_function(wait, [], tf.int64), []),
+                )
+            )
+        )
+
+
+class Plain(keras.Model):
+    """Layers without random or moving state."""
+
+    def __init__(self) -> None:
+        super().__init__(name="plain")
+        self.body = keras.layers.Dense(4, activation="tanh", name="body")
+        self.head = keras.layers.Dense(2, name="head")
+
+    def call(self, features: Any, training: bool = False) -> Any:
+        return self.head(self.body(features))
 
 
 class Dropped(keras.Model):
@@ -245,3 +278,15 @@ def partitioned(features: Any, training: bool = False) -> Any:
 def make_partitioned() -> Any:
     """Returns the function above, which its `_target_` would call."""
     return partitioned
+
+
+class Recurrent(keras.Model):
+    """An LSTM over the features, one a step."""
+
+    def __init__(self) -> None:
+        super().__init__(name="recurrent")
+        self.lstm = keras.layers.LSTM(4, name="lstm")
+        self.head = keras.layers.Dense(2, name="head")
+
+    def call(self, features: Any, training: bool = False) -> Any:
+        return self.head(self.lstm(features[:, :, None], training=training))

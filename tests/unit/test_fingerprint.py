@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from runner.config import (
+    ClusterConfig,
     Collision,
     Goal,
     Missing,
@@ -58,6 +59,7 @@ CHANGES: dict[str, Callable[[RunConfig], None]] = {
     "missing": change_scaffold("missing", Missing.init),
     "overrides": change_scaffold("overrides", ["seed=1"]),
     "variables": change_scaffold("variables", VariablesConfig(["*"])),
+    "synchronous": lambda c: setattr(c.cluster, "synchronous", True),
     "order of scaffolds": lambda c: setattr(c, "scaffolds", dict(reversed(c.scaffolds.items()))),
 }
 
@@ -78,6 +80,7 @@ ELSEWHERE: dict[str, Any] = {
     "resume": Resume.never,
     "run_dir": "elsewhere",
     "tracking": TrackingConfig(None),
+    "cluster": ClusterConfig(local=True, workers=3),
 }
 
 

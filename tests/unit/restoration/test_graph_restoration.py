@@ -109,3 +109,15 @@ def test_a_tensor_of_which_several_variables_take_blocks_is_read_once(tmp_path: 
     np.testing.assert_array_equal(top, whole[:1])
     np.testing.assert_array_equal(corner, whole[1:, 1:])
     np.testing.assert_array_equal(everything, whole)
+
+
+def test_what_is_on_a_parameter_server_is_read_by_the_chief(tmp_path: Path) -> None:
+    with tf.Graph().as_default() as graph:
+        with tf.device("/job:ps/task:1"):
+            variable = tf.compat.v1.get_variable("x", [2], use_resource=True)
+        tensor = BundleTensor("cnn", str(tmp_path / "m"), "x", "x", (2,), None, variable)
+        restore_operation([tensor], lambda *looked: None)
+        places = {
+            each.device for each in graph.get_operations() if each.type in ("RestoreV2", "PyFunc")
+        }
+    assert places == {"/job:chief/task:0/device:CPU:0"}

@@ -1,0 +1,1 @@
+"""Training by several processes on TensorFlow's distributed runtime."""

@@ -1,0 +1,98 @@
+"""Addresses of tasks: whether they are well formed, free, or answer."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+from runner.errors import ClusterError, Problem
+
+# A server that lives accepts a connection at once; this bounds the wait for a silent machine.
+_CONNECT_SECONDS = 2.0
+
+
+def split(address: str) -> tuple[str, int] | None:
+    """Returns host and port of `host:port`; None for anything else."""
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
+        return None
+    return host.strip("[]"), int(port)
+
+
+def in_use(address: str) -> bool:
+    """Whether a process of this machine listens at the address's port.
+
+    gRPC's servers share a port silently, so that it is looked for before one is started.
+    """
+    parts = split(address)
+    if parts is None:
+        return False
+    with socket.socket() as probe:
+        # What remains of connections that were closed does not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", parts[1]))
+        except OSError:
+            return True
+    return False
+
+
+def answers(address: str) -> bool:
+    """Whether a process listens at the address."""
+    parts = split(address)
+    if parts is None:
+        return False
+    try:
+        with socket.create_connection(parts, timeout=_CONNECT_SECONDS):
+            return True
+    except OSError:
+        return False
+
+
+def free_addresses(count: int, host: str = "127.0.0.1") -> list[str]:
+    """Returns so many different addresses at which nobody listens."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((host, 0))
+        return [f"{host}:{probe.getsockname()[1]}" for probe in probes]
+
+
+def wait_until_answering(
+    tasks: Mapping[str, str],
+    limit: float,
+    interval: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Waits until every task answers.
+
+    Args:
+      tasks: task, such as `ps 0` -> its address.
+      limit: seconds to wait at most.
+      interval: seconds between two looks.
+      clock: seconds from any origin.
+      sleep: waits so many seconds.
+
+    Raises:
+      ClusterError: naming those that do not answer after `limit`.
+    """
+    deadline = clock() + limit
+    while missing := [name for name, address in tasks.items() if not answers(address)]:
+        if clock() >= deadline:
+            raise ClusterError(not_answering(tasks, missing, limit))
+        sleep(interval)
+
+
+def not_answering(tasks: Mapping[str, str], missing: Sequence[str], limit: float) -> Problem:
+    """The problem of tasks that have not come up, or not again."""
+    listed = ", ".join(f"{name} at {tasks[name]}" for name in missing)
+    verb = "does" if len(missing) == 1 else "do"
+    return Problem(
+        f"{listed} {verb} not answer",
+        f"waited for {limit:g} s (cluster.max_wait_secs)",
+        "look at the logs of these tasks and start them again, or mend their addresses",
+    )

@@ -1,0 +1,43 @@
+"""The tie between the tasks of a local cluster and the process that started them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+# Number of a descriptor that is at its end as soon as the starting process is gone.
+LIFELINE = "RUNNER_LIFELINE"
+# File for the objective, which the starting process returns to a sweep.
+OBJECTIVE = "RUNNER_OBJECTIVE_FILE"
+# How long a task has to end in good order when the starting process is gone.
+_GRACE_SECONDS = 15.0
+
+
+def end_with_launcher(environ: Mapping[str, str]) -> None:
+    """Ends this process when the one that started it dies, however it dies.
+
+    Does nothing in a process that no local cluster has started.
+    """
+    descriptor = environ.get(LIFELINE)
+    if descriptor is not None:
+        threading.Thread(target=_watch, args=(int(descriptor),), daemon=True).start()
+
+
+def hand_over(objective: float | None, environ: Mapping[str, str]) -> None:
+    """Gives the objective to the process that started this one, if any."""
+    file = environ.get(OBJECTIVE)
+    if file is not None and objective is not None:
+        Path(file).write_text(repr(float(objective)))
+
+
+def _watch(descriptor: int) -> None:
+    while os.read(descriptor, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_SECONDS)
+    # A step that waits for another task lets no Python code run, that of signals included.
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,128 @@
+"""One of the copies of the training graph: what of it is where, and which batches are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import tensorflow as tf
+
+from runner.cluster.synchronous import Synchronization
+from runner.cluster.tasks import is_cluster, replica_index
+from runner.cluster.tf_config import CHIEF, PS
+from runner.config import ClusterConfig, Placement
+from runner.errors import ConfigError, Problem
+
+# Takes the operation of a variable and returns the index of its parameter server.
+Strategy = Callable[[tf.Operation], int]
+# Operations that hold variables, as `tf.compat.v1.train.replica_device_setter` finds them.
+_VARIABLES = ("Variable", "VariableV2", "AutoReloadVariable", "VarHandleOp")
+
+
+class Replica:
+    """Places a graph on the cluster; without a cluster it changes nothing."""
+
+    def __init__(self, cluster: ClusterConfig | None = None) -> None:
+        """Stores the cluster.
+
+        Args:
+          cluster: the resolved configuration; None, or one without tasks, for one process. Before
+            the tasks are known the graph is the chief's.
+        """
+        self._cluster = cluster if cluster is not None and is_cluster(cluster) else None
+
+    @property
+    def device(self) -> str:
+        """The device of everything but variables; empty without a cluster."""
+        if self._cluster is None:
+            return ""
+        task = self._cluster.task
+        return f"/job:{task.type or CHIEF}/task:{task.index}"
+
+    @property
+    def synchronization(self) -> Synchronization | None:
+        """How workers update together; None where each updates on its own."""
+        cluster = self._cluster
+        if cluster is None or not cluster.synchronous:
+            return None
+        return Synchronization(cluster.workers - cluster.backup, cluster.workers)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Places what is added to the default graph within."""
+        if self._cluster is None:
+            yield
+            return
+        with tf.compat.v1.get_default_graph().device(_device_function(self._cluster, self.device)):
+            yield
+
+    @contextmanager
+    def partitioned(self) -> Iterator[None]:
+        """Cuts large variables that are made within by `tf.compat.v1.get_variable`.
+
+        Raises:
+          ConfigError: when parts are asked for, and none are made.
+        """
+        largest = self._cluster.partition_bytes if self._cluster is not None else None
+        if largest is None:
+            yield
+            return
+        partitioner = tf.compat.v1.variable_axis_size_partitioner(largest)
+        scope = tf.compat.v1.get_variable_scope()
+        with tf.compat.v1.variable_scope(scope, partitioner=partitioner):
+            yield
+        # Private, but nothing public tells which part of the whole a variable is.
+        if not any(each._get_save_slice_info() for each in tf.compat.v1.global_variables()):
+            raise ConfigError(
+                Problem(
+                    f"cluster.partition_bytes is {largest}, and cuts no variable",
+                    "only those are cut that the model makes by tf.compat.v1.get_variable when it "
+                    "is constructed, and that are larger; Keras makes its variables whole",
+                    "lower it, make large variables by get_variable, or use "
+                    "cluster.placement=by_size alone",
+                )
+            )
+
+    def shard(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """Returns the batches of this replica: of so many in turn, one.
+
+        All replicas must see the same order, so it is made deterministic.
+        """
+        if self._cluster is None or self._cluster.workers == 1:
+            return dataset
+        options = tf.data.Options()
+        options.deterministic = True
+        return dataset.with_options(options).shard(
+            self._cluster.workers, replica_index(self._cluster)
+        )
+
+
+def _device_function(cluster: ClusterConfig, device: str) -> Callable[[tf.Operation], str]:
+    by_size = cluster.placement is Placement.by_size
+    function: Callable[[tf.Operation], str] = tf.compat.v1.train.replica_device_setter(
+        ps_tasks=cluster.ps,
+        ps_device=f"/job:{PS}",
+        worker_device=device,
+        ps_ops=list(_VARIABLES),
+        ps_strategy=BySize(cluster.ps) if by_size else None,
+    )
+    return function
+
+
+class BySize:
+    """A strategy for `replica_device_setter`: the parameter server with the fewest bytes so far.
+
+    TensorFlow's own, `GreedyLoadBalancingStrategy`, went with `tf.contrib`.
+    """
+
+    def __init__(self, servers: int) -> None:
+        """Starts with empty servers."""
+        self._bytes = [0] * servers
+
+    def __call__(self, operation: tf.Operation) -> int:
+        """Returns the index of the server for a variable's operation."""
+        index = min(range(len(self._bytes)), key=lambda each: self._bytes[each])
+        shape = tf.TensorShape(operation.get_attr("shape"))
+        elements = shape.num_elements() if shape.is_fully_defined() else 1
+        self._bytes[index] += elements * tf.as_dtype(operation.get_attr("dtype")).size
+        return index

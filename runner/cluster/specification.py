@@ -1,0 +1,82 @@
+"""Which cluster a configuration and the environment describe, and which task this process is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from runner.cluster.checks import (
+    address_problems,
+    conflicts,
+    number_problems,
+    task_problems,
+    training_problems,
+)
+from runner.cluster.tasks import has_addresses, is_cluster
+from runner.cluster.tf_config import CHIEF, PS, VARIABLE, WORKER, TfConfig, read_tf_config
+from runner.config import AddressesConfig, ClusterConfig, Mode, RunConfig, TaskConfig
+from runner.errors import ConfigError, Problem
+
+
+def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
+    """Returns the configuration with the cluster that it and `TF_CONFIG` describe together.
+
+    Where there is one, `cluster.addresses` and `cluster.task` then name it and this process, and
+    `cluster.workers` and `cluster.ps` count. A chief alone is no cluster.
+
+    Args:
+      config: the validated configuration.
+      environ: the environment.
+
+    Raises:
+      ConfigError: with every mistake in them.
+    """
+    if config.mode not in (Mode.train, Mode.plan):
+        return config
+    given = config.cluster
+    tf_config = read_tf_config(environ)
+    problems = conflicts(given, tf_config)
+    cluster = given if tf_config is None or problems else _with(given, tf_config)
+    problems += number_problems(cluster)
+    if is_cluster(cluster):
+        problems += training_problems(config, cluster)
+    if has_addresses(cluster):
+        problems += address_problems(cluster, VARIABLE if tf_config else "cluster.addresses")
+        problems += task_problems(cluster, config.mode, VARIABLE if tf_config else "cluster.task")
+    elif cluster.task.type is not None and not cluster.local:
+        problems.append(
+            Problem(
+                f"cluster.task.type is {cluster.task.type}, and there are no addresses",
+                "a task must know where the others are",
+                "set cluster.addresses.chief, .worker and .ps, or TF_CONFIG",
+            )
+        )
+    if problems:
+        raise ConfigError(*problems)
+    if _chief_alone(cluster):
+        cluster = replace(cluster, addresses=AddressesConfig(), task=TaskConfig())
+    return replace(config, cluster=_counted(cluster))
+
+
+def _with(cluster: ClusterConfig, tf_config: TfConfig) -> ClusterConfig:
+    addresses = AddressesConfig(
+        **{each: list(tf_config.addresses.get(each, ())) for each in (CHIEF, WORKER, PS)}
+    )
+    return replace(
+        cluster, addresses=addresses, task=TaskConfig(tf_config.task_type, tf_config.task_index)
+    )
+
+
+def _chief_alone(cluster: ClusterConfig) -> bool:
+    addresses = cluster.addresses
+    return bool(addresses.chief) and not addresses.worker and not addresses.ps
+
+
+def _counted(cluster: ClusterConfig) -> ClusterConfig:
+    """Returns the cluster with `workers` and `ps` counted from the addresses, if there are any."""
+    if not has_addresses(cluster):
+        return cluster
+    addresses = cluster.addresses
+    return replace(
+        cluster, workers=len(addresses.chief) + len(addresses.worker), ps=len(addresses.ps)
+    )

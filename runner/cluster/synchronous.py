@@ -1,0 +1,160 @@
+"""Updates that are made of one gradient from each worker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from runner.gradients import Gradients
+
+_Optimizer: TypeAlias = tf.compat.v1.train.Optimizer
+
+
+@dataclass(frozen=True)
+class Synchronization:
+    """How many workers make an update.
+
+    Attributes:
+      aggregated: so many gradients are averaged; those of slower workers are dropped.
+      workers: how many train.
+    """
+
+    aggregated: int
+    workers: int
+
+
+class SynchronousUpdate:
+    """`tf.compat.v1.train.SyncReplicasOptimizer` around an optimizer.
+
+    The gradients are averaged first and then changed, so that clipping is that of one process with
+    a batch as large as those of all workers together.
+
+    Attributes:
+      train_op: hands in this worker's gradients, and waits until the update is made.
+    """
+
+    def __init__(
+        self,
+        optimizer: _Optimizer,
+        gradients: Gradients,
+        change: Callable[[Gradients], Gradients],
+        global_step: tf.Variable,
+        synchronization: Synchronization,
+    ) -> None:
+        """Adds the update to the default graph.
+
+        Args:
+          optimizer: applies what the workers have handed in.
+          gradients: of this worker.
+          change: is applied to the averages.
+          global_step: counts the updates.
+          synchronization: how many workers there are.
+        """
+        self._synchronizer = tf.compat.v1.train.SyncReplicasOptimizer(
+            _Changed(optimizer, change),
+            replicas_to_aggregate=synchronization.aggregated,
+            total_num_replicas=synchronization.workers,
+        )
+        self.train_op: tf.Operation = self._synchronizer.apply_gradients(
+            gradients, global_step=global_step
+        ).op
+        self._workers = synchronization.workers
+
+    def hook(
+        self,
+        restarted: Callable[[], bool] | None = None,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> tf.compat.v1.train.SessionRunHook:
+        """Returns what prepares each session.
+
+        Args:
+          restarted: of the chief, whether its newest session is not the first that the parameter
+            servers have seen; None for a worker.
+          interrupted: whether the chief ends only to go on later.
+        """
+        return _SynchronousHook(self._synchronizer, self._workers, restarted, interrupted)
+
+
+class _Changed(_Optimizer):
+    """An optimizer that changes gradients before it applies them."""
+
+    def __init__(self, optimizer: _Optimizer, change: Callable[[Gradients], Gradients]) -> None:
+        super().__init__(use_locking=False, name=optimizer.get_name())
+        self._optimizer, self._change = optimizer, change
+
+    def apply_gradients(
+        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
+    ) -> tf.Operation:
+        """Applies the changed gradients."""
+        return self._optimizer.apply_gradients(
+            self._change(list(grads_and_vars)), global_step, name
+        )
+
+
+class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
+    """What TensorFlow's own hook does, but for the first tokens.
+
+    A worker goes on to its next batch when it gets a token. TensorFlow's hook hands out a set of
+    them at the start, so that a worker may give two gradients for the first update, and be ahead
+    of the others ever after. Here a first start hands out none, and each update has one gradient
+    of each worker. A chief that comes back does not know who waits for a token that was lost with
+    it, and hands out one for each.
+    """
+
+    def __init__(
+        self,
+        synchronizer: tf.compat.v1.train.SyncReplicasOptimizer,
+        workers: int,
+        restarted: Callable[[], bool] | None,
+        interrupted: Callable[[], bool],
+    ) -> None:
+        self._synchronizer, self._workers = synchronizer, workers
+        self._restarted, self._interrupted = restarted, interrupted
+
+    def begin(self) -> None:
+        """Adds what hands out tokens."""
+        if self._restarted is not None:
+            self._tokens = self._synchronizer.get_init_tokens_op(self._workers)
+            (self._update,) = self._synchronizer.get_chief_queue_runner().enqueue_ops
+
+    def after_create_session(
+        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
+    ) -> None:
+        """Sets the steps from which on gradients count; the chief begins to collect them.
+
+        Raises:
+          RuntimeError: when a variable is not initialised, which whoever made the session sees to.
+        """
+        without = session.run(self._synchronizer.ready_for_local_init_op)
+        if without.size:
+            raise RuntimeError(f"not initialised: {without}")
+        if self._restarted is None:
+            session.run(self._synchronizer.local_step_init_op)
+            return
+        session.run(self._synchronizer.chief_init_op)
+        if self._restarted():
+            session.run(self._tokens)
+        # Not one of the coordinator's threads: at the end it waits for gradients that do not come,
+        # and TensorFlow would wait two minutes for it, until closing the session ends it.
+        threading.Thread(target=self._collect, args=(session, coord), daemon=True).start()
+
+    def _collect(self, session: tf.compat.v1.Session, coord: tf.train.Coordinator) -> None:
+        """Makes one update after another of what the workers hand in."""
+        while not coord.should_stop():
+            try:
+                session.run(self._update)
+            except tf.errors.DeadlineExceededError:
+                continue  # The chief's own step waits too, and its error says for whom.
+            except Exception as error:  # noqa: BLE001 - the session's next step raises it
+                if not coord.should_stop():
+                    coord.request_stop(error)
+                return
+
+    def end(self, session: tf.compat.v1.Session) -> None:
+        """Wakes the workers that wait for an update that will not be."""
+        if self._restarted is not None and not self._interrupted():
+            session.run(self._tokens)

@@ -1,0 +1,186 @@
+"""A cluster on this machine: its tasks as processes, and what happens when they are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from runner.cluster.addresses import free_addresses
+
+from .conftest import Command, finish, said
+
+TINY = "+experiment=tiny"
+LOCAL = ("cluster=local", "cluster.recovery_wait_secs=0.2", "cluster.grace_secs=20")
+SLOW = "data._target_=tests.tiny.odd.Slow"
+
+
+class Watched:
+    """A running command whose lines are read as they come."""
+
+    def __init__(self, process: Popen[str]) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout:
+            for line in self.process.stdout:
+                self.lines.append(line.rstrip("\n"))
+
+    def wait(self, pattern: str, count: int = 1, seconds: float = 90) -> re.Match[str]:
+        """Waits until so many lines match, and returns the match of the last of these."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = [match for line in self.lines if (match := re.fullmatch(pattern, line))]
+            if len(found) >= count:
+                return found[count - 1]
+            assert time.monotonic() < deadline, "\n".join([pattern, *self.lines])
+            assert self.process.poll() is None, "\n".join(self.lines)
+            time.sleep(0.05)
+
+    def pid(self, task: str, count: int = 1) -> int:
+        return int(self.wait(rf"\[{task}\] process (\d+)", count)[1])
+
+    def pids(self) -> list[int]:
+        found = (re.fullmatch(r"\[[^]]+\] process (\d+)", line) for line in list(self.lines))
+        return [int(match[1]) for match in found if match]
+
+    def end(self) -> int:
+        assert self.process.stderr is not None
+        with self.process.stderr:
+            self.lines += self.process.stderr.read().splitlines()
+        self._reader.join()
+        return self.process.wait(timeout=60)
+
+
+def living(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_synchronous_cluster_is_one_run_with_the_metrics_of_all_its_tasks(
+    command: Command,
+) -> None:
+    watched = Watched(
+        command.start(TINY, *LOCAL, "cluster.synchronous=true", "cluster.evaluator=true")
+    )
+    assert watched.end() == 0, "\n".join(watched.lines)
+    assert "[worker 0] step 20/20  " in "\n".join(watched.lines)
+    assert watched.lines[0].startswith("[ps 0] process ")
+    assert living(watched.pids()) == []
+    assert (command.record("tiny/001").status, command.steps("tiny/001")) == ("FINISHED", [10, 20])
+    (run,) = command.tracked("tiny")
+    assert run.info.status == "FINISHED"
+    history = {
+        name: [each.step for each in command.client().get_metric_history(run.info.run_id, name)]
+        for name in ("train/loss", "worker0/train/loss", "validation/loss")
+    }
+    assert history == {
+        "train/loss": [5, 10, 15, 20],
+        "worker0/train/loss": [5, 10, 15, 20],
+        "validation/loss": [10, 20],
+    }
+    last = command.client().get_metric_history(run.info.run_id, "evaluator/validation/loss")[-1]
+    assert (last.step, last.value) == (20, run.data.metrics["validation/loss"])
+
+
+def test_each_task_may_be_killed_and_comes_back(command: Command) -> None:
+    source = command.folder / "pretrained"
+    with tf.Graph().as_default(), tf.Session() as session:
+        kernel = tf.get_variable("body/dense/kernel", [8, 4])
+        bias = tf.get_variable("body/dense/bias", [4])
+        session.run([kernel.initializer, bias.initializer])
+        tf.train.Saver().save(session, str(source / "model"), write_meta_graph=False)
+    scaffold = "{variables: {include: [body/dense/*]}, checkpoint: pretrained}"
+    watched = Watched(
+        command.start(
+            TINY,
+            *LOCAL,
+            SLOW,
+            f"scaffolds={{body: {scaffold}}}",
+            "restoration.verify=true",
+            "cluster.restarts=2",
+            "train.steps=100000",
+            "tracking=none",
+        )
+    )
+    watched.wait(r"\[worker 0\] trains from step \d+")
+    checkpoint = command.folder / "runs/tiny/001/checkpoints/checkpoint"
+    while not checkpoint.exists():
+        assert watched.process.poll() is None
+        time.sleep(0.1)
+
+    os.kill(watched.pid("worker 0"), signal.SIGKILL)
+    watched.wait(r"\[worker 0\] was killed by SIGKILL; it is started again, 1 times left")
+    watched.wait(r"\[worker 0\] trains from step \d+", 2)
+
+    shutil.rmtree(source)
+    steps = command.steps("tiny/001")
+    os.kill(watched.pid("chief"), signal.SIGKILL)
+    watched.wait(r"\[chief\] tiny: resumes in runs/tiny/001")
+    watched.wait(r"\[chief\]   own checkpoint: pretrained sources not read")
+    assert int(watched.wait(r"\[chief\] cluster: trains from step (\d+)", 2)[1]) >= steps[-1]
+
+    steps = command.steps("tiny/001")
+    os.kill(watched.pid("ps 0"), signal.SIGKILL)
+    watched.wait(r"\[ps 0\] serves", 2)
+    assert int(watched.wait(r"\[chief\] cluster: trains from step (\d+)", 3)[1]) >= steps[-1]
+    assert int(watched.wait(r"\[worker 0\] trains from step (\d+)", 3)[1]) >= steps[-1]
+
+    watched.process.send_signal(signal.SIGINT)
+    assert watched.end() == 130
+    assert living(watched.pids()) == []
+    assert command.record("tiny/001").status == "KILLED"
+
+
+def test_nothing_is_left_when_the_starting_process_is_killed(command: Command) -> None:
+    watched = Watched(command.start(TINY, *LOCAL, SLOW, "train.steps=100000", "tracking=none"))
+    watched.wait(r"\[worker 0\] trains from step \d+")
+    watched.process.kill()
+    watched.end()
+    deadline = time.monotonic() + 40
+    while left := living(watched.pids()):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def test_a_worker_that_never_comes_stops_a_synchronous_run(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chief, worker, server = free_addresses(3)
+    cluster = {"chief": [chief], "worker": [worker], "ps": [server]}
+    processes = []
+    for kind in ("ps", "chief"):
+        task = {"type": kind, "index": 0}
+        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+        limit = ("cluster.synchronous=true", "cluster.max_wait_secs=15")
+        processes.append(command.start(TINY, *limit, "tracking=none"))
+    done = finish(processes[1])
+    assert done.returncode == 1
+    assert said(done) == [
+        f"runner: worker 0 at {worker} does not answer",
+        "  cause: waited for 15 s (cluster.max_wait_secs)",
+        "  remedy: look at the logs of these tasks and start them again, or mend their addresses",
+    ]
+    processes[0].terminate()
+    assert finish(processes[0]).returncode == 143
+
+
+def test_mistakes_are_told_at_once(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {"chief": ["localhost:0"], "worker": ["a:1", "a:1"], "gpu": []}
+    task = {"type": "worker", "index": 2}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    done = command.run(TINY)
+    assert done.returncode == 2
+    assert "runner: TF_CONFIG: cluster has tasks of type 'gpu'" in done.stderr

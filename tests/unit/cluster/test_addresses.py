@@ -1,0 +1,85 @@
+"""Addresses are read, and looked at from outside."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from runner.cluster.addresses import (
+    answers,
+    free_addresses,
+    in_use,
+    not_answering,
+    split,
+    wait_until_answering,
+)
+from runner.errors import ClusterError
+
+
+@pytest.fixture
+def listening() -> Iterator[str]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("host:2222", ("host", 2222)),
+        ("[::1]:80", ("::1", 80)),
+        ("host", None),
+        (":80", None),
+        ("host:", None),
+        ("host:0", None),
+        ("host:65536", None),
+        ("host:port", None),
+    ],
+)
+def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int] | None) -> None:
+    assert split(address) == parts
+
+
+def test_a_port_with_a_listener_is_in_use_and_answers(listening: str) -> None:
+    assert in_use(listening)
+    assert answers(listening)
+
+
+def test_free_addresses_differ_and_are_free() -> None:
+    found = free_addresses(3)
+    assert len(set(found)) == 3
+    assert not any(in_use(each) or answers(each) for each in found)
+
+
+def test_what_is_no_address_neither_answers_nor_is_in_use() -> None:
+    assert not in_use("host")
+    assert not answers("host")
+
+
+def test_waiting_ends_when_all_answer(listening: str) -> None:
+    wait_until_answering({"ps 0": listening}, 0.0, 1.0)
+
+
+def test_waiting_names_those_that_do_not_answer(listening: str) -> None:
+    (address,) = free_addresses(1)
+    now = [0.0]
+    slept = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    with pytest.raises(ClusterError, match=f"^ps 1 at {address} does not answer"):
+        wait_until_answering(
+            {"ps 0": listening, "ps 1": address}, 3.0, 1.0, clock=lambda: now[0], sleep=sleep
+        )
+    assert slept == [1.0, 1.0, 1.0]
+
+
+def test_several_that_do_not_answer_are_one_problem() -> None:
+    problem = not_answering({"ps 0": "a:1", "ps 1": "b:1"}, ["ps 0", "ps 1"], 60.0)
+    assert problem.state == "ps 0 at a:1, ps 1 at b:1 do not answer"
+    assert problem.cause == "waited for 60 s (cluster.max_wait_secs)"

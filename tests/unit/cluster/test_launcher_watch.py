@@ -1,0 +1,50 @@
+"""A task ends when the process that started it is gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from runner.cluster.launcher_watch import LIFELINE, end_with_launcher
+
+PROGRAM = """
+import os, time
+from runner.cluster.launcher_watch import end_with_launcher
+end_with_launcher(os.environ)
+print("started", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    os.close(ends[0])
+
+
+def test_the_end_of_the_pipe_ends_the_process(pipe: tuple[int, int]) -> None:
+    lifeline, held = pipe
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, LIFELINE: str(lifeline)},
+        pass_fds=(lifeline,),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == "started\n"
+        assert process.poll() is None
+        os.close(held)
+        assert process.wait(timeout=10) == -15
+
+
+def test_a_process_that_nobody_started_watches_nothing() -> None:
+    before = len(os.listdir("/proc/self/task"))
+    end_with_launcher({})
+    assert len(os.listdir("/proc/self/task")) == before

@@ -1,0 +1,98 @@
+"""Variables are spread over parameter servers, and batches over workers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from runner.cluster.replica import BySize, Replica
+from runner.cluster.synchronous import Synchronization
+from runner.config import ClusterConfig, Placement, TaskConfig
+from runner.errors import ConfigError
+from runner.graph import build_graph
+from tests.tiny.configs import tiny
+
+v1 = tf.compat.v1
+
+
+def cluster(kind: str | None = "chief", index: int = 0, **changes: Any) -> ClusterConfig:
+    return ClusterConfig(
+        **{"local": True, "workers": 3, "task": TaskConfig(kind, index), **changes}
+    )
+
+
+def devices(config: ClusterConfig, make: Callable[[], Any]) -> list[str]:
+    replica = Replica(config)
+    with tf.Graph().as_default(), replica.scope(), replica.partitioned():
+        make()
+        return [each.device for each in v1.global_variables()]
+
+
+def three() -> None:
+    for name, size in (("large", 100), ("small", 1), ("medium", 10)):
+        v1.get_variable(name, [size], use_resource=True)
+
+
+def test_without_a_cluster_nothing_is_placed() -> None:
+    assert devices(ClusterConfig(), three) == ["", "", ""]
+    assert Replica(ClusterConfig()).device == ""
+    assert Replica(None).synchronization is None
+
+
+def test_variables_are_placed_in_turn_or_by_size() -> None:
+    in_turn = devices(cluster(ps=2), three)
+    assert in_turn == ["/job:ps/task:0", "/job:ps/task:1", "/job:ps/task:0"]
+    by_size = devices(cluster(ps=2, placement=Placement.by_size), three)
+    assert by_size == ["/job:ps/task:0", "/job:ps/task:1", "/job:ps/task:1"]
+
+
+def test_an_unknown_shape_counts_as_one_element() -> None:
+    strategy = BySize(2)
+    with tf.Graph().as_default() as graph:
+        for shape in (None, [1], [1]):
+            tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=tf.TensorShape(shape))
+        assert [strategy(each) for each in graph.get_operations()] == [0, 1, 0]
+
+
+def test_everything_else_is_on_the_task_itself() -> None:
+    graph = build_graph(tiny(cluster=cluster("worker", 1, ps=2)), "validation", train=True).graph
+    places = {
+        kind: {each.device for each in graph.get_operations() if each.type == kind}
+        for kind in ("IteratorV2", "MatMul", "StatefulPartitionedCall", "VarHandleOp")
+    }
+    assert places["IteratorV2"] == places["StatefulPartitionedCall"] == {"/job:worker/task:1"}
+    assert places["VarHandleOp"] == {"/job:ps/task:0", "/job:ps/task:1"}
+
+
+def test_large_variables_are_cut() -> None:
+    def make() -> None:
+        v1.get_variable("table", [10, 8], use_resource=True)
+        v1.get_variable("bias", [8], use_resource=True)
+
+    found = devices(cluster(ps=2, partition_bytes=160), make)
+    assert Counter(found) == {"/job:ps/task:0": 2, "/job:ps/task:1": 1}
+
+
+def test_asking_for_parts_where_none_are_made_is_refused() -> None:
+    config = tiny(cluster=cluster(partition_bytes=16))
+    with pytest.raises(ConfigError, match="partition_bytes is 16, and cuts no variable"):
+        build_graph(config, "validation", train=True)
+
+
+def test_batches_are_dealt_out_without_overlap() -> None:
+    def batches(config: ClusterConfig) -> list[list[int]]:
+        shuffled = tf.data.Dataset.range(12).shuffle(12, seed=7).batch(2)
+        return [each.tolist() for each in Replica(config).shard(shuffled).as_numpy_iterator()]
+
+    dealt = [batches(cluster()), batches(cluster("worker", 0)), batches(cluster("worker", 1))]
+    assert [each for turn in zip(*dealt, strict=True) for each in turn] == batches(ClusterConfig())
+
+
+def test_synchronous_updates_wait_for_all_but_the_backups() -> None:
+    replica = Replica(cluster(synchronous=True, backup=1))
+    assert replica.synchronization == Synchronization(aggregated=2, workers=3)
+    assert Replica(cluster()).synchronization is None

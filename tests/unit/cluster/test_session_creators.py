@@ -1,0 +1,78 @@
+"""Sessions are made when the tasks they need are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from runner.cluster.channel import Channel
+from runner.cluster.session_creators import (
+    ClusterChiefSessionCreator,
+    ClusterWorkerSessionCreator,
+)
+from runner.errors import ClusterError
+from tests.unit.cluster.conftest import InProcess
+
+v1 = tf.compat.v1
+
+
+def model() -> None:
+    with tf.device("/job:ps/task:0"):
+        v1.train.get_or_create_global_step()
+
+
+def worker_session(servers: InProcess, limit: float) -> Any:
+    cluster = servers.task("worker")
+    cluster.max_wait_secs = limit
+    with tf.Graph().as_default():
+        model()
+        flags = [each.variable for each in Channel.ready(1)]
+        shared = [*v1.global_variables(), *flags]
+        ready = v1.report_uninitialized_variables(shared)
+        scaffold = v1.train.Scaffold(ready_for_local_init_op=ready)
+        return ClusterWorkerSessionCreator(
+            cluster, servers.target("worker"), scaffold
+        ).create_session()
+
+
+def test_a_worker_waits_until_the_chief_has_restored(in_process: Callable[..., InProcess]) -> None:
+    servers = in_process(2, 1)
+    address = servers.cluster.addresses.chief[0]
+    with pytest.raises(ClusterError) as error:
+        worker_session(servers, 0.3)
+    (problem,) = error.value.problems
+    assert problem.state == "the model was not ready within 0.3 s"
+    assert problem.cause == (f"it is the chief at {address} that initialises it, and that answers")
+
+    # Its variables are initialised, and nothing is restored yet.
+    with tf.Graph().as_default():
+        model()
+        initialise = v1.global_variables_initializer()
+        with v1.Session(servers.target("chief")) as session:
+            session.run(initialise)
+    with pytest.raises(ClusterError, match="the model was not ready"):
+        worker_session(servers, 0.3)
+
+    with tf.Graph().as_default():
+        model()
+        creator = ClusterChiefSessionCreator(servers.cluster, servers.target("chief"))
+        for _ in range(2):
+            creator.create_session().close()
+            assert creator.restarted
+    worker_session(servers, 5.0).close()
+
+
+def test_the_first_session_of_fresh_servers_is_no_restart(
+    in_process: Callable[..., InProcess],
+) -> None:
+    servers = in_process(1, 1)
+    with tf.Graph().as_default():
+        model()
+        creator = ClusterChiefSessionCreator(servers.cluster, servers.target("chief"))
+        creator.create_session().close()
+        assert not creator.restarted
+        creator.create_session().close()
+        assert creator.restarted
