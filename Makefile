@@ -24,7 +24,7 @@ ARGS ?=
 help:
 	@echo 'make run          train the example: python -m runner +experiment=lstm_cnn $$ARGS'
 	@echo 'make test         run the tests: pytest $$ARGS'
-	@echo 'make soak         inject faults at length: kills, full disks, outages (half an hour)'
+	@echo 'make soak         inject faults at length: kills, signals, outages, many trials (half an hour)'
 	@echo 'make bench        measure warm starts against their alternatives (4 GB of disk for a while)'
 	@echo 'make check        lint, format check and strict types'
 	@echo 'make format       apply the formatter and the safe lint fixes'

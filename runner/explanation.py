@@ -75,7 +75,9 @@ def unknown_key(key: str, source: str = "") -> Problem:
             f"{key} is not a key of a scaffold", _origin(source), choices=ranked(wrong, siblings)
         )
     top = schema.keys(schema.annotation(""))
-    close = similar(key, (each for each in schema.paths() if not key.startswith(f"{each}.")))
+    others = [each for each in schema.paths() if not key.startswith(f"{each}.")]
+    same = [each for each in others if each.endswith(f".{wrong}")]
+    close = (*same, *similar(key, others))
     return Problem(
         f"{key} is not a key of the configuration",
         _origin(source),

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import IO, Any
 
@@ -111,27 +112,44 @@ def await_for(condition: Callable[[], object], seconds: float = 60.0, every: flo
         time.sleep(every)
 
 
-def kill(case: Case, moment: str, delay: float) -> None:
-    """Starts a life of the run and kills it.
+def kill(case: Case, moment: str, delay: float, number: signal.Signals = signal.SIGKILL) -> None:
+    """Starts a life of the run and ends it by a signal.
 
     Args:
       case: what to start.
       moment: STARTING, STEPPING from when the first step may come, or SAVING from when a save has
         begun.
       delay: seconds from then.
+      number: the signal, SIGKILL or SIGTERM.
     """
-    marker = case.marker(moment)
+    # A start that is quicker than the delay must not get to the end of the run.
+    marker = case.marker(STEPPING if moment == STARTING else moment)
     marker.unlink(missing_ok=True)
     pid = case.start()
     process = psutil.Process(pid)
+    began = time.monotonic()
+
+    def come() -> bool:
+        waited = moment == STARTING and time.monotonic() - began >= delay
+        return waited or marker.exists() or process.status() == "zombie"
+
+    await_for(come, every=0.001)
     if moment != STARTING:
-        await_for(lambda: marker.exists() or process.status() == "zombie", every=0.001)
-    time.sleep(delay)
-    os.kill(pid, signal.SIGKILL)
-    assert case.forks.wait(pid) == -signal.SIGKILL, case.output()
+        time.sleep(delay)
+    os.kill(pid, number)
+    # Before the process handles SIGTERM, that ends it as SIGKILL does.
+    codes = {-number} if number is signal.SIGKILL else {-number, 128 + number}
+    assert case.forks.wait(pid) in codes, case.output()
 
 
-def kill_often(case: Case, starting: float, stepping: float, kills: int, seed: int) -> None:
+def kill_often(
+    case: Case,
+    starting: float,
+    stepping: float,
+    kills: int,
+    seed: int,
+    numbers: Sequence[signal.Signals] = (signal.SIGKILL,),
+) -> None:
     """Kills so many lives at random moments: half in a save, a quarter in the steps.
 
     Args:
@@ -140,13 +158,14 @@ def kill_often(case: Case, starting: float, stepping: float, kills: int, seed: i
       stepping: seconds of steps that all kills together leave behind them at most.
       kills: how many.
       seed: of the moments.
+      numbers: the signals, one after the other.
     """
     generator = random.Random(seed)
     longest = {STARTING: starting, STEPPING: stepping / kills, SAVING: 0.1}
     moments = [(SAVING, STARTING, SAVING, STEPPING)[index % 4] for index in range(kills)]
     generator.shuffle(moments)
-    for moment in moments:
-        kill(case, moment, generator.uniform(0.0, longest[moment]))
+    for moment, number in zip(moments, cycle(numbers), strict=False):
+        kill(case, moment, generator.uniform(0.0, longest[moment]), number)
 
 
 def history(directory: RunDirectory) -> dict[tuple[str, int], float]:

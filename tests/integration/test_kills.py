@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -55,7 +56,12 @@ def make_case(forks: Forks, tmp_path: Path, migrated_database: Path) -> MakeCase
     return make
 
 
-def kill_and_compare(make_case: MakeCase, kills: int, seed: int) -> None:
+def kill_and_compare(
+    make_case: MakeCase,
+    kills: int,
+    seed: int,
+    numbers: Sequence[signal.Signals] = (signal.SIGKILL,),
+) -> None:
     arguments = (*TINY, f"train.steps={25 * kills}")
     twin, victim = make_case("twin", *arguments), make_case("victim", *arguments)
     began = time.monotonic()
@@ -63,7 +69,7 @@ def kill_and_compare(make_case: MakeCase, kills: int, seed: int) -> None:
     await_for(lambda: twin.marker(STEPPING).exists() or "runner: " in twin.output())
     starting = time.monotonic() - began
     assert twin.forks.wait(pid) == 0, twin.output()
-    kill_often(victim, starting, 0.1 * kills, kills, seed)
+    kill_often(victim, starting, 0.1 * kills, kills, seed, numbers)
     assert victim.run() == 0, victim.output()
     assert_same(twin, victim, "tiny")
 
@@ -77,6 +83,12 @@ def test_a_run_killed_at_random_ends_as_if_it_had_not_been(make_case: MakeCase) 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_twenty_kills(make_case: MakeCase, seed: int) -> None:
     kill_and_compare(make_case, kills=20, seed=seed)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_twenty_kills_and_orderly_ends_by_turns(make_case: MakeCase) -> None:
+    kill_and_compare(make_case, kills=20, seed=3, numbers=(signal.SIGTERM, signal.SIGKILL))
 
 
 def compare_shipped(make_case: MakeCase, experiment: str, kills: int) -> None:

@@ -359,3 +359,19 @@ def test_a_server_that_is_killed_and_restarted_costs_no_point_and_no_step(
     assert said.count("Tracking is interrupted") == 1
     assert history(run) == twin(2500)
     assert status(run) == "FINISHED"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_server_that_dies_again_and_again_gets_each_point_once(
+    tmp_path: Path, server: Server
+) -> None:
+    run = Run(tmp_path / "run", server.uri)
+    for _ in range(12):
+        run.record(3000)
+        server.kill()
+        assert run.record(2000) < 2.0
+        server.start()
+    run.end()
+    assert history(run) == twin(60_000)
+    assert status(run) == "FINISHED"
