@@ -78,7 +78,7 @@ def band_figure(
         )
     axes.set_xlabel("global step")
     axes.set_ylabel(objective.name)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10], integer=True))
     axes.set_title(_title(drawn, objective, repeated_over), fontsize="medium", loc="left")
     axes.grid(color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
