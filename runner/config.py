@@ -410,7 +410,7 @@ OnTrialError = Enum("OnTrialError", {"continue": "continue", "stop": "stop"})
 
 @dataclass
 class SweepConfig:
-    """What a sweep, `-m`, does about trials that fail."""
+    """What a sweep, `-m`, does about trials that fail, and what it shows of all of them."""
 
     # Whether the other trials go on after one that fails, or no further one is started.
     on_error: OnTrialError = OnTrialError["continue"]
@@ -418,6 +418,11 @@ class SweepConfig:
     retries: int = 0
     # Whether figures of the trials are drawn at the end, for the parent run.
     figures: bool = True
+    # Swept keys that repeat a trial: those that differ in nothing else are one band of the
+    # learning curves.
+    bands: list[str] = field(default_factory=lambda: ["seed"])
+    # A value of the objective: a table tells the steps that it took to reach it. Null for none.
+    threshold: float | None = None
 
 
 @dataclass

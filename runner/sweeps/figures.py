@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +79,13 @@ def importances(
     return found
 
 
-def draw(study: optuna.Study, objectives: Sequence[Objective], folder: Path) -> list[Path]:
-    """Draws the figures into a folder and returns their files.
+def draw(
+    study: optuna.Study,
+    objectives: Sequence[Objective],
+    folder: Path,
+    besides: Collection[str] = (),
+) -> list[Path]:
+    """Draws the figures, those of the names `besides` excepted, and returns their files.
 
     What cannot be drawn of these trials is left out, which the log tells.
     """
@@ -88,6 +93,8 @@ def draw(study: optuna.Study, objectives: Sequence[Objective], folder: Path) -> 
     folder.mkdir(exist_ok=True)
     found = []
     for name, make in _figures(study, objectives).items():
+        if name in besides:
+            continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Of the plots' own making, about few trials.
             try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
 
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.execution import Execution, Planned
@@ -14,11 +17,27 @@ from runner.sweeps.sweeper import RunnerSweeper
 
 
 class GridSweep(RunnerSweeper):
-    """Sweeps over the combinations; the same command again skips the trials that have finished."""
+    """Sweeps over the combinations; the same command again skips the trials that have finished.
+
+    Args:
+      params: key -> values, in the grammar of the command line, which wins over it.
+    """
+
+    def __init__(self, params: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self._params: Mapping[str, Any] = (
+            OmegaConf.to_container(params, resolve=True)  # type: ignore[assignment]
+            if OmegaConf.is_config(params)
+            else params or {}
+        )
 
     def points(self, overrides: Sequence[Override]) -> list[Point]:
         """Returns all combinations."""
-        return grid(overrides)
+        return grid([*self.parsed_params(self._params, overrides), *overrides])
+
+    def search(self) -> str:
+        """Returns the values that are not on the command line."""
+        return json.dumps(self._params, sort_keys=True) if self._params else ""
 
     def trials(
         self, composed: Sequence[ComposedPoint], execution: Execution, directory: SweepDirectory

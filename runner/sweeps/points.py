@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
@@ -59,6 +60,25 @@ class ComposedPoint:
 def name_of(override: Override) -> str:
     """Returns what an override is about, such as `train.steps` or `scaffold@scaffolds.cnn`."""
     return override.get_key_element().lstrip("+~")
+
+
+def params_as_typed(params: Mapping[str, Any], overrides: Sequence[Override]) -> list[str]:
+    """Returns `hydra.sweeper.params` as overrides, without those that the command line gives.
+
+    Args:
+      params: key -> values, as a text in the grammar of the command line or as a list.
+      overrides: the command line's.
+    """
+    given = {name_of(each) for each in overrides}
+    return [
+        f"{key}={_grammar(value)}" for key, value in params.items() if key.lstrip("+~") not in given
+    ]
+
+
+def _grammar(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(_grammar(each) for each in value)
+    return "null" if value is None else str(value)
 
 
 def grid(overrides: Sequence[Override]) -> list[Point]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
@@ -15,7 +14,7 @@ from runner.config import RunConfig
 from runner.errors import ConfigError, Problem
 from runner.sweeps.attempt import Attempt
 from runner.sweeps.execution import Execution
-from runner.sweeps.points import ComposedPoint, Point, name_of
+from runner.sweeps.points import ComposedPoint, Point
 from runner.sweeps.summary import Objective, ranked_trials
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
@@ -61,14 +60,8 @@ class SearchSweep(RunnerSweeper):
         _check_numbers(self._sweeper)
         from runner.sweeps.search_space import search_space
 
-        given = {name_of(each) for each in overrides}
-        params = [
-            f"{key}={_grammar(value)}"
-            for key, value in (self._sweeper.get("params") or {}).items()
-            if key.lstrip("+~") not in given
-        ]
-        parser = OverridesParser.create(config_loader=self._context.config_loader)
-        self._space = search_space([*parser.parse_overrides(params), *overrides])
+        params = self.parsed_params(self._sweeper.get("params") or {}, overrides)
+        self._space = search_space([*params, *overrides])
         if not self._space.dimensions and self._sweeper.get("custom_search_space") is None:
             raise ConfigError(
                 Problem(
@@ -169,10 +162,3 @@ def _check_numbers(sweeper: Mapping[str, Any]) -> None:
     ]
     if problems:
         raise ConfigError(*problems)
-
-
-def _grammar(value: Any) -> str:
-    """Returns a value of `params` as it is typed: a YAML list is a choice."""
-    if isinstance(value, list):
-        return ",".join(_grammar(each) for each in value)
-    return "null" if value is None else str(value)

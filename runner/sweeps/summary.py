@@ -84,19 +84,22 @@ def failures(trials: Sequence[Attempt]) -> list[str]:
 
 def text(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> str:
     """Returns the table in columns, never folded, and the failures below it."""
-    table = rows(trials, objectives)
+    return "\n".join([*columns(rows(trials, objectives)), *failures(trials)]) + "\n"
+
+
+def columns(table: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table, its cells below each other."""
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    lines = [
+    return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in table
     ]
-    return "\n".join([*lines, *failures(trials)]) + "\n"
 
 
-def rich_table(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> Table:
-    """Returns the table for a terminal."""
-    head, *body = rows(trials, objectives)
-    table = Table(*head, title="trials, the best first", title_justify="left")
+def rich_table(cells: Sequence[Sequence[str]], title: str) -> Table:
+    """Returns a table for a terminal; the first row is its head."""
+    head, *body = cells
+    table = Table(*head, title=title, title_justify="left")
     for row in body:
         table.add_row(*row)
     return table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,16 +19,25 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
-from runner.config import Mode, RunConfig
+from runner.config import Mode, RunConfig, SweepConfig
 from runner.errors import ConfigError, InterruptedRunError, Problem, SweepError
 from runner.interruption import Interruption
 from runner.run_directory import settle_killed_runs
 from runner.screen import Screen
 from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
 from runner.sweeps.execution import Execution
+from runner.sweeps.learning_curves import bands, threshold_rows
 from runner.sweeps.parent_run import close_parent, open_parent
-from runner.sweeps.points import ComposedPoint, Point, compose_points
-from runner.sweeps.summary import Objective, failures, ranked_trials, rich_table, text
+from runner.sweeps.points import ComposedPoint, Point, compose_points, params_as_typed
+from runner.sweeps.summary import (
+    Objective,
+    columns,
+    failures,
+    ranked_trials,
+    rich_table,
+    rows,
+    text,
+)
 from runner.sweeps.sweep_directory import SweepDirectory, SweepIdentity, open_sweep
 from runner.tracking import RunStatus, Tracker
 
@@ -117,8 +126,7 @@ class RunnerSweeper(Sweeper):
         directory: SweepDirectory,
         trials: Sequence[Attempt],
         objectives: Sequence[Objective],
-        *,
-        figures: bool,
+        settings: SweepConfig,
     ) -> dict[str, str]:
         """Records what is to be seen of the whole sweep and returns tags of the parent run."""
         tags = {
@@ -132,8 +140,12 @@ class RunnerSweeper(Sweeper):
         tracker.log_text(text(trials, objectives), "summary.txt")
         results = json.dumps([asdict(replace(each, study=None)) for each in trials], indent=2)
         tracker.log_text(results, "trials.json")
-        if figures and best:
-            tags |= self._draw(tracker, directory, trials, objectives)
+        steps = _steps_to_threshold(trials, objectives, settings)
+        if steps:
+            title = _steps_title(objectives, settings)
+            tracker.log_text("\n".join([title, *columns(steps)]) + "\n", "steps_to_threshold.txt")
+        if settings.figures and best:
+            tags |= self._draw(tracker, directory, trials, objectives, settings)
         return tags
 
     def _draw(
@@ -142,16 +154,31 @@ class RunnerSweeper(Sweeper):
         directory: SweepDirectory,
         trials: Sequence[Attempt],
         objectives: Sequence[Objective],
+        settings: SweepConfig,
     ) -> dict[str, str]:
+        # Importing Matplotlib takes time that a sweep without figures need not wait for.
+        from runner.sweeps.curve_figure import draw_bands
+
+        folder = directory.path / "figures"
+        files = draw_bands(
+            bands(trials, objectives[0], settings.bands),
+            objectives[0],
+            folder / "learning_curves.png",
+            settings.bands,
+            settings.threshold,
+        )
+        tags = {}
         try:
             from runner.sweeps.figures import draw, importances
         except ImportError as error:
-            self.screen.line(f'no figures: {error}; pip install "runner[optuna]" draws them')
-            return {}
-        study = self.study(trials, objectives)
-        for file in draw(study, objectives, directory.path / "figures"):
+            self.screen.line(f'no further figures: {error}; pip install "runner[optuna]"')
+        else:
+            study = self.study(trials, objectives)
+            files += draw(study, objectives, folder, {file.stem for file in files})
+            tags["runner.sweep.importances"] = json.dumps(importances(study, objectives))
+        for file in files:
             tracker.log_artifact(file, "figures")
-        return {"runner.sweep.importances": json.dumps(importances(study, objectives))}
+        return tags
 
     @property
     def _context(self) -> HydraContext:
@@ -164,6 +191,13 @@ class RunnerSweeper(Sweeper):
         if self.config is None:
             raise RuntimeError("setup has not been called")
         return self.config
+
+    def parsed_params(
+        self, params: Mapping[str, Any], overrides: Sequence[Override]
+    ) -> list[Override]:
+        """Returns `hydra.sweeper.params` as overrides; the command line's win over them."""
+        parser = OverridesParser.create(config_loader=self._context.config_loader)
+        return parser.parse_overrides(params_as_typed(params, overrides))
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
         """Composes the configuration of one trial."""
@@ -199,7 +233,7 @@ class RunnerSweeper(Sweeper):
                 trials = self._tracked(tracker, composed, execution, directory, objectives)
                 for killed in {each.config.run_dir for each in composed}:
                     settle_killed_runs(Path(killed))
-        self._tell(trials, objectives)
+        self._tell(trials, objectives, config.sweep)
         return trials
 
     def _tracked(
@@ -213,8 +247,8 @@ class RunnerSweeper(Sweeper):
         status, tags = RunStatus.FAILED, {}
         try:
             trials = self.trials(composed, execution, directory)
-            figures = composed[0].config.sweep.figures
-            tags = self._conclude(tracker, directory, trials, objectives, figures=figures)
+            settings = composed[0].config.sweep
+            tags = self._conclude(tracker, directory, trials, objectives, settings)
             # A sweep that went to its end is finished, whatever its trials' own statuses are.
             finished = any(each.status is TrialStatus.FINISHED for each in trials)
             if finished and not directory.stopped():
@@ -265,12 +299,20 @@ class RunnerSweeper(Sweeper):
             hydra_context=self._context, task_function=self.task_function, config=self._master
         )
 
-    def _tell(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> None:
+    def _tell(
+        self, trials: Sequence[Attempt], objectives: Sequence[Objective], settings: SweepConfig
+    ) -> None:
         self.screen.line("")
-        self.screen.show(rich_table(trials, objectives), text(trials, objectives))
+        table = rich_table(rows(trials, objectives), "trials, the best first")
+        self.screen.show(table, text(trials, objectives))
         if self.screen.is_terminal:
             for line in failures(trials):
                 self.screen.line(line)
+        steps = _steps_to_threshold(trials, objectives, settings)
+        if steps:
+            title = _steps_title(objectives, settings)
+            plain = "\n".join(["", title, *columns(steps)]) + "\n"
+            self.screen.show(rich_table(steps, title), plain)
         failed = [each for each in trials if each.status in FAILURES]
         skipped = [each for each in trials if each.status is TrialStatus.SKIPPED]
         if failed:
@@ -283,6 +325,20 @@ class RunnerSweeper(Sweeper):
                 ),
                 codes.pop() if len(codes) == 1 else 1,
             )
+
+
+def _steps_to_threshold(
+    trials: Sequence[Attempt], objectives: Sequence[Objective], settings: SweepConfig
+) -> list[list[str]]:
+    """Returns the table, which is empty where none is wanted or no trial has finished."""
+    found = bands(trials, objectives[0], settings.bands)
+    if settings.threshold is None or not found:
+        return []
+    return threshold_rows(found, objectives[0], settings.threshold)
+
+
+def _steps_title(objectives: Sequence[Objective], settings: SweepConfig) -> str:
+    return f"steps to {objectives[0].name} {settings.threshold:g}"
 
 
 def require_launcher(target: str) -> None:

@@ -37,7 +37,7 @@ def _table(done: subprocess.CompletedProcess[str]) -> list[list[str]]:
     lines = done.stdout.splitlines()
     start = next(index for index, line in enumerate(lines) if line.startswith("trial  "))
     rows = [line.split() for line in lines[start + 1 :]]
-    return [row for row in rows if row[0].isdecimal()]
+    return [row for row in rows if row and row[0].isdecimal()]
 
 
 def test_a_sweep_over_a_warm_start(command: Command) -> None:
@@ -46,6 +46,7 @@ def test_a_sweep_over_a_warm_start(command: Command) -> None:
         "-m",
         "+experiment=warm",
         "optimizer.learning_rate=1e-3,3e-3",
+        "sweep.threshold=0.1",
         "+hydra.callbacks.returned._target_=tests.tiny.callbacks.Returned",
         f"+hydra.callbacks.returned.file='{returned}'",
     )
@@ -71,6 +72,11 @@ def test_a_sweep_over_a_warm_start(command: Command) -> None:
         "parallel_coordinates",
         "slices",
     }
+    steps = command.client().download_artifacts(
+        parent.info.run_id, "steps_to_threshold.txt", str(command.folder)
+    )
+    assert Path(steps).read_text() in done.stdout
+    assert Path(steps).read_text().count("0 of 1   > 20    > 20    > 20") == 2
     importances = json.loads(parent.data.tags["runner.sweep.importances"])
     assert importances == {"validation/loss": {"optimizer.learning_rate": 1.0}}
     shown = [float(row[2]) for row in _table(done)]

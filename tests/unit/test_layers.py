@@ -102,6 +102,8 @@ FREE_OF_TENSORFLOW = [
     "runner.sweeps.sweep_directory",
     "runner.sweeps.trial",
     "runner.sweeps.summary",
+    "runner.sweeps.learning_curves",
+    "runner.sweeps.curve_figure",
     "runner.sweeps.points",
     "runner.sweeps.search_space",
     "runner.sweeps.study",

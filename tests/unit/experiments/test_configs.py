@@ -1,3 +1,4 @@
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -6,11 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.digits import load_splits
 from runner.config import register
+from runner.sweeps.points import grid, params_as_typed
 from runner.validation import validate
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
@@ -89,6 +92,23 @@ def test_the_cnn_is_called_as_its_scaffold_is_trained(
     experiment: str, overrides: list[str], train_cnn: bool
 ) -> None:
     assert composed(experiment, *overrides).model.train_cnn is train_cnn
+
+
+def test_the_study_of_warm_starts_has_every_combination_three_times() -> None:
+    register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        given = ["+experiment=lstm_cnn", "+study=warm_start"]
+        params = compose("config", given, return_hydra_config=True).hydra.sweeper.params
+        typed = params_as_typed(OmegaConf.to_container(params), [])  # type: ignore[arg-type]
+        points = grid(OverridesParser.create().parse_overrides([*typed, *given]))
+        configs = [validate(compose("config", list(point.overrides))) for point in points]
+    sources = Counter(
+        tuple(config.scaffolds[name].checkpoint for name in ("cnn", "lstm")) for config in configs
+    )
+    cnn, lstm = "experiment:digits_cnn", "experiment:short_sequences"
+    assert sources == dict.fromkeys([(cnn, lstm), (cnn, None), (None, lstm), (None, None)], 3)
+    assert {config.seed for config in configs} == {0, 1, 2}
+    assert {config.sweep.threshold for config in configs} == {0.9}
 
 
 def test_the_cnn_has_the_same_size_in_all_experiments() -> None:

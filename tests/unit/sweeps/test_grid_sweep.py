@@ -45,3 +45,8 @@ def test_what_has_finished_is_not_run_again(
         (2, "FINISHED"),
     ]
     assert "1 of 3 trials have finished before" in capsys.readouterr().out
+
+
+def test_other_params_are_another_sweep() -> None:
+    assert GridSweep().search() == ""
+    assert GridSweep({"seed": [1]}).search() != GridSweep({"seed": [2]}).search() != ""

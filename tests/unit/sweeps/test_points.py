@@ -11,7 +11,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from runner.errors import ConfigError
-from runner.sweeps.points import Compose, Point, compose_points, grid
+from runner.sweeps.points import Compose, Point, compose_points, grid, params_as_typed
 from tests.tiny.composing import composing
 
 
@@ -55,6 +55,21 @@ def test_a_deletion_and_a_group_in_a_package_stay_as_they_are_written() -> None:
 def test_without_several_values_there_is_one_point() -> None:
     (point,) = _points("+experiment=tiny", "seed=1")
     assert (point.values, str(point)) == ({}, "the only one")
+
+
+def test_params_are_what_the_command_line_does_not_give() -> None:
+    params = {
+        "seed": [0, 1],
+        "scaffold@scaffolds.cnn": "digits_cnn,random",
+        "+train.steps": "range(1,3)",
+        "run_dir": [None, "a"],
+    }
+    assert params_as_typed(params, _parsed("+experiment=tiny", "seed=5")) == [
+        "scaffold@scaffolds.cnn=digits_cnn,random",
+        "+train.steps=range(1,3)",
+        "run_dir=null,a",
+    ]
+    assert params_as_typed({"+a": 1}, _parsed("++a=2")) == []
 
 
 def test_an_interval_is_for_a_search() -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from runner.config import Goal
 from runner.sweeps.attempt import Attempt, TrialStatus
-from runner.sweeps.summary import Objective, failures, ranked_trials, rich_table, text
+from runner.sweeps.summary import Objective, failures, ranked_trials, rich_table, rows, text
 
 LOSS = Objective("validation/loss", Goal.minimize)
 ACCURACY = Objective("validation/accuracy", Goal.maximize)
@@ -63,6 +63,6 @@ def test_attempts_are_counted_where_there_are_several() -> None:
 
 def test_a_terminal_gets_a_table() -> None:
     file = io.StringIO()
-    Console(file=file, width=120).print(rich_table(TRIALS, [LOSS]))
+    Console(file=file, width=120).print(rich_table(rows(TRIALS, [LOSS]), "the best first"))
     assert "the best first" in file.getvalue()
     assert file.getvalue().index("0.25") < file.getvalue().index("0.75")

@@ -22,6 +22,7 @@ class Outcome:
     """What a command left behind."""
 
     code: int
+    out: str
     err: str
 
 
@@ -40,7 +41,7 @@ def command(
         overrides = ("-m", "+experiment=tiny", *arguments)
         monkeypatch.setattr(sys, "argv", ["runner", *CONF, *overrides])
         code = command_line.main()
-        return Outcome(code, capfd.readouterr().err)
+        return Outcome(code, *capfd.readouterr())
 
     return run
 
@@ -109,6 +110,26 @@ def test_without_optuna_the_message_says_how_to_get_it(
     assert "runner: hydra/sweeper=optuna needs Optuna\n" in outcome.err
     assert 'pip install "runner[optuna]"' in outcome.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_learning_curves_and_steps_to_a_threshold_need_no_optuna(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.delitem(sys.modules, "runner.sweeps.figures", raising=False)
+    params = "+hydra.sweeper.params={optimizer.learning_rate: '1e-3,1', seed: [1, 2]}"
+    outcome = command(params, "sweep.threshold=0.7", "tracking=none", "resume=never")
+    assert outcome.code == 0, outcome.err
+    assert "no further figures: " in outcome.out
+    assert [file.name for file in tmp_path.glob("runs/sweeps/001/figures/*")] == [
+        "learning_curves.png"
+    ]
+    assert len(list(tmp_path.glob("runs/tiny/*/run.json"))) == 4
+    _, table = outcome.out.split("\nsteps to validation/loss 0.7\n")
+    rows = [line.split() for line in table.splitlines()[:3]]
+    assert rows[0][:5] == ["learning_rate", "reached", "fewest", "median", "most"]
+    assert {row[0] for row in rows[1:]} == {"0.001", "1"}
+    assert all(row[2:4] == ["of", "2"] for row in rows[1:])
 
 
 @pytest.mark.parametrize(
