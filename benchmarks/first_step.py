@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow.compat.v1 as tf
 
+from benchmarks.bare import bare_graph
 from experiments.digits import DigitSequences
 from experiments.models import SequenceClassifier
 
@@ -31,25 +32,13 @@ def main(file: str) -> None:
     """Builds the graph that the runner builds for the experiment, and takes a step."""
     keras.utils.set_random_seed(0)
     with tf.Graph().as_default():
-        step = tf.train.get_or_create_global_step()
-        data = DigitSequences(batch_size=64, seed=0, length=6, every_step=False)
-        model = SequenceClassifier(every_step=False)
-
-        def forward(features: tf.Tensor, labels: tf.Tensor, training: bool) -> tuple[Any, Any]:
-            logits = model(features, training=training)
-            loss = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-            return loss, keras.metrics.sparse_categorical_accuracy(labels, logits)
-
-        function = tf.function(forward, autograph=False)
-        batches = tf.data.make_initializable_iterator(data.train().prefetch(tf.data.AUTOTUNE))
-        loss, accuracy = (tf.reduce_mean(each) for each in function(*batches.get_next(), True))
-        passes = tf.data.make_initializable_iterator(data.validation())
-        [tf.reduce_sum(each) for each in function(*passes.get_next(), False)]
-        train_op = tf.train.AdamOptimizer(1e-3).minimize(loss, step)
-        tf.train.Saver()
+        bare = bare_graph(
+            DigitSequences(batch_size=64, seed=0, length=6, every_step=False),
+            SequenceClassifier(every_step=False),
+        )
         with tf.Session() as session:
-            session.run([tf.global_variables_initializer(), batches.initializer])
-            session.run([train_op, loss, accuracy])
+            session.run(bare.initializers)
+            session.run(bare.step)
             Path(file).write_text(repr(time.monotonic()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -112,3 +113,19 @@ def write(results: Sequence[Result], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [asdict(each) | {"median": each.median, "met": each.met} for each in results]
     path.write_text(json.dumps({"machine": machine(), "results": rows}, indent=2) + "\n")
+
+
+def options(description: str | None, repeats: int) -> argparse.ArgumentParser:
+    """Returns a parser of what every benchmark is told: `--repeats` and `--json`."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--repeats", type=int, default=repeats)
+    parser.add_argument("--json", type=Path, help="where to write the results")
+    return parser
+
+
+def report(results: Sequence[Result], path: Path | None) -> int:
+    """Prints the results, writes them where a path is given; returns 1 when a limit is missed."""
+    show(results)
+    if path:
+        write(results, path)
+    return int(any(result.met is False for result in results))

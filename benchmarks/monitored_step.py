@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import sys
@@ -20,11 +19,11 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import runner
-from benchmarks.harness import Result, compare, show, write
-from runner.config import TrackingConfig
+from benchmarks.harness import Result, compare, options, report
 from runner.hooks import MetricsHook
 from runner.tracking import FollowerProcess, Mask, RunStatus, Tracker
 from runner.tracking.journal_tracker import JournalStore
+from runner.tracking_config import TrackingConfig
 
 BATCH, WIDTH = 32, 64
 # The step that never comes.
@@ -235,11 +234,9 @@ def close_in(graph: tf.Graph, session: tf.train.MonitoredSession) -> None:
 
 def main() -> int:
     """Prints the results; returns 1 when a limit is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=100)
+    parser = options(__doc__, repeats=100)
     parser.add_argument("--steps", type=int, default=200, help="steps timed in each repeat")
     parser.add_argument("--seconds", type=float, default=5, help="for the ways that deliver")
-    parser.add_argument("--json", type=Path, help="where to write the results")
     arguments = parser.parse_args()
     tf.get_logger().setLevel("ERROR")
     with tempfile.TemporaryDirectory() as name:
@@ -256,10 +253,7 @@ def main() -> int:
             {},
             repeats=3,
         )
-    show(results)
-    if arguments.json:
-        write(results, arguments.json)
-    return int(any(result.met is False for result in results))
+    return report(results, arguments.json)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -16,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from hydra import compose, initialize_config_dir
 from rich.console import Console
 
-from benchmarks.harness import Result, compare, show, write
+from benchmarks.harness import Result, compare, options, report
 from benchmarks.turns import WARM_UP, Taken, Turns
 from runner.__main__ import conf_directory
 from runner.config import RunConfig, register
@@ -96,17 +95,11 @@ def measure(folder: Path, repeats: int) -> list[Result]:
 
 def main() -> int:
     """Prints the results; returns 1 when a limit is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="where to write the results")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, repeats=5).parse_args()
     tf.get_logger().setLevel("ERROR")
     with tempfile.TemporaryDirectory() as name:
         results = measure(Path(name), arguments.repeats)
-    show(results)
-    if arguments.json:
-        write(results, arguments.json)
-    return int(any(result.met is False for result in results))
+    return report(results, arguments.json)
 
 
 if __name__ == "__main__":

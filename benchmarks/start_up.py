@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness import Result, compare, show, write
+from benchmarks.harness import Result, compare, options, report
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPERIMENT = "+experiment=lstm_cnn"
@@ -83,16 +82,10 @@ def measure(folder: Path, repeats: int) -> list[Result]:
 
 def main() -> int:
     """Prints the results; returns 1 when a limit is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="where to write the results")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, repeats=5).parse_args()
     with tempfile.TemporaryDirectory() as name:
         results = measure(Path(name), arguments.repeats)
-    show(results)
-    if arguments.json:
-        write(results, arguments.json)
-    return int(any(result.met is False for result in results))
+    return report(results, arguments.json)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import statistics
@@ -14,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness import Result, compare, show, write
+from benchmarks.harness import Result, compare, options, report
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNNER = ("-m", "runner", "--config-dir", str(ROOT / "tests" / "tiny" / "conf"), "resume=never")
@@ -133,11 +132,9 @@ CASES = {"short-trials": short_trials, "overhead": overhead, "processes": two_pr
 
 def main() -> int:
     """Prints the results; returns 1 when a limit is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser = options(__doc__, repeats=5)
     parser.add_argument("--steps", type=int, default=600, help="of the trials of joblib's")
     parser.add_argument("--only", choices=CASES, help="one of the cases; all by default")
-    parser.add_argument("--json", type=Path, help="where to write the results")
     arguments = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory() as name:
@@ -145,10 +142,7 @@ def main() -> int:
         run(folder, *TINY)  # Files are read from the disk, MLflow's database is made.
         for case in [arguments.only] if arguments.only else CASES:
             results += CASES[case](folder, arguments.repeats, arguments.steps)
-    show(results)
-    if arguments.json:
-        write(results, arguments.json)
-    return int(any(result.met is False for result in results))
+    return report(results, arguments.json)
 
 
 if __name__ == "__main__":

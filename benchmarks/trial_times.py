@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
+from benchmarks.bare import bare_graph
 from tests.tiny.experiment import Blobs, Net
 
 
@@ -40,30 +41,16 @@ def bare_trial(seed: int, folder: str) -> None:
     keras.utils.set_random_seed(seed)
     with tf.Graph().as_default():
         tf.set_random_seed(seed)
-        step = tf.train.get_or_create_global_step()
-        data, model = Blobs(seed=seed), Net()
-
-        def forward(features: tf.Tensor, labels: tf.Tensor, training: bool) -> tuple[Any, Any]:
-            logits = model(features, training=training)
-            loss = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-            return loss, keras.metrics.sparse_categorical_accuracy(labels, logits)
-
-        function = tf.function(forward, autograph=False)
-        batches = tf.data.make_initializable_iterator(data.train().prefetch(tf.data.AUTOTUNE))
-        loss, accuracy = (tf.reduce_mean(each) for each in function(*batches.get_next(), True))
-        passes = tf.data.make_initializable_iterator(data.validation())
-        sums = [tf.reduce_sum(each) for each in function(*passes.get_next(), False)]
-        train_op = tf.train.AdamOptimizer(1e-3).minimize(loss, step)
-        saver = tf.train.Saver()
+        bare = bare_graph(Blobs(seed=seed), Net())
         with tf.Session() as session:
-            session.run([tf.global_variables_initializer(), batches.initializer])
+            session.run(bare.initializers)
             for done in range(1, 21):
-                session.run([train_op, loss, accuracy])
+                session.run(bare.step)
                 if done % 10 == 0:
-                    session.run(passes.initializer)
+                    session.run(bare.start_evaluation)
                     for _ in range(3):  # 20 examples, 8 in a batch
-                        session.run(sums)
-                    saver.save(session, f"{folder}/model.ckpt", global_step=done)
+                        session.run(bare.evaluation)
+                    bare.saver.save(session, f"{folder}/model.ckpt", global_step=done)
 
 
 def main(file: str, count: int) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
+from runner.cluster_config import ClusterConfig
 from runner.references import register_resolvers
-
-# How the URIs of checkpoints in MLflow begin.
+from runner.tracking_config import TrackingConfig
 
 # Enum members carry the spelling that a user types, because OmegaConf matches members by name.
 
@@ -295,113 +295,6 @@ class SessionConfig:
     # How long the run may take to end after SIGTERM or SIGINT, in seconds: the step in flight ends,
     # it is saved and recorded. After that the process ends at once; its last checkpoint is whole.
     grace_seconds: float = 25.0
-
-
-class Placement(Enum):
-    """How variables are spread over parameter servers."""
-
-    round_robin = "round_robin"
-    # Each to the one that holds the fewest bytes so far.
-    by_size = "by_size"
-
-
-@dataclass
-class AddressesConfig:
-    """The tasks of a cluster by type, each as `host:port`; an evaluator has no address."""
-
-    chief: list[str] = field(default_factory=list)
-    worker: list[str] = field(default_factory=list)
-    ps: list[str] = field(default_factory=list)
-
-
-@dataclass
-class TaskConfig:
-    """Which task of the cluster this process is."""
-
-    # chief, worker, ps or evaluator; null in a process that is none.
-    type: str | None = None
-    index: int = 0
-
-
-@dataclass
-class ClusterConfig:
-    """Training by several processes; `TF_CONFIG` may say the same of addresses and task."""
-
-    # True starts all tasks as processes on this machine.
-    local: bool = False
-    # How many tasks train; the chief is one of them. With `local` only: addresses count themselves.
-    workers: int = 1
-    # How many parameter servers hold the variables; with `local` only.
-    ps: int = 1
-    # Whether there is also a task that evaluates every checkpoint.
-    evaluator: bool = False
-    addresses: AddressesConfig = field(default_factory=AddressesConfig)
-    task: TaskConfig = field(default_factory=TaskConfig)
-    # True makes one update of one gradient from each worker; otherwise each updates on its own.
-    synchronous: bool = False
-    # Of the workers, how many a synchronous update does not wait for.
-    backup: int = 0
-    placement: Placement = Placement.round_robin
-    # Larger variables that a model makes by `tf.compat.v1.get_variable` when it is constructed are
-    # cut into parts of at most so many bytes; null cuts none. Keras makes its variables whole.
-    partition_bytes: int | None = None
-    # How long a task waits for others: for the servers to answer, for the chief to make the model
-    # ready, and for a synchronous update to be complete; in seconds.
-    max_wait_secs: float = 1800.0
-    # How often a waiting task looks, in seconds.
-    recovery_wait_secs: float = 2.0
-    # How long the chief waits at the end for the others to finish, in seconds.
-    grace_secs: float = 30.0
-    # How often each task that fails is started again; with `local` only.
-    restarts: int = 0
-
-
-@dataclass
-class MaskConfig:
-    """What is secret, and recorded as `***` in parameters, tags and artifacts alike."""
-
-    # Globs over whole dotted names of the configuration, in any case.
-    names: list[str] = field(
-        default_factory=lambda: [
-            "*password*",
-            "*passwd*",
-            "*secret*",
-            "*token",
-            "*api_key*",
-            "*apikey*",
-            "*access_key*",
-            "*private_key*",
-            "*credential*",
-        ]
-    )
-    # Regular expressions over texts; the first group is masked, or all where there is none.
-    values: list[str] = field(
-        default_factory=lambda: [
-            r"://[^\s/@:]*:([^\s/@]+)@",
-            r"(?i)(?:password|passwd|secret|token|api_?key|access_key|credential)=([^\s,;&'\"]+)",
-            r"\bAKIA[0-9A-Z]{16}\b",
-            r"\b(?:gh[pousr]|github_pat|glpat|hf)[_-]\w{16,}",
-            r"\bsk-[\w-]{16,}",
-        ]
-    )
-
-
-@dataclass
-class TrackingConfig:
-    """Where runs are recorded."""
-
-    # An MLflow tracking URI; null records nothing in MLflow.
-    uri: str | None = "sqlite:///mlflow.db"
-    # True also writes event files for TensorBoard, to `tensorboard` in the run directory.
-    tensorboard: bool = False
-    # True also records the load of the machine in MLflow, as metrics `system/...`.
-    system_metrics: bool = False
-    # How long the end of a run waits until everything is delivered, in seconds.
-    close_seconds: float = 30.0
-    # How long delivery goes on without success once the run has ended, in seconds. What is left
-    # is delivered by `python -m runner.sync`, or when the run is resumed.
-    patience_seconds: float = 60.0
-    mask: MaskConfig = field(default_factory=MaskConfig)
 
 
 # Goes on with the other trials, or starts no further one. Members are looked up, as above.

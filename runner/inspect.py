@@ -21,7 +21,6 @@ from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.provenance_file import provenance_of
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.checkpoints.statistics import Statistics, statistics
-from runner.config import TrackingConfig
 from runner.errors import CheckpointError, Problem, RunnerError
 from runner.quiet_import import without_import_notes
 from runner.restoration.provenance import chain
@@ -29,6 +28,7 @@ from runner.restoration.variables import StateClass, classify
 from runner.run_directory import PROVENANCE
 from runner.screen import Screen
 from runner.tracking import open_store
+from runner.tracking_config import TrackingConfig
 
 SAME, DIFFERENT = 0, 1
 _OPTIMIZER = ("optimizer", "_optimizer", "optimizer_weights")

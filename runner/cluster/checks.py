@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from runner.cluster.addresses import in_use, split
 from runner.cluster.tasks import addresses_by_type, has_addresses
 from runner.cluster.tf_config import CHIEF, EVALUATOR, LOCAL, PS, TASKS, VARIABLE, WORKER, TfConfig
-from runner.config import ClusterConfig, Mode, NonFinite, RunConfig
+from runner.cluster_config import ClusterConfig
+from runner.config import Mode, NonFinite, RunConfig
 from runner.errors import Problem, ranked
 
 

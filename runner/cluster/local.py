@@ -17,7 +17,7 @@ from pathlib import Path
 from runner.cluster.addresses import free_addresses
 from runner.cluster.launcher_watch import LIFELINE, OBJECTIVE
 from runner.cluster.tf_config import CHIEF, EVALUATOR, PS, VARIABLE, WORKER, write_tf_config
-from runner.config import ClusterConfig
+from runner.cluster_config import ClusterConfig
 from runner.errors import ClusterError, ConfigError, PlanError, Problem
 from runner.interruption import Interruption
 

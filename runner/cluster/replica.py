@@ -10,7 +10,7 @@ import tensorflow as tf
 from runner.cluster.synchronous import Synchronization
 from runner.cluster.tasks import is_cluster, replica_index
 from runner.cluster.tf_config import CHIEF, PS
-from runner.config import ClusterConfig, Placement
+from runner.cluster_config import ClusterConfig, Placement
 from runner.errors import ConfigError, Problem
 
 # Takes the operation of a variable and returns the index of its parameter server.

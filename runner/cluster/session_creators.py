@@ -10,7 +10,7 @@ from runner.cluster.addresses import answers, wait_until_answering
 from runner.cluster.channel import Channel
 from runner.cluster.server import session_config
 from runner.cluster.tasks import parameter_servers
-from runner.config import ClusterConfig
+from runner.cluster_config import ClusterConfig
 from runner.errors import ClusterError, Problem
 from runner.session.session_creators import ChiefSessionCreator, WorkerSessionCreator
 

@@ -14,7 +14,8 @@ from runner.cluster.checks import (
 )
 from runner.cluster.tasks import has_addresses, is_cluster
 from runner.cluster.tf_config import CHIEF, PS, VARIABLE, WORKER, TfConfig, read_tf_config
-from runner.config import AddressesConfig, ClusterConfig, Mode, RunConfig, TaskConfig
+from runner.cluster_config import AddressesConfig, ClusterConfig, TaskConfig
+from runner.config import Mode, RunConfig
 from runner.errors import ConfigError, Problem
 
 

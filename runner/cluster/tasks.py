@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from runner.cluster.tf_config import CHIEF, EVALUATOR, PS, TASKS, WORKER
-from runner.config import ClusterConfig, Mode, RunConfig
+from runner.cluster_config import ClusterConfig
+from runner.config import Mode, RunConfig
 
 
 def has_addresses(cluster: ClusterConfig) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runner.config import TrackingConfig
 from runner.tracking.flatten import flatten
 from runner.tracking.follower_process import FollowerProcess, shared_follower
 from runner.tracking.journal_tracker import JournalStore, mlflow_uri
@@ -18,6 +17,7 @@ from runner.tracking.tracker import (
     TrackedRun,
     Tracker,
 )
+from runner.tracking_config import TrackingConfig
 
 __all__ = [
     "RUN_DIR_TAG",

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from filelock import Timeout
 
-from runner.config import TrackingConfig
 from runner.errors import Problem, TrackingError
 from runner.tracking.address import Address, resolve
 from runner.tracking.exported_model import ExportedModel
@@ -26,6 +25,7 @@ from runner.tracking.no_tracker import no_artifacts
 from runner.tracking.records import Artifact, Dataset, End, Metrics, Parameters, Tags, Text
 from runner.tracking.tracker import RunStatus, RunStore, TrackedRun, Tracker
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
+from runner.tracking_config import TrackingConfig
 
 if TYPE_CHECKING:
     from runner.tracking.mlflow_tracker import MlflowStore

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from runner.config import MaskConfig
 from runner.errors import ConfigError, Problem
 from runner.tracking.flatten import flatten
+from runner.tracking_config import MaskConfig
 
 MASKED = "***"
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
+    from .forks import Forks, MakeCase
+
 ROOT = Path(__file__).resolve().parents[2]
 TINY_CONF = ROOT / "tests" / "tiny" / "conf"
 
@@ -142,3 +144,28 @@ def make_command(
 def command(make_command: Callable[[], Command]) -> Command:
     """A command in a fresh folder."""
     return make_command()
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    """A process that forks runs."""
+    # Not above: that module imports this one.
+    from .forks import Forks
+
+    forks = Forks()
+    yield forks
+    forks.close()
+
+
+@pytest.fixture
+def make_case(forks: Forks, tmp_path: Path, migrated_database: Path) -> MakeCase:
+    """Makes commands, each in a folder of its own with its own database."""
+    from .forks import Case
+
+    def make(name: str, *arguments: str) -> Case:
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        shutil.copy(migrated_database, folder / "mlflow.db")
+        return Case(forks, folder, arguments)
+
+    return make

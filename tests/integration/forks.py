@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 import psutil
@@ -101,6 +101,9 @@ class Case:
         """A file that tells how far a life has come."""
         return self.folder / name
 
+
+MakeCase: TypeAlias = Callable[..., Case]
+"""Takes the name of a new folder and arguments."""
 
 STARTING, STEPPING, SAVING = "starting", "stepping", "saving"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from runner.saving import state
 
-from .forks import Case, Forks, assert_same
+from .forks import MakeCase, assert_same
 
 # Full from step 21 to 41: two checkpoints, an evaluation and the journal find no room.
 ARGUMENTS = (
@@ -39,20 +38,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_a_full_disk_costs_saves_and_nothing_else(
-    tmp_path: Path, small_disk: Path, migrated_database: Path
-) -> None:
-    forks = Forks()
-    try:
-        twin, case = (Case(forks, tmp_path / name, ARGUMENTS) for name in ("twin", "case"))
-        for each in (twin, case):
-            each.folder.mkdir(exist_ok=True)
-            shutil.copy(migrated_database, each.folder / "mlflow.db")
-        assert twin.run() == 0, twin.output()
-        case.marker("small").touch()
-        assert case.run() == 0, case.output()
-    finally:
-        forks.close()
+@pytest.mark.usefixtures("small_disk")
+def test_a_full_disk_costs_saves_and_nothing_else(make_case: MakeCase) -> None:
+    twin, case = make_case("twin", *ARGUMENTS), make_case("case", *ARGUMENTS)
+    assert twin.run() == 0, twin.output()
+    case.marker("small").touch()
+    assert case.run() == 0, case.output()
     for step in (30, 40):
         assert f"warning: step {step} is not saved" in case.output()
     assert "No space left on device" in case.output()

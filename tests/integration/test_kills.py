@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import pytest
 
-from .forks import SAVING, STEPPING, Case, Forks, assert_same, await_for, kill, kill_often
-
-MakeCase: TypeAlias = Callable[..., Case]
+from .forks import SAVING, STEPPING, MakeCase, assert_same, await_for, kill, kill_often
 
 # Checkpoints of 16 MB; early stopping keeps a state of its own.
 TINY = (
@@ -36,24 +31,6 @@ SHIPPED = {
     "short_sequences": (*FEW, _CNN),
     "lstm_cnn": (*FEW, _CNN, f'scaffolds.lstm.overrides=[{_QUOTED},"{_CNN}"]'),
 }
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    forks = Forks()
-    yield forks
-    forks.close()
-
-
-@pytest.fixture
-def make_case(forks: Forks, tmp_path: Path, migrated_database: Path) -> MakeCase:
-    def make(name: str, *arguments: str) -> Case:
-        folder = tmp_path / name
-        folder.mkdir()
-        shutil.copy(migrated_database, folder / "mlflow.db")
-        return Case(forks, folder, arguments)
-
-    return make
 
 
 def kill_and_compare(

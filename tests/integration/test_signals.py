@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeAlias
 
 import psutil
 import pytest
@@ -16,29 +13,10 @@ import pytest
 from runner.saving import by_step, state
 
 from .conftest import Command, finish, said
-from .forks import SAVING, Case, Forks, assert_same, await_for
+from .forks import SAVING, Case, MakeCase, assert_same, await_for
 
-MakeCase: TypeAlias = Callable[..., Case]
 TINY = ("+experiment=tiny", "tracking.close_seconds=60")
 UNTRACKED = ("+experiment=tiny", "tracking=none")
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    forks = Forks()
-    yield forks
-    forks.close()
-
-
-@pytest.fixture
-def make_case(forks: Forks, tmp_path: Path, migrated_database: Path) -> MakeCase:
-    def make(name: str, *arguments: str) -> Case:
-        folder = tmp_path / name
-        folder.mkdir()
-        shutil.copy(migrated_database, folder / "mlflow.db")
-        return Case(forks, folder, arguments)
-
-    return make
 
 
 def signalled(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.config import RunConfig, TrackingConfig, TrainConfig
+from runner.config import RunConfig, TrainConfig
+from runner.tracking_config import TrackingConfig
 
 
 def tiny(**changes: Any) -> RunConfig:

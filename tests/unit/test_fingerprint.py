@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from runner.cluster_config import ClusterConfig
 from runner.config import (
-    ClusterConfig,
     Collision,
     Goal,
     Missing,
@@ -17,10 +17,10 @@ from runner.config import (
     Resume,
     RunConfig,
     ScaffoldConfig,
-    TrackingConfig,
     VariablesConfig,
 )
 from runner.fingerprint import fingerprint, settings
+from runner.tracking_config import TrackingConfig
 
 
 def config() -> RunConfig:

@@ -15,13 +15,14 @@ from rich.console import Console
 from runner.checkpoints.locate import require_checkpoint
 from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.provenance_file import provenance_of
-from runner.config import Goal, Mode, RunConfig, TrackingConfig, TrainConfig
+from runner.config import Goal, Mode, RunConfig, TrainConfig
 from runner.errors import RunDirectoryError
 from runner.finished import finished_run
 from runner.run import run_experiment
 from runner.run_directory import RunDirectory
 from runner.screen import Screen
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
+from runner.tracking_config import TrackingConfig
 from tests.tiny.configs import tiny
 from tests.tiny.experiment import Blobs
 

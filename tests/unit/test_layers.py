@@ -17,6 +17,8 @@ FREE_OF_TENSORFLOW = [
     "runner.errors",
     "runner.references",
     "runner.schedule",
+    "runner.cluster_config",
+    "runner.tracking_config",
     "runner.config",
     "runner.checkpoint_uris",
     "runner.schema",

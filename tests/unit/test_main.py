@@ -6,8 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,21 +13,9 @@ from hydra.core.global_hydra import GlobalHydra
 
 from runner import __main__ as command_line
 from runner import schema
+from tests.tiny.command_line import CONF, Command, in_process
 
 ROOT = Path(__file__).resolve().parents[2]
-CONF = ("--config-dir", str(ROOT / "tests" / "tiny" / "conf"))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Outcome]
 
 
 @pytest.fixture
@@ -37,18 +23,7 @@ def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Command:
     """Runs the command line in this process, in an empty directory."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-
-    def run(*arguments: str) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["runner", *arguments])
-        try:
-            code = command_line.main()
-        except SystemExit as error:
-            code = int(error.code or 0)
-        return Outcome(code, *capfd.readouterr())
-
-    return run
+    return in_process(tmp_path, monkeypatch, capfd)
 
 
 MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {

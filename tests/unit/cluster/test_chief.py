@@ -13,16 +13,8 @@ import pytest
 
 from runner.cluster.addresses import answers, free_addresses
 from runner.cluster.parameter_server import serve
-from runner.config import (
-    AddressesConfig,
-    ClusterConfig,
-    RestorationConfig,
-    RunConfig,
-    ScaffoldConfig,
-    TaskConfig,
-    TrainConfig,
-    VariablesConfig,
-)
+from runner.cluster_config import AddressesConfig, ClusterConfig, TaskConfig
+from runner.config import RestorationConfig, RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import ClusterError
 from runner.run_directory import FINISHED
 from runner.screen import Screen

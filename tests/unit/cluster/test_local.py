@@ -14,7 +14,7 @@ import pytest
 
 from runner.cluster.launcher_watch import hand_over
 from runner.cluster.local import LocalCluster, task_command
-from runner.config import ClusterConfig
+from runner.cluster_config import ClusterConfig
 from runner.errors import ClusterError, InterruptedRunError
 
 # What a task does is a line of Python, by its type.

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from runner.cluster.placement import placement_lines
-from runner.config import ClusterConfig, Mode, PlanConfig, PlanFormat
+from runner.cluster_config import ClusterConfig
+from runner.config import Mode, PlanConfig, PlanFormat
 from tests.tiny import runs
 from tests.tiny.plans import variable
 

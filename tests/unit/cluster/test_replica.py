@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.cluster.replica import BySize, Replica
 from runner.cluster.synchronous import Synchronization
-from runner.config import ClusterConfig, Placement, TaskConfig
+from runner.cluster_config import ClusterConfig, Placement, TaskConfig
 from runner.errors import ConfigError
 from runner.graph import build_graph
 from tests.tiny.configs import tiny

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from runner.cluster.addresses import free_addresses
 from runner.cluster.server import naming_the_missing, session_config, start_server
-from runner.config import AddressesConfig, ClusterConfig, TaskConfig
+from runner.cluster_config import AddressesConfig, ClusterConfig, TaskConfig
 from runner.errors import ClusterError, ConfigError
 from runner.graph import build_graph
 from tests.tiny.configs import tiny

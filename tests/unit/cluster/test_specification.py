@@ -10,15 +10,13 @@ import pytest
 
 from runner.cluster.addresses import free_addresses
 from runner.cluster.specification import resolve
+from runner.cluster_config import AddressesConfig, ClusterConfig, TaskConfig
 from runner.config import (
-    AddressesConfig,
-    ClusterConfig,
     Mode,
     NonFinite,
     NonFiniteConfig,
     RunConfig,
     ScaffoldConfig,
-    TaskConfig,
     TrainConfig,
     VariablesConfig,
 )

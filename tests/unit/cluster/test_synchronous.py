@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster.server import session_config
-from runner.config import ClipConfig, ClusterConfig, TrainConfig
+from runner.cluster_config import ClusterConfig
+from runner.config import ClipConfig, TrainConfig
 from runner.experiment import BuiltGraph, Training
 from runner.graph import build_graph
 from tests.tiny.configs import tiny

@@ -14,7 +14,8 @@ from runner.cluster.tasks import (
     telling_tasks,
     trainers,
 )
-from runner.config import AddressesConfig, ClusterConfig, Mode, TaskConfig
+from runner.cluster_config import AddressesConfig, ClusterConfig, TaskConfig
+from runner.config import Mode
 from tests.tiny.configs import tiny
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from runner.cluster.worker import _FiniteLoss
-from runner.config import ClusterConfig, TaskConfig
+from runner.cluster_config import ClusterConfig, TaskConfig
 from runner.errors import NonFiniteLossError
 from runner.graph import build_graph
 from tests.tiny.configs import tiny

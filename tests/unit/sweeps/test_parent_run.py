@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from runner.config import TrackingConfig
 from runner.errors import TrackingError
 from runner.sweeps.parent_run import close_parent, open_parent
 from runner.tracking import RunStatus
+from runner.tracking_config import TrackingConfig
 from tests.tiny.configs import tiny
 
 

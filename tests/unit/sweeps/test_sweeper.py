@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from runner import __main__ as command_line
 from runner.errors import ConfigError
 from runner.sweeps.sweeper import require_launcher
-
-ROOT = Path(__file__).resolve().parents[3]
-CONF = ("--config-dir", str(ROOT / "tests" / "tiny" / "conf"))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Outcome]
+from tests.tiny.command_line import CONF, Command, in_process
 
 
 @pytest.fixture
@@ -34,16 +17,7 @@ def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Command:
     """Sweeps over the tiny experiment in this process, in an empty directory."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-
-    def run(*arguments: str) -> Outcome:
-        overrides = ("-m", "+experiment=tiny", *arguments)
-        monkeypatch.setattr(sys, "argv", ["runner", *CONF, *overrides])
-        code = command_line.main()
-        return Outcome(code, *capfd.readouterr())
-
-    return run
+    return in_process(tmp_path, monkeypatch, capfd, *CONF, "-m", "+experiment=tiny")
 
 
 OPTUNA = "hydra/sweeper=optuna"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.config import MaskConfig, TrackingConfig
 from runner.errors import ConfigError, TrackingError
 from runner.tracking import LoggingStore, is_tracked, open_store
 from runner.tracking.journal_tracker import JournalStore
+from runner.tracking_config import MaskConfig, TrackingConfig
 
 
 @pytest.mark.parametrize("uri", [None, "none", "None"])

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from runner.config import TrackingConfig
 from runner.errors import TrackingError
 from runner.tracking.exported_model import ExportedModel
 from runner.tracking.follower_process import FollowerProcess
@@ -25,6 +24,7 @@ from runner.tracking.records import (
 )
 from runner.tracking.tracker import RunStatus
 from runner.tracking.tracking_directory import Position, TrackingDirectory
+from runner.tracking_config import TrackingConfig
 
 CONFIG = TrackingConfig(uri="http://me:s3cret@host:5000", close_seconds=0.0)
 SETTINGS = {"data": {"password": "hunter22"}}

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from runner.config import MaskConfig
 from runner.errors import ConfigError
 from runner.tracking.masking import Mask
+from runner.tracking_config import MaskConfig
 
 SETTINGS = {
     "data": {"api_key": "k3y-of-mine", "path": "/data?key=k3y-of-mine", "password": ""},

@@ -14,17 +14,6 @@ from runner.tracking.mlflow_tracker import MlflowStore
 
 
 @pytest.fixture
-def store(migrated_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MlflowStore:
-    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
-    return MlflowStore(f"sqlite:///{shutil.copy(migrated_database, tmp_path / 'mlflow.db')}")
-
-
-@pytest.fixture
-def client(store: MlflowStore) -> MlflowClient:
-    return MlflowClient(store.address.uri, store.address.uri)
-
-
-@pytest.fixture
 def run_id(client: MlflowClient, tmp_path: Path) -> str:
     """A run with the file `best/weights.npz`, registered as versions 1 and 2 of `net`."""
     location = (tmp_path / "artifacts").as_uri()

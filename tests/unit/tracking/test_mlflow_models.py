@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,6 @@ from mlflow.entities import LoggedModelOutput, Run
 from runner.errors import TrackingError
 from runner.tracking.exported_model import ExportedModel, Field
 from runner.tracking.mlflow_tracker import MlflowStore
-
-
-@pytest.fixture
-def store(migrated_database: Path, tmp_path: Path) -> MlflowStore:
-    return MlflowStore(f"sqlite:///{shutil.copy(migrated_database, tmp_path / 'mlflow.db')}")
-
-
-@pytest.fixture
-def client(store: MlflowStore) -> MlflowClient:
-    return MlflowClient(store.address.uri, store.address.uri)
 
 
 @pytest.fixture

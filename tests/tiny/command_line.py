@@ -1,0 +1,47 @@
+"""The command line, run in this process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from runner import __main__ as command_line
+
+CONF = ("--config-dir", str(Path(__file__).resolve().parent / "conf"))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Outcome]
+
+
+def in_process(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    *first: str,
+) -> Command:
+    """Returns what runs commands in `folder`, each beginning with the arguments `first`."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+
+    def run(*arguments: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["runner", *first, *arguments])
+        try:
+            code = command_line.main()
+        except SystemExit as error:
+            code = int(error.code or 0)
+        return Outcome(code, *capfd.readouterr())
+
+    return run

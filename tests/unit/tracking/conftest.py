@@ -1,0 +1,24 @@
+"""A store of its own for each test that asks for one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from runner.tracking.mlflow_tracker import MlflowStore
+
+
+@pytest.fixture
+def store(migrated_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MlflowStore:
+    """A store in SQLite, with a cache of its own for what is downloaded from it."""
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+    return MlflowStore(f"sqlite:///{shutil.copy(migrated_database, tmp_path / 'mlflow.db')}")
+
+
+@pytest.fixture
+def client(store: MlflowStore) -> MlflowClient:
+    """MLflow's own client of the store."""
+    return MlflowClient(store.address.uri, store.address.uri)
