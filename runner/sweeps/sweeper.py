@@ -7,9 +7,9 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
@@ -40,6 +40,8 @@ from runner.sweeps.summary import (
 )
 from runner.sweeps.sweep_directory import SweepDirectory, SweepIdentity, open_sweep
 from runner.tracking import RunStatus, Tracker
+
+T = TypeVar("T")
 
 # Prefix of a launcher's class -> the extra that brings it.
 _EXTRAS = {
@@ -142,8 +144,7 @@ class RunnerSweeper(Sweeper):
         tracker.log_text(results, "trials.json")
         steps = _steps_to_threshold(trials, objectives, settings)
         if steps:
-            title = _steps_title(objectives, settings)
-            tracker.log_text("\n".join([title, *columns(steps)]) + "\n", "steps_to_threshold.txt")
+            tracker.log_text(steps.text(), "steps_to_threshold.txt")
         if settings.figures and best:
             tags |= self._draw(tracker, directory, trials, objectives, settings)
         return tags
@@ -182,15 +183,11 @@ class RunnerSweeper(Sweeper):
 
     @property
     def _context(self) -> HydraContext:
-        if self.hydra_context is None:
-            raise RuntimeError("setup has not been called")
-        return self.hydra_context
+        return _given(self.hydra_context)
 
     @property
     def _master(self) -> DictConfig:
-        if self.config is None:
-            raise RuntimeError("setup has not been called")
-        return self.config
+        return _given(self.config)
 
     def parsed_params(
         self, params: Mapping[str, Any], overrides: Sequence[Override]
@@ -293,10 +290,10 @@ class RunnerSweeper(Sweeper):
             self._master.hydra.sweep.dir = str(directory.path)
             # Each job composes its configuration anew.
             self._master.hydra.overrides.hydra.append(f"hydra.sweep.dir={place}")
-        if self.task_function is None:
-            raise RuntimeError("setup has not been called")
         return Plugins.instance().instantiate_launcher(
-            hydra_context=self._context, task_function=self.task_function, config=self._master
+            hydra_context=self._context,
+            task_function=_given(self.task_function),
+            config=self._master,
         )
 
     def _tell(
@@ -310,9 +307,7 @@ class RunnerSweeper(Sweeper):
                 self.screen.line(line)
         steps = _steps_to_threshold(trials, objectives, settings)
         if steps:
-            title = _steps_title(objectives, settings)
-            plain = "\n".join(["", title, *columns(steps)]) + "\n"
-            self.screen.show(rich_table(steps, title), plain)
+            self.screen.show(rich_table(steps.rows, steps.title), f"\n{steps.text()}")
         failed = [each for each in trials if each.status in FAILURES]
         skipped = [each for each in trials if each.status is TrialStatus.SKIPPED]
         if failed:
@@ -327,18 +322,32 @@ class RunnerSweeper(Sweeper):
             )
 
 
+def _given(value: T | None) -> T:
+    if value is None:
+        raise RuntimeError("setup has not been called")
+    return value
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """A table of the steps that each band took to the threshold."""
+
+    title: str
+    rows: list[list[str]]
+
+    def text(self) -> str:
+        return "\n".join([self.title, *columns(self.rows)]) + "\n"
+
+
 def _steps_to_threshold(
     trials: Sequence[Attempt], objectives: Sequence[Objective], settings: SweepConfig
-) -> list[list[str]]:
-    """Returns the table, which is empty where none is wanted or no trial has finished."""
+) -> _Steps | None:
+    """Returns the table; None where none is wanted or no trial has finished."""
     found = bands(trials, objectives[0], settings.bands)
     if settings.threshold is None or not found:
-        return []
-    return threshold_rows(found, objectives[0], settings.threshold)
-
-
-def _steps_title(objectives: Sequence[Objective], settings: SweepConfig) -> str:
-    return f"steps to {objectives[0].name} {settings.threshold:g}"
+        return None
+    title = f"steps to {objectives[0].name} {settings.threshold:g}"
+    return _Steps(title, threshold_rows(found, objectives[0], settings.threshold))
 
 
 def require_launcher(target: str) -> None:

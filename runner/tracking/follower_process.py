@@ -13,8 +13,8 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 AWAIT = "-"
-"""In place of the run directory: a line of standard input names MLflow's URI, if any, a second
-one the directory. A command line would show passwords to everyone."""
+"""In place of the run directory: the first line of standard input names MLflow's URI, if any, and
+each further one a directory. A command line would show passwords to everyone."""
 
 ANSWER = "\x06"
 """Begins a line of standard output that says how the delivery of a run ended: 1 where nothing is
