@@ -18,6 +18,7 @@ from runner.restoration.plan import RestorationPlan
 from runner.restoration.planner import make_plan
 from runner.restoration.restorer import Restorer
 from runner.restoration.variables import Partition, StateClass, VariableSpec
+from runner.session.cached_session import CachedSession
 
 tf1 = tf.compat.v1
 Variables = Mapping[str, tf.Variable]
@@ -105,14 +106,20 @@ def _spec(variable: tf.Variable) -> VariableSpec:
 
 
 class Way:
-    """One way to initialise and restore a case, in a graph of its own."""
+    """One way to initialise and restore a case, in a graph and a kind of session of its own."""
 
-    def __init__(self, graph: tf.Graph, init: Run, restore: Run | None = None) -> None:
-        self._graph, self._init, self._restore = graph, init, restore
+    def __init__(
+        self,
+        graph: tf.Graph,
+        init: Run,
+        restore: Run | None = None,
+        session: type[tf.compat.v1.Session] = tf1.Session,
+    ) -> None:
+        self._graph, self._init, self._restore, self._session = graph, init, restore, session
 
     def seconds(self) -> float:
         """Does it in a new session; returns how long that took, without the session's closing."""
-        with tf1.Session(graph=self._graph) as session:
+        with self._session(graph=self._graph) as session:
             start = time.perf_counter()
             self._init(session)
             if self._restore is not None:
@@ -124,7 +131,7 @@ class Way:
         if self._restore is None:
             raise ValueError("this way does not restore")
         times = []
-        with tf1.Session(graph=self._graph) as session:
+        with self._session(graph=self._graph) as session:
             self._init(session)
             for _ in range(2):
                 start = time.perf_counter()
@@ -176,7 +183,7 @@ def restorer(case: Case, initialize: Initialize, form: str = "bundle") -> Way:
         )
         made.build()
         graph.finalize()
-    return Way(graph, made.initialize, made.restore)
+    return Way(graph, made.initialize, made.restore, CachedSession)
 
 
 def _all(variables: Mapping[str, Variables]) -> list[tf.Variable]:

@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 from tensorflow.core.protobuf import tensor_bundle_pb2
 
 from runner.checkpoints import bundle_index, files
-from runner.checkpoints.reader import Block, blocks_of
+from runner.checkpoints.reader import Block, OwnMemory, blocks_of
 
-# So much is read at once; while it is checked, the next few are read.
+# So much is read at once; while it is checked, the next few are read. Reading into fresh memory
+# takes three times as long as checking, so more threads than one do it.
 PIECE_BYTES = 4 << 20
 AHEAD = 4
+READERS = 2
 # What is smaller is not worth another thread.
 _INLINE_BYTES = 256 << 10
-# A session takes an array as a tensor without copying it where it begins at such an address.
-_ALIGNMENT = 64
-# Smaller arrays it copies. The C library keeps what a variable of up to this size gives back when
-# it is overwritten: copies reuse that, while memory from here would be needed besides.
+# A session copies smaller arrays. The C library keeps what a variable of up to this size gives back
+# when it is overwritten: copies reuse that, while memory from here would be needed besides.
 COPIED_BYTES = 32 << 20
 
 _DTYPES = {
@@ -119,7 +119,7 @@ def read(
       The blocks, or None where the tensor cannot be read or its checksum is wrong.
     """
     with ExitStack() as stack:
-        pool = stack.enter_context(ThreadPoolExecutor(1))
+        pool = stack.enter_context(ThreadPoolExecutor(READERS))
         opened: dict[str, int] = {}
         waiting: deque[_Piece] = deque()
         for piece in _pieces(wanted):
@@ -259,9 +259,11 @@ def _begin(target: tuple[tuple[int, int], NDArray[np.uint8]]) -> tuple[int, int]
 
 
 def _aligned(size: int) -> NDArray[np.uint8]:
-    """Returns memory; large memory begins where a session wants it, and has large pages."""
+    """Returns memory; large memory begins where a session takes it as a tensor's without copying.
+
+    It is not NumPy's, which asks for large pages: where the machine's memory is in pieces, the
+    kernel takes longer to find those than to read the file.
+    """
     if size <= COPIED_BYTES:
         return np.empty(size, np.uint8)
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + size]
+    return np.frombuffer(OwnMemory(-1, size), np.uint8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -97,7 +98,8 @@ class CheckpointReader(abc.ABC):
     ) -> Iterator[tuple[str, list[NDArray[Any]]]]:
         """Yields (name, blocks) for each of the tensors in their order.
 
-        The blocks of a tensor are read once for all of them and share no memory.
+        The blocks of a tensor are read once for all of them and share no memory. The memory of
+        those of a bundle is nobody else's.
 
         Args:
           wanted: names in `spec().tensors`, each with the blocks wanted of it; None for the whole.
@@ -116,6 +118,10 @@ class CheckpointReader(abc.ABC):
           CheckpointError: when the checkpoint is damaged.
         """
         return None
+
+
+class OwnMemory(mmap.mmap):
+    """Memory that is no file's, and nobody else's than the array's that is made from it."""
 
 
 def blocks_of(value: NDArray[Any], blocks: Sequence[Block | None]) -> list[NDArray[Any]]:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.checkpoints.reader import Block, CheckpointReader
+from runner.checkpoints.reader import Block, CheckpointReader, OwnMemory
 from runner.errors import CheckpointError, Problem
 from runner.restoration import dtypes
 from runner.restoration.assigning import initial_value
@@ -85,7 +85,8 @@ def taken_values(
         for (name, values), (_, blocks) in zip(reader.read_blocks(wanted), wanted, strict=True):
             for each, value, block in zip(takers[name], values, blocks, strict=True):
                 look(source, name, value, block)
-                yield each, _fitting(each, each.pieces[0], value)
+                _require_fit(each, each.pieces[0], value)
+                yield each, value
     except CheckpointError as error:
         raise in_scaffold(source, error) from error
 
@@ -168,11 +169,11 @@ def _convert(
                 "exclude the variable, or change the conversion in the scaffold",
             )
         ) from error
-    return _fitting(assignment, piece, value)
+    _require_fit(assignment, piece, value)
+    return value if _owns_memory(value) else np.array(value)
 
 
-def _fitting(assignment: Assignment, piece: SourceTensor, value: NDArray[Any]) -> NDArray[Any]:
-    """Returns the value in memory of its own, if it has the shape and dtype of the variable."""
+def _require_fit(assignment: Assignment, piece: SourceTensor, value: NDArray[Any]) -> None:
     wanted = assignment.variable.tensor
     dtype = "string" if value.dtype.kind in "OSU" else value.dtype.name
     if (value.shape, dtype) != (wanted.shape, wanted.dtype):
@@ -184,7 +185,6 @@ def _fitting(assignment: Assignment, piece: SourceTensor, value: NDArray[Any]) -
                 "wait until the checkpoint is written, and start again",
             )
         )
-    return value if _owns_memory(value) else np.array(value)
 
 
 def _owns_memory(value: NDArray[Any]) -> bool:
@@ -195,6 +195,8 @@ def _owns_memory(value: NDArray[Any]) -> bool:
     owner: Any = value
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
+    if isinstance(owner.base, memoryview):
+        return isinstance(owner.base.obj, OwnMemory)
     return owner.base is None and bool(owner.flags.writeable)
 
 

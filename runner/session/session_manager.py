@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from runner.checkpoints.locate import latest_checkpoint, require_checkpoint
 from runner.errors import CheckpointError, ConfigError, Problem
+from runner.session.cached_session import cached
 
 if TYPE_CHECKING:  # A session without a restorer needs nothing of what planning imports.
     from runner.restoration.restorer import Restorer
@@ -234,6 +235,8 @@ def _initialise_then_restore(
         _refuse_overlap(restores)
         inits = list(_distinct_inits(init_op, init_feed_dict, scaffolds))
         if restorer is not None:
+            # It may run one operation for each of thousands of variables.
+            cached(session)
             own = restorer.init_op
             if not any(op is own and feed for op, feed in inits):
                 restorer.initialize(session)

@@ -124,7 +124,10 @@ def test_large_memory_begins_where_a_session_wants_it(
     values = {f"x{size}": numbers(size) for size in range(1, 20)}
     prefix = save(tmp_path, values)
     for name in values:
-        assert whole(prefix, name).ctypes.data % 64 == 0
+        found = whole(prefix, name)
+        assert found.ctypes.data % 64 == 0
+        assert found.flags.writeable
+        np.testing.assert_array_equal(found, values[name])
 
 
 @pytest.mark.parametrize("at", [0, 50, 399])

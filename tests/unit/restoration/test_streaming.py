@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
+from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, OwnMemory, TensorSpec
 from runner.errors import CheckpointError, Problem
 from runner.restoration import streaming
 from runner.restoration.conversions import Slice, Transpose
@@ -83,6 +85,18 @@ def test_a_view_of_foreign_memory_is_copied() -> None:
     first, second = (value for _, value in converted_values(assignments, {"a": reader}, {}))
     assert first is not foreign
     np.testing.assert_array_equal(first, foreign)
+    assert second is own
+
+
+def test_memory_of_a_file_is_copied_and_memory_for_arrays_is_not(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(np.ones(2, np.float32).tobytes())
+    with (tmp_path / "file").open("r+b") as file:
+        mapped = np.frombuffer(mmap.mmap(file.fileno(), 0), np.float32)
+    own = np.frombuffer(OwnMemory(-1, 8), np.uint8).view(np.float32)
+    assignments = [assignment("v", 2, ("a", "mapped")), assignment("w", 2, ("a", "own"))]
+    reader = Arrays(mapped=mapped, own=own)
+    first, second = (value for _, value in converted_values(assignments, {"a": reader}, {}))
+    assert not np.shares_memory(first, mapped)
     assert second is own
 
 

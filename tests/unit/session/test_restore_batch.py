@@ -16,6 +16,7 @@ from runner.errors import CheckpointError
 from runner.restoration.plan import Assignment, RestorationPlan, SourceTensor
 from runner.restoration.restorer import Restorer
 from runner.restoration.variables import StateClass, VariableSpec
+from runner.session.cached_session import CachedSession
 from runner.session.scaffold import Scaffold
 from runner.session.session_creators import ChiefSessionCreator
 from runner.session.session_manager import SessionManager
@@ -166,3 +167,40 @@ def test_a_restorer_that_was_not_built_is_refused(source: Callable[[str, float],
     restorer = restorer_of({"cnn": source("cnn", 1.0)}, {"cnn": tf.get_variable("cnn", ())})
     with pytest.raises(RuntimeError, match="build must be called before its operation is used"):
         SessionManager(restorer=restorer).prepare_session()
+
+
+def test_the_restorer_runs_in_the_session_that_prepares_each_kind_of_step_once(
+    source: Callable[[str, float], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = tf.get_variable("cnn", initializer=-1.0)
+    restorer = restorer_of({"cnn": source("cnn", 1.0)}, {"cnn": variable})
+    init_op = restorer.build()
+    seen: list[type] = []
+    monkeypatch.setattr(restorer, "restore", lambda session: seen.append(type(session)))
+    with SessionManager(restorer=restorer).prepare_session("", init_op=init_op):
+        assert seen == [CachedSession]
+
+
+def test_steps_after_a_warm_start_keep_the_graph_optimiser(
+    source: Callable[[str, float], str],
+) -> None:
+    variable = tf.get_variable("cnn", initializer=-1.0)
+    restorer = restorer_of({"cnn": source("cnn", 1.0)}, {"cnn": variable})
+    restorer.build()
+    fed = tf.placeholder(tf.float32, [2, 3])
+    # The two undo each other: with the optimiser no step transposes.
+    step = tf.transpose(tf.transpose(fed)) + variable
+
+    def transposes(session: tf.Session) -> int:
+        options, told = tf.RunOptions(output_partition_graphs=True), tf.RunMetadata()
+        session.run(step, {fed: np.ones((2, 3))}, options, told)
+        return sum("Transpose" in node.op for each in told.partition_graphs for node in each.node)
+
+    plain = tf.ConfigProto()
+    plain.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tf.Session(config=plain) as session:
+        session.run(variable.initializer)
+        assert transposes(session) == 2
+    creator = ChiefSessionCreator(tf.train.Scaffold(init_op=restorer.init_op), restorer=restorer)
+    with creator.create_session() as session:
+        assert transposes(session) == 0
