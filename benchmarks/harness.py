@@ -27,7 +27,8 @@ class Result:
       way: how.
       unit: of the values, e.g. `s`.
       values: one for every repeat.
-      ratio: the median over that of the case's first way; None where there is nothing to compare.
+      ratio: how it compares with the case's first way, of the medians unless the values were taken
+        in pairs; None where there is nothing to compare.
       limit: what the ratio, or without one the median, must not exceed; None when it is only shown.
     """
 
