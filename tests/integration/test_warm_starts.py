@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from .conftest import ROOT, Command, said
+from tests.tiny.forked import ROOT
+
+from .conftest import Command, said
 
 BODY = "++scaffolds.body={variables: {include: ['body/*']}, checkpoint: '%s'}"
 

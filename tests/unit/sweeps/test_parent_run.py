@@ -12,6 +12,8 @@ from runner.tracking import RunStatus
 from runner.tracking_config import TrackingConfig
 from tests.tiny.configs import tiny
 
+pytestmark = pytest.mark.usefixtures("forked_followers")
+
 
 @pytest.fixture
 def uri(migrated_database: Path, tmp_path: Path) -> str:
