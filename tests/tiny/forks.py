@@ -43,6 +43,7 @@ MODULES = (
     "runner.__main__",
     "runner.cluster.roles",
     "runner.finished",
+    "runner.inspect",
     "runner.run",
     "runner.sweeps.figures",
     "runner.sweeps.grid_sweep",
@@ -63,7 +64,7 @@ def import_everything() -> None:
         for module in MODULES:
             importlib.import_module(module)
     del os.environ[LEVEL]
-    for module in ("runner.__main__", "runner.sync"):
+    for module in ("runner.__main__", "runner.inspect", "runner.sync"):
         # They are run as `__main__`, and nobody imports them.
         del sys.modules[module]
 
