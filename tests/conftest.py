@@ -1,12 +1,17 @@
-"""An MLflow database whose tables are created once for all tests."""
+"""What is made once for all tests: MLflow's tables, and a process that has imported everything."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.tiny.forked import Forks
 
 # MLflow would report its use over the network.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -28,3 +33,19 @@ def database(migrated_database: Path, tmp_path: Path) -> Path:
     directory = tmp_path / "results of #1, 100%"
     directory.mkdir()
     return Path(shutil.copy(migrated_database, directory / "mlflow.db"))
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Starts processes as forks of one that has imported everything, which takes seconds."""
+    forks = Forks()
+    yield forks
+    forks.close()
+
+
+@pytest.fixture
+def forked_followers(forks: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the followers of runs in this process forks."""
+    forking = types.SimpleNamespace(**vars(subprocess))
+    forking.Popen = forks.start
+    monkeypatch.setattr("runner.tracking.follower_process.subprocess", forking)

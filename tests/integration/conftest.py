@@ -9,31 +9,29 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from runner.quiet_import import LEVEL
 from runner.run_directory import RunDirectory, RunRecord
+from tests.tiny.forked import ROOT, Forks, environment
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-    from .forks import Forks, MakeCase
+    from .forks import MakeCase
 
-ROOT = Path(__file__).resolve().parents[2]
 TINY_CONF = ROOT / "tests" / "tiny" / "conf"
 
 
-def _environment() -> dict[str, str]:
-    """That of this process, without the log level that a test of the command line sets in it."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    environment.pop(LEVEL, None)
-    return environment
+def command_line(*arguments: str) -> list[str]:
+    """Returns the command, which knows the tiny experiments too."""
+    return [sys.executable, "-m", "runner", "--config-dir", str(TINY_CONF), *arguments]
 
 
 @dataclass
@@ -42,23 +40,36 @@ class Command:
 
     Attributes:
       folder: the current directory of the processes.
+      forks: forks them; None for interpreters of their own, which import everything anew.
       processes: all that were started.
     """
 
     folder: Path
+    forks: Forks | None
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Starts a process in a process group of its own; its output goes to pipes."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "runner", "--config-dir", str(TINY_CONF), *arguments],
-            cwd=self.folder,
-            env=_environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        given = command_line(*arguments)
+        if self.forks is None:
+            process = subprocess.Popen(
+                given,
+                cwd=self.folder,
+                env=environment(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        else:
+            process = self.forks.start(
+                given,
+                cwd=self.folder,
+                env=environment(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
         self.processes.append(process)
         return process
 
@@ -119,53 +130,58 @@ def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
+def _end(processes: Iterable[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
 @pytest.fixture(scope="module")
 def make_command(
-    migrated_database: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[], Command]]:
+    migrated_database: Path, tmp_path_factory: pytest.TempPathFactory, forks: Forks
+) -> Iterator[Callable[..., Command]]:
     """Makes commands, each in a folder of its own; ends what they leave running."""
     made: list[Command] = []
 
-    def make() -> Command:
+    def make(fresh: bool = False) -> Command:
         folder = tmp_path_factory.mktemp("my experiments")
         shutil.copy(migrated_database, folder / "mlflow.db")
-        made.append(Command(folder))
+        made.append(Command(folder, None if fresh else forks))
         return made[-1]
 
     yield make
     for command in made:
-        for process in command.processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
+        _end(command.processes)
 
 
 @pytest.fixture
-def command(make_command: Callable[[], Command]) -> Command:
-    """A command in a fresh folder."""
+def command(make_command: Callable[..., Command]) -> Command:
+    """A command in a fresh folder; its processes are forks."""
     return make_command()
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    """A process that forks runs."""
-    # Not above: that module imports this one.
-    from .forks import Forks
-
-    forks = Forks()
-    yield forks
-    forks.close()
+@pytest.fixture
+def fresh_command(make_command: Callable[..., Command]) -> Command:
+    """A command in a fresh folder; its processes are interpreters of their own."""
+    return make_command(fresh=True)
 
 
 @pytest.fixture
-def make_case(forks: Forks, tmp_path: Path, migrated_database: Path) -> MakeCase:
+def make_case(forks: Forks, tmp_path: Path, migrated_database: Path) -> Iterator[MakeCase]:
     """Makes commands, each in a folder of its own with its own database."""
     from .forks import Case
+
+    made: list[Case] = []
 
     def make(name: str, *arguments: str) -> Case:
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         shutil.copy(migrated_database, folder / "mlflow.db")
-        return Case(forks, folder, arguments)
+        made.append(Case(forks, folder, arguments))
+        return made[-1]
 
-    return make
+    yield make
+    for case in made:
+        _end(case.processes)

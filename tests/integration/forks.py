@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import psutil
@@ -24,56 +22,9 @@ from runner.run_directory import RunDirectory
 from runner.tracking.journal import read_lines, segments
 from runner.tracking.records import Metrics
 from runner.tracking.tracking_directory import TrackingDirectory
+from tests.tiny.forked import Forked, Forks, environment
 
-from .conftest import ROOT, TINY_CONF, _environment
-
-
-class Forks:
-    """A process that forks runs."""
-
-    def __init__(self) -> None:
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.tiny.forks"],
-            cwd=ROOT,
-            env=_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._alive: set[int] = set()
-
-    def start(self, folder: Path, arguments: Sequence[str]) -> int:
-        """Returns the number of a process that runs in a folder; its output goes to `output`."""
-        given = ["--config-dir", str(TINY_CONF), *arguments]
-        output = str(folder / "output")
-        pid = int(self._ask({"folder": str(folder), "output": output, "arguments": given}))
-        self._alive.add(pid)
-        return pid
-
-    def wait(self, pid: int) -> int:
-        """Returns the exit code, negative for a signal."""
-        code = int(self._ask({"wait": pid}))
-        self._alive.remove(pid)
-        return code
-
-    def close(self) -> None:
-        """Ends what is left."""
-        for pid in self._alive:
-            os.kill(pid, signal.SIGKILL)
-        self._server.kill()
-        self._server.communicate()
-
-    def _ask(self, request: dict[str, Any]) -> Any:
-        _piped(self._server.stdin).write(f"{json.dumps(request)}\n")
-        _piped(self._server.stdin).flush()
-        answer = _piped(self._server.stdout).readline()
-        assert answer, "the server has died"
-        return json.loads(answer)
-
-
-def _piped(stream: IO[str] | None) -> IO[str]:
-    assert stream is not None
-    return stream
+from .conftest import command_line
 
 
 @dataclass
@@ -83,12 +34,25 @@ class Case:
     forks: Forks
     folder: Path
     arguments: tuple[str, ...]
+    processes: list[Forked] = field(default_factory=list)
 
-    def start(self) -> int:
-        return self.forks.start(self.folder, self.arguments)
+    def start(self) -> Forked:
+        with (self.folder / "output").open("a") as output:
+            process = self.forks.start(
+                command_line(*self.arguments),
+                cwd=self.folder,
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output.fileno(),
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                slow_saves=self.marker(SAVING),
+            )
+        self.processes.append(process)
+        return process
 
     def run(self) -> int:
-        return self.forks.wait(self.start())
+        return self.start().wait()
 
     def output(self) -> str:
         file = self.folder / "output"
@@ -128,21 +92,20 @@ def kill(case: Case, moment: str, delay: float, number: signal.Signals = signal.
     # A start that is quicker than the delay must not get to the end of the run.
     marker = case.marker(STEPPING if moment == STARTING else moment)
     marker.unlink(missing_ok=True)
-    pid = case.start()
-    process = psutil.Process(pid)
+    process = case.start()
     began = time.monotonic()
 
     def come() -> bool:
         waited = moment == STARTING and time.monotonic() - began >= delay
-        return waited or marker.exists() or process.status() == "zombie"
+        return waited or marker.exists() or not psutil.pid_exists(process.pid)
 
     await_for(come, every=0.001)
     if moment != STARTING:
         time.sleep(delay)
-    os.kill(pid, number)
+    process.send_signal(number)
     # Before the process handles SIGTERM, that ends it as SIGKILL does.
     codes = {-number} if number is signal.SIGKILL else {-number, 128 + number}
-    assert case.forks.wait(pid) in codes, case.output()
+    assert process.wait() in codes, case.output()
 
 
 def kill_often(

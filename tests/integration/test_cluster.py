@@ -70,8 +70,9 @@ def living(pids: list[int]) -> list[int]:
 
 
 def test_a_synchronous_cluster_is_one_run_with_the_metrics_of_all_its_tasks(
-    command: Command,
+    fresh_command: Command,
 ) -> None:
+    command = fresh_command
     watched = Watched(
         command.start(TINY, *LOCAL, "cluster.synchronous=true", "cluster.evaluator=true")
     )
@@ -160,21 +161,24 @@ def test_a_worker_that_never_comes_stops_a_synchronous_run(
 ) -> None:
     chief, worker, server = free_addresses(3)
     cluster = {"chief": [chief], "worker": [worker], "ps": [server]}
-    processes = []
-    for kind in ("ps", "chief"):
+    limit = ("cluster.synchronous=true", "cluster.max_wait_secs=5")
+
+    def start(kind: str) -> Popen[str]:
         task = {"type": kind, "index": 0}
         monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
-        limit = ("cluster.synchronous=true", "cluster.max_wait_secs=15")
-        processes.append(command.start(TINY, *limit, "tracking=none"))
-    done = finish(processes[1])
+        return command.start(TINY, *limit, "tracking=none")
+
+    serving = Watched(start("ps"))
+    serving.wait("serves")
+    done = finish(start("chief"))
     assert done.returncode == 1
     assert said(done) == [
         f"runner: worker 0 at {worker} does not answer",
-        "  cause: waited for 15 s (cluster.max_wait_secs)",
+        "  cause: waited for 5 s (cluster.max_wait_secs)",
         "  remedy: look at the logs of these tasks and start them again, or mend their addresses",
     ]
-    processes[0].terminate()
-    assert finish(processes[0]).returncode == 143
+    serving.process.terminate()
+    assert serving.end() == 143
 
 
 def test_mistakes_are_told_at_once(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,8 +56,11 @@ def test_the_shipped_hooks_work_together(tmp_path: Path) -> None:
     )
 
 
-def test_what_hooks_record_is_tracked_with_the_learning_rate(tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
+@pytest.mark.usefixtures("forked_followers")
+def test_what_hooks_record_is_tracked_with_the_learning_rate(
+    tmp_path: Path, database: Path
+) -> None:
+    uri = f"sqlite:///{database}"
     optimizer = {
         "_target_": "tensorflow.compat.v1.train.AdamOptimizer",
         "learning_rate": {

@@ -42,10 +42,10 @@ def kill_and_compare(
     arguments = (*TINY, f"train.steps={25 * kills}")
     twin, victim = make_case("twin", *arguments), make_case("victim", *arguments)
     began = time.monotonic()
-    pid = twin.start()
+    process = twin.start()
     await_for(lambda: twin.marker(STEPPING).exists() or "runner: " in twin.output())
     starting = time.monotonic() - began
-    assert twin.forks.wait(pid) == 0, twin.output()
+    assert process.wait() == 0, twin.output()
     kill_often(victim, starting, 0.1 * kills, kills, seed, numbers)
     assert victim.run() == 0, victim.output()
     assert_same(twin, victim, "tiny")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -78,8 +79,9 @@ def _filled(uri: str, folder: Path) -> Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(migrated_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
+    shutil.copy(migrated_database, folder / "mlflow.db")
     port = _free_port()
     uri, log = f"http://127.0.0.1:{port}", folder / "log"
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
@@ -87,7 +89,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     command += ["--artifacts-destination", str(folder / "served")]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, cwd=folder, stdout=output, stderr=output, start_new_session=True
+            command,
+            cwd=folder,
+            # Without eight further processes, which run jobs.
+            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
     try:
         _wait(uri, process, log)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -13,10 +13,19 @@ import pytest
 from runner.saving import by_step, state
 
 from .conftest import Command, finish, said
-from .forks import SAVING, Case, MakeCase, assert_same, await_for
+from .forks import SAVING, Case, Forks, MakeCase, assert_same, await_for
 
 TINY = ("+experiment=tiny", "tracking.close_seconds=60")
 UNTRACKED = ("+experiment=tiny", "tracking=none")
+
+
+@pytest.fixture(scope="module")
+def twin(forks: Forks, migrated_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """A run that nothing disturbs."""
+    twin = Case(forks, tmp_path_factory.mktemp("twin"), TINY)
+    shutil.copy(migrated_database, twin.folder / "mlflow.db")
+    assert twin.run() == 0, twin.output()
+    return twin
 
 
 def signalled(
@@ -30,34 +39,36 @@ def signalled(
       *numbers: the signals.
       pause: seconds before each of them.
     """
-    pid = case.start()
-    process = psutil.Process(pid)
-    await_for(lambda: file.exists() or process.status() == "zombie", every=0.001)
+    process = case.start()
+    await_for(lambda: file.exists() or not psutil.pid_exists(process.pid), every=0.001)
     assert file.exists(), case.output()
     for number in numbers:
         time.sleep(pause)
-        os.kill(pid, number)
+        process.send_signal(number)
     began = time.monotonic()
-    return case.forks.wait(pid), time.monotonic() - began
+    return process.wait(), time.monotonic() - began
 
 
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"]
 )
-def test_at_start_up_nothing_is_made(command: Command, number: signal.Signals, code: int) -> None:
-    process = command.start("+experiment=tiny")
+def test_at_start_up_nothing_is_made(
+    fresh_command: Command, number: signal.Signals, code: int
+) -> None:
+    process = fresh_command.start("+experiment=tiny")
     # TensorFlow is imported after the follower is started.
     await_for(lambda: psutil.Process(process.pid).children() or process.poll() is not None)
     time.sleep(0.5)
     process.send_signal(number)
     done = finish(process)
     assert (done.returncode, said(done)[0]) == (code, f"runner: ended by {number.name}")
-    assert not (command.folder / "runs").exists()
+    assert not (fresh_command.folder / "runs").exists()
 
 
-def test_in_a_save_it_is_finished_and_the_run_goes_on_from_it(make_case: MakeCase) -> None:
-    twin, case = make_case("twin", *TINY), make_case("case", *TINY)
-    assert twin.run() == 0, twin.output()
+def test_in_a_save_it_is_finished_and_the_run_goes_on_from_it(
+    make_case: MakeCase, twin: Case
+) -> None:
+    case = make_case("case", *TINY)
     code, _ = signalled(case, case.marker(SAVING), signal.SIGTERM)
     assert code == 143, case.output()
     run = case.directory("tiny/001")
@@ -68,10 +79,8 @@ def test_in_a_save_it_is_finished_and_the_run_goes_on_from_it(make_case: MakeCas
     assert_same(twin, case, "tiny")
 
 
-def test_in_an_evaluation_it_is_put_off_to_the_next_start(make_case: MakeCase) -> None:
-    slow = (*TINY, "+data.slow_validation=evaluating")
-    twin, case = make_case("twin", *slow), make_case("case", *slow)
-    assert twin.run() == 0, twin.output()
+def test_in_an_evaluation_it_is_put_off_to_the_next_start(make_case: MakeCase, twin: Case) -> None:
+    case = make_case("case", *TINY, "+data.slow_validation=evaluating")
     code, _ = signalled(case, case.marker("evaluating"), signal.SIGINT)
     assert code == 130, case.output()
     run = case.directory("tiny/001")
@@ -109,7 +118,7 @@ def test_a_second_signal_ends_at_once_and_leaves_the_checkpoint_whole(make_case:
 def test_of_two_processes_that_start_at_once_one_trains(make_case: MakeCase) -> None:
     case = make_case("case", *UNTRACKED, "+hooks.slow={_target_: tests.tiny.hooks.Slow,"
                      " seconds: 0.3, marker: stepping}")  # fmt: skip
-    codes = sorted(case.forks.wait(pid) for pid in [case.start(), case.start()])
+    codes = sorted(process.wait() for process in [case.start(), case.start()])
     assert codes == [0, 2], case.output()
     assert "is in use" in case.output()
     assert "another process owns it: process " in case.output()
@@ -117,10 +126,11 @@ def test_of_two_processes_that_start_at_once_one_trains(make_case: MakeCase) -> 
     assert not case.directory("tiny/002").path.exists()
 
 
-def test_a_clock_that_is_set_back_changes_nothing(make_case: MakeCase) -> None:
-    back = (*TINY, "+hooks.back={_target_: tests.tiny.hooks.SetClockBack, step: 7, file: back}")
-    twin, case = make_case("twin", *back), make_case("case", *back)
-    assert twin.run() == 0, twin.output()
-    case.marker("back").touch()
+def test_a_clock_that_is_set_back_changes_nothing(make_case: MakeCase, twin: Case) -> None:
+    case = make_case(
+        "case",
+        *TINY,
+        "+hooks.back={_target_: tests.tiny.hooks.SetClockBack, step: 7, marker: back}",
+    )
     assert case.run() == 0, case.output()
     assert_same(twin, case, "tiny")

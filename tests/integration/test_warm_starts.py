@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from .conftest import ROOT, Command, said
+from tests.tiny.forked import Forks
+
+from .conftest import Command, finish, said
 
 BODY = "++scaffolds.body={variables: {include: ['body/*']}, checkpoint: '%s'}"
 
@@ -75,15 +77,14 @@ def test_the_provenance_is_beside_every_checkpoint_and_leads_back(chain: Chain) 
     assert first["run"]["run_id"] == chain.command.tracked("tiny")[0].info.run_id
 
 
-def test_the_chain_is_printed(chain: Chain) -> None:
-    done = subprocess.run(
+def test_the_chain_is_printed(chain: Chain, forks: Forks) -> None:
+    process = forks.start(
         [sys.executable, "-m", "runner.inspect", "runs/third/001", "--provenance"],
         cwd=chain.command.folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
+    done = finish(process)
     assert done.returncode == 0, done.stderr
     runs = [line.strip().split(" in ")[0] for line in done.stdout.splitlines() if " in /" in line]
     assert runs == ["third", "warm", "tiny"]

@@ -21,7 +21,8 @@ class Blobs:
       poison_after: so many training batches are followed by NaN.
       hang_after: so many training batches are followed by none, and the step waits; the file
         `hanging` tells.
-      slow_validation: a file that each validation batch touches before it takes a while.
+      slow_validation: a file that a validation batch makes, where it is missing, before it takes
+        a while.
     """
 
     def __init__(
@@ -66,8 +67,9 @@ class Blobs:
         marker = Path(self.slow_validation)
 
         def wait() -> None:
-            marker.touch()
-            time.sleep(1.0)
+            if not marker.exists():
+                marker.touch()
+                time.sleep(1.0)
 
         return batches.map(lambda x, y: (_delayed(x, wait), y))
 

@@ -1,44 +1,133 @@
-"""Starts many `python -m runner` cheaply: one process imports TensorFlow, its forks run.
+"""Starts many `python -m runner` cheaply: one process imports everything, its forks run.
 
-TensorFlow is imported and not used before a fork, so that nothing of it, no thread and no session,
-is shared: a fork differs from a process of its own in nothing but the seconds that importing takes.
-Lines of JSON come in, one answer each goes out.
+TensorFlow and MLflow are imported and not used before a fork, so that nothing of them, no thread
+and no session, is shared: a fork differs from an interpreter of its own in nothing but the seconds
+that importing takes. The followers and tasks of a cluster that forks start are forks too.
 """
 
 from __future__ import annotations
 
+import fcntl
+import functools
+import gc
+import importlib
 import json
 import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
 import sys
+import threading
 import time
+import types
 from pathlib import Path
 from typing import Any
 
-import runner.hooks.checkpoint
-import runner.run
-import tests.tiny.experiment
-import tests.tiny.hooks  # noqa: F401 - likewise
-from runner.__main__ import main
+from runner.quiet_import import LEVEL, without_import_notes
+from tests.tiny.forked import Forked
+
+_LOOK_SECONDS = 0.05
+_STDIN = 0
+# No library has opened a file of such a number.
+_OUT_OF_THE_WAY = 500
 
 
-def serve() -> list[str] | None:
-    """Answers requests; in a fork, returns the arguments to run with."""
-    for line in sys.stdin:
-        request = json.loads(line)
-        if "wait" in request:
-            _, status = os.waitpid(request["wait"], 0)
-            answer = os.waitstatus_to_exitcode(status)
-        else:
-            answer = os.fork()
-            if answer == 0:
-                become(Path(request["folder"]), request["output"])
-                return list(request["arguments"])
-        print(json.dumps(answer), flush=True)
-    return None
+# What a run, its follower, a sweep, a task of a cluster and the experiments of the tests import.
+MODULES = (
+    "experiments.digits",
+    "experiments.models",
+    "mlflow",
+    "optuna.samplers",
+    "runner.__main__",
+    "runner.cluster.roles",
+    "runner.finished",
+    "runner.inspect",
+    "runner.run",
+    "runner.sweeps.figures",
+    "runner.sweeps.grid_sweep",
+    "runner.sweeps.search_sweep",
+    "runner.sync",
+    "runner.tracking.mlflow_tracker",
+    "runner.tracking.tensorboard_run",
+    "sqlalchemy.dialects.sqlite",
+    "tests.tiny.experiment",
+    "tests.tiny.hooks",
+    "tests.tiny.odd",
+)
+
+
+def import_everything() -> None:
+    """Imports `MODULES`."""
+    with without_import_notes():
+        for module in MODULES:
+            importlib.import_module(module)
+    del os.environ[LEVEL]
+    for module in ("runner.__main__", "runner.inspect", "runner.sync"):
+        # They are run as `__main__`, and nobody imports them.
+        del sys.modules[module]
+
+
+class Server:
+    """Forks processes on request, and says how they ended; ends with its standard input."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._living: set[int] = set()
+        self._ended: dict[int, int] = {}
+
+    def serve(self) -> dict[str, Any] | None:
+        """Answers requests; in a fork, returns its own."""
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self.address)
+            listener.listen(100)
+            print("ready", flush=True)
+            while True:
+                readable, _, _ = select.select([listener, _STDIN], [], [], _LOOK_SECONDS)
+                self._reap()
+                if _STDIN in readable and not os.read(_STDIN, 1):
+                    for pid in self._living:
+                        os.kill(pid, signal.SIGKILL)
+                    return None
+                if listener in readable:
+                    connection, _ = listener.accept()
+                    with connection:
+                        request = self._answer(connection)
+                    if request is not None:
+                        return request
+
+    def _answer(self, connection: socket.socket) -> dict[str, Any] | None:
+        _, given, _, _ = socket.recv_fds(connection, 1, 16)
+        with connection.makefile("rw") as stream:
+            request: dict[str, Any] = json.loads(stream.readline())
+            if "poll" in request:
+                self._reap()
+                answer = self._ended.get(request["poll"])
+            else:
+                answer = os.fork()
+                if answer == 0:
+                    request["given"] = given
+                    return request
+                self._living.add(answer)
+                for descriptor in given:
+                    os.close(descriptor)
+            stream.write(f"{json.dumps(answer)}\n")
+        return None
+
+    def _reap(self) -> None:
+        while self._living:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            self._living.discard(pid)
+            self._ended[pid] = os.waitstatus_to_exitcode(status)
 
 
 def slow_saves(marker: Path) -> None:
     """Makes saves take as long as on a slow disk, and a file exist as long as one is under way."""
+    import runner.hooks.checkpoint
+
     # Any: modules, whose functions are exchanged.
     hook: Any = runner.hooks.checkpoint
     system: Any = os
@@ -56,19 +145,40 @@ def slow_saves(marker: Path) -> None:
     hook.save, system.fsync = marked, slow
 
 
-def become(folder: Path, output: str) -> None:
-    """Gives a fork a session, a working directory, and an output of its own."""
-    os.setsid()
-    os.chdir(folder)
-    nowhere = os.open(os.devnull, os.O_RDONLY)
-    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for one, other in ((nowhere, 0), (file, 1), (file, 2)):
-        os.dup2(one, other)
-    slow_saves(folder / "saving")
+def become(address: str, request: dict[str, Any]) -> None:
+    """Makes a fork the process that was asked for."""
+    import runner.cluster.local
+    import runner.tracking.follower_process
+
+    if request["session"]:
+        os.setsid()
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    # First all out of the way: a number may be that of another one here.
+    moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY) for each in request["given"]]
+    for descriptor in request["given"]:
+        os.close(descriptor)
+    for descriptor, place in zip(moved, request["descriptors"], strict=True):
+        os.dup2(descriptor, place)
+        os.close(descriptor)
+    if request["slow_saves"] is not None:
+        slow_saves(Path(request["slow_saves"]))
+    forking = types.SimpleNamespace(**vars(subprocess))
+    forking.Popen = functools.partial(Forked, address)
+    # Any: modules, one of whose imports is exchanged.
+    starting: tuple[Any, ...] = (runner.tracking.follower_process, runner.cluster.local)
+    for module in starting:
+        module.subprocess = forking
+    sys.argv[1:] = request["arguments"]
 
 
 if __name__ == "__main__":
-    arguments = serve()
-    if arguments is not None:
-        sys.argv[1:] = arguments
-        sys.exit(main())
+    import_everything()
+    assert threading.active_count() == 1, "a thread does not survive a fork"
+    gc.freeze()
+    server = Server(sys.argv[1])
+    request = server.serve()
+    if request is not None:
+        become(server.address, request)
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)

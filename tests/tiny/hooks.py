@@ -86,17 +86,12 @@ class Slow(tf.train.SessionRunHook):
 
 
 class SetClockBack(AtStep):
-    """Sets the clock of this process back by an hour after a step, if a file exists."""
-
-    def __init__(self, step: int, file: str) -> None:
-        super().__init__(step, f"{file}.done")
-        self.file = Path(file)
+    """Sets the clock of this process back by an hour after a step."""
 
     def act(self) -> None:
-        if self.file.exists():
-            now, now_ns = time.time, time.time_ns
-            time.time = lambda: now() - 3600.0
-            time.time_ns = lambda: now_ns() - 3600 * 10**9
+        now, now_ns = time.time, time.time_ns
+        time.time = lambda: now() - 3600.0
+        time.time_ns = lambda: now_ns() - 3600 * 10**9
 
 
 class FillDisk(tf.train.SessionRunHook):

@@ -24,7 +24,7 @@ from tests.tiny.tracked_runs import TrackedRuns
 
 
 @pytest.fixture
-def tracked(migrated_database: Path, tmp_path: Path) -> TrackedRuns:
+def tracked(migrated_database: Path, tmp_path: Path, forked_followers: None) -> TrackedRuns:
     """Runs that are tracked; their stores are given up after a second."""
     database = Path(shutil.copy(migrated_database, tmp_path / "mlflow.db"))
     return TrackedRuns(tmp_path / "runs", database)

@@ -1,118 +1,24 @@
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from runner.checkpoints.open import open_checkpoint
-from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.config import Initialize
-from runner.errors import CheckpointError, PlanError, Problem
 from runner.restoration.conversions import PadOrSlice, Slice, Transpose
-from runner.restoration.plan import Assignment, RestorationPlan, SourceTensor
-from runner.restoration.restorer import Restorer
-from runner.restoration.variables import Partition, StateClass, VariableSpec
+from runner.restoration.variables import Partition
+from tests.tiny.restoring import SAVE, Case, make_variable, numbers, save_bundle, save_npz
 
 tf1 = tf.compat.v1
-Values = Mapping[str, np.ndarray[Any, Any]]
 
 
 @pytest.fixture(autouse=True)
 def graph() -> Iterator[tf.Graph]:
     with tf.Graph().as_default() as graph:
         yield graph
-
-
-def save_bundle(path: Path, values: Values) -> str:
-    with tf.Graph().as_default(), tf1.Session() as session:
-        variables = {
-            name: tf1.get_variable(f"v{index}", initializer=value)
-            for index, (name, value) in enumerate(values.items())
-        }
-        session.run(tf1.global_variables_initializer())
-        saver = tf1.train.Saver(variables)
-        return str(saver.save(session, str(path / "model"), write_meta_graph=False))
-
-
-def save_npz(path: Path, values: Values) -> str:
-    path.mkdir(parents=True, exist_ok=True)
-    np.savez(path / "weights.npz", **dict[str, Any](values))
-    return str(path / "weights.npz")
-
-
-SAVE: dict[str, Callable[[Path, Values], str]] = {"bundle": save_bundle, "npz": save_npz}
-
-
-def make_variable(name: str, value: Any, **kwargs: Any) -> tf.Variable:
-    return tf1.get_variable(name, initializer=np.asarray(value, np.float32), **kwargs)
-
-
-def numbers(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
-class Case:
-    """Sources, variables, and which tensor each variable takes."""
-
-    def __init__(self, **paths: str) -> None:
-        self.paths = paths
-        self.variables: dict[str, tf.Variable] = {}
-        self.assignments: list[Assignment] = []
-        self.finite: frozenset[str] = frozenset()
-
-    def take(
-        self,
-        variable: tf.Variable,
-        *pieces: tuple[str, str] | tuple[str, str, tuple[Any, ...]],
-        partition: Partition | None = None,
-    ) -> Case:
-        spec = TensorSpec(
-            variable.op.name, tuple(variable.shape.as_list()), variable.dtype.base_dtype.name
-        )
-        tensors = tuple(
-            SourceTensor(
-                piece[0],
-                self.spec(piece[0]).tensors.get(piece[1], TensorSpec(piece[1], (), "float32")),
-                piece[2] if len(piece) == 3 else (),
-            )
-            for piece in pieces
-        )
-        self.variables[spec.name] = variable
-        self.assignments.append(
-            Assignment(
-                VariableSpec(spec, StateClass.WEIGHT, True, "Const", False, partition),
-                pieces[0][0] if pieces else None,
-                tensors,
-            )
-        )
-        return self
-
-    def spec(self, source: str) -> CheckpointSpec:
-        return open_checkpoint(self.paths[source]).spec()
-
-    def plan(self, *problems: Problem) -> RestorationPlan:
-        sources = {source: self.spec(source) for source in self.paths}
-        return RestorationPlan(tuple(self.assignments), sources, {}, problems, finite=self.finite)
-
-    def restorer(self, **kwargs: Any) -> Restorer:
-        return Restorer(self.plan(), self.variables, self.open, **kwargs)
-
-    def open(self, source: str) -> CheckpointReader:
-        return open_checkpoint(self.paths[source])
-
-    def run(self, **kwargs: Any) -> dict[str, np.ndarray[Any, Any]]:
-        restorer = self.restorer(**kwargs)
-        init = restorer.build()
-        with tf1.Session() as session:
-            session.run(init)
-            restorer.restore(session)
-            values: dict[str, np.ndarray[Any, Any]] = session.run(self.variables)
-        return values
 
 
 @pytest.mark.parametrize("initialize", list(Initialize))
@@ -253,141 +159,6 @@ def test_restoring_again_adds_no_operation_and_reads_the_source_again(
             np.testing.assert_array_equal(session.run(case.variables["a"]), numbers(2))
 
 
-def test_a_plan_with_problems_is_not_carried_out(tmp_path: Path) -> None:
-    case = Case(cnn=save_npz(tmp_path, {"x": numbers(2)}))
-    restorer = Restorer(case.plan(Problem("something is wrong")), {}, case.open)
-    with pytest.raises(PlanError, match="something is wrong"):
-        restorer.build()
-
-
-def test_restore_needs_build(tmp_path: Path) -> None:
-    case = Case(cnn=save_npz(tmp_path, {"x": numbers(2)}))
-    with tf1.Session() as session, pytest.raises(RuntimeError, match=r"Restorer\.build must be"):
-        case.restorer().restore(session)
-
-
-def test_a_source_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
-    case = Case(cnn=save_bundle(tmp_path, {"x": numbers(2)}))
-    case.take(make_variable("a", np.zeros(2)), ("cnn", "x"))
-    restorer = case.restorer()
-    Path(f"{case.paths['cnn']}.index").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: .*model"):
-        restorer.build()
-
-
-def test_a_flipped_byte_is_an_error_that_names_scaffold_path_and_tensor(tmp_path: Path) -> None:
-    case = Case(cnn=save_bundle(tmp_path, {"good": numbers(50), "bad": numbers(50, seed=1)}))
-    case.take(make_variable("a", np.zeros(50)), ("cnn", "good"))
-    case.take(make_variable("b", np.zeros(50)), ("cnn", "bad"))
-    restorer = case.restorer()
-    init = restorer.build()
-    data = tmp_path / "model.data-00000-of-00001"
-    content = bytearray(data.read_bytes())
-    content[content.find(numbers(50, seed=1).tobytes()) + 3] ^= 1
-    data.write_bytes(content)
-    with tf1.Session() as session:
-        session.run(init)
-        with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: .*model") as caught:
-            restorer.restore(session)
-    assert "tensor bad" in str(caught.value)
-    assert "tensor good" not in str(caught.value)
-
-
-def test_a_truncated_npz_is_an_error_that_names_the_scaffold(tmp_path: Path) -> None:
-    case = Case(cnn=save_npz(tmp_path, {"x": numbers(50)}))
-    case.take(make_variable("a", np.zeros(50)), ("cnn", "x"))
-    restorer = case.restorer()
-    init = restorer.build()
-    file = Path(case.paths["cnn"])
-    content = bytearray(file.read_bytes())
-    content[content.find(numbers(50).tobytes()) + 3] ^= 1
-    file.write_bytes(content)
-    with tf1.Session() as session:
-        session.run(init)
-        with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: .*weights\.npz"):
-            restorer.restore(session)
-
-
-def test_a_bundle_that_changed_after_planning_is_refused(tmp_path: Path) -> None:
-    case = Case(cnn=save_bundle(tmp_path, {"x": numbers(2)}))
-    case.take(make_variable("a", np.zeros(2)), ("cnn", "x"))
-    restorer = case.restorer()
-    init = restorer.build()
-    save_bundle(tmp_path, {"x": numbers(3)})
-    with tf1.Session() as session:
-        session.run(init)
-        with pytest.raises(CheckpointError, match="has changed since it was planned"):
-            restorer.restore(session)
-
-
-def test_a_value_that_cannot_be_converted_names_variable_and_tensor(tmp_path: Path) -> None:
-    case = Case(cnn=save_npz(tmp_path, {"x": numbers(2)}))
-    case.take(make_variable("a", np.zeros((3, 2))), ("cnn", "x", (Transpose((1, 0)),)))
-    with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: a cannot be made of x"):
-        case.run()
-
-
-@pytest.mark.parametrize("form", SAVE)
-def test_nan_in_a_source_is_a_warning(
-    tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    value = np.array([1, np.nan, np.inf], np.float32)
-    case = Case(cnn=SAVE[form](tmp_path, {"x": value, "good": value[:1]}))
-    case.take(make_variable("a", np.zeros(3)), ("cnn", "x"))
-    case.take(make_variable("b", np.zeros(1)), ("cnn", "good"))
-    with caplog.at_level(logging.WARNING):
-        values = case.run(verify=True)
-    assert "scaffolds.cnn: x in" in caplog.text
-    assert "holds 2 NaN or infinite values" in caplog.text
-    assert "good in" not in caplog.text
-    np.testing.assert_array_equal(values["a"], value)
-
-
-@pytest.mark.parametrize("form", SAVE)
-def test_nan_in_a_source_that_must_be_finite_is_an_error(tmp_path: Path, form: str) -> None:
-    case = Case(cnn=SAVE[form](tmp_path, {"x": np.array([1, np.nan], np.float32)}))
-    case.finite = frozenset({"cnn"})
-    case.take(make_variable("a", np.zeros(2)), ("cnn", "x"))
-    with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: x in .* holds 1 NaN or infinite"):
-        case.run()
-
-
-@pytest.mark.parametrize("form", SAVE)
-def test_verification_names_a_variable_that_does_not_hold_its_source(
-    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = Case(cnn=SAVE[form](tmp_path, {"x": numbers(2), "y": numbers(2)}))
-    case.take(make_variable("a", np.zeros(2)), ("cnn", "x"))
-    case.take(make_variable("b", np.zeros(2)), ("cnn", "y"))
-    change = case.variables["b"].assign([0.0, 1.0])
-    restorer = case.restorer(verify=True)
-    init = restorer.build()
-    with tf1.Session() as session:
-        session.run(init)
-        report = restorer._non_finite.report
-
-        def interfere(*arguments: Any) -> None:
-            session.run(change)
-            report(*arguments)
-
-        # Between the restoration and the verification, as another thread would.
-        monkeypatch.setattr(restorer._non_finite, "report", interfere)
-        with pytest.raises(CheckpointError, match=r"b does not hold what was .* y of cnn"):
-            restorer.restore(session)
-
-
-def test_a_plan_that_restores_from_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    case = Case(cnn=save_bundle(tmp_path, {"x": numbers(2)}))
-    case.take(make_variable("a", np.zeros(2)), ("cnn", "x"))
-    plan = RestorationPlan(tuple(case.assignments), {"cnn": None}, {})
-    restorer = Restorer(plan, case.variables, case.open)
-    init = restorer.build()
-    with tf1.Session() as session:
-        session.run(init)
-        with pytest.raises(ValueError, match="restores from cnn, which has no checkpoint"):
-            restorer.restore(session)
-
-
 def test_the_number_of_operations_grows_with_variables_only(
     tmp_path: Path, graph: tf.Graph
 ) -> None:
@@ -428,12 +199,6 @@ def test_initialize_does_what_the_operation_does(
         np.testing.assert_array_equal(values[1]["reads"], values[1]["v0"] + 1.0)
 
 
-def test_initialize_needs_build(tmp_path: Path) -> None:
-    case = Case(cnn=save_npz(tmp_path, {"x": numbers(2)}))
-    with tf1.Session() as session, pytest.raises(RuntimeError, match="build must be called"):
-        case.restorer().initialize(session)
-
-
 def test_initialize_runs_nothing_where_everything_is_overwritten(tmp_path: Path) -> None:
     case = Case(cnn=save_bundle(tmp_path, {"x": numbers(2)}))
     case.take(make_variable("a", np.zeros(2)), ("cnn", "x"))
@@ -445,27 +210,3 @@ def test_initialize_runs_nothing_where_everything_is_overwritten(tmp_path: Path)
         assert list(session.run(uninitialized)) == [b"a"]
         restorer.restore(session)
         assert not session.run(uninitialized).size
-
-
-@pytest.mark.parametrize(
-    ("raised", "expected", "match"),
-    [
-        (tf.errors.AbortedError, tf.errors.AbortedError, "lost"),
-        (tf.errors.UnavailableError, tf.errors.UnavailableError, "lost"),
-        (tf.errors.ResourceExhaustedError, CheckpointError, r"model cannot be restored\n.*lost"),
-    ],
-)
-def test_an_error_that_is_no_damage_keeps_its_reason(
-    tmp_path: Path, raised: type[Exception], expected: type[Exception], match: str
-) -> None:
-    case = Case(cnn=save_bundle(tmp_path, {"x": numbers(2)}))
-    case.take(make_variable("a", np.zeros(2), use_resource=False), ("cnn", "x"))
-    restorer = case.restorer()
-    restorer.build()
-
-    class Lost(tf.compat.v1.Session):
-        def run(self, *_: Any, **__: Any) -> Any:
-            raise raised(None, None, "lost")
-
-    with Lost() as session, pytest.raises(expected, match=match):
-        restorer.restore(session)

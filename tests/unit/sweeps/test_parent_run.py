@@ -12,6 +12,8 @@ from runner.tracking import RunStatus
 from runner.tracking_config import TrackingConfig
 from tests.tiny.configs import tiny
 
+pytestmark = pytest.mark.usefixtures("forked_followers")
+
 
 @pytest.fixture
 def uri(migrated_database: Path, tmp_path: Path) -> str:
@@ -38,7 +40,8 @@ def test_a_sweep_over_experiments_has_a_name_of_its_own(uri: str, tmp_path: Path
     assert MlflowClient(uri).get_experiment_by_name("sweep") is not None
 
 
-def test_one_process_records_a_sweep(tmp_path: Path) -> None:
+def test_one_process_records_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.tracking.tracking_directory._CLAIM_SECONDS", 0.01)
     config = tiny(tracking=TrackingConfig(uri=None, tensorboard=True))
     tracker = open_parent(tmp_path / "sweep", config, "tiny", [])
     with pytest.raises(TrackingError, match="another process records from it"):

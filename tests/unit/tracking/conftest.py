@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,10 @@ from runner.tracking.mlflow_tracker import MlflowStore
 
 
 @pytest.fixture
-def store(migrated_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MlflowStore:
+def store(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MlflowStore:
     """A store in SQLite, with a cache of its own for what is downloaded from it."""
     monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
-    return MlflowStore(f"sqlite:///{shutil.copy(migrated_database, tmp_path / 'mlflow.db')}")
+    return MlflowStore(f"sqlite:///{database}")
 
 
 @pytest.fixture

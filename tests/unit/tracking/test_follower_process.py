@@ -42,6 +42,7 @@ def test_it_delivers_what_it_is_told_to_and_ends(
     assert f"is open as run {run.run_id}." in directory.log.read_text()
 
 
+@pytest.mark.usefixtures("forked_followers")
 @pytest.mark.parametrize("uri", [None, "sqlite:///{}/notes.db"])
 def test_one_that_is_never_told_ends_at_once(uri: str | None, tmp_path: Path) -> None:
     (tmp_path / "notes.db").write_text("notes " * 1000)
@@ -50,6 +51,7 @@ def test_one_that_is_never_told_ends_at_once(uri: str | None, tmp_path: Path) ->
     assert process.finish(60.0)
 
 
+@pytest.mark.usefixtures("forked_followers")
 def test_the_store_is_opened_before_the_run_is_known(database: Path) -> None:
     process = FollowerProcess()
     process.start(f"sqlite:///{database}")
@@ -57,6 +59,7 @@ def test_the_store_is_opened_before_the_run_is_known(database: Path) -> None:
     assert Path(f"{database}.lock").exists()
 
 
+@pytest.mark.usefixtures("forked_followers")
 def test_no_database_is_made_for_a_run_that_never_begins(tmp_path: Path) -> None:
     process = FollowerProcess()
     process.start(f"sqlite:///{tmp_path / 'mlflow.db'}")
@@ -64,6 +67,7 @@ def test_no_database_is_made_for_a_run_that_never_begins(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("forked_followers")
 def test_what_it_warns_of_is_logged_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     process = FollowerProcess()
     process.start(None)
@@ -86,6 +90,7 @@ def test_one_that_cannot_be_started_is_told(
     assert "not delivered for now" in caplog.text
 
 
+@pytest.mark.usefixtures("forked_followers")
 def test_one_that_has_died_is_told(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     process = FollowerProcess()
     process.start(None)
@@ -97,6 +102,7 @@ def test_one_that_has_died_is_told(caplog: pytest.LogCaptureFixture, tmp_path: P
     assert "not delivered for now" in caplog.text
 
 
+@pytest.mark.usefixtures("forked_followers")
 def test_one_that_takes_long_is_left_to_itself(directory: TrackingDirectory) -> None:
     directory.claim()
     process = FollowerProcess()
@@ -108,6 +114,7 @@ def test_one_that_takes_long_is_left_to_itself(directory: TrackingDirectory) -> 
     assert process._process.wait(60.0) == 0
 
 
+@pytest.mark.usefixtures("forked_followers")
 def test_one_that_is_left_does_its_work(directory: TrackingDirectory, database: Path) -> None:
     process = FollowerProcess()
     process.start(None)
@@ -127,6 +134,7 @@ def test_one_that_is_dropped_ends(tmp_path: Path) -> None:
     assert child.wait(60.0) == 0
 
 
+@pytest.mark.usefixtures("forked_followers")
 def test_a_shared_one_delivers_several_runs_one_after_the_other(
     tmp_path: Path, database: Path
 ) -> None:

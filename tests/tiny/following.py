@@ -1,0 +1,105 @@
+"""A journal, a store in memory that follows it, and what a run records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from runner.tracking.batching import batches
+from runner.tracking.destination import Destination
+from runner.tracking.encoding import Encoder
+from runner.tracking.follower import Follower
+from runner.tracking.journal import Journal
+from runner.tracking.records import Batch, Delivery, Metrics, Record
+from runner.tracking.tracker import RunStatus
+from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
+
+URI = "memory:"
+
+
+class Killed(BaseException):
+    """The follower's process is killed."""
+
+
+class Memory(Destination):
+    """A store that outlives its clients, and holds a point once as MLflow's primary key does."""
+
+    def __init__(self) -> None:
+        self.run_id, self.experiment_id, self.name = "r1", "1", "memory"
+        self.points: set[tuple[str, float, int, int]] = set()
+        self.tags: dict[str, str] = {}
+        self.others: list[Delivery] = []
+        self.statuses: list[tuple[RunStatus, str]] = []
+        self.before: Callable[[], None] = lambda: None
+        self.after: Callable[[], None] = lambda: None
+        self.refuses: list[Delivery] = []
+
+    @property
+    def refused(self) -> Sequence[Delivery]:
+        return self.refuses
+
+    def deliveries(self, records: Iterable[Record]) -> Iterable[Delivery]:
+        return batches(Encoder({}, {}).encode(records))
+
+    def deliver(self, delivery: Delivery, failures: int = 0) -> None:
+        self.before()
+        if isinstance(delivery, Batch):
+            self.points |= {
+                (p.key, "nan" if math.isnan(p.value) else p.value, p.time, p.step)  # type: ignore[misc]
+                for p in delivery.metrics
+            }
+            self.tags.update(dict(delivery.tags))
+        else:
+            self.others.append(delivery)
+        self.after()
+
+    def finish(self, status: RunStatus, missing: str) -> None:
+        self.before()
+        self.statuses.append((status, missing))
+        self.after()
+
+    def describe(self, error: Exception) -> str:
+        return f"described {error}"
+
+    def history(self, key: str) -> list[tuple[int, float]]:
+        return sorted((step, value) for name, value, _, step in self.points if name == key)
+
+
+def make_directory(path: Path) -> TrackingDirectory:
+    directory = TrackingDirectory(path)
+    directory.write_opening(Opening("u", "digits", "one", {}, None, (URI,)))
+    directory.delivery_lock(URI)
+    return directory
+
+
+def connect_to(store: Destination) -> Callable[[Opening, Position], Destination]:
+    return lambda opening, position: store
+
+
+def never(seconds: float) -> None:
+    raise AssertionError("nothing is left to wait for")
+
+
+def follow(
+    directory: TrackingDirectory, store: Destination, wait: Callable[[float], None] = never
+) -> bool:
+    return Follower(directory, URI, connect_to(store), wait=wait).run()
+
+
+def record(directory: TrackingDirectory, *records: Record, after: int | None = None) -> None:
+    """A process of a run that goes on from step `after`, records and dies."""
+    journal = Journal(directory.journal)
+    if after is not None:
+        journal.rewind(after)
+    for each in records:
+        journal.append(each)
+    journal.close()
+
+
+def loss(step: int, time: int = 0, value: float | None = None) -> Metrics:
+    return Metrics({"loss": step / 3 if value is None else value}, step, time)
+
+
+def twin(steps: int) -> list[tuple[int, float]]:
+    return [(step, step / 3) for step in range(1, steps + 1)]

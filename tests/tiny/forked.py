@@ -1,0 +1,184 @@
+"""Processes that `tests.tiny.forks` forks, with the interface of `subprocess.Popen`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from runner.quiet_import import LEVEL
+
+ROOT = Path(__file__).resolve().parents[2]
+_LOOK_SECONDS = 0.02
+_INPUT, _OUTPUT, _ERRORS = 0, 1, 2
+
+
+class Forked(subprocess.Popen[str]):
+    """Runs `python -m MODULE ARGUMENTS` in a fork of a process that has imported everything.
+
+    Args:
+      server: the address of that process.
+      command: what `subprocess.Popen` would be given.
+      stdin: as for `subprocess.Popen`, and so is what follows.
+      slow_saves: makes saves take as long as on a slow disk, and this file exist during each.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        command: Sequence[str],
+        *,
+        stdin: int | None = None,
+        stdout: int | None = None,
+        stderr: int | None = None,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        pass_fds: Sequence[int] = (),
+        text: bool = True,
+        errors: str | None = None,
+        start_new_session: bool = False,
+        slow_saves: Path | None = None,
+    ) -> None:
+        # Popen's own constructor would start another process.
+        _, option, module, *arguments = command
+        assert (option, text) == ("-m", True)
+        self._server, self.args, self.returncode = server, list(command), None
+        self.stdin, self.stdout, self.stderr = None, None, None
+        theirs = {each: each for each in pass_fds}
+        for place, given in ((_INPUT, stdin), (_OUTPUT, stdout), (_ERRORS, stderr)):
+            theirs[place] = self._stream(place, given, theirs, errors)
+        request = {
+            "module": module,
+            "arguments": arguments,
+            "folder": str(cwd or Path.cwd()),
+            "environment": dict(os.environ if env is None else env),
+            "descriptors": list(theirs),
+            "session": start_new_session,
+            "slow_saves": None if slow_saves is None else str(slow_saves),
+        }
+        self.pid = self._ask(request, list(theirs.values()))
+        for descriptor in set(theirs.values()) - {_INPUT, _OUTPUT, _ERRORS, *pass_fds}:
+            os.close(descriptor)
+
+    def _stream(
+        self, place: int, given: int | None, theirs: Mapping[int, int], errors: str | None
+    ) -> int:
+        """Returns the descriptor for the process, the other end of a pipe being kept."""
+        if given is None:
+            return place
+        if given == subprocess.DEVNULL:
+            return os.open(os.devnull, os.O_RDWR)
+        if given == subprocess.STDOUT:
+            return theirs[_OUTPUT]
+        if given != subprocess.PIPE:
+            return os.dup(given)
+        output, into = os.pipe()
+        if place == _INPUT:
+            self.stdin = open(into, "w", errors=errors)  # noqa: SIM115 - Popen's attribute
+            return output
+        mine = open(output, errors=errors)  # noqa: SIM115 - likewise
+        if place == _OUTPUT:
+            self.stdout = mine
+        else:
+            self.stderr = mine
+        return into
+
+    def _ask(self, request: Mapping[str, Any], descriptors: Sequence[int] = ()) -> Any:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(self._server)
+            socket.send_fds(connection, [b"\n"], descriptors)
+            with connection.makefile("rw") as stream:
+                stream.write(f"{json.dumps(request)}\n")
+                stream.flush()
+                return json.loads(stream.readline())
+
+    def poll(self) -> int | None:
+        """Returns the exit code, negative for a signal; None while it runs."""
+        if self.returncode is None:
+            self.returncode = self._ask({"poll": self.pid})
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Returns the exit code, once it has ended."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            time.sleep(_LOOK_SECONDS)
+        return code
+
+    def communicate(
+        self, input: str | None = None, timeout: float | None = None
+    ) -> tuple[Any, Any]:
+        """Returns all output, once it has ended."""
+        assert input is None
+        outputs = ["", ""]
+
+        def read(place: int, stream: IO[str]) -> None:
+            with stream:
+                outputs[place] = stream.read()
+
+        readers = [
+            threading.Thread(target=read, args=(place, stream), daemon=True)
+            for place, stream in enumerate((self.stdout, self.stderr))
+            if stream is not None and not stream.closed
+        ]
+        for reader in readers:
+            reader.start()
+        self.wait(timeout)
+        for reader in readers:
+            reader.join(timeout)
+        return outputs[0], outputs[1]
+
+    def send_signal(self, sig: int) -> None:
+        """Sends it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.Signals(sig))
+
+
+def environment() -> dict[str, str]:
+    """That of this process, without the log level that a test of the command line sets in it."""
+    found = {**os.environ, "PYTHONPATH": str(ROOT)}
+    found.pop(LEVEL, None)
+    return found
+
+
+class Forks:
+    """The process that forks, started when it is needed."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._address = str(Path(self._folder.name) / "forks")
+        self._server: subprocess.Popen[str] | None = None
+
+    def start(self, command: Sequence[str], **options: Any) -> Forked:
+        """Starts a fork; the arguments are those of `Forked`."""
+        if self._server is None:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "tests.tiny.forks", self._address],
+                cwd=ROOT,
+                env=environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                # Ctrl-C in the terminal is for the tests, which then end it.
+                start_new_session=True,
+            )
+            assert self._server.stdout is not None
+            assert self._server.stdout.readline() == "ready\n"
+        return Forked(self._address, command, **options)
+
+    def close(self) -> None:
+        """Ends all that is left."""
+        if self._server is not None:
+            self._server.communicate()
+        self._folder.cleanup()

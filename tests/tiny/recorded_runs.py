@@ -1,0 +1,43 @@
+"""Runs recorded in MLflow, and how they are read back."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from runner.tracking.mlflow_tracker import MlflowStore
+from runner.tracking.records import Record
+from runner.tracking.tracker import RunStatus
+from runner.tracking.tracking_directory import Opening
+
+
+def opening(
+    experiment: str = "digits", run_name: str = "one", tags: Mapping[str, str] | None = None
+) -> Opening:
+    return Opening(uuid.uuid4().hex, experiment, run_name, tags or {})
+
+
+def record(
+    store: MlflowStore,
+    *records: Record,
+    experiment: str = "digits",
+    tags: Mapping[str, str] | None = None,
+    status: RunStatus = RunStatus.FINISHED,
+) -> str:
+    """Records a whole run and returns its id."""
+    run = store.open_run(opening(experiment, tags=tags), None, None)
+    for delivery in run.deliveries(records):
+        run.deliver(delivery)
+    run.finish(status, "")
+    return run.run_id
+
+
+def read(client: MlflowClient, run_id: str) -> Run:
+    return client.get_run(run_id)
+
+
+def steps(client: MlflowClient, run_id: str, key: str) -> list[int]:
+    return sorted(metric.step for metric in client.get_metric_history(run_id, key))

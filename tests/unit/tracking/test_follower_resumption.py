@@ -1,0 +1,260 @@
+"""Runs that go on after anyone has died: each step is delivered once."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from runner.tracking.destination import Destination
+from runner.tracking.follower import RECORDED_AGAIN_TAG, Follower
+from runner.tracking.journal import Journal
+from runner.tracking.mlflow_tracker import MlflowStore
+from runner.tracking.records import Delivery, End, Metrics, Tags
+from runner.tracking.tracker import RunStatus
+from runner.tracking.tracking_directory import Opening, TrackingDirectory
+from tests.tiny.following import URI, Killed, Memory, follow, loss, make_directory, record, twin
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> TrackingDirectory:
+    return make_directory(tmp_path / "run")
+
+
+def test_steps_recorded_again_are_delivered_once_with_their_first_time(
+    directory: TrackingDirectory,
+) -> None:
+    store = Memory()
+    record(directory, *(loss(step, time=1) for step in range(1, 9)))
+    assert follow(directory, store)
+    record(directory, *(loss(step, time=2) for step in range(5, 13)), after=4)
+    assert follow(directory, store)
+    assert store.history("loss") == twin(12)
+    assert {(time, step) for _, _, time, step in store.points} == {
+        *((1, step) for step in range(1, 9)),
+        *((2, step) for step in range(9, 13)),
+    }
+    assert RECORDED_AGAIN_TAG not in store.tags
+
+
+def test_steps_not_delivered_yet_are_void_once_they_are_recorded_again(
+    directory: TrackingDirectory,
+) -> None:
+    store = Memory()
+    record(directory, *(loss(step) for step in range(1, 9)), Tags({"kept": "1"}))
+    record(directory, *(loss(step, value=-float(step)) for step in range(5, 8)), after=4)
+    record(directory, *(loss(step, value=-float(step)) for step in range(7, 10)), after=6)
+    assert follow(directory, store)
+    assert store.history("loss") == [*twin(4), *((step, -float(step)) for step in range(5, 10))]
+    assert store.tags == {"kept": "1"}
+
+
+def test_what_is_recorded_again_of_the_step_itself_is_delivered_once(
+    directory: TrackingDirectory,
+) -> None:
+    # Such as the evaluation at the end, when the process dies before it has closed the run.
+    store = Memory()
+    record(directory, *(loss(step, time=1) for step in (1, 2, 3)))
+    record(directory, loss(3, time=2), Metrics({"other": 1.0}, 3, 2), after=3)
+    record(directory, loss(3, time=3), Metrics({"other": 1.0}, 3, 3), after=3)
+    assert follow(directory, store)
+    assert store.history("loss") == twin(3)
+    assert store.history("other") == [(3, 1.0)]
+    assert len(store.points) == 4
+
+
+def test_what_is_added_to_a_finished_run_leaves_it_finished(directory: TrackingDirectory) -> None:
+    store = Memory()
+    record(directory, loss(1), End(RunStatus.FINISHED))
+    assert follow(directory, store)
+    opening = directory.opening()
+    assert opening is not None
+    directory.write_opening(replace(opening, ended="FINISHED"))
+    directory.claim()
+    record(directory, Metrics({"test/loss": 1.0}, 1, 0))
+    # Killed without a word, too.
+    assert follow(directory, store, lambda seconds: directory.release())
+    assert [status for status, _ in store.statuses] == [RunStatus.FINISHED]
+    assert store.history("test/loss") == [(1, 1.0)]
+
+
+def test_a_store_that_has_lost_the_run_is_given_all_of_it_anew(
+    directory: TrackingDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    record(directory, *(loss(step) for step in range(1, 9)))
+    assert follow(directory, Memory())
+    other = Memory()
+    other.run_id = "r2"
+    record(directory, *(loss(step) for step in range(5, 13)), End(RunStatus.FINISHED), after=4)
+    assert follow(directory, other)
+    assert other.history("loss") == twin(12)
+    assert other.statuses == [(RunStatus.FINISHED, "")]
+    assert directory.position(URI).run_id == "r2"
+    assert "memory has no run r1 any more" in caplog.text
+
+
+def test_a_value_that_differs_is_delivered_too_and_named(directory: TrackingDirectory) -> None:
+    store = Memory()
+    record(directory, *(loss(step) for step in range(1, 4)), Metrics({"n": math.nan}, 2, 0))
+    assert follow(directory, store)
+    again = [loss(2, 5), loss(3, 5, value=9.0), Metrics({"n": math.nan}, 2, 5)]
+    record(directory, *again, after=1)
+    assert follow(directory, store)
+    assert store.history("loss") == [*twin(3), (3, 9.0)]
+    assert len(store.history("n")) == 1
+    assert store.tags == {RECORDED_AGAIN_TAG: "loss"}
+
+
+def test_what_may_have_been_sent_is_not_void(directory: TrackingDirectory) -> None:
+    store = Memory()
+    record(directory, *(loss(step, time=1) for step in range(1, 9)))
+
+    def die() -> None:
+        raise Killed
+
+    store.after = die  # The store has them, and nobody knows.
+    with pytest.raises(Killed):
+        follow(directory, store)
+    store.after = lambda: None
+    record(directory, *(loss(step, time=2) for step in range(5, 13)), after=4)
+    assert follow(directory, store)
+    assert store.history("loss") == twin(12)
+
+
+class Training:
+    """A run whose process, and whose follower's, die at random; checkpoints every 10 steps."""
+
+    def __init__(self, directory: TrackingDirectory, seed: int, steps: int) -> None:
+        self.directory, self.random, self.steps = directory, random.Random(seed), steps
+        self.journal: Journal | None = None
+        self.step, self.saved, self.time = 0, 0, 0
+
+    def go_on(self, seconds: float = 0.0) -> None:
+        if self.journal is None:
+            self.directory.claim()
+            self.journal = Journal(self.directory.journal)
+            self.journal.append(Tags({f"life{self.time}": "1"}))
+            self.step = self.saved
+            self.journal.rewind(self.step)
+        for _ in range(self.random.randrange(40)):
+            if self.step == self.steps:
+                self.journal.append(End(RunStatus.FINISHED))
+                self._die(self.journal)
+                return
+            self.step += 1
+            self.time += 1
+            values = {"loss": self.step / 3}
+            if self.step % 5 == 0:
+                values["accuracy"] = 1 / self.step
+            self.journal.append(Metrics(values, self.step, self.time))
+            if self.step % 10 == 0:
+                self.saved = self.step
+        match self.random.randrange(6):
+            case 0:
+                self._die(self.journal)
+            case 1:  # A session lost and recovered in the same process.
+                self.step = self.saved
+                self.journal.rewind(self.step)
+
+    def _die(self, journal: Journal) -> None:
+        journal.close()
+        self.directory.release()
+        self.journal = None
+
+    @property
+    def done(self) -> bool:
+        return self.step == self.steps and self.journal is None
+
+    def live(self, connect: Callable[[Callable[[], None]], Destination]) -> None:
+        """Trains to the end and delivers, a new follower for each that dies."""
+
+        def strike() -> None:
+            match self.random.randrange(12):
+                case 0:
+                    raise Killed
+                case 1:
+                    raise ConnectionError("away")
+
+        while True:
+            wait = self.go_on if not self.done else (lambda seconds: None)
+            try:
+                delivered = Follower(
+                    self.directory, URI, lambda *_: connect(strike), wait=wait
+                ).run()
+            except Killed:
+                continue
+            if delivered and self.done:
+                return
+            if not self.done:
+                self.go_on()
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_however_often_anyone_dies_each_step_is_there_once(
+    directory: TrackingDirectory, seed: int
+) -> None:
+    store = Memory()
+
+    def connect(strike: Callable[[], None]) -> Destination:
+        store.before = store.after = strike
+        return store
+
+    Training(directory, seed, 200).live(connect)
+    assert store.history("loss") == twin(200)
+    assert store.history("accuracy") == [(step, 1 / step) for step in range(5, 201, 5)]
+    assert RECORDED_AGAIN_TAG not in store.tags
+    assert store.statuses[-1] == (RunStatus.FINISHED, "")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_mlflow_holds_the_history_of_an_uninterrupted_twin(
+    directory: TrackingDirectory, database: Path, seed: int
+) -> None:
+    store = MlflowStore(f"sqlite:///{database}")
+
+    def connect(strike: Callable[[], None]) -> Destination:
+        opening = directory.opening()
+        assert opening is not None
+        run = store.open_run(opening, directory.position(URI).run_id, None)
+        deliver = run.deliver
+
+        def struck(delivery: Delivery, failures: int = 0) -> None:
+            strike()
+            deliver(delivery, failures)
+            strike()
+
+        run.deliver = struck  # type: ignore[method-assign]
+        return run
+
+    Training(directory, seed, 200).live(connect)
+    uninterrupted = TrackingDirectory(directory.run_directory.with_name("twin"))
+    uninterrupted.write_opening(Opening("v", "digits", "twin", {}, None, (URI,)))
+    uninterrupted.delivery_lock(URI)
+    records = [
+        Metrics({"loss": s / 3, **({"accuracy": 1 / s} if s % 5 == 0 else {})}, s, s)
+        for s in range(1, 201)
+    ]
+    record(uninterrupted, *records, End(RunStatus.FINISHED))
+    opening = uninterrupted.opening()
+    assert opening is not None
+    assert follow(uninterrupted, store.open_run(opening, None, None))
+
+    client = MlflowClient(tracking_uri=store.address.uri)
+    runs = client.search_runs([client.get_experiment_by_name("digits").experiment_id])  # type: ignore[union-attr]
+    assert sorted(run.info.run_name for run in runs) == ["one", "twin"]
+    histories = {
+        run.info.run_name: {
+            key: [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, key)]
+            for key in ("loss", "accuracy")
+        }
+        for run in runs
+    }
+    assert {k: sorted(v) for k, v in histories["one"].items()} == histories["twin"]
+    assert Counter(run.info.status for run in runs) == {"FINISHED": 2}
+    assert all(RECORDED_AGAIN_TAG not in run.data.tags for run in runs)
