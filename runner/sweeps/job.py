@@ -174,6 +174,6 @@ def _report(job: Job, attempt: Attempt) -> Report | None:
     if attempt.study is None:
         return None
     # Optuna is an extra, imported only where it is used.
-    from runner.sweeps.study import reporter
+    from runner.sweeps.reporting import Reporter
 
-    return reporter(job.directory.path, job.storage, attempt.study)
+    return Reporter(job.directory.path, job.storage, attempt.study)
