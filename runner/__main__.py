@@ -72,7 +72,7 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
         if trial is None:
             follower.start(uri)
     # TensorFlow is imported only now, for a valid configuration.
-    first = "tensorflow" not in sys.modules  # And not the second trial of a sweep.
+    first = "runner.run" not in sys.modules  # And not the second trial of a sweep.
     with without_import_notes(), without_collections() if first else nullcontext():
         import tensorflow as tf
 

@@ -18,6 +18,11 @@ from runner.explanation import explain
 
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
+_FREE = re.compile(
+    r"(scaffolds\.(?!\d)[^.=]+\.[^=]*|restoration\.expect(\.[^=]+)?"
+    r"|hydra\.sweeper\.(params|objectives|constraints)(\.[^=]+)?)="
+)
+
 
 def compose_experiment(name: str, overrides: Sequence[str]) -> DictConfig:
     """Composes `+experiment=name` beside the configuration that Hydra is running.
@@ -47,11 +52,10 @@ def compose_experiment(name: str, overrides: Sequence[str]) -> DictConfig:
 def forced(override: str) -> str:
     """Puts `++` before an override of a scaffold's key, so that its YAML need not hold the key.
 
-    Likewise of an expectation, whose keys are names of scaffolds. Hydra knows only the keys that
-    the YAML holds; ours are checked by `validate`.
+    Likewise of an expectation, whose keys are names of scaffolds, and of mappings of a sweeper.
+    Hydra knows only the keys that the YAML holds; ours are checked by `validate` and the sweeper.
     """
-    free = r"(scaffolds\.(?!\d)[^.=]+\.[^=]*|restoration\.expect(\.[^=]+)?)="
-    return f"++{override}" if re.match(free, override) else override
+    return f"++{override}" if _FREE.match(override) else override
 
 
 def experiment_names() -> list[str]:

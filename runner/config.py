@@ -318,6 +318,10 @@ class SweepConfig:
     threshold: float | None = None
 
 
+# Keys of `model` that are for the runner and not for its target.
+MODEL_SWITCHES = ("jit_compile", "dtype_policy")
+
+
 @dataclass
 class RunConfig:
     """The root of a run's configuration."""

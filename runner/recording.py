@@ -24,7 +24,7 @@ from runner.restoration.plan import RestorationPlan
 from runner.restoration.provenance import document
 from runner.restoration.report import text
 from runner.run_context import RunContext
-from runner.run_directory import PROVENANCE, RunDirectory, write_text
+from runner.run_directory import PROVENANCE, PRUNED, RunDirectory, write_text
 from runner.sources import FINGERPRINT_TAG
 from runner.tracking import (
     RUN_DIR_TAG,
@@ -54,7 +54,7 @@ def recorded(
       directory: the run's directory, claimed; it is released at the end.
       interruption: tells of signals, which neither opening nor closing lets through.
     """
-    status = RunStatus.FAILED
+    status, pruned = RunStatus.FAILED, False
     tracker: Tracker | None = None
     try:
         with interruption.deferred():  # A run that a signal left unknown would stay RUNNING.
@@ -69,7 +69,7 @@ def recorded(
         status = RunStatus.KILLED
         raise
     except PrunedRunError as error:
-        status = RunStatus.KILLED
+        status, pruned = RunStatus.KILLED, True
         if tracker is not None:
             tracker.set_tags({"runner.pruned": str(error)})
         raise
@@ -88,7 +88,7 @@ def recorded(
                     _name_tracked_run(directory, context.store)
                 # Last: a run whose end was cut short still says RUNNING, and the next one of its
                 # experiment settles it, in the store too.
-                directory.update(status=status.value)
+                directory.update(status=PRUNED if pruned else status.value)
             finally:
                 directory.release()
 

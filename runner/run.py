@@ -163,8 +163,14 @@ def _train(context: RunContext) -> float:
 
 
 def _record(context: RunContext) -> RunRecord:
-    settings = context.sources.settings()
-    return RunRecord(context.config.name, fingerprint(settings), RUNNING, settings)
+    config, settings, trial = context.config, context.sources.settings(), context.trial
+    return RunRecord(
+        config.name,
+        fingerprint(settings),
+        RUNNING,
+        settings,
+        trial=trial.name(Path(config.run_dir)) if trial is not None else "",
+    )
 
 
 def _warm_start(context: RunContext, built: BuiltGraph, plan: RestorationPlan) -> RestorationPlan:

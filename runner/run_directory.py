@@ -21,6 +21,8 @@ RUNNING = "RUNNING"
 FINISHED = "FINISHED"
 FAILED = "FAILED"
 KILLED = "KILLED"
+PRUNED = "PRUNED"
+_ENDED = (FINISHED, PRUNED)
 
 
 @dataclass(frozen=True)
@@ -30,10 +32,11 @@ class RunRecord:
     Attributes:
       name: the experiment.
       fingerprint: of the configuration, see `runner.fingerprint`.
-      status: RUNNING, FINISHED, FAILED or KILLED; RUNNING with a free lock was killed.
+      status: RUNNING, FINISHED, FAILED, KILLED or PRUNED; RUNNING with a free lock was killed.
       settings: the configuration that the fingerprint is of.
       objective: the best value of the objective; None before the run has ended.
       sources: scaffold name -> the checkpoint that it started from.
+      trial: the sweep's trial that it is, see `runner.sweeps.trial`; empty for a run by itself.
     """
 
     name: str
@@ -42,6 +45,7 @@ class RunRecord:
     settings: Mapping[str, Any]
     objective: float | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
+    trial: str = ""
 
 
 class RunDirectory:
@@ -70,6 +74,11 @@ class RunDirectory:
     def best_record(self) -> Path:
         """The step and the evaluation of the best checkpoint."""
         return self.best / "best.json"
+
+    @property
+    def evaluations(self) -> Path:
+        """A line for each evaluation of a sweep's trial: its step and metrics."""
+        return self.path / "evaluations.jsonl"
 
     @property
     def evaluation_due(self) -> Path:
@@ -233,13 +242,14 @@ def interrupted_run(
 ) -> RunDirectory | None:
     """Returns the run that is to be resumed, or None when a new one is to be started.
 
+    A trial of a sweep resumes only its own run; another trial may have the same configuration.
     Changes nothing.
 
     Args:
       container: the configured `run_dir`.
       record: the record a new run starts with.
       resume: `auto` resumes an interrupted run of the same configuration, if there is one; `must`
-        only resumes; `never` only starts.
+        only resumes, trials of a sweep excepted that have not started yet; `never` only starts.
       dedicated: whether `container` was given for this run, so that with `auto` an interrupted run
         in it whose warm start is another is a mistake, and not a neighbour.
 
@@ -248,9 +258,9 @@ def interrupted_run(
         to be resumed, or a `dedicated` one holds a run of another warm start.
     """
     for directory, found in runs(container) if resume != "never" else ():
-        if found.fingerprint == record.fingerprint and found.status != FINISHED:
+        if _is_interrupted(found, record):
             return directory
-    if resume == "must":
+    if resume == "must" and not record.trial:
         raise RunDirectoryError(_nothing_to_resume(container, record))
     own = RunDirectory(container).read() is not None
     if resume == "auto" and (dedicated or own):
@@ -264,6 +274,11 @@ def interrupted_run(
             )
         )
     return None
+
+
+def _is_interrupted(found: RunRecord, record: RunRecord) -> bool:
+    same = found.fingerprint == record.fingerprint and found.status not in _ENDED
+    return same and record.trial in ("", found.trial)
 
 
 def open_run(
@@ -322,7 +337,7 @@ def left_alone(container: Path, record: RunRecord) -> list[str]:
 
 def _nothing_to_resume(container: Path, record: RunRecord) -> Problem:
     """Explains why no run in `container` can be resumed with the record's configuration."""
-    unfinished = [(d, r) for d, r in runs(container) if r.status != FINISHED]
+    unfinished = [(d, r) for d, r in runs(container) if r.status not in _ENDED]
     if not unfinished:
         return Problem(
             f"{container} holds no interrupted run",
@@ -341,7 +356,7 @@ def _nothing_to_resume(container: Path, record: RunRecord) -> Problem:
 def _refuse_other_warm_start(container: Path, record: RunRecord) -> None:
     """Refuses when the newest unfinished run of the experiment has another warm start."""
     for directory, found in runs(container):
-        if found.name != record.name or found.status == FINISHED:
+        if found.name != record.name or found.status in _ENDED:
             continue
         old, new = (
             {key: each.settings.get(key) for key in _WARM_START} for each in (found, record)

@@ -9,13 +9,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from runner.config import RunConfig
+from runner.config import MODEL_SWITCHES, RunConfig
 from runner.errors import ConfigError, Problem
 from runner.experiment import Model
 from runner.optimization import Schedule
 from runner.targets import build_target
-
-SWITCHES = ("jit_compile", "dtype_policy")
 
 
 def set_threads(config: RunConfig) -> None:
@@ -54,7 +52,7 @@ def set_threads(config: RunConfig) -> None:
 
 def build_model(config: RunConfig) -> Model:
     """Builds the model, without the switches among its arguments."""
-    node = {name: value for name, value in config.model.items() if name not in SWITCHES}
+    node = {name: value for name, value in config.model.items() if name not in MODEL_SWITCHES}
     model: Model = build_target("model", node)
     return model
 

@@ -59,7 +59,7 @@ def check_target(key: str, node: Mapping[str, Any], references: References) -> N
     Raises:
       ConfigError: as `build_target` does, but for what the target itself refuses.
     """
-    _check(key, node)
+    check_signature(key, node)
     problems = references.problems(key, node)
     if problems:
         raise ConfigError(*problems)
@@ -86,16 +86,20 @@ def call_resolving(*args: Any, _called_: str, _references_: References, **kwargs
     return get_object(_called_)(*_references_.resolve(args), **_references_.resolve(kwargs))
 
 
-def _check(key: str, node: Any) -> None:
-    """Checks a node and those among its arguments that have targets of their own."""
+def check_signature(key: str, node: Any) -> None:
+    """Checks a node, and those among its arguments that have targets of their own.
+
+    Raises:
+      ConfigError: when there is no such target, or its arguments do not fit its signature.
+    """
     if isinstance(node, Mapping):
         for name, value in node.items() if node.get("_recursive_", True) else ():
-            _check(f"{key}.{name}", value)
+            check_signature(f"{key}.{name}", value)
         if "_target_" in node:
             _check_arguments(key, node, _locate(key, str(node["_target_"])))
     elif isinstance(node, list):
         for index, value in enumerate(node):
-            _check(f"{key}.{index}", value)
+            check_signature(f"{key}.{index}", value)
 
 
 def locate_target(key: str, node: Mapping[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from runner.run_directory import write_json
 
@@ -53,7 +53,7 @@ class Attempt:
       status: how far it came.
       objective: `train.objective`; None without an evaluation.
       metrics: those of the evaluation with the best objective.
-      curve: step and value of `train.objective` for each evaluation, of earlier attempts too.
+      curve: step and value of `train.objective` for each evaluation of the run.
       message: why it failed.
       exit_code: the exit code that its error alone would have had.
       run_dir: the run's directory; None before there is one.
@@ -107,6 +107,14 @@ class AttemptFile:
         attempt = replace(self.read(), **changes)
         self.write(attempt)
         return attempt
+
+    def is_held(self) -> bool:
+        """Whether a living process is at the attempt."""
+        try:
+            with self.lock.acquire(timeout=0):
+                return False
+        except Timeout:
+            return True
 
     def settle(self) -> Attempt:
         """Waits for the attempt's process, if one lives, and says what became of it.

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from runner.sweeps.learning_curves import Band
-from runner.sweeps.summary import Objective
+from runner.sweeps.objective import Objective
 
 # Okabe and Ito's colours, told apart by colour-blind eyes too; yellow is too pale for a line.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -117,11 +117,6 @@ class Execution:
             return replace(turn, attempt=turn.attempt + 1)
         return None
 
-    def _curve(self, number: int) -> tuple[tuple[int, float], ...]:
-        """Returns the evaluations of a trial's last attempt, if there is one."""
-        attempts = (file.read() for file in reversed(self._directory.attempts()))
-        return next((each.curve for each in attempts if each.trial == number), ())
-
     def _attempt(self, turn: _Turn) -> Attempt:
         return Attempt(
             turn.planned.number,
@@ -130,7 +125,6 @@ class Execution:
             turn.planned.point.values,
             turn.planned.fingerprint,
             turn.planned.metric,
-            curve=self._curve(turn.planned.number),
             last=turn.attempt > self._retries,
             sweeper=this_process(),
             study=turn.planned.study,

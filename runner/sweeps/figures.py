@@ -20,7 +20,7 @@ from optuna.visualization import matplotlib as plots
 
 from runner.config import Goal
 from runner.sweeps.attempt import Attempt, TrialStatus
-from runner.sweeps.summary import Objective
+from runner.sweeps.objective import Objective
 
 logger = logging.getLogger(__name__)
 

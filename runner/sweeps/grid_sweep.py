@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,7 +36,7 @@ class GridSweep(RunnerSweeper):
         """Returns all combinations."""
         return grid([*self.parsed_params(self._params, overrides), *overrides])
 
-    def search(self) -> str:
+    def identity(self) -> str:
         """Returns the values that are not on the command line."""
         return json.dumps(self._params, sort_keys=True) if self._params else ""
 
@@ -43,10 +44,16 @@ class GridSweep(RunnerSweeper):
         self, composed: Sequence[ComposedPoint], execution: Execution, directory: SweepDirectory
     ) -> list[Attempt]:
         """Runs those that have not finished."""
-        finished = _finished(directory)
+        attempts = directory.settled(self.screen.line)
+        numbers = _numbers([each.point for each in composed], attempts)
+        finished = {
+            (each.trial, each.fingerprint): each
+            for each in attempts
+            if each.status is TrialStatus.FINISHED
+        }
         done: dict[int, Attempt] = {}
         planned = []
-        for number, each in enumerate(composed):
+        for number, each in zip(numbers, composed, strict=True):
             known = finished.get((number, each.fingerprint))
             if known is not None:
                 done[number] = known
@@ -56,14 +63,23 @@ class GridSweep(RunnerSweeper):
         if done:
             self.screen.line(f"{len(done)} of {len(composed)} trials have finished before")
         done |= {attempt.trial: attempt for attempt in execution.run(planned)}
-        return [done[number] for number in range(len(composed))]
+        return [done[number] for number in numbers]
 
 
-def _finished(directory: SweepDirectory) -> dict[tuple[int, str], Attempt]:
-    """Returns trial and fingerprint -> the attempt that finished."""
-    attempts = [file.read() for file in directory.attempts()]
-    return {
-        (each.trial, each.fingerprint): each
-        for each in attempts
-        if each.status is TrialStatus.FINISHED
-    }
+def _numbers(points: Sequence[Point], attempts: Sequence[Attempt]) -> list[int]:
+    """Returns the number of each trial: the one that it had before, in whatever place.
+
+    The same sweep may be asked for with its keys in another order. Where trials have the same
+    values, the first of them has the first number.
+    """
+    before: dict[frozenset[tuple[str, str]], list[int]] = {}
+    for attempt in attempts:
+        known = before.setdefault(frozenset(attempt.values.items()), [])
+        if attempt.trial not in known:
+            known.append(attempt.trial)
+    unused = itertools.count(max((each.trial for each in attempts), default=-1) + 1)
+    numbers = []
+    for point in points:
+        known = before.get(frozenset(point.values.items()), [])
+        numbers.append(known.pop(0) if known else next(unused))
+    return numbers

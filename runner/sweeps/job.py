@@ -90,7 +90,8 @@ def carry_out(job: Job, train: Train) -> float | None:
             return None
         # Whoever dies without a word leaves this behind, and the lock free.
         file.update(status=TrialStatus.RUNNING)
-        trial = Trial(str(directory.path), attempt.values, _report(job, attempt))
+        report = _report(job, attempt)
+        trial = Trial(str(directory.path), attempt.values, report, attempt.trial)
         return _recorded(directory, file, attempt, trial, train)
 
 
@@ -149,10 +150,9 @@ def _train_when_free(trial: Trial, train: Train) -> float | None:
 
 
 def _curve(attempt: Attempt, trial: Trial) -> list[tuple[int, float]]:
-    """Returns the evaluations of the objective, those of earlier attempts included."""
+    """Returns the evaluations of the objective, those of the run before it resumed included."""
     name = attempt.metric.removeprefix("validation/")
-    seen = {step: metrics[name] for step, metrics in trial.curve.items() if name in metrics}
-    return sorted({**dict(attempt.curve), **seen}.items())
+    return sorted((step, metrics[name]) for step, metrics in trial.curve.items() if name in metrics)
 
 
 def _recorded_objective(run_dir: Path | None) -> float | None:
@@ -174,6 +174,6 @@ def _report(job: Job, attempt: Attempt) -> Report | None:
     if attempt.study is None:
         return None
     # Optuna is an extra, imported only where it is used.
-    from runner.sweeps.study import reporter
+    from runner.sweeps.reporting import Reporter
 
-    return reporter(job.directory.path, job.storage, attempt.study)
+    return Reporter(job.directory.path, job.storage, attempt.study)

@@ -11,7 +11,7 @@ import numpy as np
 
 from runner.config import Goal
 from runner.sweeps.attempt import Attempt, TrialStatus
-from runner.sweeps.summary import Objective
+from runner.sweeps.objective import Objective
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ def compose_points(points: Sequence[Point], compose: Compose) -> list[ComposedPo
                 problems.setdefault(found, []).append(point)
     if problems:
         raise ConfigError(
-            *(_placed(problem, where, len(points)) for problem, where in problems.items())
+            *(placed(problem, where, len(points)) for problem, where in problems.items())
         )
     return composed
 
@@ -163,7 +163,7 @@ def _running(config: DictConfig) -> Iterator[None]:
         HydraConfig.instance().cfg = before
 
 
-def _placed(problem: Problem, where: Sequence[Point], count: int) -> Problem:
+def placed(problem: Problem, where: Sequence[Point], count: int) -> Problem:
     """Says in which of the trials a problem is, unless it is in all of them."""
     if len(where) == count:
         return problem

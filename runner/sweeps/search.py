@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import optuna
 from filelock import FileLock, Timeout
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
-from runner.errors import ConfigError
 from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus, this_process
 from runner.sweeps.execution import Execution, Planned
+from runner.sweeps.objective import Objective
 from runner.sweeps.points import Compose, Point, compose_points
 from runner.sweeps.search_space import SearchSpace
 from runner.sweeps.study import (
     SWEEPER,
+    CustomSpace,
     constraints,
+    sampler,
     tell,
     trial_of,
 )
-from runner.sweeps.summary import Objective
 from runner.sweeps.sweep_directory import SweepDirectory
+from runner.sweeps.target_check import check_targets
 
-_ENDED = (TrialStatus.FINISHED, TrialStatus.PRUNED, TrialStatus.FAILED)
+_DECIDED = (TrialStatus.FINISHED, TrialStatus.PRUNED, TrialStatus.FAILED)
+_FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 class Search:
@@ -39,6 +43,7 @@ class Search:
       sweeper: the sweeper's configuration.
       objectives: what decides.
       directory: the sweep's.
+      say: is told what is waited for.
     """
 
     def __init__(
@@ -46,49 +51,93 @@ class Search:
         study: optuna.Study,
         storage: Any,
         space: SearchSpace,
-        custom: Any,
+        custom: CustomSpace | None,
         sweeper: Mapping[str, Any],
         objectives: Sequence[Objective],
         directory: SweepDirectory,
+        say: Callable[[str], object] = print,
     ) -> None:
         self._study, self._storage = study, storage
         self._space, self._custom = space, custom
         self._sweeper, self._objectives, self._directory = sweeper, objectives, directory
+        self._say = say
         self._constraints = constraints(sweeper)
+        # In a container that is started again, host and process have the numbers of before.
+        self._name = f"{this_process().replace(':', '_')}_{uuid.uuid4().hex[:8]}"
+        self._began = False
+        self._taken: set[int] = set()
+        self._replaced: set[int] = set()
 
     def run(self, execution: Execution, compose: Compose) -> None:
-        """Goes on until `n_trials` trials of the study have finished.
+        """Goes on until `n_trials` trials of the study have finished or were pruned.
 
-        Trials that a process left unfinished are gone on with first.
+        Trials that a process left unfinished are gone on with first. In place of trials that failed
+        before, others are asked for. Those that fail meanwhile count, so that a search in which
+        every trial fails ends too: the next one replaces them.
         """
         with self._at_work():
-            left = self._left_behind()
-            if left:
-                self._carry_out(left, execution)
             while not self._directory.stopped():
                 with FileLock(self._directory.path / "ask.lock"):
-                    wanted = min(int(self._sweeper["n_jobs"]), self._missing())
-                    asked = [self._ask() for _ in range(wanted)]
-                if not asked:
+                    self._begin()
+                    left = self._claim()
+                    asked = [] if left else self._ask(compose)
+                if not left and not asked:
                     return
-                self._check(asked, compose)
-                self._carry_out(asked, execution)
+                planned = [*asked, *self._still_unfinished(left)]
+                for attempt in execution.run(planned):
+                    self._tell(attempt)
 
-    def _missing(self) -> int:
-        """Returns how many trials are to be started yet."""
-        states = [each.state for each in self._trials()]
-        running = [each for each in self._trials() if self._is_swept(each)]
-        finished = len([each for each in states if each.is_finished()])
-        return int(self._sweeper["n_trials"]) - finished - len(running)
+    def _begin(self) -> None:
+        """Notes how the study stood when this process came to it."""
+        if self._began:
+            return
+        trials = self._trials()
+        self._replaced = {each.number for each in trials if each.state is TrialState.FAIL}
+        self._study.sampler = sampler(self._sweeper, len(trials))
+        self._began = True
 
-    def _ask(self) -> Planned:
-        trial = self._study.ask(self._space.distributions())
-        trial.set_user_attr(SWEEPER, this_process())
-        more = self._custom(trial) if self._custom is not None else None
-        return self._planned(trial, self._space.point(trial.params, more))
+    def finished(self) -> int:
+        """Returns how many trials of the study have finished or were pruned."""
+        return len([each for each in self._trials() if each.state in _FINISHED])
+
+    def _ask(self, compose: Compose) -> list[Planned]:
+        """Asks for as many trials as are launched at once, and are missing.
+
+        Raises:
+          ConfigError: the custom space has made a mistake; the trials have failed then.
+        """
+        living = self._living()  # Before the trials: who ends meanwhile has told of them all.
+        trials = self._trials()
+        counted = len([each for each in trials if self._counts(each, living)])
+        missing = int(self._sweeper["n_trials"]) - counted
+        asked: list[optuna.Trial] = []
+        planned = []
+        try:
+            for _ in range(min(int(self._sweeper["n_jobs"]), missing)):
+                trial = self._study.ask(self._space.distributions())
+                asked.append(trial)
+                trial.set_user_attr(SWEEPER, self._name)
+                more = self._custom(trial) if self._custom is not None else None
+                planned.append(self._planned(trial, self._space.point(trial.params, more)))
+            if planned:
+                check_targets(compose_points([each.point for each in planned], compose))
+        except BaseException:
+            for trial in asked:
+                self._study.tell(trial, state=TrialState.FAIL)
+            raise
+        self._taken |= {each.number for each in planned}
+        return planned
+
+    def _counts(self, trial: FrozenTrial, living: Collection[str]) -> bool:
+        """Whether no other trial is to be asked for in place of this one."""
+        if trial.state is TrialState.FAIL:
+            return trial.number not in self._replaced
+        if trial.state is TrialState.RUNNING:
+            return trial.number in self._taken or trial.user_attrs.get(SWEEPER) in living
+        return trial.state in _FINISHED
 
     def _planned(self, trial: optuna.Trial, point: Point) -> Planned:
-        told = {
+        reference = {
             "name": self._study.study_name,
             "trial": trial.number,
             "pruner": self._sweeper["pruner"],
@@ -96,23 +145,50 @@ class Search:
         }
         single = len(self._objectives) == 1
         metric = self._objectives[0].name
-        return Planned(trial.number, point, metric=metric, study=told if single else None)
+        return Planned(trial.number, point, metric=metric, study=reference if single else None)
 
-    def _check(self, asked: Sequence[Planned], compose: Compose) -> None:
-        """Finds mistakes that a custom space has made; its trials have failed then."""
-        try:
-            compose_points([each.point for each in asked], compose)
-        except ConfigError:
-            for each in asked:
-                self._study.tell(each.number, state=TrialState.FAIL)
-            raise
+    def _claim(self) -> list[AttemptFile]:
+        """Takes over trials of processes that are gone, as many as are launched at once.
 
-    def _carry_out(self, planned: Sequence[Planned], execution: Execution) -> None:
-        for attempt in execution.run(planned):
-            self._tell(attempt)
+        Returns their last attempts.
+        """
+        living = self._living()
+        left = [
+            each
+            for each in self._trials()
+            if each.state is TrialState.RUNNING and not self._counts(each, living)
+        ]
+        last = {file.read().trial: file for file in self._directory.attempts()} if left else {}
+        claimed = []
+        for trial in left:
+            if trial.number in last:
+                self._of(trial.number).set_user_attr(SWEEPER, self._name)
+                self._taken.add(trial.number)
+                claimed.append(last[trial.number])
+            elif self._was_here(trial.user_attrs.get(SWEEPER)):
+                # Its process died before it said what was to be run.
+                self._replaced.add(trial.number)
+                self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+            if len(claimed) == int(self._sweeper["n_jobs"]):
+                break
+        return claimed
+
+    def _still_unfinished(self, left: Sequence[AttemptFile]) -> list[Planned]:
+        """Returns those of other processes' trials that are to be gone on with; tells of others."""
+        found = []
+        for file in left:
+            attempt = self._directory.end_of(file, self._say)
+            if attempt.status in _DECIDED:
+                self._tell(attempt)
+                continue
+            point = Point(attempt.overrides, attempt.values)
+            found.append(Planned(attempt.trial, point, metric=attempt.metric, study=attempt.study))
+        return found
 
     def _tell(self, attempt: Attempt) -> None:
-        trial = trial_of(self._study, self._storage, attempt.trial)
+        if attempt.status not in _DECIDED:
+            return
+        trial = self._of(attempt.trial)
         for name, value in attempt.metrics.items():
             trial.set_user_attr(name, value)
         for name, violation in self._constraints.items():
@@ -120,56 +196,36 @@ class Search:
                 trial.set_constraint(name, violation(attempt.metrics))
         tell(self._study, attempt.trial, attempt, self._objectives)
 
-    def _trials(self) -> list[optuna.trial.FrozenTrial]:
+    def _of(self, number: int) -> optuna.Trial:
+        return trial_of(self._study, self._storage, number)
+
+    def _trials(self) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False)
 
-    def _left_behind(self) -> list[Planned]:
-        """Returns trials of processes that are gone; tells of those that ended all the same."""
-        last = {each.trial: (file, each) for file, each in _attempts(self._directory)}
-        found = []
-        for trial in self._trials():
-            if trial.state is not TrialState.RUNNING or trial.number not in last:
-                continue
-            if self._is_swept(trial):
-                continue
-            file, attempt = last[trial.number]
-            if attempt.status in _ENDED:
-                self._tell(attempt)
-                continue
-            file.settle()
-            resumed = trial_of(self._study, self._storage, trial.number)
-            resumed.set_user_attr(SWEEPER, this_process())
-            point = Point(attempt.overrides, attempt.values)
-            found.append(Planned(trial.number, point, metric=attempt.metric, study=attempt.study))
-        return found
+    def _living(self) -> set[str]:
+        """Returns the names of the processes at this sweep, of those that share its directory."""
+        files = (self._directory.path / "processes").glob("*.lock")
+        return {file.stem for file in files if _is_held(FileLock(file))}
 
-    def _is_swept(self, trial: optuna.trial.FrozenTrial) -> bool:
-        """Whether a living process, of those that share this directory, sweeps a trial."""
-        name = trial.user_attrs.get(SWEEPER)
-        if trial.state is not TrialState.RUNNING or name is None:
-            return False
-        if name == this_process():
-            return True
-        lock = self._process_lock(name)
-        if not Path(lock.lock_file).exists():
-            return False
-        try:
-            with lock.acquire(timeout=0):
-                return False
-        except Timeout:
-            return True
+    def _was_here(self, name: str | None) -> bool:
+        """Whether a process has been at this sweep in this directory."""
+        return name is not None and self._process_lock(name).exists()
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
         """Lets others see that this process lives."""
-        lock = self._process_lock(this_process())
-        Path(lock.lock_file).parent.mkdir(exist_ok=True)
-        with lock:
+        lock = self._process_lock(self._name)
+        lock.parent.mkdir(exist_ok=True)
+        with FileLock(lock):
             yield
 
-    def _process_lock(self, name: str) -> FileLock:
-        return FileLock(self._directory.path / "processes" / f"{name.replace(':', '_')}.lock")
+    def _process_lock(self, name: str) -> Path:
+        return self._directory.path / "processes" / f"{name}.lock"
 
 
-def _attempts(directory: SweepDirectory) -> list[tuple[AttemptFile, Attempt]]:
-    return [(file, file.read()) for file in directory.attempts()]
+def _is_held(lock: FileLock) -> bool:
+    try:
+        with lock.acquire(timeout=0):
+            return False
+    except Timeout:
+        return True

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from runner.config import RunConfig
+from runner.config import Resume, RunConfig
 from runner.errors import ConfigError, Problem
 from runner.sweeps.attempt import Attempt
 from runner.sweeps.execution import Execution
-from runner.sweeps.points import ComposedPoint, Point
-from runner.sweeps.summary import Objective, ranked_trials
+from runner.sweeps.objective import Objective
+from runner.sweeps.points import ComposedPoint, Point, compose_points
+from runner.sweeps.summary import ranked_trials
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
+from runner.sweeps.target_check import check_targets
 
 if TYPE_CHECKING:
+    from runner.sweeps.search import Search
     from runner.sweeps.search_space import SearchSpace
 
 
@@ -27,7 +32,7 @@ class SearchSweep(RunnerSweeper):
     """Searches; several processes may do so together.
 
     Args:
-      n_trials: how many trials of the study are to have finished, pruned and failed ones included.
+      n_trials: how many trials of the study are to have finished, pruned ones included.
       n_jobs: how many are launched at once.
       study_name: by default the experiment's name and what identifies the sweep.
       storage: a database's URL, or a `_target_`; null is SQLite in the sweep's folder.
@@ -41,6 +46,10 @@ class SearchSweep(RunnerSweeper):
     """
 
     joins = True
+    again = (
+        "the same command goes on with those that were killed or not started, and tries others in"
+        " place of those that failed"
+    )
 
     def __init__(self, **sweeper: Any) -> None:
         super().__init__()
@@ -53,6 +62,8 @@ class SearchSweep(RunnerSweeper):
         self._space: SearchSpace | None = None
         self._objectives: list[Objective] = []
         self._study: Any = None
+        self._search: Search | None = None
+        self._complete = False
 
     def points(self, overrides: Sequence[Override]) -> list[Point]:
         """Returns points with every choice and every end of a range."""
@@ -91,9 +102,24 @@ class SearchSweep(RunnerSweeper):
         if problems:
             raise ConfigError(*problems)
         check(Path(), self._sweeper)
+        self._check_custom_space()
         return self._objectives
 
-    def search(self) -> str:
+    def _check_custom_space(self) -> None:
+        from runner.sweeps.study import custom_points, custom_space
+
+        custom = custom_space(self._sweeper)
+        if custom is not None:
+            points = custom_points(self._given_space, custom)
+            check_targets(compose_points(points, self.compose))
+
+    @property
+    def _given_space(self) -> SearchSpace:
+        if self._space is None:
+            raise RuntimeError("points has not been called")
+        return self._space
+
+    def identity(self) -> str:
         """Returns the space and the study."""
         named = ("params", "custom_search_space", "study_name", "objectives", "constraints")
         return json.dumps({key: self._sweeper.get(key) for key in named}, sort_keys=True)
@@ -102,28 +128,57 @@ class SearchSweep(RunnerSweeper):
         self, composed: Sequence[ComposedPoint], execution: Execution, directory: SweepDirectory
     ) -> list[Attempt]:
         """Searches, and returns the last attempts of all processes at this sweep."""
+        from runner.sweeps.study import attempt_of
+
+        wanted = self._sweeper["n_trials"]
+        if self._search is None:
+            self._search = self._opened(composed[0].config, directory)
+            before = self._search.finished()
+            if before:
+                self.screen.line(f"{before} of {wanted} trials have finished before")
+        search, study = self._search, self._study
+        search.run(execution, self.compose)
+        self._complete = search.finished() >= wanted
+        # Of trials from other folders, the study knows.
+        known = [attempt_of(each, self._objectives) for each in study.get_trials(deepcopy=False)]
+        attempts = [*known, *(file.read() for file in directory.attempts())]
+        return list({each.trial: each for each in attempts}.values())
+
+    def _opened(self, config: RunConfig, directory: SweepDirectory) -> Search:
         from runner.sweeps.search import Search
         from runner.sweeps.study import custom_space, open_storage, open_study
 
-        if self._space is None:
-            raise RuntimeError("points has not been called")
-        record = directory.read() or {}
-        name = composed[0].config.name
         storage = open_storage(directory.path, self._sweeper.get("storage"))
-        study = open_study(
+        name = self._study_name(config, directory)
+        self._study = open_study(storage, name, self._sweeper, self._objectives)
+        return Search(
+            self._study,
             storage,
-            self._sweeper.get("study_name") or f"{name}-{record.get('fingerprint', '')}",
+            self._given_space,
+            custom_space(self._sweeper),
             self._sweeper,
             self._objectives,
+            directory,
+            self.screen.line,
         )
-        custom = custom_space(self._sweeper)
-        search = Search(
-            study, storage, self._space, custom, self._sweeper, self._objectives, directory
-        )
-        self._study = study
-        search.run(execution, self.compose)
-        attempts = [file.read() for file in directory.attempts()]
-        return list({each.trial: each for each in attempts}.values())
+
+    def _study_name(self, config: RunConfig, directory: SweepDirectory) -> str:
+        """Returns the name of the study, the same whenever this sweep is gone on with."""
+        given: str | None = self._sweeper.get("study_name")
+        if given:
+            return given
+        with FileLock(directory.path / "study.lock"):
+            record = directory.read() or {}
+            if "study" not in record:
+                # Elsewhere, a study of this sweep may have been begun before.
+                new = f"-{uuid.uuid4().hex[:8]}" if config.resume is Resume.never else ""
+                record["study"] = f"{config.name}-{record.get('fingerprint', '')}{new}"
+                directory.write(record)
+            return str(record["study"])
+
+    def unmended(self, trials: Sequence[Attempt]) -> list[Attempt]:
+        """Returns the failures; none where others have taken their place."""
+        return [] if self._complete else super().unmended(trials)
 
     def best(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
         """Returns the study's best, all of them where there are several objectives.

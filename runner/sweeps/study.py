@@ -10,15 +10,17 @@ from typing import Any
 
 import optuna
 from filelock import FileLock
+from optuna.samplers import GridSampler, QMCSampler, RandomSampler
 from optuna.study import StudyDirection
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from runner.config import Goal
 from runner.errors import ConfigError, Problem
 from runner.sweeps.attempt import Attempt, TrialStatus
-from runner.sweeps.summary import Objective
-from runner.sweeps.trial import Report
-from runner.targets import build_target
+from runner.sweeps.objective import Objective
+from runner.sweeps.points import Point
+from runner.sweeps.search_space import SearchSpace
+from runner.targets import build_target, locate_target
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +37,15 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 _STATES = {
     TrialStatus.FINISHED: TrialState.COMPLETE,
     TrialStatus.PRUNED: TrialState.PRUNED,
+    TrialStatus.FAILED: TrialState.FAIL,
 }
+_STATUSES = {
+    **{state: status for status, state in _STATES.items()},
+    TrialState.RUNNING: TrialStatus.RUNNING,
+    TrialState.WAITING: TrialStatus.WAITING,
+}
+
+CustomSpace = Callable[[optuna.Trial], Mapping[str, Any] | None]
 
 
 def open_storage(directory: Path, storage: Any) -> Any:
@@ -77,6 +87,28 @@ def _database(url: str) -> optuna.storages.RDBStorage:
     return optuna.storages.RDBStorage(url, engine_kwargs=arguments)
 
 
+def sampler(sweeper: Mapping[str, Any], drawn: int = 0) -> optuna.samplers.BaseSampler:
+    """Builds the sampler.
+
+    With a seed, one that is built anew would draw the study's first trials again. So it is given
+    another seed, unless it keeps its place in the study itself.
+
+    Args:
+      sweeper: the sweeper's configuration.
+      drawn: how many trials the study has already.
+
+    Raises:
+      ConfigError: it cannot be built.
+    """
+    key, node = "hydra.sweeper.sampler", sweeper["sampler"]
+    target, seed = locate_target(key, node), node.get("seed")
+    keeps_place = isinstance(target, type) and issubclass(target, GridSampler | QMCSampler)
+    if drawn and seed is not None and not keeps_place:
+        node = {**node, "seed": seed + drawn}
+    built: optuna.samplers.BaseSampler = build_target(key, node)
+    return built
+
+
 def open_study(
     storage: Any, name: str, sweeper: Mapping[str, Any], objectives: Sequence[Objective]
 ) -> optuna.Study:
@@ -89,7 +121,7 @@ def open_study(
     study = optuna.create_study(
         storage=storage,
         study_name=name,
-        sampler=build_target("hydra.sweeper.sampler", sweeper["sampler"]),
+        sampler=sampler(sweeper),
         pruner=build_target("hydra.sweeper.pruner", sweeper["pruner"]),
         directions=[StudyDirection[each.upper()] for each in directions],
         load_if_exists=True,
@@ -110,36 +142,16 @@ def open_study(
     return study
 
 
-def trial_of(study: optuna.Study, storage: Any, number: int) -> optuna.Trial:
-    """Returns a trial of the study, by which it is reported and told of."""
+def trial_id(study: optuna.Study, storage: Any, number: int) -> int:
+    """Returns what the storage knows a trial of the study by."""
     found = storage.get_study_id_from_name(study.study_name)
-    return optuna.Trial(study, storage.get_trial_id_from_study_id_trial_number(found, number))
+    identifier: int = storage.get_trial_id_from_study_id_trial_number(found, number)
+    return identifier
 
 
-def reporter(directory: Path, storage: Any, told: Mapping[str, Any]) -> Report:
-    """Returns what reports evaluations of one trial and asks the pruner.
-
-    Args:
-      directory: the sweep's.
-      storage: as the sweeper's configuration has it.
-      told: the attempt's `study`: its `name`, the `trial`, its `pruner`, and the `metric`.
-    """
-    opened = open_storage(directory, storage)
-    study = optuna.load_study(
-        study_name=told["name"],
-        storage=opened,
-        pruner=build_target("hydra.sweeper.pruner", told["pruner"]),
-    )
-    trial = trial_of(study, opened, told["trial"])
-    # A resumed trial evaluates some steps again.
-    known = {each.number: each for each in study.trials}[trial.number].intermediate_values
-
-    def report(metrics: Mapping[str, float], step: int) -> bool:
-        if step not in known:
-            trial.report(metrics[told["metric"]], step)
-        return trial.should_prune()
-
-    return report
+def trial_of(study: optuna.Study, storage: Any, number: int) -> optuna.Trial:
+    """Returns a trial of the study, by which it is told of."""
+    return optuna.Trial(study, trial_id(study, storage, number))
 
 
 def tell(
@@ -148,8 +160,13 @@ def tell(
     attempt: Attempt,
     objectives: Sequence[Objective],
 ) -> None:
-    """Tells the study what became of a trial; one without a value has failed."""
-    state = _STATES.get(attempt.status, TrialState.FAIL)
+    """Tells the study what became of a trial; one without a value has failed.
+
+    It is not told of one that is to be gone on with, and stays RUNNING there.
+    """
+    if attempt.status not in _STATES:
+        return
+    state = _STATES[attempt.status]
     values = [each.of(attempt) for each in objectives]
     usable = [value for value in values if value is not None and not math.isnan(value)]
     if state is TrialState.COMPLETE and len(usable) == len(objectives):
@@ -157,6 +174,25 @@ def tell(
     else:
         failed = TrialState.FAIL if state is TrialState.COMPLETE else state
         study.tell(number, state=failed, skip_if_finished=True)
+
+
+def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:
+    """Returns what the study alone tells of a trial, whose files are elsewhere."""
+    names = [each.name.removeprefix("validation/") for each in objectives]
+    metrics = dict(zip(names, trial.values or (), strict=False))
+    status = _STATUSES[trial.state]
+    return Attempt(
+        trial.number,
+        1,
+        (),
+        {key.lstrip("+~"): str(value) for key, value in trial.params.items()},
+        metric=objectives[0].name,
+        status=status,
+        objective=metrics.get(names[0]),
+        metrics=metrics,
+        curve=tuple(sorted(trial.intermediate_values.items())),
+        message="it was tried from another folder" if status is TrialStatus.FAILED else "",
+    )
 
 
 def check(directory: Path, sweeper: Mapping[str, Any]) -> None:
@@ -171,7 +207,7 @@ def check(directory: Path, sweeper: Mapping[str, Any]) -> None:
     """
     problems: list[Problem] = []
     for build in (
-        lambda: build_target("hydra.sweeper.sampler", sweeper["sampler"]),
+        lambda: sampler(sweeper),
         lambda: build_target("hydra.sweeper.pruner", sweeper["pruner"]),
         lambda: custom_space(sweeper),
         lambda: constraints(sweeper),
@@ -186,19 +222,51 @@ def check(directory: Path, sweeper: Mapping[str, Any]) -> None:
         open_storage(directory, sweeper["storage"])
 
 
-def custom_space(sweeper: Mapping[str, Any]) -> Callable[[optuna.Trial], Any] | None:
+def custom_space(sweeper: Mapping[str, Any]) -> CustomSpace | None:
     """Returns the function that `hydra.sweeper.custom_search_space` names, if it names one.
 
     Raises:
-      ConfigError: there is no such function, or its arguments do not fit.
+      ConfigError: there is no such function, or its arguments do not fit; also from the function
+        that is returned, when that raises or returns what is no mapping.
     """
     node = sweeper.get("custom_search_space")
     if node is None:
         return None
-    found: Callable[[optuna.Trial], Any] = build_target(
-        "hydra.sweeper.custom_search_space", {**node, "_partial_": True}
-    )
-    return found
+    key = "hydra.sweeper.custom_search_space"
+    found = build_target(key, {**node, "_partial_": True})
+
+    def draw(trial: optuna.Trial) -> Mapping[str, Any] | None:
+        try:
+            more = found(trial)
+        except Exception as error:  # It is the user's, and may raise anything.
+            raise ConfigError(
+                Problem(
+                    f"{key}: {node['_target_']} raises {type(error).__name__}",
+                    str(error),
+                    "mend the function",
+                )
+            ) from error
+        if more is None or isinstance(more, Mapping):
+            return more
+        raise ConfigError(
+            Problem(
+                f"{key}: {node['_target_']} returns {more!r}",
+                "it returns further overrides, as a mapping key -> value, or None",
+            )
+        )
+
+    return draw
+
+
+def custom_points(space: SearchSpace, custom: CustomSpace, count: int = 5) -> list[Point]:
+    """Returns points that a custom space draws at random, in a study that nobody keeps."""
+    study = optuna.create_study(sampler=RandomSampler(seed=0))
+    points = []
+    for _ in range(count):
+        trial = study.ask(space.distributions())
+        more = custom(trial)
+        points.append(space.point(trial.params, more))
+    return points
 
 
 Constraint = Callable[[Mapping[str, float]], float]

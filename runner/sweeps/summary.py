@@ -4,32 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich.table import Table
 
 from runner.config import Goal
 from runner.sweeps.attempt import FAILURES, Attempt
-
-
-@dataclass(frozen=True)
-class Objective:
-    """A metric that decides which trial is better.
-
-    Attributes:
-      name: such as `validation/loss`.
-      goal: whether larger or smaller is better.
-    """
-
-    name: str
-    goal: Goal
-
-    def of(self, attempt: Attempt) -> float | None:
-        """Returns the trial's value, that of its best step; None without an evaluation."""
-        value = attempt.metrics.get(self.name.removeprefix("validation/"))
-        if value is None:
-            return attempt.objective
-        return value
+from runner.sweeps.objective import Objective
 
 
 def ranked_trials(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.core.plugins import Plugins
@@ -25,12 +26,12 @@ from runner.interruption import Interruption
 from runner.run_directory import settle_killed_runs
 from runner.screen import Screen
 from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
-from runner.sweeps.execution import Execution
+from runner.sweeps.execution import Execution, Launch
 from runner.sweeps.learning_curves import bands, threshold_rows
+from runner.sweeps.objective import Objective
 from runner.sweeps.parent_run import close_parent, open_parent
 from runner.sweeps.points import ComposedPoint, Point, compose_points, params_as_typed
 from runner.sweeps.summary import (
-    Objective,
     columns,
     failures,
     ranked_trials,
@@ -39,6 +40,7 @@ from runner.sweeps.summary import (
     text,
 )
 from runner.sweeps.sweep_directory import SweepDirectory, SweepIdentity, open_sweep
+from runner.sweeps.target_check import check_targets
 from runner.tracking import RunStatus, Tracker
 
 T = TypeVar("T")
@@ -61,6 +63,9 @@ class RunnerSweeper(Sweeper):
 
     joins = False
     """Whether several processes may work at one sweep."""
+
+    again = "the same command tries them again, and skips what is finished"
+    """What the same command does about trials that failed."""
 
     def __init__(self) -> None:
         self.hydra_context: HydraContext | None = None
@@ -107,9 +112,13 @@ class RunnerSweeper(Sweeper):
         """Returns what decides which trial is better."""
         return [Objective(config.train.objective, config.train.goal)]
 
-    def search(self) -> str:
+    def identity(self) -> str:
         """Returns what identifies the sweep besides its overrides."""
         return ""
+
+    def unmended(self, trials: Sequence[Attempt]) -> list[Attempt]:
+        """Returns the failures that are left to the same command."""
+        return [each for each in trials if each.status in FAILURES]
 
     def best(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
         """Returns the trial with the best objective; none where no trial finished."""
@@ -211,13 +220,14 @@ class RunnerSweeper(Sweeper):
                 Problem("mode is swept over", "the trials of a sweep do the same thing")
             )
         require_launcher(str(self._master.hydra.launcher.get("_target_", "")))
+        check_targets(composed)
         names = {each.config.name for each in composed}
         name = config.name if len(names) == 1 else None
         trains = config.mode is Mode.train
         with self._directory(overrides, config, trains=trains) as directory:
             launcher = self._launcher(directory)
             directory.stop_on_failure(config.sweep.on_error.name == "stop")
-            execution = Execution(directory, launcher.launch, config.sweep.retries)
+            execution = Execution(directory, launching(launcher), config.sweep.retries)
             if not trains:
                 trials = self.trials(composed, execution, directory)
             else:
@@ -267,14 +277,14 @@ class RunnerSweeper(Sweeper):
             with tempfile.TemporaryDirectory(prefix="sweep-") as folder:
                 yield SweepDirectory(Path(folder))
             return
-        told = [
+        deciding = [
             str(each.input_line)
             for each in overrides
             if each.key_or_group.split(".")[0] not in _ELSEWHERE
         ]
         directory = open_sweep(
             Path(self._master.hydra.sweep.dir).absolute(),
-            SweepIdentity(tuple(told), self.search()),
+            SweepIdentity(tuple(deciding), self.identity()),
             config.resume.value,
             join=self.joins,
         )
@@ -308,7 +318,7 @@ class RunnerSweeper(Sweeper):
         steps = _steps_to_threshold(trials, objectives, settings)
         if steps:
             self.screen.show(rich_table(steps.rows, steps.title), f"\n{steps.text()}")
-        failed = [each for each in trials if each.status in FAILURES]
+        failed = self.unmended(trials)
         skipped = [each for each in trials if each.status is TrialStatus.SKIPPED]
         if failed:
             codes = {each.exit_code for each in failed}
@@ -316,7 +326,7 @@ class RunnerSweeper(Sweeper):
             raise SweepError(
                 Problem(
                     f"{len(failed)} of {len(trials)} trials failed{rest}",
-                    remedy="the same command tries them again, and skips what is finished",
+                    remedy=self.again,
                 ),
                 codes.pop() if len(codes) == 1 else 1,
             )
@@ -348,6 +358,21 @@ def _steps_to_threshold(
         return None
     title = f"steps to {objectives[0].name} {settings.threshold:g}"
     return _Steps(title, threshold_rows(found, objectives[0], settings.threshold))
+
+
+def launching(launcher: Launcher) -> Launch:
+    """Returns what launches jobs; with Hydra's serial launcher, each by itself.
+
+    It would keep what every job returns, with two copies of its configuration, to the end.
+    """
+    if type(launcher) is not BasicLauncher:
+        return launcher.launch
+
+    def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
+        for number, each in enumerate(overrides, first):
+            launcher.launch([each], number)
+
+    return launch
 
 
 def require_launcher(target: str) -> None:

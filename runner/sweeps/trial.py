@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from runner.errors import Problem, PrunedRunError
+from runner.run_directory import RunDirectory
+
+logger = logging.getLogger(__name__)
 
 TAG = "runner.sweep"
 """Prefix of the tags with the swept values of a trial."""
@@ -19,14 +25,19 @@ class Trial:
 
     Attributes:
       parent: directory of the tracked run of the sweep.
+      number: of the trial in its sweep.
       tags: the swept values, as tags.
       run_dir: the run's directory, once it has one.
-      curve: step -> metrics of each evaluation.
+      curve: step -> metrics of each evaluation of the run, those before an interruption included.
       pruned: whether the loop is to end because others are better.
     """
 
     def __init__(
-        self, parent: str, values: Mapping[str, str], report: Report | None = None
+        self,
+        parent: str,
+        values: Mapping[str, str],
+        report: Report | None = None,
+        number: int = 0,
     ) -> None:
         """Stores its arguments.
 
@@ -34,8 +45,9 @@ class Trial:
           parent: directory of the tracked run of the sweep.
           values: swept key -> value.
           report: is given each evaluation; None where nobody asks for them.
+          number: of the trial in its sweep.
         """
-        self.parent = parent
+        self.parent, self.number = parent, number
         self.tags = {f"{TAG}.{key}": value for key, value in values.items()}
         self.run_dir: Path | None = None
         self.curve: dict[int, Mapping[str, float]] = {}
@@ -43,13 +55,24 @@ class Trial:
         self._report = report
         self._step = 0
 
+    def name(self, container: Path) -> str:
+        """Returns what tells the trial from all others, wherever the folders are moved together.
+
+        Args:
+          container: the configured `run_dir`.
+        """
+        return f"{os.path.relpath(self.parent, container)}:{self.number}"
+
     def started(self, run_dir: Path) -> None:
-        """Tells the run's directory."""
+        """Tells the run's directory, which remembers the evaluations of a run that is resumed."""
         self.run_dir = run_dir
+        self.curve = _read_curve(RunDirectory(run_dir).evaluations)
 
     def evaluated(self, metrics: Mapping[str, float], step: int) -> None:
         """Reports an evaluation, after which the trial may be pruned."""
         self.curve[step] = metrics
+        if self.run_dir is not None:
+            _append(RunDirectory(self.run_dir).evaluations, step, metrics)
         if self._report is not None and not self.pruned and self._report(metrics, step):
             self.pruned, self._step = True, step
 
@@ -57,3 +80,25 @@ class Trial:
         """Raises `PrunedRunError` if the trial is pruned."""
         if self.pruned:
             raise PrunedRunError(Problem(f"pruned at step {self._step}"))
+
+
+def _append(file: Path, step: int, metrics: Mapping[str, float]) -> None:
+    line = json.dumps([step, {name: float(value) for name, value in metrics.items()}])
+    try:
+        with file.open("a") as stream:
+            # Not behind what a dead process may have left of a line.
+            stream.write(f"\n{line}")
+    except OSError as error:  # No reason to end the training.
+        logger.warning("The learning curve in %s lacks step %d: %s", file, step, error)
+
+
+def _read_curve(file: Path) -> dict[int, Mapping[str, float]]:
+    """Returns step -> metrics, of several evaluations of one step the last."""
+    curve: dict[int, Mapping[str, float]] = {}
+    for line in file.read_text().splitlines() if file.is_file() else ():
+        try:
+            step, metrics = json.loads(line)
+        except ValueError:
+            continue  # Empty, or its process died or the disk was full meanwhile.
+        curve[step] = metrics
+    return curve

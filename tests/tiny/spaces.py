@@ -19,6 +19,16 @@ def misspelt(trial: Any) -> None:
     trial.suggest_float("optimizer.learning_rat", 0.1, 1.0)
 
 
+def raising(trial: Any) -> None:
+    """Fails at once."""
+    raise ZeroDivisionError("by zero")
+
+
+def returning(trial: Any) -> float:
+    """Returns no overrides."""
+    return 0.5
+
+
 def accurate(metrics: Mapping[str, float], least: float) -> float:
     """At most 0 where the accuracy is high enough."""
     return least - metrics["accuracy"]

@@ -9,7 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 
-from runner.composition import compose_experiment, experiment_names
+from runner.composition import compose_experiment, experiment_names, forced
 from runner.config import register
 from runner.errors import ConfigError
 
@@ -55,3 +55,19 @@ def test_the_names_are_those_on_the_search_path() -> None:
 
 def test_there_are_no_names_outside_a_command() -> None:
     assert experiment_names() == []
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("scaffolds.cnn.trainable=false", "++scaffolds.cnn.trainable=false"),
+        ("scaffolds.0.trainable=false", "scaffolds.0.trainable=false"),
+        ("restoration.expect.cnn=3", "++restoration.expect.cnn=3"),
+        ("hydra.sweeper.params={seed: [1, 2]}", "++hydra.sweeper.params={seed: [1, 2]}"),
+        ("hydra.sweeper.objectives={a: minimize}", "++hydra.sweeper.objectives={a: minimize}"),
+        ("hydra.sweeper.n_trials=3", "hydra.sweeper.n_trials=3"),
+        ("+hydra.sweeper.params={seed: 1}", "+hydra.sweeper.params={seed: 1}"),
+    ],
+)
+def test_what_the_yaml_need_not_hold(override: str, expected: str) -> None:
+    assert forced(override) == expected

@@ -15,8 +15,10 @@ import pytest
 
 import runner.recording
 from runner.config import Resume
-from runner.errors import InterruptedRunError
+from runner.errors import InterruptedRunError, PrunedRunError
+from runner.run import run_experiment
 from runner.run_directory import RunDirectory
+from runner.sweeps.trial import Trial
 from runner.sync import sync
 from runner.tracking.tracking_directory import TrackingDirectory
 from tests.tiny.runs import Runs, disturbed, wait_for
@@ -62,6 +64,29 @@ def test_an_end_that_a_second_signal_cuts_short_is_settled_later(
     assert tracked.record().status == "KILLED"
     tracked.settled()
     assert tracked.client.get_run(tracked.run_id()).info.status == "KILLED"
+
+
+def test_a_pruned_run_is_resumed_by_nobody_and_a_failed_one_by_its_own_trial(
+    runs: Runs, tmp_path: Path
+) -> None:
+    def trial(number: int, *, prune: bool = False) -> Trial:
+        return Trial(str(tmp_path / "sweep"), {}, lambda metrics, step: prune, number)
+
+    def run(trial: Trial, **changes: Any) -> None:
+        run_experiment(runs.config(**changes), screen=runs.screen(), trial=trial)
+
+    hooks = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
+    with pytest.raises(PrunedRunError, match="pruned at step 10"):
+        run(trial(0, prune=True), hooks=hooks)
+    with pytest.raises(ValueError, match="the hook failed"):
+        run(trial(1), hooks=hooks)
+    run(trial(2), hooks=hooks)
+    again = trial(1)
+    run(again, hooks=hooks)
+    assert again.run_dir == runs.directory(2).path
+    assert sorted(again.curve) == [10, 20]
+    assert [runs.record(number).status for number in (1, 2, 3)] == ["PRUNED", *["FINISHED"] * 2]
+    assert runs.count() == 3
 
 
 def test_a_store_that_is_lost_on_the_way_does_not_stop_training(

@@ -15,7 +15,9 @@ import pytest
 
 from runner.errors import RunDirectoryError
 from runner.run_directory import (
+    FAILED,
     FINISHED,
+    PRUNED,
     RUNNING,
     RunDirectory,
     RunRecord,
@@ -184,6 +186,30 @@ def test_an_interrupted_run_of_the_same_configuration_is_resumed(
         found = interrupted_run(tmp_path, RECORD, resume)
         assert found is not None
         assert found.path == expected
+
+
+def test_a_pruned_run_is_not_resumed(tmp_path: Path) -> None:
+    make_run(tmp_path, "001", replace(RECORD, status=PRUNED))
+    assert interrupted_run(tmp_path, RECORD, "auto") is None
+    with pytest.raises(RunDirectoryError, match="holds no interrupted run"):
+        interrupted_run(tmp_path, RECORD, "must")
+
+
+def test_a_trial_resumes_only_its_own_run(tmp_path: Path) -> None:
+    alone, trial = replace(RECORD, trial=""), replace(RECORD, trial="../sweeps/001:3")
+    make_run(tmp_path, "001", replace(alone, status=FAILED))
+    make_run(tmp_path, "002", replace(trial, status=FAILED))
+    make_run(tmp_path, "003", replace(RECORD, trial="../sweeps/001:4", status=FAILED))
+    found = interrupted_run(tmp_path, trial, "must")
+    assert found is not None
+    assert found.path.name == "002"
+    other = replace(RECORD, trial="../sweeps/002:3")
+    assert interrupted_run(tmp_path, other, "auto") is None
+    # What `must` asks for is the sweep, not each of its trials.
+    assert interrupted_run(tmp_path, other, "must") is None
+    resumed = interrupted_run(tmp_path, alone, "auto")
+    assert resumed is not None
+    assert resumed.path.name == "003"
 
 
 def test_never_resumes_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from runner.config import Goal
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.curve_figure import MOST, band_figure, draw_bands
 from runner.sweeps.learning_curves import Band, bands
-from runner.sweeps.summary import Objective
+from runner.sweeps.objective import Objective
 
 ACCURACY = Objective("validation/accuracy", Goal.maximize)
 ROOT = Path(__file__).resolve().parents[3]

@@ -9,7 +9,7 @@ from optuna.trial import TrialState
 from runner.config import Goal
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.figures import draw, importances, study_of
-from runner.sweeps.summary import Objective
+from runner.sweeps.objective import Objective
 
 LOSS = Objective("validation/loss", Goal.minimize)
 ACCURACY = Objective("validation/accuracy", Goal.maximize)

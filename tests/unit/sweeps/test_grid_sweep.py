@@ -1,11 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from runner.sweeps.attempt import TrialStatus
+from runner.screen import Screen
+from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.execution import Execution
 from runner.sweeps.grid_sweep import GridSweep
 from runner.sweeps.job import Job, carry_out
@@ -47,6 +50,61 @@ def test_what_has_finished_is_not_run_again(
     assert "1 of 3 trials have finished before" in capsys.readouterr().out
 
 
+def _point(**values: str) -> ComposedPoint:
+    return ComposedPoint(Point((), values), tiny(), "-".join(sorted(values.values())))
+
+
+def test_the_same_grid_in_another_order_trains_nothing_again(tmp_path: Path) -> None:
+    directory = SweepDirectory(tmp_path)
+    launched: list[int] = []
+
+    def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
+        for number in range(first, first + len(overrides)):
+            launched.append(directory.attempt(number).read().trial)
+            carry_out(Job(directory, directory.attempt(number)), lambda trial: 0.5)
+
+    execution, sweep = Execution(directory, launch, retries=0), GridSweep()
+    points = [_point(a=a, b=b) for a in "12" for b in "34"]
+    sweep.trials([*points, points[0]], execution, directory)
+    directory.attempt(1).update(status=TrialStatus.KILLED)
+    others = [_point(b=b, a=a) for b in "34" for a in "12"]
+    trials = sweep.trials([*others, _point(b="9", a="9"), others[0]], execution, directory)
+    # The one that was killed keeps its number, and with that its run.
+    assert launched == [0, 1, 2, 3, 4, 1, 5]
+    assert [each.trial for each in trials] == [0, 2, 1, 3, 5, 4]
+
+
+class _Answering(io.StringIO):
+    """A screen that does something when it is written to."""
+
+    def __init__(self, answer: Callable[[], object]) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def write(self, text: str) -> int:
+        self.answer()
+        return super().write(text)
+
+
+def test_a_process_that_outlived_its_sweep_is_waited_for(tmp_path: Path) -> None:
+    directory = SweepDirectory(tmp_path)
+    directory.add([Attempt(0, 1, (), {"seed": "0"}, "a", status=TrialStatus.RUNNING)])
+    file = directory.attempt(0)
+    file.lock.acquire()
+
+    def end() -> None:
+        file.update(status=TrialStatus.FINISHED)
+        file.lock.release(force=True)
+
+    sweep = GridSweep()
+    said = _Answering(end)
+    sweep.screen = Screen(Console(file=said))
+    execution = Execution(directory, lambda overrides, first: pytest.fail("launched"), retries=0)
+    (trial,) = sweep.trials(_composed("a"), execution, directory)
+    assert trial.status is TrialStatus.FINISHED
+    assert said.getvalue().startswith("trial 0 is still under way since before; waiting for that")
+
+
 def test_other_params_are_another_sweep() -> None:
-    assert GridSweep().search() == ""
-    assert GridSweep({"seed": [1]}).search() != GridSweep({"seed": [2]}).search() != ""
+    assert GridSweep().identity() == ""
+    assert GridSweep({"seed": [1]}).identity() != GridSweep({"seed": [2]}).identity() != ""

@@ -91,14 +91,17 @@ def test_an_objective_that_is_nan_has_failed(sweep: SweepDirectory) -> None:
     assert sweep.attempt(0).read().status is TrialStatus.FAILED
 
 
-def test_evaluations_of_all_attempts_are_one_curve(sweep: SweepDirectory) -> None:
-    sweep.attempt(0).update(metric="validation/loss", curve=((1, 2.0), (2, 9.0)))
-
+def test_the_curve_is_that_of_the_run_and_not_of_former_attempts(
+    sweep: SweepDirectory, tmp_path: Path
+) -> None:
     def train(trial: Trial) -> float:
+        trial.started(tmp_path)
         trial.evaluated({"loss": 1.0, "accuracy": 0.5}, 2)
         trial.evaluated({"loss": 0.5, "accuracy": 0.5}, 3)
         return 0.5
 
+    RunDirectory(tmp_path).evaluations.write_text('[1, {"loss": 2.0}]\n[2, {"loss": 9.0}]')
+    sweep.attempt(0).update(metric="validation/loss", curve=((4, 8.0),))
     _carry_out(sweep, train)
     assert sweep.attempt(0).read().curve == ((1, 2.0), (2, 1.0), (3, 0.5))
 

@@ -8,7 +8,7 @@ import pytest
 from runner.config import Goal
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.learning_curves import bands, short_names, steps_to, threshold_rows
-from runner.sweeps.summary import Objective
+from runner.sweeps.objective import Objective
 
 ACCURACY = Objective("validation/accuracy", Goal.maximize)
 LOSS = Objective("validation/loss", Goal.minimize)

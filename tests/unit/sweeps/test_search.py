@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,20 +20,20 @@ from omegaconf import DictConfig
 from optuna.trial import TrialState
 
 from runner.config import Goal
-from runner.errors import ConfigError, SweepError
-from runner.run_directory import RunDirectory
-from runner.sweeps.attempt import TrialStatus
+from runner.errors import ConfigError, InterruptedRunError, PrunedRunError, SweepError
+from runner.run_directory import FAILED, FINISHED, PRUNED, RUNNING, RunRecord, open_run
+from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.execution import Execution
 from runner.sweeps.job import Job, carry_out
+from runner.sweeps.objective import Objective
 from runner.sweeps.points import Compose
 from runner.sweeps.search import Search
 from runner.sweeps.search_space import search_space
-from runner.sweeps.study import SWEEPER, open_storage, open_study, trial_of
-from runner.sweeps.summary import Objective
+from runner.sweeps.study import SWEEPER, open_storage, open_study
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.trial import Trial
 from tests.tiny.composing import composing
-from tests.tiny.spaces import conditional, misspelt
+from tests.tiny.spaces import conditional, misspelt, raising
 
 OBJECTIVES = [Objective("validation/loss", Goal.minimize)]
 
@@ -78,7 +80,9 @@ class Sweep:
     def storage(self) -> Any:
         return open_storage(self.folder, None)
 
-    def run(self, *overrides: str, custom: Any = None) -> optuna.Study:
+    def run(
+        self, *overrides: str, custom: Any = None, say: Callable[[str], object] = print
+    ) -> optuna.Study:
         study = self.study()
         parsed = OverridesParser.create().parse_overrides(["+experiment=tiny", *overrides])
         search = Search(
@@ -89,6 +93,7 @@ class Sweep:
             self.sweeper,
             OBJECTIVES,
             self.directory,
+            say,
         )
         search.run(Execution(self.directory, self._launch, retries=0), self.compose)
         return study
@@ -97,17 +102,28 @@ class Sweep:
         self.batches.append(len(overrides))
         for number, each in enumerate(overrides, first):
 
-            def train(trial: Trial, each: Sequence[str] = each, number: int = number) -> float:
-                run = RunDirectory(self.folder / "runs" / f"{number}")
-                run.best.mkdir(parents=True)
-                trial.started(run.path)
-                best: float = float("inf")
-                for step, metrics in enumerate(self.work(each)):
-                    best = min(best, metrics["loss"])
-                    run.best_record.write_text(f'{{"metrics": {{"loss": {best}}}}}')
-                    trial.evaluated(metrics, step)
-                    trial.check()
-                return best
+            def train(trial: Trial, each: Sequence[str] = each) -> float:
+                container = self.folder / "runs"
+                record = RunRecord("tiny", str(each), RUNNING, {}, trial=trial.name(container))
+                run = open_run(container, record, "auto")
+                status = FAILED
+                try:
+                    run.best.mkdir(exist_ok=True)
+                    trial.started(run.path)
+                    best: float = float("inf")
+                    for step, metrics in enumerate(self.work(each)):
+                        best = min(metrics["loss"], best)
+                        run.best_record.write_text(json.dumps({"metrics": {"loss": best}}))
+                        trial.evaluated(metrics, step)
+                        trial.check()
+                    status = FINISHED
+                    return best
+                except PrunedRunError:
+                    status = PRUNED
+                    raise
+                finally:
+                    run.update(status=status)
+                    run.release()
 
             with contextlib.suppress(SweepError):
                 carry_out(Job(self.directory, self.directory.attempt(number)), train)
@@ -172,8 +188,6 @@ def test_trials_of_a_process_that_was_killed_are_gone_on_with(sweep: Sweep) -> N
         sweep.run(RATE)
     first, second = sweep.study().trials
     assert (first.state, second.state) == (TrialState.COMPLETE, TrialState.RUNNING)
-    # As if it had been another process, which is gone.
-    trial_of(sweep.study(), sweep.storage(), 1).set_user_attr(SWEEPER, "elsewhere:1")
     study = sweep.run(RATE)
     assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 4
     assert started[2] == started[1]
@@ -184,7 +198,7 @@ def test_a_trial_that_ended_untold_is_told(sweep: Sweep) -> None:
     sweep.settings["n_trials"] = 1
     study = sweep.run(RATE)
     trial = study.ask({})
-    trial.set_user_attr(SWEEPER, "elsewhere:1")
+    trial.set_user_attr(SWEEPER, "elsewhere_1")
     last = sweep.directory.attempt(0).read()
     (number,) = sweep.directory.add([last])
     sweep.directory.attempt(number).update(trial=1, metrics={"loss": 0.125})
@@ -197,7 +211,7 @@ def test_a_trial_that_ended_untold_is_told(sweep: Sweep) -> None:
 def test_a_trial_of_a_living_process_is_left_alone(sweep: Sweep) -> None:
     sweep.settings["n_trials"] = 2
     trial = sweep.study().ask({})
-    trial.set_user_attr(SWEEPER, "elsewhere:1")
+    trial.set_user_attr(SWEEPER, "elsewhere_1")
     lock = sweep.folder / "processes" / "elsewhere_1.lock"
     lock.parent.mkdir()
     with FileLock(lock):
@@ -216,13 +230,113 @@ def test_hopeless_trials_are_pruned(sweep: Sweep) -> None:
     assert (attempt.status, attempt.message) == (TrialStatus.PRUNED, "pruned at step 1")
 
 
-def test_failures_count_as_finished_and_leave_the_study(sweep: Sweep) -> None:
+def test_trials_with_the_same_values_have_a_run_each(sweep: Sweep) -> None:
+    sweep.settings["pruner"] = {"_target_": "optuna.pruners.ThresholdPruner", "upper": 1.0}
+    sweep.settings["n_trials"] = 3
+    works = iter([[{"loss": 2.0}], None, [{"loss": 0.5}], [{"loss": 0.5}]])
+
     def work(overrides: Sequence[str]) -> Sequence[Mapping[str, float]]:
-        raise ValueError("no")
+        found = next(works)
+        if found is None:
+            raise ValueError("no")
+        return found
 
     sweep.work = work
-    assert {trial.state for trial in sweep.run(RATE).trials} == {TrialState.FAIL}
-    assert len(sweep.batches) == 4
+    sweep.run("optimizer=choice(adam)")
+    sweep.run("optimizer=choice(adam)")
+    attempts = [file.read() for file in sweep.directory.attempts()]
+    assert [each.status.value for each in attempts] == ["PRUNED", "FAILED", "FINISHED", "FINISHED"]
+    assert len({each.overrides for each in attempts}) == 1
+    assert len({each.run_dir for each in attempts}) == 4
+
+
+def test_a_failure_is_replaced_by_the_next_search_and_not_by_the_same(sweep: Sweep) -> None:
+    started: list[str] = []
+    finish = sweep.work
+
+    def work(overrides: Sequence[str]) -> Sequence[Mapping[str, float]]:
+        started.append(_value(overrides, "optimizer.learning_rate"))
+        if len(started) in (2, 3):
+            raise ValueError("no")
+        return finish(overrides)
+
+    sweep.work = work
+    states = [trial.state for trial in sweep.run(RATE).trials]
+    complete, fail = TrialState.COMPLETE, TrialState.FAIL
+    assert states == [complete, fail, fail, complete]
+    states = [trial.state for trial in sweep.run(RATE).trials]
+    assert states == [complete, fail, fail, complete, complete, complete]
+    # The seed of the sampler draws nothing twice.
+    assert len(set(started)) == 6
+    assert sweep.run(RATE).trials[5:] == sweep.study().trials[5:]
+    assert len(started) == 6
+
+
+def test_a_trial_that_was_killed_is_gone_on_with_by_the_next_search(sweep: Sweep) -> None:
+    sweep.settings |= {"n_trials": 2, "n_jobs": 2}
+    finish, signals = sweep.work, [InterruptedRunError(signal.SIGTERM)]
+
+    def work(overrides: Sequence[str]) -> Sequence[Mapping[str, float]]:
+        if signals:
+            raise signals.pop()
+        return finish(overrides)
+
+    sweep.work = work
+    launch = sweep._launch
+
+    def elsewhere(overrides: Sequence[Sequence[str]], first: int) -> None:
+        for number in range(first, first + len(overrides)):
+            sweep.directory.attempt(number).update(sweeper="another process")
+        launch(overrides, first)
+
+    sweep._launch = elsewhere  # type: ignore[method-assign]
+    states = [trial.state for trial in sweep.run(RATE).trials]
+    assert states == [TrialState.RUNNING, TrialState.COMPLETE]
+    states = [trial.state for trial in sweep.run(RATE).trials]
+    assert states == [TrialState.COMPLETE] * 2
+    first, _, again = (file.read() for file in sweep.directory.attempts())
+    assert (first.run_dir, first.overrides) == (again.run_dir, again.overrides)
+
+
+def test_a_search_whose_launcher_starts_nothing_is_gone_on_with(sweep: Sweep) -> None:
+    def nothing(overrides: Sequence[Sequence[str]], first: int) -> None:
+        raise OSError("no sbatch")
+
+    launch, sweep._launch = sweep._launch, nothing  # type: ignore[method-assign]
+    with pytest.raises(SweepError, match="the launcher started no trial"):
+        sweep.run(RATE)
+    sweep._launch = launch  # type: ignore[method-assign]
+    assert [trial.state for trial in sweep.run(RATE).trials] == [TrialState.COMPLETE] * 4
+
+
+def test_a_trial_whose_process_died_before_it_was_begun_is_replaced(sweep: Sweep) -> None:
+    sweep.settings["n_trials"] = 1
+    sweep.study().ask({}).set_user_attr(SWEEPER, "elsewhere_1")
+    (sweep.folder / "processes").mkdir()
+    (sweep.folder / "processes" / "elsewhere_1.lock").touch()
+    states = [trial.state for trial in sweep.run(RATE).trials]
+    assert states == [TrialState.FAIL, TrialState.COMPLETE]
+
+
+def test_a_worker_that_outlived_its_search_is_waited_for(sweep: Sweep) -> None:
+    sweep.settings["n_trials"] = 1
+    study = sweep.study()
+    trial = study.ask({})
+    trial.set_user_attr(SWEEPER, "elsewhere_1")
+    (number,) = sweep.directory.add([Attempt(0, 1, (), {}, status=TrialStatus.RUNNING)])
+    file = sweep.directory.attempt(number)
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        file.update(status=TrialStatus.FINISHED, metrics={"loss": 0.125})
+        file.lock.release()
+
+    file.lock.acquire()
+    sweep.run(RATE, say=say)
+    assert said == ["trial 0 is still under way since before; waiting for that"]
+    assert [each.value for each in study.trials] == [0.125]
+    assert sweep.batches == []
 
 
 def test_a_failure_stops_the_search_on_request(sweep: Sweep) -> None:
@@ -253,9 +367,10 @@ def test_a_custom_space_draws_and_derives(sweep: Sweep) -> None:
         assert values.get("optimizer.learning_rate") == (str(derived) if sgd else None)
 
 
-def test_a_mistake_of_a_custom_space_ends_the_search(sweep: Sweep) -> None:
-    with pytest.raises(ConfigError, match=r"optimizer\.learning_rat"):
-        sweep.run(custom=misspelt)
+@pytest.mark.parametrize("custom", [misspelt, raising])
+def test_a_mistake_of_a_custom_space_ends_the_search(sweep: Sweep, custom: Any) -> None:
+    with pytest.raises((ConfigError, ZeroDivisionError), match=r"optimizer\.learning_rat|zero"):
+        sweep.run(custom=custom)
     (trial,) = sweep.study().trials
     assert trial.state is TrialState.FAIL
     assert sweep.batches == []

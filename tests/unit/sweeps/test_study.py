@@ -10,17 +10,21 @@ from optuna.trial import TrialState
 from runner.config import Goal
 from runner.errors import ConfigError
 from runner.sweeps.attempt import Attempt, TrialStatus
+from runner.sweeps.objective import Objective
+from runner.sweeps.search_space import SearchSpace
 from runner.sweeps.study import (
+    attempt_of,
     check,
     constraints,
+    custom_points,
     custom_space,
     objectives_of,
     open_storage,
     open_study,
-    reporter,
+    sampler,
     tell,
 )
-from runner.sweeps.summary import Objective
+from tests.tiny.spaces import conditional
 
 LOSS = Objective("validation/loss", Goal.minimize)
 ACCURACY = Objective("validation/accuracy", Goal.maximize)
@@ -72,29 +76,12 @@ def test_a_storage_that_cannot_be_opened(tmp_path: Path, url: str) -> None:
         open_storage(tmp_path, url)
 
 
-def test_reports_reach_the_study_and_its_pruner_decides(tmp_path: Path) -> None:
-    study = _study(tmp_path)
-    trial = study.ask()
-    told = {
-        "name": "s",
-        "trial": trial.number,
-        "metric": "loss",
-        "pruner": SWEEPER["pruner"],
-    }
-    report = reporter(tmp_path, None, told)
-    assert not report({"loss": 0.5, "accuracy": 0.0}, 10)
-    # A resumed trial evaluates a step again.
-    again = reporter(tmp_path, None, told)
-    assert not again({"loss": 0.5}, 10)
-    assert again({"loss": 2.0}, 20)
-    assert study.trials[0].intermediate_values == {10: 0.5, 20: 2.0}
-
-
 STATES = {
     TrialStatus.FINISHED: TrialState.COMPLETE,
     TrialStatus.PRUNED: TrialState.PRUNED,
     TrialStatus.FAILED: TrialState.FAIL,
-    TrialStatus.KILLED: TrialState.FAIL,
+    TrialStatus.KILLED: TrialState.RUNNING,
+    TrialStatus.SKIPPED: TrialState.RUNNING,
 }
 
 
@@ -173,6 +160,38 @@ def test_all_mistakes_in_a_search_are_told_together(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_seed_is_another_one_when_a_study_goes_on() -> None:
+    def first(drawn: int, **sampler_node: Any) -> float:
+        study = optuna.create_study(sampler=sampler({"sampler": sampler_node}, drawn))
+        return study.ask().suggest_float("x", 0.0, 1.0)
+
+    random = {"_target_": "optuna.samplers.RandomSampler", "seed": 1}
+    assert first(0, **random) == first(0, **random) != first(3, **random)
+    # That one keeps its place in the study.
+    space = {"x": [number / 50 for number in range(50)]}
+    grid = {"_target_": "optuna.samplers.GridSampler", "search_space": space, "seed": 1}
+    assert first(0, **grid) == first(3, **grid)
+
+
+def test_of_trials_from_elsewhere_the_study_tells(tmp_path: Path) -> None:
+    study = _study(tmp_path)
+    trial = study.ask()
+    units = trial.suggest_int("+model.units", 1, 4)
+    trial.report(0.75, 10)
+    study.tell(trial, 0.5)
+    study.tell(study.ask(), state=TrialState.FAIL)
+    study.ask()
+    complete, failed, running = (attempt_of(each, [LOSS]) for each in study.trials)
+    assert complete.values == {"model.units": str(units)}
+    assert (LOSS.of(complete), complete.curve) == (0.5, ((10, 0.75),))
+    assert [each.status.value for each in (complete, failed, running)] == [
+        "FINISHED",
+        "FAILED",
+        "RUNNING",
+    ]
+    assert failed.message == "it was tried from another folder"
+
+
 def test_a_custom_space_takes_arguments_besides_the_trial(tmp_path: Path) -> None:
     node = {"_target_": "tests.tiny.spaces.conditional", "most": 1}
     space = custom_space({"custom_search_space": node})
@@ -181,3 +200,22 @@ def test_a_custom_space_takes_arguments_besides_the_trial(tmp_path: Path) -> Non
     space(trial)
     assert trial.params["+model.units"] == 1
     assert custom_space({}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [("raising", "raises ZeroDivisionError"), ("returning", "returns 0.5")],
+)
+def test_what_a_custom_space_does_wrong_is_told(tmp_path: Path, name: str, state: str) -> None:
+    target = f"tests.tiny.spaces.{name}"
+    space = custom_space({"custom_search_space": {"_target_": target}})
+    assert space is not None
+    with pytest.raises(ConfigError, match=f"custom_search_space: {target} {state}"):
+        space(_study(tmp_path).ask())
+
+
+def test_a_custom_space_is_tried_without_a_study_of_its_own() -> None:
+    points = custom_points(SearchSpace(("a=1",), ()), conditional)
+    assert {point.overrides[0] for point in points} == {"a=1"}
+    # Both branches occur.
+    assert {point.values["optimizer"] for point in points} == {"adam", "sgd"}

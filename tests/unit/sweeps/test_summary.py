@@ -8,7 +8,8 @@ from rich.console import Console
 
 from runner.config import Goal
 from runner.sweeps.attempt import Attempt, TrialStatus
-from runner.sweeps.summary import Objective, failures, ranked_trials, rich_table, rows, text
+from runner.sweeps.objective import Objective
+from runner.sweeps.summary import failures, ranked_trials, rich_table, rows, text
 
 LOSS = Objective("validation/loss", Goal.minimize)
 ACCURACY = Objective("validation/accuracy", Goal.maximize)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 
 from runner.errors import ConfigError
-from runner.sweeps.sweeper import require_launcher
+from runner.sweeps.sweeper import launching, require_launcher
 from tests.tiny.command_line import CONF, Command, in_process
 
 
@@ -39,7 +41,7 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
         "optimizer.learning_rate=tag(lo, interval(0,1)) cannot be searched",
         "there is no tag 'lo'",
     ),
-    (OPTUNA, RATE, "+hydra.sweeper.objectives={validation/los: minimize}"): (
+    (OPTUNA, RATE, "hydra.sweeper.objectives={validation/los: minimize}"): (
         "hydra.sweeper.objectives names 'validation/los'",
         "choices: validation/loss, validation/accuracy",
     ),
@@ -54,6 +56,18 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
     (OPTUNA, RATE, "hydra.sweeper.custom_search_space={_target_: tests.tiny.spaces.nosuch}"): (
         "hydra.sweeper.custom_search_space._target_ is 'tests.tiny.spaces.nosuch'",
         "name an importable",
+    ),
+    (OPTUNA, "hydra.sweeper.custom_search_space={_target_: tests.tiny.spaces.misspelt}"): (
+        "optimizer.learning_rat is not set",
+        "mend the name",
+    ),
+    ("+model.unts=3,4",): (
+        "model.unts is not an argument of tests.tiny.experiment.Net",
+        "choices: units",
+    ),
+    ("model._target_=tests.tiny.experiment.Net,tests.tiny.experiment.Nett",): (
+        "model._target_ is 'tests.tiny.experiment.Nett'",
+        "in 1 of 2 trials: model._target_=tests.tiny.experiment.Nett",
     ),
     (OPTUNA, RATE, "hydra.sweeper.storage='nosuch://host/db'"): (
         "hydra.sweeper.storage cannot be opened",
@@ -91,7 +105,7 @@ def test_learning_curves_and_steps_to_a_threshold_need_no_optuna(
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     monkeypatch.delitem(sys.modules, "runner.sweeps.figures", raising=False)
-    params = "+hydra.sweeper.params={optimizer.learning_rate: '1e-3,1', seed: [1, 2]}"
+    params = "hydra.sweeper.params={optimizer.learning_rate: '1e-3,1', seed: [1, 2]}"
     outcome = command(params, "sweep.threshold=0.7", "tracking=none", "resume=never")
     assert outcome.code == 0, outcome.err
     assert "no further figures: " in outcome.out
@@ -104,6 +118,22 @@ def test_learning_curves_and_steps_to_a_threshold_need_no_optuna(
     assert rows[0][:5] == ["learning_rate", "reached", "fewest", "median", "most"]
     assert {row[0] for row in rows[1:]} == {"0.001", "1"}
     assert all(row[2:4] == ["of", "2"] for row in rows[1:])
+
+
+def test_hydras_serial_launcher_is_given_one_trial_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Parallel(BasicLauncher):
+        """Any other."""
+
+    launched: list[tuple[Any, int]] = []
+    monkeypatch.setattr(
+        BasicLauncher, "launch", lambda self, jobs, first: launched.append((jobs, first))
+    )
+    overrides = [["a=1"], ["a=2"]]
+    launching(BasicLauncher())(overrides, 3)
+    launching(Parallel())(overrides, 5)
+    assert launched == [([["a=1"]], 3), ([["a=2"]], 4), (overrides, 5)]
 
 
 @pytest.mark.parametrize(
