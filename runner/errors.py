@@ -105,6 +105,16 @@ class ClusterError(RunnerError):
     """Another task of the cluster is not there, or has failed."""
 
 
+class LostServerError(ClusterError):
+    """A parameter server was lost where the session cannot recover; another start can.
+
+    Attributes:
+      exit_code: that of a killed process, which launchers start again.
+    """
+
+    exit_code = 137
+
+
 class NonFiniteLossError(RunnerError):
     """The loss became NaN or infinite, so training stopped."""
 

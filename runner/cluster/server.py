@@ -12,7 +12,7 @@ from runner.cluster.tasks import addresses_by_type, parameter_servers, trainers
 from runner.cluster.tf_config import PS
 from runner.cluster_config import ClusterConfig
 from runner.config import RunConfig
-from runner.errors import ClusterError, ConfigError, Problem
+from runner.errors import ClusterError, ConfigError, LostServerError, Problem
 
 
 def start_server(config: RunConfig) -> tf.compat.v1.train.Server:
@@ -74,13 +74,24 @@ def remote_config() -> tf.compat.v1.ConfigProto:
 
 @contextmanager
 def naming_the_missing(cluster: ClusterConfig) -> Iterator[None]:
-    """Explains an operation that has waited too long by the tasks that do not answer.
+    """Explains an operation that waited too long, or was cut off, by the tasks that are missing.
 
     Raises:
-      ClusterError: in place of TensorFlow's error.
+      ClusterError: in place of TensorFlow's error; a `LostServerError` where a server was lost
+        and the session could not recover, as at its end.
     """
     try:
         yield
+    except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
+        tasks = parameter_servers(cluster)
+        missing = [f"{name} at {each}" for name, each in tasks.items() if not answers(each)]
+        raise LostServerError(
+            Problem(
+                f"{', '.join(missing) or 'a parameter server'} was lost at the end of training",
+                "what came after the last checkpoint, the last evaluation too, is lost with it",
+                "start it again if nobody does; the same command continues the run",
+            )
+        ) from error
     except tf.errors.DeadlineExceededError as error:
         tasks = trainers(cluster) | parameter_servers(cluster)
         missing = [name for name, address in tasks.items() if not answers(address)]

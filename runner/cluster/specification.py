@@ -13,7 +13,15 @@ from runner.cluster.checks import (
     training_problems,
 )
 from runner.cluster.tasks import has_addresses, is_cluster
-from runner.cluster.tf_config import CHIEF, PS, VARIABLE, WORKER, TfConfig, read_tf_config
+from runner.cluster.tf_config import (
+    CHIEF,
+    EVALUATOR,
+    PS,
+    VARIABLE,
+    WORKER,
+    TfConfig,
+    read_tf_config,
+)
 from runner.cluster_config import AddressesConfig, ClusterConfig, TaskConfig
 from runner.config import Mode, RunConfig
 from runner.errors import ConfigError, Problem
@@ -64,7 +72,10 @@ def _with(cluster: ClusterConfig, tf_config: TfConfig) -> ClusterConfig:
         **{each: list(tf_config.addresses.get(each, ())) for each in (CHIEF, WORKER, PS)}
     )
     return replace(
-        cluster, addresses=addresses, task=TaskConfig(tf_config.task_type, tf_config.task_index)
+        cluster,
+        addresses=addresses,
+        task=TaskConfig(tf_config.task_type, tf_config.task_index),
+        evaluator=cluster.evaluator or tf_config.evaluator,
     )
 
 
@@ -75,6 +86,8 @@ def _chief_alone(cluster: ClusterConfig) -> bool:
 
 def _counted(cluster: ClusterConfig) -> ClusterConfig:
     """Returns the cluster with `workers` and `ps` counted from the addresses, if there are any."""
+    if cluster.task.type == EVALUATOR:
+        cluster = replace(cluster, evaluator=True)
     if not has_addresses(cluster):
         return cluster
     addresses = cluster.addresses

@@ -32,12 +32,14 @@ class TfConfig:
       task_type: which task this process is.
       task_index: which of its type.
       environment: who started the task; any text.
+      evaluator: whether it tells of an evaluator, which has no address in the cluster.
     """
 
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     task_type: str = ""
     task_index: int = 0
     environment: str = ""
+    evaluator: bool = False
 
 
 def read_tf_config(environ: Mapping[str, str]) -> TfConfig | None:
@@ -70,7 +72,9 @@ def read_tf_config(environ: Mapping[str, str]) -> TfConfig | None:
     task_type, task_index = _task(content.get("task"), problems)
     if problems:
         raise ConfigError(*problems)
-    return TfConfig(addresses, task_type, task_index, str(content.get("environment", "")))
+    environment = str(content.get("environment", ""))
+    evaluator = bool(cluster.get(EVALUATOR)) or task_type == EVALUATOR
+    return TfConfig(addresses, task_type, task_index, environment, evaluator)
 
 
 def write_tf_config(

@@ -10,7 +10,7 @@ import tensorflow as tf
 from runner.cluster.addresses import free_addresses
 from runner.cluster.server import naming_the_missing, session_config, start_server
 from runner.cluster_config import AddressesConfig, ClusterConfig, TaskConfig
-from runner.errors import ClusterError, ConfigError
+from runner.errors import ClusterError, ConfigError, LostServerError
 from runner.graph import build_graph
 from tests.tiny.configs import tiny
 from tests.unit.cluster.conftest import InProcess
@@ -91,3 +91,19 @@ def test_a_step_that_waits_too_long_is_explained(in_process: Callable[..., InPro
         naming_the_missing(in_process(1, 1).cluster),
     ):
         raise late
+
+
+@pytest.mark.parametrize("error", [tf.errors.UnavailableError, tf.errors.AbortedError])
+def test_a_server_that_is_lost_at_the_end_asks_for_another_start(
+    error: type[tf.errors.OpError],
+) -> None:
+    server, other = free_addresses(2)
+    cluster = ClusterConfig(addresses=AddressesConfig(["a:1"], [], [server, other]))
+    with (
+        pytest.raises(
+            LostServerError, match=rf"ps 0 at {server}, ps 1 at {other} was lost"
+        ) as found,
+        naming_the_missing(cluster),
+    ):
+        raise error(None, None, "Socket closed")
+    assert found.value.exit_code == 137

@@ -78,7 +78,17 @@ def test_a_task_started_by_a_local_cluster_is_one() -> None:
 
 
 def test_an_evaluator_has_no_address() -> None:
-    assert resolve(tiny(), tf_config("evaluator", 7)).cluster.task.type == "evaluator"
+    found = resolve(tiny(), tf_config("evaluator", 7)).cluster
+    assert (found.task.type, found.evaluator) == ("evaluator", True)
+
+
+@pytest.mark.parametrize("kind", ["chief", "evaluator"])
+def test_a_cluster_that_names_an_evaluator_has_one(kind: str) -> None:
+    named = {**ADDRESSES, "evaluator": ["anywhere:1"]}
+    task = {"type": kind, "index": 0}
+    environ = {"TF_CONFIG": json.dumps({"cluster": named, "task": task})}
+    assert resolve(tiny(), environ).cluster.evaluator
+    assert resolve(tiny(cluster=addressed("evaluator")), {}).cluster.evaluator
 
 
 def test_all_mistakes_in_addresses_are_told_at_once() -> None:
@@ -198,3 +208,15 @@ def test_what_several_processes_cannot_do_is_refused() -> None:
         "model.dtype_policy is mixed_float16, and cluster.synchronous is true",
         "train.ema_decay is 0.9, and cluster.synchronous is true",
     ]
+
+
+def test_averages_are_not_evaluated_on_servers_that_others_train_on() -> None:
+    train = TrainConfig(ema_decay=0.9)
+    config = tiny(cluster=addressed("ps"), train=train)
+    (problem,) = problems(config)
+    assert problem.state == ("train.ema_decay is 0.9 with train.evaluate_ema, and 2 workers train")
+    assert problem.remedy.startswith("train.evaluate_ema=false evaluates the weights")
+    alone = ClusterConfig(local=True, workers=1)
+    assert resolve(tiny(cluster=alone, train=train), {}).cluster == alone
+    train.evaluate_ema = False
+    assert resolve(config, {}).cluster.workers == 2
