@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 
 import tensorflow as tf
@@ -33,6 +34,8 @@ from runner.tracking import (
     environment_tags,
     flatten,
 )
+
+_environment_of_trials = lru_cache(maxsize=1)(environment_tags)
 
 
 @contextmanager
@@ -93,11 +96,13 @@ def recorded(
 
 def _open_tracker(context: RunContext, directory: RunDirectory) -> Tracker:
     record = directory.require()
+    # The code of a process is what it was at its first trial, whatever its files have become.
+    environment = environment_tags if context.trial is None else _environment_of_trials
     tags = {
         FINGERPRINT_TAG: record.fingerprint,
         RUN_DIR_TAG: str(directory.path.resolve()),
         "runner.overrides": " ".join(context.overrides),
-        **environment_tags(Path.cwd()),
+        **environment(Path.cwd()),
     }
     experiment, trial = context.config.name, context.trial
     name = f"{experiment} {directory.path.name}"
