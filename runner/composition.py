@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 import yaml
 from hydra import compose
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -39,14 +42,24 @@ def compose_experiment(name: str, overrides: Sequence[str]) -> DictConfig:
                 ranked(name, experiment_names()),
             )
         )
-    config_name = HydraConfig.get().job.config_name
+    loader = GlobalHydra.instance().config_loader()
     try:
-        return compose(
-            config_name=config_name,
-            overrides=[f"+experiment={name}", *(forced(each) for each in overrides)],
-        )
+        composed = _composed(loader, HydraConfig.get().job.config_name, name, tuple(overrides))
     except COMPOSITION_ERRORS as error:
         raise explain(error) from error
+    return copy.deepcopy(composed)
+
+
+# The trials of a sweep come from the same few experiments.
+@lru_cache(maxsize=32)
+def _composed(
+    loader: ConfigLoader, config_name: str | None, name: str, overrides: tuple[str, ...]
+) -> DictConfig:
+    """Composes an experiment; by another `loader` it may be another one."""
+    return compose(
+        config_name=config_name,
+        overrides=[f"+experiment={name}", *(forced(each) for each in overrides)],
+    )
 
 
 def forced(override: str) -> str:
@@ -62,4 +75,9 @@ def experiment_names() -> list[str]:
     """The experiments on Hydra's search path; empty outside a Hydra application."""
     if not GlobalHydra.instance().is_initialized():
         return []
-    return list(GlobalHydra.instance().config_loader().get_group_options("experiment"))
+    return list(_experiments(GlobalHydra.instance().config_loader()))
+
+
+@lru_cache(maxsize=1)
+def _experiments(loader: ConfigLoader) -> tuple[str, ...]:
+    return tuple(loader.get_group_options("experiment"))

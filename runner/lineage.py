@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import logging
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,12 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.errors import Problem, RunDirectoryError, RunnerError
-from runner.run_directory import RunDirectory
+from runner.restoration.provenance import SCHEMA
+from runner.run_directory import RunDirectory, write_text
 from runner.tracking.address import DEFAULT_URI
 from runner.tracking.tracker import RunStore
 
 if TYPE_CHECKING:
     from runner.tracking.mlflow_tracker import MlflowStore
+
+logger = logging.getLogger(__name__)
 
 SOURCE_TAG = "runner.source"
 """Tags that name the checkpoint of each scaffold begin with this."""
@@ -94,6 +99,27 @@ def source_run_tags(sources: Mapping[str, str], store: RunStore) -> dict[str, st
         if directory is not None:
             tags[f"{SOURCE_RUN_TAG}.{name}"] = store.run_id(directory) or str(directory)
     return tags
+
+
+def name_tracked_run(directory: RunDirectory, store: RunStore) -> None:
+    """Adds the store's name of a run, known only once that is delivered, to its provenance.
+
+    Args:
+      directory: the run's.
+      store: where it is recorded.
+    """
+    run_id = store.run_id(directory.path)
+    for file in directory.provenances if run_id is not None else ():
+        if not file.is_file():
+            continue
+        try:
+            found = json.loads(file.read_text())
+            # Another one where the store lost the first, and the run was recorded anew.
+            if found["schema"] == SCHEMA and found["run"].get("run_id") != run_id:
+                found["run"]["run_id"] = run_id
+                write_text(file, json.dumps(found, indent=1) + "\n")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            logger.warning("%s is not the provenance of a run: %r", file, error)
 
 
 def _directory(path: Path) -> Ancestor:

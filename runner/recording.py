@@ -8,16 +8,16 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 
 import tensorflow as tf
 from omegaconf import OmegaConf
 
-from runner.checkpoints.provenance_file import provenance_of
 from runner.errors import InterruptedRunError, PrunedRunError
 from runner.experiment import BuiltGraph
 from runner.interruption import Interruption
-from runner.lineage import DIGEST, SOURCE_TAG, source_run_tags
+from runner.lineage import DIGEST, SOURCE_TAG, name_tracked_run, source_run_tags
 from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
@@ -30,11 +30,12 @@ from runner.tracking import (
     RUN_DIR_TAG,
     Mask,
     RunStatus,
-    RunStore,
     Tracker,
     environment_tags,
     flatten,
 )
+
+_environment_of_trials = lru_cache(maxsize=1)(environment_tags)
 
 
 @contextmanager
@@ -82,10 +83,10 @@ def recorded(
         with interruption.deferred():
             try:
                 if tracker is not None:
-                    _name_tracked_run(directory, context.store)
+                    name_tracked_run(directory, context.store)
                     _record_end(directory, tracker)
                     tracker.close(status, interruption.remaining())
-                    _name_tracked_run(directory, context.store)
+                    name_tracked_run(directory, context.store)
                 # Last: a run whose end was cut short still says RUNNING, and the next one of its
                 # experiment settles it, in the store too.
                 directory.update(status=PRUNED if pruned else status.value)
@@ -95,11 +96,13 @@ def recorded(
 
 def _open_tracker(context: RunContext, directory: RunDirectory) -> Tracker:
     record = directory.require()
+    # The code of a process is what it was at its first trial, whatever its files have become.
+    environment = environment_tags if context.trial is None else _environment_of_trials
     tags = {
         FINGERPRINT_TAG: record.fingerprint,
         RUN_DIR_TAG: str(directory.path.resolve()),
         "runner.overrides": " ".join(context.overrides),
-        **environment_tags(Path.cwd()),
+        **environment(Path.cwd()),
     }
     experiment, trial = context.config.name, context.trial
     name = f"{experiment} {directory.path.name}"
@@ -169,17 +172,6 @@ def _record_plan(
 def _absolute(path: str) -> str:
     """Returns a path that holds wherever a process is; an address or an average stays as it is."""
     return str(Path(path).absolute()) if Path(path).parent.exists() else path
-
-
-def _name_tracked_run(directory: RunDirectory, store: RunStore) -> None:
-    """Adds the store's name of the run, known only once that is delivered, to the provenance."""
-    run_id = store.run_id(directory.path)
-    for file in directory.provenances if run_id is not None else ():
-        found = provenance_of(str(file.parent))
-        # Another one where the store lost the first, and the run was recorded anew.
-        if found is not None and found["run"].get("run_id") != run_id:
-            found["run"]["run_id"] = run_id
-            write_text(file, json.dumps(found, indent=1) + "\n")
 
 
 def _record_end(directory: RunDirectory, tracker: Tracker) -> None:

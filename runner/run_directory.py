@@ -321,7 +321,11 @@ def settle_killed_runs(container: Path) -> list[RunDirectory]:
     A process that is killed outright cannot say so itself.
     """
     with FileLock(container / ".lock"):
-        return [directory for directory, _ in runs(container) if directory.settle() is not None]
+        return [
+            directory
+            for directory, record in runs(container)
+            if record.status == RUNNING and directory.settle() is not None
+        ]
 
 
 def left_alone(container: Path, record: RunRecord) -> list[str]:

@@ -7,7 +7,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,9 @@ logger = logging.getLogger(__name__)
 _LOCK_SECONDS = 60.0
 _NICENESS = 5
 
+# Whose log a thread writes to: several runs are delivered at once.
+_thread = threading.local()
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns 0 when all is delivered, 1 when something is left, 2 for a mistake."""
@@ -35,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("run_dir", help="the directory of one run")
     parser.add_argument("--uri", help="deliver to this MLflow tracking URI from now on")
     options = parser.parse_args(arguments)
+    _log_warnings()
     try:
         if options.run_dir != AWAIT:
             directory = TrackingDirectory(Path(options.run_dir).absolute())
@@ -71,22 +76,23 @@ def sync(
     if uri is not None:
         opening = replace(opening, stores=_moved(opening.stores, uri))
         directory.write_opening(opening)
-    _log_to(directory.log)
     events = {store: threading.Event() for store in opening.stores}
     if wakes is not None:
         wakes += events.values()
     results: dict[str, bool] = {}
 
     def follow(store: str) -> None:
+        _thread.lines = lines
         results[store] = _follow(directory, store, lambda seconds: _wait(events[store], seconds))
 
     threads = [threading.Thread(target=follow, args=(store,)) for store in opening.stores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if wakes is not None:
-        wakes[:] = [each for each in wakes if each not in events.values()]
+    with _logged_to(directory.log) as lines:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for event in events.values() if wakes is not None else ():
+        wakes.remove(event)
     return all(results.get(store, False) for store in opening.stores)
 
 
@@ -234,13 +240,26 @@ class _Warnings(logging.StreamHandler):  # type: ignore[type-arg]
         logging.getLogger().removeHandler(self)
 
 
-def _log_to(path: Path) -> None:
+@contextmanager
+def _logged_to(path: Path) -> Iterator[logging.Handler]:
+    """Keeps what the threads log that name the handler theirs, and what is nobody's."""
     lines = logging.FileHandler(path)
     lines.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    lines.addFilter(lambda record: getattr(_thread, "lines", lines) is lines)
+    root = logging.getLogger()
+    root.addHandler(lines)
+    try:
+        yield lines
+    finally:
+        root.removeHandler(lines)
+        lines.close()
+
+
+def _log_warnings() -> None:
     warnings = _Warnings(sys.stdout)
     warnings.setLevel(logging.WARNING)
     warnings.setFormatter(logging.Formatter("%(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[lines, warnings], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[warnings], force=True)
 
 
 if __name__ == "__main__":

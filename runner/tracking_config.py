@@ -45,7 +45,8 @@ class TrackingConfig:
     tensorboard: bool = False
     # True also records the load of the machine in MLflow, as metrics `system/...`.
     system_metrics: bool = False
-    # How long the end of a run waits until everything is delivered, in seconds.
+    # How long the end of a run waits until everything is delivered, in seconds; that of a sweep,
+    # how long since it last got on.
     close_seconds: float = 30.0
     # How long delivery goes on without success once the run has ended, in seconds. What is left
     # is delivered by `python -m runner.sync`, or when the run is resumed.

@@ -43,7 +43,6 @@ def train_run(
     Raises:
       InterruptedRunError: after a signal; the last step is saved.
       PrunedRunError: when the trial is pruned; the last step is saved.
-      PrunedRunError: when the trial is pruned; the last step is saved.
       NonFiniteLossError: when the loss is NaN or infinite.
       ConfigError: when the training data end, an evaluated split is empty, or a hook does not fit.
     """

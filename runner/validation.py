@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -76,9 +77,16 @@ def _complete(config: DictConfig) -> DictConfig:
     """Returns a copy in which a key that the command line deleted has its default again."""
     completed = copy.deepcopy(config)
     OmegaConf.set_struct(completed, False)
-    for key, default in OmegaConf.structured(RunConfig(scaffolds=None)).items_ex(resolve=False):
-        if key not in completed and not OmegaConf.is_missing(completed, key):
-            completed[key] = default
+    names = [each.name for each in fields(RunConfig)]
+    deleted = [
+        name
+        for name in names
+        if name not in completed and not OmegaConf.is_missing(completed, name)
+    ]
+    if deleted:
+        defaults = dict(OmegaConf.structured(RunConfig(scaffolds=None)).items_ex(resolve=False))
+        for name in deleted:
+            completed[name] = defaults[name]
     return completed
 
 

@@ -42,6 +42,11 @@ class InputStateHook(tf.compat.v1.train.SessionRunHook):
         self._tried = True
         session = run_context.session
         try:
+            session.run(self._state.serialize_strictly)
+            return
+        except tf.errors.OpError as error:
+            refused = error
+        try:
             session.run(self._state.serialize)
         except tf.errors.OpError as error:
             session.run(self._state.leave_out)
@@ -50,13 +55,12 @@ class InputStateHook(tf.compat.v1.train.SessionRunHook):
                 "its first batch"
             )
             return
-        try:
-            session.run(self._state.serialize_strictly)
-        except tf.errors.FailedPreconditionError as error:
-            self._say(
-                f"input: its position is saved, but not all its state ({_reason(error)}); a "
-                "resumed run may see other batches"
-            )
+        if not isinstance(refused, tf.errors.FailedPreconditionError):
+            raise refused
+        self._say(
+            f"input: its position is saved, but not all its state ({_reason(refused)}); a "
+            "resumed run may see other batches"
+        )
 
 
 def _reason(error: tf.errors.OpError) -> str:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import tensorflow as tf
+
+_RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
+_RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
 
 
 class StopAtStepHook(tf.compat.v1.train.StopAtStepHook):
@@ -23,6 +27,16 @@ class StopAtStepHook(tf.compat.v1.train.StopAtStepHook):
         if int(session.run(tf.compat.v1.train.get_global_step())) >= self._until:
             coord.request_stop()
 
+    def after_run(self, run_context: _RunContext, run_values: _RunValues) -> None:
+        """Stops after the last step."""
+        # TensorFlow's reads the step by a tensor of its own, for which the session would have to
+        # be prepared once more.
+        session = run_context.session
+        if run_values.results + 1 >= self._until:
+            step = session.run(tf.compat.v1.train.get_global_step(session.graph))
+            if step >= self._until:
+                run_context.request_stop()
+
 
 class StopWhenHook(tf.compat.v1.train.SessionRunHook):
     """Ends the loop after the step during which `asked` became true."""
@@ -31,11 +45,7 @@ class StopWhenHook(tf.compat.v1.train.SessionRunHook):
         """Stores the question."""
         self._asked = asked
 
-    def after_run(
-        self,
-        run_context: tf.compat.v1.train.SessionRunContext,
-        run_values: tf.compat.v1.train.SessionRunValues,
-    ) -> None:
+    def after_run(self, run_context: _RunContext, run_values: _RunValues) -> None:
         """Asks."""
         if self._asked():
             run_context.request_stop()

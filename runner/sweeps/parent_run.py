@@ -7,7 +7,18 @@ from dataclasses import asdict
 from pathlib import Path
 
 from runner.config import RunConfig
-from runner.tracking import RunStatus, Tracker, environment_tags, open_store
+from runner.lineage import name_tracked_run
+from runner.run_directory import RunDirectory
+from runner.sweeps.sweep_directory import SweepDirectory
+from runner.tracking import (
+    RunStatus,
+    Tracker,
+    environment_tags,
+    is_tracked,
+    mlflow_uri,
+    open_store,
+    shared_follower,
+)
 
 
 def open_parent(
@@ -15,7 +26,8 @@ def open_parent(
 ) -> Tracker:
     """Opens the parent run of a sweep, the one recorded from its directory before if there is one.
 
-    Trials, also those in other processes, name this directory as their parent.
+    Trials, also those in other processes, name this directory as their parent. What ended ones
+    have recorded, and a sweep that was killed has not seen delivered, is delivered too.
 
     Args:
       directory: the sweep's.
@@ -26,14 +38,33 @@ def open_parent(
     Raises:
       TrackingError: another process records from this directory.
     """
+    tracking = config.tracking
     tags = {"runner.overrides": " ".join(overrides), **environment_tags(Path.cwd())}
-    store = open_store(config.tracking, asdict(config))
+    # The follower of the trials in this process, if there are any.
+    follower = shared_follower(mlflow_uri(tracking)) if is_tracked(tracking) else None
+    store = open_store(tracking, asdict(config), follower)
     store.connect()
     run_name = f"{name} sweep" if name is not None else "sweep"
-    return store.open(directory, name or "sweep", run_name, tags)
+    tracker = store.open(directory, name or "sweep", run_name, tags)
+    for run_directory in _ended(directory):
+        store.settle(run_directory)
+    return tracker
 
 
 def close_parent(tracker: Tracker, status: RunStatus, tags: Mapping[str, str]) -> None:
-    """Sets the last tags and closes the run."""
+    """Sets the last tags and closes the run, once its trials are delivered."""
     tracker.set_tags(tags)
     tracker.close(status)
+
+
+def name_trials(directory: Path, config: RunConfig) -> None:
+    """Adds the store's names of the trials to their provenance, where they ended without."""
+    store = open_store(config.tracking, asdict(config))
+    for run_directory in _ended(directory):
+        name_tracked_run(RunDirectory(run_directory), store)
+
+
+def _ended(directory: Path) -> list[Path]:
+    """Returns the run directories of the trials of a sweep that have ended."""
+    attempts = [file.read() for file in SweepDirectory(directory).attempts()]
+    return list(dict.fromkeys(Path(each.run_dir) for each in attempts if each.run_dir))

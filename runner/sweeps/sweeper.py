@@ -29,7 +29,7 @@ from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
 from runner.sweeps.execution import Execution, Launch
 from runner.sweeps.learning_curves import bands, threshold_rows
 from runner.sweeps.objective import Objective
-from runner.sweeps.parent_run import close_parent, open_parent
+from runner.sweeps.parent_run import close_parent, name_trials, open_parent
 from runner.sweeps.points import ComposedPoint, Point, compose_points, params_as_typed
 from runner.sweeps.summary import (
     columns,
@@ -265,6 +265,7 @@ class RunnerSweeper(Sweeper):
             raise
         finally:
             close_parent(tracker, status, tags)
+            name_trials(directory.path, composed[0].config)
         self.screen.line(f"sweep:   {tracker.location()}")
         self.screen.line(f"files:   {directory.path}")
         return trials

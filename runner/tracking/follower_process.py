@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from collections import Counter
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -34,8 +36,7 @@ class FollowerProcess:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
-        self._followed = ""
-        self._answers = _Answers()
+        self._answers = Answers()
         self._left = False
 
     def start(self, uri: str | None) -> None:
@@ -59,17 +60,17 @@ class FollowerProcess:
             )
         except OSError as error:
             logger.warning("What the run records is not delivered for now: %s", error)
+            self._answers.end()
             return
         threading.Thread(
             target=self._relay, args=(self._process, self._answers), daemon=True
         ).start()
         self._tell(uri or "")
 
-    def follow(self, run_directory: Path) -> None:
-        """Names the run directory."""
-        self._followed = str(run_directory)
-        self._answers.expect(self._followed)
-        self._tell(self._followed)
+    def follow(self, run_directory: Path, parent: Path | None = None) -> None:
+        """Names a run directory, and that of the run that it is a part of."""
+        self._answers.expect(str(run_directory))
+        self._tell(str(run_directory))
 
     def _tell(self, line: str) -> None:
         if self._process is None or self._process.stdin is None:
@@ -80,7 +81,14 @@ class FollowerProcess:
         except OSError as error:
             logger.warning("What the run records is not delivered for now: %s", error)
 
-    def finish(self, timeout: float) -> bool:
+    def finish(self, run_directory: Path, timeout: float) -> list[Path]:
+        """Waits until all of a run is delivered, for at most `timeout` seconds.
+
+        Returns the directories of the runs of which something is left.
+        """
+        return [] if self.end(timeout) else [run_directory]
+
+    def end(self, timeout: float) -> bool:
         """Waits until it has ended, for at most `timeout` seconds; whether it did all its work."""
         if self._process is None:
             return False
@@ -111,34 +119,36 @@ class FollowerProcess:
 
     # Not a method: a follower that is dropped must not be kept by its thread.
     @staticmethod
-    def _relay(process: subprocess.Popen[str], answers: _Answers) -> None:
+    def _relay(process: subprocess.Popen[str], answers: Answers) -> None:
         if process.stdout is not None:
             with process.stdout:
                 for line in process.stdout:
                     text = line.rstrip("\n")
                     if text.startswith(ANSWER):
-                        answers.give(text[2:], text[1] == "1")
+                        answers.give(text[2:], delivered=text[1] == "1")
                     else:
                         logger.warning("%s", text)
         answers.end()
 
 
-class _Answers:
-    """What a follower has answered of each run directory."""
+class Answers:
+    """What a follower has answered, which it does each time that it is told of a run directory."""
 
     def __init__(self) -> None:
+        self._owed: Counter[str] = Counter()
         self._given: dict[str, bool] = {}
         self._ended = False
         self._changed = threading.Condition()
 
     def expect(self, run_directory: str) -> None:
-        """Forgets an answer of before."""
+        """Notes that the follower is told of a run."""
         with self._changed:
-            self._given.pop(run_directory, None)
+            self._owed[run_directory] += 1
 
-    def give(self, run_directory: str, delivered: bool) -> None:
+    def give(self, run_directory: str, *, delivered: bool) -> None:
         """Notes an answer."""
         with self._changed:
+            self._owed[run_directory] -= 1
             self._given[run_directory] = delivered
             self._changed.notify_all()
 
@@ -149,17 +159,26 @@ class _Answers:
             self._changed.notify_all()
 
     def wait(self, run_directory: str, timeout: float) -> bool:
-        """Waits for an answer, for at most `timeout` seconds; whether all is delivered."""
+        """Waits for all answers of a run, for at most `timeout` seconds.
+
+        Returns whether nothing is left of it.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: run_directory in self._given or self._ended, timeout)
-            return self._given.get(run_directory, False)
+            self._changed.wait_for(lambda: self._ended or not self._owed[run_directory], timeout)
+            return not self._owed[run_directory] and self._given.get(run_directory, False)
 
 
 class SharedFollower(FollowerProcess):
-    """A follower of several runs of this process, one after the other.
+    """A follower of several runs of this process.
 
-    A trial of a sweep so need not start one, which imports MLflow for seconds.
+    A trial of a sweep so need not start one, which imports MLflow for seconds. Where the sweep's
+    own run is followed too, its trials do not wait for what they have recorded: it waits for all.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Run -> the run that it is a part of; those that are not known to be delivered.
+        self._runs: dict[Path, Path | None] = {}
 
     @property
     def lives(self) -> bool:
@@ -167,12 +186,48 @@ class SharedFollower(FollowerProcess):
         process = self._process
         return process is not None and process.poll() is None and not self._left
 
-    def finish(self, timeout: float) -> bool:
-        """Waits until all of the run is delivered, for at most `timeout` seconds; whether it is."""
-        if not self.lives:
-            return False
-        self._tell("")
-        return self._answers.wait(self._followed, timeout)
+    def start_again(self, uri: str | None) -> None:
+        """Starts another process in place of one that has died, and tells it of what that left."""
+        self._close()
+        answers = self._answers
+        self._runs = {
+            run: parent for run, parent in self._runs.items() if not answers.wait(str(run), 0.0)
+        }
+        self._answers, self._left = Answers(), False
+        self.start(uri)
+        for each in self._runs:
+            super().follow(each)
+
+    def follow(self, run_directory: Path, parent: Path | None = None) -> None:
+        """Names a run directory, and that of the run that it is a part of."""
+        self._runs[run_directory] = parent
+        super().follow(run_directory, parent)
+
+    def finish(self, run_directory: Path, timeout: float) -> list[Path]:
+        """Waits until all of a run and its parts is delivered.
+
+        A part of a run that is followed and goes on does not wait.
+
+        Args:
+          run_directory: the run's, which has ended.
+          timeout: after so many seconds in which none of them was delivered, it waits no more.
+
+        Returns:
+          The directories of the runs of which something is left, as far as they are waited for.
+        """
+        if self.lives:
+            self._tell("")
+        if self._runs.get(run_directory) in self._runs:
+            return []
+        left = []
+        deadline = time.monotonic() + timeout
+        for each in [run for run, parent in self._runs.items() if run_directory in (run, parent)]:
+            if self._answers.wait(str(each), deadline - time.monotonic()):
+                deadline = time.monotonic() + timeout
+            else:
+                left.append(each)
+            del self._runs[each]
+        return left
 
     def leave(self) -> None:
         """Goes on with it; its process ends after this one."""
@@ -190,11 +245,11 @@ def shared_follower(uri: str | None) -> SharedFollower:
       uri: MLflow's tracking URI; None when nothing goes there.
     """
     found = _shared.get(uri or "")
-    if found is None or not found.lives:
-        if found is not None:
-            found._close()
+    if found is None:
         found = _shared[uri or ""] = SharedFollower()
         found.start(uri)
+    elif not found.lives:
+        found.start_again(uri)
     return found
 
 

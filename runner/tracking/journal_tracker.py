@@ -18,7 +18,7 @@ from filelock import Timeout
 from runner.errors import Problem, TrackingError
 from runner.tracking.address import Address, resolve
 from runner.tracking.exported_model import ExportedModel
-from runner.tracking.follower_process import FollowerProcess
+from runner.tracking.follower_process import FollowerProcess, SharedFollower
 from runner.tracking.journal import Journal
 from runner.tracking.masking import Mask
 from runner.tracking.no_tracker import no_artifacts
@@ -104,7 +104,7 @@ class JournalTracker(Tracker):
         self._journal.rewind(step)
 
     def close(self, status: RunStatus, seconds: float | None = None) -> None:
-        """Appends the status, and waits for the follower."""
+        """Appends the status, and waits for the follower; see `FollowerProcess.finish`."""
         if self._closed:
             return
         self._closed = True
@@ -112,14 +112,15 @@ class JournalTracker(Tracker):
         self._journal.close()
         self._directory.release()
         longest = self._close_seconds if seconds is None else min(self._close_seconds, seconds)
-        if not self._follower.finish(longest):
+        for path in self._follower.finish(self._directory.run_directory, longest):
+            left = TrackingDirectory(path)
             logger.warning(
                 "Not all that the run recorded is delivered yet. It is kept in %s; a process"
                 " delivers on for a time and tells of it in %s. When the store is back:"
                 " python -m runner.sync %s",
-                self._directory.journal,
-                self._directory.log,
-                shlex.quote(str(self._directory.run_directory)),
+                left.journal,
+                left.log,
+                shlex.quote(str(left.run_directory)),
             )
 
     def location(self) -> str:
@@ -133,7 +134,8 @@ class JournalStore(RunStore):
     Args:
       config: where, and how.
       mask: knows the secrets.
-      follower: a follower that has been started ahead; None starts one for each run.
+      follower: has been started ahead; one that is not shared follows the first run that is opened.
+        None starts one for each run.
 
     Raises:
       TrackingError: the URI is malformed, or of a kind that MLflow does not offer.
@@ -187,11 +189,13 @@ class JournalStore(RunStore):
                 ended=ended.value if ended else None,
             )
         )
-        follower, self._follower = self._follower, None
+        follower = self._follower
+        if not isinstance(follower, SharedFollower):
+            self._follower = None  # It follows one run.
         if follower is None:
             follower = FollowerProcess()
             follower.start(self._address.uri if self._address else None)
-        follower.follow(files.run_directory)
+        follower.follow(files.run_directory, Path(parent).absolute() if parent else None)
         journal = Journal(files.journal)
         return JournalTracker(
             files, journal, follower, self._mask, self, self._config.close_seconds
@@ -258,9 +262,11 @@ class JournalStore(RunStore):
             files.position(uri).status for uri in opening.stores
         ):
             return
-        follower = FollowerProcess()
-        follower.start(None)
-        follower.follow(files.run_directory)
+        follower = self._follower
+        if not isinstance(follower, SharedFollower):
+            follower = FollowerProcess()
+            follower.start(None)
+        follower.follow(files.run_directory, Path(opening.parent) if opening.parent else None)
         follower.leave()
 
     def location(self, directory: Path) -> str:

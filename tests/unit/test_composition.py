@@ -71,3 +71,22 @@ def test_there_are_no_names_outside_a_command() -> None:
 )
 def test_what_the_yaml_need_not_hold(override: str, expected: str) -> None:
     assert forced(override) == expected
+
+
+@pytest.mark.usefixtures("_command")
+def test_what_is_composed_again_is_as_it_was_at_first() -> None:
+    first = compose_experiment("digits_cnn", ["train.steps=3"])
+    first.name = "changed"
+    assert compose_experiment("digits_cnn", ["train.steps=3"]).name == "digits_cnn"
+    assert compose_experiment("digits_cnn", ["train.steps=4"]).train.steps == 4
+
+
+def test_another_search_path_holds_other_experiments(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").touch()
+    for folder, names in (
+        (CONF, ["digits_cnn", "lstm_cnn", "short_sequences"]),
+        (tmp_path, ["mine"]),
+    ):
+        with initialize_config_dir(str(folder), version_base="1.3"):
+            assert experiment_names() == names

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,13 +8,21 @@ from pathlib import Path
 import pytest
 
 from runner.errors import RunDirectoryError
-from runner.lineage import Ancestor, lineage, main, run_directory, source_run_tags
-from runner.run_directory import RunDirectory, RunRecord
-from runner.tracking import LoggingStore
+from runner.lineage import (
+    Ancestor,
+    lineage,
+    main,
+    name_tracked_run,
+    run_directory,
+    source_run_tags,
+)
+from runner.run_directory import PROVENANCE, RunDirectory, RunRecord
+from runner.tracking import LoggingStore, open_store
 from runner.tracking.journal_tracker import JournalStore
 from runner.tracking.mlflow_tracker import MlflowStore
 from runner.tracking.tracker import RunStatus
-from runner.tracking.tracking_directory import Opening
+from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
+from runner.tracking_config import TrackingConfig
 
 
 def make_run(root: Path, name: str, **sources: str) -> Path:
@@ -128,3 +137,24 @@ def test_a_directory_needs_no_mlflow(family: Path) -> None:
         "assert not {'mlflow', 'tensorflow'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script, str(family)], check=True, timeout=60)
+
+
+def test_a_run_that_the_store_has_named_is_named_in_its_provenance(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = RunDirectory(make_run(tmp_path, "digits"))
+    uri = "http://host"
+    store = open_store(TrackingConfig(uri=uri), {})
+    whole, damaged = directory.provenances[0], directory.best / PROVENANCE
+    document = {"schema": 1, "run": {"run_id": None, "run_dir": "x"}}
+    whole.write_text(json.dumps(document))
+    damaged.write_text("{")
+    name_tracked_run(directory, store)
+    assert json.loads(whole.read_text()) == document
+    files = TrackingDirectory(directory.path)
+    files.delivery_lock(uri)
+    files.write_position(uri, Position("abc"))
+    name_tracked_run(directory, store)
+    assert json.loads(whole.read_text())["run"] == {"run_id": "abc", "run_dir": "x"}
+    assert damaged.read_text() == "{"
+    assert f"{damaged} is not the provenance of a run" in caplog.text

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -7,8 +8,14 @@ import pytest
 from mlflow import MlflowClient
 
 from runner.errors import TrackingError
-from runner.sweeps.parent_run import close_parent, open_parent
+from runner.run_directory import RunDirectory
+from runner.sweeps.attempt import Attempt
+from runner.sweeps.parent_run import close_parent, name_trials, open_parent
+from runner.sweeps.sweep_directory import SweepDirectory
 from runner.tracking import RunStatus
+from runner.tracking.journal import Journal
+from runner.tracking.records import End
+from runner.tracking.tracking_directory import Opening, TrackingDirectory
 from runner.tracking_config import TrackingConfig
 from tests.tiny.configs import tiny
 
@@ -47,3 +54,28 @@ def test_one_process_records_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(TrackingError, match="another process records from it"):
         open_parent(tmp_path / "sweep", config, "tiny", [])
     tracker.close(RunStatus.FINISHED)
+
+
+def test_what_a_killed_sweep_has_not_seen_delivered_is_delivered(uri: str, tmp_path: Path) -> None:
+    sweep = SweepDirectory(tmp_path / "sweep")
+    run = RunDirectory(tmp_path / "run")
+    sweep.add([Attempt(0, 1, (), {}, run_dir=str(run.path)), Attempt(1, 1, (), {})])
+    files = TrackingDirectory(run.path)
+    files.write_opening(Opening("u", "tiny", "one", {}, str(sweep.path), (uri,)))
+    journal = Journal(files.journal)
+    journal.append(End(RunStatus.FINISHED))
+    journal.close()
+    provenance = run.provenances[0]
+    provenance.write_text(json.dumps({"schema": 1, "run": {"run_id": None}}))
+
+    config = tiny(tracking=TrackingConfig(uri=uri))
+    tracker = open_parent(sweep.path, config, "tiny", [])
+    close_parent(tracker, RunStatus.FINISHED, {})
+    name_trials(sweep.path, config)
+    position = files.position(uri)
+    assert position.status == "FINISHED"
+    assert json.loads(provenance.read_text())["run"] == {"run_id": position.run_id}
+    found = MlflowClient(uri).get_run(str(position.run_id))
+    assert found.data.tags["mlflow.parentRunId"] == (
+        TrackingDirectory(sweep.path).position(uri).run_id
+    )

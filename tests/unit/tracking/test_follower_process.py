@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.tracking.follower_process import FollowerProcess, shared_follower
+from runner.tracking.follower_process import Answers, FollowerProcess, shared_follower
 from runner.tracking.journal import Journal
 from runner.tracking.mlflow_tracker import MlflowStore
 from runner.tracking.records import End, Metrics
@@ -37,7 +37,7 @@ def test_it_delivers_what_it_is_told_to_and_ends(
     journal.append(End(RunStatus.FINISHED))
     journal.close()
     directory.release()
-    assert process.finish(60.0)
+    assert process.finish(directory.run_directory, 60.0) == []
     (run,) = MlflowStore(f"sqlite:///{database}").finished("digits", {})
     assert f"is open as run {run.run_id}." in directory.log.read_text()
 
@@ -48,14 +48,14 @@ def test_one_that_is_never_told_ends_at_once(uri: str | None, tmp_path: Path) ->
     (tmp_path / "notes.db").write_text("notes " * 1000)
     process = FollowerProcess()
     process.start(uri and uri.format(tmp_path))
-    assert process.finish(60.0)
+    assert process.end(60.0)
 
 
 @pytest.mark.usefixtures("forked_followers")
 def test_the_store_is_opened_before_the_run_is_known(database: Path) -> None:
     process = FollowerProcess()
     process.start(f"sqlite:///{database}")
-    assert process.finish(60.0)
+    assert process.end(60.0)
     assert Path(f"{database}.lock").exists()
 
 
@@ -63,7 +63,7 @@ def test_the_store_is_opened_before_the_run_is_known(database: Path) -> None:
 def test_no_database_is_made_for_a_run_that_never_begins(tmp_path: Path) -> None:
     process = FollowerProcess()
     process.start(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    assert process.finish(60.0)
+    assert process.end(60.0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -72,7 +72,7 @@ def test_what_it_warns_of_is_logged_here(tmp_path: Path, caplog: pytest.LogCaptu
     process = FollowerProcess()
     process.start(None)
     process.follow(tmp_path)
-    assert not process.finish(60.0)
+    assert process.finish(tmp_path, 60.0) == [tmp_path]
     deadline = time.monotonic() + 10.0
     while "holds nothing to deliver" not in caplog.text:
         assert time.monotonic() < deadline
@@ -86,7 +86,7 @@ def test_one_that_cannot_be_started_is_told(
     process = FollowerProcess()
     process.start(None)
     process.follow(tmp_path)
-    assert not process.finish(1.0)
+    assert process.finish(tmp_path, 1.0) == [tmp_path]
     assert "not delivered for now" in caplog.text
 
 
@@ -98,7 +98,7 @@ def test_one_that_has_died_is_told(caplog: pytest.LogCaptureFixture, tmp_path: P
     os.kill(process._process.pid, signal.SIGKILL)
     process._process.wait()
     process.follow(tmp_path)
-    assert not process.finish(1.0)
+    assert process.finish(tmp_path, 1.0) == [tmp_path]
     assert "not delivered for now" in caplog.text
 
 
@@ -108,7 +108,7 @@ def test_one_that_takes_long_is_left_to_itself(directory: TrackingDirectory) -> 
     process = FollowerProcess()
     process.start(None)
     process.follow(directory.run_directory)
-    assert not process.finish(0.0)
+    assert not process.end(0.0)
     directory.release()
     assert process._process is not None
     assert process._process.wait(60.0) == 0
@@ -134,37 +134,80 @@ def test_one_that_is_dropped_ends(tmp_path: Path) -> None:
     assert child.wait(60.0) == 0
 
 
+<<<<<<< HEAD
 @pytest.mark.usefixtures("forked_followers")
 def test_a_shared_one_delivers_several_runs_one_after_the_other(
+=======
+def _record(directory: TrackingDirectory) -> None:
+    """Records a step of a run, and that it has ended."""
+    journal = Journal(directory.journal)
+    journal.append(Metrics({"loss": 0.5}, 1, 0))
+    journal.append(End(RunStatus.FINISHED))
+    journal.close()
+    directory.release()
+
+
+def test_a_shared_one_delivers_several_runs_and_the_sweep_waits_for_its_trials(
+>>>>>>> overhead
     tmp_path: Path, database: Path
 ) -> None:
     uri = f"sqlite:///{database}"
-    follower = shared_follower(uri)
-    assert shared_follower(uri) is follower
-    for name in ("one", "two"):
+
+    def opened(name: str, parent: Path | None = None) -> TrackingDirectory:
         directory = TrackingDirectory(tmp_path / name)
         directory.write_opening(Opening(name, "digits", name, {}, None, (uri,)))
         directory.claim()
-        follower.follow(directory.run_directory)
-        journal = Journal(directory.journal)
-        journal.append(Metrics({"loss": 0.5}, 1, 0))
-        journal.append(End(RunStatus.FINISHED))
-        journal.close()
-        directory.release()
-        assert follower.finish(60.0)
-        assert follower.lives
-    assert [run.name for run in MlflowStore(uri).finished("digits", {})] == ["two", "one"]
+        follower.follow(directory.run_directory, parent)
+        return directory
 
-    follower.follow(tmp_path / "nothing")
-    assert not follower.finish(60.0)
+    follower = shared_follower(uri)
+    assert shared_follower(uri) is follower
+    # Of a sweep in another process a trial waits for itself.
+    alone = opened("alone", tmp_path / "elsewhere")
+    _record(alone)
+    assert follower.finish(alone.run_directory, 60.0) == []
+    assert alone.position(uri).status == "FINISHED"
 
+    # The follower dies with the sweep and a trial under way; the next trial has another process.
+    sweep = opened("sweep")
+    first = opened("first", sweep.run_directory)
     process = follower._process
     assert process is not None
     process.kill()
     process.wait()
-    assert not follower.finish(60.0)
-    another = shared_follower(uri)
-    assert another is not follower
+    _record(first)
+    assert follower.finish(first.run_directory, 60.0) == []
+    assert shared_follower(uri) is follower
+    assert follower.lives
+    second = opened("second", sweep.run_directory)
+    _record(second)
+    nothing = tmp_path / "nothing"
+    follower.follow(nothing, sweep.run_directory)
+    began = time.monotonic()
+    assert follower.finish(second.run_directory, 60.0) == []
+    assert time.monotonic() - began < 0.1
+    _record(sweep)
+    assert follower.finish(sweep.run_directory, 60.0) == [nothing]
+    found = MlflowStore(uri).finished("digits", {})
+    assert {run.name for run in found} == {"alone", "sweep", "first", "second"}
+    assert f"as run {sweep.position(uri).run_id}." in sweep.log.read_text()
+    assert f"as run {sweep.position(uri).run_id}." not in second.log.read_text()
+
     # Its end comes with that of this process, or when it is left for good.
-    FollowerProcess.leave(another)
-    assert FollowerProcess.finish(another, 60.0)
+    FollowerProcess.leave(follower)
+    assert follower._process is not None
+    follower._process.wait(60.0)
+
+
+def test_a_directory_that_is_told_of_twice_is_answered_twice() -> None:
+    answers = Answers()
+    assert not answers.wait("run", 0.0)
+    answers.expect("run")
+    answers.expect("run")
+    answers.give("run", delivered=True)
+    assert not answers.wait("run", 0.0)
+    answers.give("run", delivered=True)
+    assert answers.wait("run", 0.0)
+    answers.expect("run")
+    answers.end()
+    assert not answers.wait("run", 60.0)

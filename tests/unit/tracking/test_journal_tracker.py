@@ -176,7 +176,7 @@ def test_a_killed_run_is_settled_unless_its_follower_has_done_so(
 ) -> None:
     followed: list[Path] = []
     monkeypatch.setattr(FollowerProcess, "start", lambda self, uri: None)
-    monkeypatch.setattr(FollowerProcess, "follow", lambda self, path: followed.append(path))
+    monkeypatch.setattr(FollowerProcess, "follow", lambda self, path, parent: followed.append(path))
     store = make_store()
     store.settle(tmp_path / "untracked")
     store.open(tmp_path, "digits", "one", {})
