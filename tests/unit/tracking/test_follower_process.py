@@ -134,10 +134,6 @@ def test_one_that_is_dropped_ends(tmp_path: Path) -> None:
     assert child.wait(60.0) == 0
 
 
-<<<<<<< HEAD
-@pytest.mark.usefixtures("forked_followers")
-def test_a_shared_one_delivers_several_runs_one_after_the_other(
-=======
 def _record(directory: TrackingDirectory) -> None:
     """Records a step of a run, and that it has ended."""
     journal = Journal(directory.journal)
@@ -147,8 +143,8 @@ def _record(directory: TrackingDirectory) -> None:
     directory.release()
 
 
+@pytest.mark.usefixtures("forked_followers")
 def test_a_shared_one_delivers_several_runs_and_the_sweep_waits_for_its_trials(
->>>>>>> overhead
     tmp_path: Path, database: Path
 ) -> None:
     uri = f"sqlite:///{database}"
