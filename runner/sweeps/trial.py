@@ -20,13 +20,18 @@ class Trial:
     Attributes:
       parent: directory of the tracked run of the sweep.
       tags: the swept values, as tags.
+      report: is given each evaluation; None where nobody asks for them.
       run_dir: the run's directory, once it has one.
       curve: step -> metrics of each evaluation.
       pruned: whether the loop is to end because others are better.
     """
 
     def __init__(
-        self, parent: str, values: Mapping[str, str], report: Report | None = None
+        self,
+        parent: str,
+        values: Mapping[str, str],
+        report: Report | None = None,
+        starting: Callable[[Path], object] | None = None,
     ) -> None:
         """Stores its arguments.
 
@@ -34,23 +39,27 @@ class Trial:
           parent: directory of the tracked run of the sweep.
           values: swept key -> value.
           report: is given each evaluation; None where nobody asks for them.
+          starting: is told the run's directory; None where nobody asks for it.
         """
         self.parent = parent
         self.tags = {f"{TAG}.{key}": value for key, value in values.items()}
+        self.report = report
         self.run_dir: Path | None = None
         self.curve: dict[int, Mapping[str, float]] = {}
         self.pruned = False
-        self._report = report
+        self._starting = starting
         self._step = 0
 
     def started(self, run_dir: Path) -> None:
         """Tells the run's directory."""
         self.run_dir = run_dir
+        if self._starting is not None:
+            self._starting(run_dir)
 
     def evaluated(self, metrics: Mapping[str, float], step: int) -> None:
         """Reports an evaluation, after which the trial may be pruned."""
         self.curve[step] = metrics
-        if self._report is not None and not self.pruned and self._report(metrics, step):
+        if self.report is not None and not self.pruned and self.report(metrics, step):
             self.pruned, self._step = True, step
 
     def check(self) -> None:

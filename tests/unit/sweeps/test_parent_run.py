@@ -7,8 +7,10 @@ import pytest
 from mlflow import MlflowClient
 
 from runner.errors import TrackingError
-from runner.sweeps.parent_run import close_parent, open_parent
-from runner.tracking import RunStatus
+from runner.run_directory import KILLED, RUNNING, RunDirectory, RunRecord
+from runner.sweeps.attempt import Attempt, TrialStatus
+from runner.sweeps.parent_run import close_parent, open_parent, settle_trials
+from runner.tracking import LoggingStore, RunStatus
 from runner.tracking_config import TrackingConfig
 from tests.tiny.configs import tiny
 
@@ -44,3 +46,32 @@ def test_one_process_records_a_sweep(tmp_path: Path) -> None:
     with pytest.raises(TrackingError, match="another process records from it"):
         open_parent(tmp_path / "sweep", config, "tiny", [])
     tracker.close(RunStatus.FINISHED)
+
+
+class _Settled(LoggingStore):
+    """Notes what it is to settle."""
+
+    def __init__(self) -> None:
+        self.paths: list[Path] = []
+
+    def settle(self, directory: Path) -> None:
+        self.paths.append(directory)
+
+
+def test_runs_that_could_not_say_that_they_were_killed_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = _Settled()
+    monkeypatch.setattr("runner.sweeps.parent_run.open_store", lambda *arguments: store)
+    died = RunDirectory(tmp_path / "runs" / "001")
+    died.path.mkdir(parents=True)
+    died.write(RunRecord("tiny", "f", RUNNING, {}))
+    saved = Attempt(0, 1, (), {}, status=TrialStatus.KILLED, run_dir=str(tmp_path / "saved"))
+    others = [
+        Attempt(1, 1, (), {}, status=TrialStatus.FINISHED, run_dir=str(tmp_path / "finished")),
+        Attempt(2, 1, (), {}, status=TrialStatus.KILLED),
+    ]
+    configs = [tiny(run_dir=str(tmp_path / name)) for name in ("runs", "absent")]
+    settle_trials(configs, [saved, *others])
+    assert store.paths == [died.path, tmp_path / "saved"]
+    assert died.require().status == KILLED

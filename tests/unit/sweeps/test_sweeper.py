@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import ConfigError
-from runner.sweeps.sweeper import require_launcher
 from tests.tiny.command_line import CONF, Command, in_process
 
 
@@ -106,16 +104,7 @@ def test_learning_curves_and_steps_to_a_threshold_need_no_optuna(
     assert all(row[2:4] == ["of", "2"] for row in rows[1:])
 
 
-@pytest.mark.parametrize(
-    ("target", "remedy"),
-    [
-        ("hydra_plugins.hydra_joblib_launcher.nosuch.Nosuch", 'pip install "runner\\[joblib\\]"'),
-        ("hydra_plugins.hydra_submitit_launcher.x.Y", 'pip install "runner\\[slurm\\]"'),
-        ("hydra_plugins.other.Launcher", "install its package"),
-    ],
-)
-def test_a_launcher_that_is_not_installed(target: str, remedy: str) -> None:
-    with pytest.raises(ConfigError, match=remedy) as raised:
-        require_launcher(target)
-    assert f"hydra.launcher._target_ is {target!r}" in str(raised.value)
-    assert "basic_launcher.BasicLauncher" in str(raised.value)
+def test_an_error_of_a_custom_space_shows_where(command: Command) -> None:
+    target = "hydra.sweeper.custom_search_space={_target_: tests.tiny.spaces.broken}"
+    with pytest.raises(ValueError, match=r"^the space failed$"):
+        command(OPTUNA, RATE, target, "tracking=none")
