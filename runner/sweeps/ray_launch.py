@@ -22,8 +22,8 @@ from runner.sweeps.extras import require_extra
 class RayLaunch(Launcher):
     """Runs each trial as a task of Ray's.
 
-    Hydra's own launcher for Ray asks for a cloudpickle older than MLflow's and for parts of Ray
-    that belong to its autoscaler on AWS; this one needs Ray alone.
+    Hydra's own launcher for Ray asks for a cloudpickle of before 2023 and for boto3, and leaves it
+    to Ray to repeat a task whose process died; this one needs Ray alone, and the sweep repeats.
 
     Args:
       init: arguments of `ray.init`, such as `address` of a cluster.
