@@ -153,9 +153,11 @@ def _options_first(arguments: Sequence[str]) -> list[str]:
 
 
 def _from_job(error: BaseException) -> bool:
-    """Whether the error comes from the run itself, whose traceback tells more than a summary."""
-    code = _job.__wrapped__.__code__
-    return any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
+    """Whether the error comes from a run, or a sweep, whose traceback tells more than a summary."""
+    from runner.sweeps.sweeper import RunnerSweeper
+
+    codes = {_job.__wrapped__.__code__, RunnerSweeper.conduct.__code__}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _fail(error: RunnerError) -> int:

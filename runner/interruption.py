@@ -7,10 +7,11 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import FrameType
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 from runner.errors import InterruptedRunError
 
@@ -18,6 +19,29 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE_SECONDS = 25.0
 # How long a second signal leaves for what ends by itself at once.
 _AT_ONCE_SECONDS = 2.0
+# In place of a signal, to a thread that waits for one.
+_LOOK_AGAIN = b"\0"
+
+
+@dataclass
+class _Received:
+    """What has come, known to all interruptions that are inside one another.
+
+    Attributes:
+      received: the signal that the main thread ends by; None before it has handled one.
+      all: every signal that it has handled.
+      last: the newest that a thread has been told of.
+      deadline: when the process ends at the latest; None before a thread was told of a signal.
+      cause: why it ends then.
+      further: what is handled besides SIGINT and SIGTERM.
+    """
+
+    received: signal.Signals | None = None
+    all: set[signal.Signals] = field(default_factory=set)
+    last: signal.Signals = signal.SIGTERM
+    deadline: float | None = None
+    cause: str = ""
+    further: tuple[signal.Signals, ...] = ()
 
 
 class Interruption:
@@ -27,31 +51,51 @@ class Interruption:
     A process that is still there when the grace period after the first signal has passed, or 2
     seconds after the second, ends as by SIGKILL, but with the exit code of the signal: a thread
     sees to that, because Python handles no signal while an operation of TensorFlow's goes on.
+
+    Inside the block of another one, both know of a signal and have one grace period in common.
     """
 
-    def __init__(self, grace_seconds: float = GRACE_SECONDS) -> None:
-        """Stores how long after the first signal the process ends at the latest, in seconds."""
+    _innermost: ClassVar[Interruption | None] = None
+
+    def __init__(
+        self, grace_seconds: float = GRACE_SECONDS, further: Sequence[signal.Signals] = ()
+    ) -> None:
+        """Stores its arguments.
+
+        Args:
+          grace_seconds: how long after the first signal the process ends at the latest.
+          further: signals that are handled like SIGINT and SIGTERM, but are never a second one.
+        """
         self._grace = grace_seconds
-        self._received: signal.Signals | None = None
-        self._deadline: float | None = None
+        self._state = _Received(further=tuple(further))
         self._in_loop = False
+        self._told: Callable[[], None] | None = None
+        self._writer = -1
 
     def received(self) -> bool:
         """Whether a signal has come."""
-        return self._received is not None
+        return self._state.received is not None
+
+    def has_come(self, number: signal.Signals) -> bool:
+        """Whether this signal has come, the first one or not."""
+        return number in self._state.all
+
+    def noticed(self) -> bool:
+        """Whether a signal has come, though the main thread may not have seen it yet."""
+        return self._state.received is not None or self._state.deadline is not None
 
     def remaining(self) -> float | None:
         """Returns the seconds that are left of the grace period; None before a signal."""
-        if self._received is None:
+        if self._state.received is None:
             return None
         # The thread may not have seen the signal yet.
-        deadline = self._deadline
+        deadline = self._state.deadline
         return self._grace if deadline is None else max(0.0, deadline - time.monotonic())
 
     def check(self) -> None:
         """Raises `InterruptedRunError` if a signal has come."""
-        if self._received is not None:
-            raise InterruptedRunError(self._received)
+        if self._state.received is not None:
+            raise InterruptedRunError(self._state.received)
 
     @contextmanager
     def handled(self) -> Iterator[Interruption]:
@@ -59,63 +103,106 @@ class Interruption:
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
+        outer = Interruption._innermost
+        if outer is not None:
+            self._state = outer._state
+        signals = (*SIGNALS, *self._state.further)
         # Standard error may be led elsewhere for a time, as while something noisy is imported.
         terminal = os.dup(2)
-        reader, writer = os.pipe()
-        os.set_blocking(writer, False)
+        reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
         watcher = threading.Thread(target=self._watch, args=(reader, terminal), daemon=True)
         watcher.start()
         # Told by the system at once, where the handlers wait for the main thread.
-        woken_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        before = [signal.signal(each, self._handle) for each in SIGNALS]
+        woken_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        before = [signal.signal(each, self._handle) for each in signals]
+        Interruption._innermost = self
         try:
             yield self
         finally:
-            for each, handler in zip(SIGNALS, before, strict=True):
+            Interruption._innermost = outer
+            for each, handler in zip(signals, before, strict=True):
                 signal.signal(each, handler)
             signal.set_wakeup_fd(woken_before)
-            os.close(writer)
+            os.close(self._writer)
             watcher.join()
             os.close(reader)
             os.close(terminal)
+            if outer is not None:
+                os.write(outer._writer, _LOOK_AGAIN)  # Its thread knows no deadline yet.
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
         """Inside the block the first signal is only remembered."""
-        self._in_loop = True
+        with self._deferring(True):
+            yield
+
+    @contextmanager
+    def prompt(self) -> Iterator[None]:
+        """Inside the block, itself in a deferred one, a signal raises at once; an earlier one too.
+
+        Raises:
+          InterruptedRunError: a signal has come.
+        """
+        with self._deferring(False):
+            self.check()
+            yield
+
+    @contextmanager
+    def telling(self, told: Callable[[], None]) -> Iterator[None]:
+        """Inside the block, `told` is called at the first signal, before that raises."""
+        before, self._told = self._told, told
         try:
             yield
         finally:
-            self._in_loop = False
+            self._told = before
+
+    @contextmanager
+    def _deferring(self, deferring: bool) -> Iterator[None]:
+        before, self._in_loop = self._in_loop, deferring
+        try:
+            yield
+        finally:
+            self._in_loop = before
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        first = self._received is None
-        self._received = signal.Signals(number)
+        state = self._state
+        first = state.received is None
+        state.all.add(signal.Signals(number))
+        if not first and number not in SIGNALS:
+            return
+        state.received = signal.Signals(number)
+        if first and self._told is not None:
+            self._told()
         if not (first and self._in_loop):
-            raise InterruptedRunError(self._received)
+            raise InterruptedRunError(state.received)
 
     def _watch(self, reader: int, terminal: int) -> None:
         """Ends the process when its time is over; returns when the other end is closed."""
-        last, cause = signal.SIGTERM, ""
+        state = self._state
         while True:
-            left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+            ends = state.deadline
+            left = None if ends is None else max(0.0, ends - time.monotonic())
             if not select.select([reader], [], [], left)[0]:
-                end_at_once(last, terminal, cause)
+                end_at_once(state.last, terminal, state.cause)
             numbers = os.read(reader, 64)
             if not numbers:
                 return
             for number in numbers:
-                if number in SIGNALS:
-                    last = signal.Signals(number)
-                    again = self._deadline is not None
-                    seconds = _AT_ONCE_SECONDS if again else self._grace
-                    cause = (
-                        "a second signal does not wait for the step, which is not saved"
-                        if again
-                        else f"it could not be saved in session.grace_seconds={self._grace:g}"
-                    )
-                    ends = time.monotonic() + seconds
-                    self._deadline = min(ends, self._deadline or ends)
+                if number in SIGNALS or (number in state.further and state.deadline is None):
+                    self._count_down(signal.Signals(number))
+
+    def _count_down(self, received: signal.Signals) -> None:
+        state = self._state
+        again = state.deadline is not None
+        ends = time.monotonic() + (_AT_ONCE_SECONDS if again else self._grace)
+        state.last = received
+        state.cause = (
+            "a second signal does not wait for the step, which is not saved"
+            if again
+            else f"it could not be saved in session.grace_seconds={self._grace:g}"
+        )
+        state.deadline = min(ends, state.deadline or ends)
 
 
 @contextmanager

@@ -30,6 +30,8 @@ class TrialStatus(str, Enum):
 
 
 FAILURES = (TrialStatus.FAILED, TrialStatus.KILLED)
+DIED = "its process was killed"
+"""Begins the message of a trial whose process could not say anything itself."""
 
 
 def this_process() -> str:
@@ -50,6 +52,7 @@ class Attempt:
       metric: the name of `train.objective`.
       last: whether a failure is final.
       sweeper: the process that sweeps.
+      process: the one that carries it out; empty before it has begun.
       status: how far it came.
       objective: `train.objective`; None without an evaluation.
       metrics: those of the evaluation with the best objective.
@@ -57,6 +60,7 @@ class Attempt:
       message: why it failed.
       exit_code: the exit code that its error alone would have had.
       run_dir: the run's directory; None before there is one.
+      over: of a killed one, whether its sweep has seen that, so that it is not started again.
       study: where intermediate values are reported; None where nobody asks for them.
     """
 
@@ -68,6 +72,7 @@ class Attempt:
     metric: str = ""
     last: bool = True
     sweeper: str = ""
+    process: str = ""
     status: TrialStatus = TrialStatus.WAITING
     objective: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -75,6 +80,7 @@ class Attempt:
     message: str = ""
     exit_code: int = 1
     run_dir: str | None = None
+    over: bool = False
     study: Mapping[str, Any] | None = None
 
 
@@ -85,6 +91,7 @@ class AttemptFile:
         """Stores the path, such as `trials/0003.json`."""
         self.path = path
         self.lock = FileLock(path.with_suffix(".lock"))
+        self._order = path.with_suffix(".order")
 
     def read(self) -> Attempt:
         """Returns what is known."""
@@ -108,25 +115,49 @@ class AttemptFile:
         self.write(attempt)
         return attempt
 
-    def is_held(self) -> bool:
-        """Whether a living process is at the attempt."""
+    def call_off(self) -> None:
+        """Has its process end it, or never start it."""
+        self._order.write_text("end")
+
+    def await_orders(self) -> None:
+        """Makes sure that `called_off` soon sees what another host says."""
+        self._order.touch()
+
+    def called_off(self) -> bool:
+        """Whether its process, on whatever host, is to end it."""
         try:
-            with self.lock.acquire(timeout=0):
+            # Opened, because a network file system answers `stat` from its memory.
+            return self._order.read_text() != ""
+        except FileNotFoundError:
+            return False
+
+    def is_run_elsewhere(self) -> bool:
+        """Whether a living process, other than this one, is at it."""
+        # Not the lock first: this makes its file.
+        if not Path(self.lock.lock_file).exists() or self.read().process == this_process():
+            return False
+        try:
+            with FileLock(self.lock.lock_file, timeout=0):
                 return False
         except Timeout:
             return True
 
-    def settle(self) -> Attempt:
+    def settle(self, cause: str = "") -> Attempt:
         """Waits for the attempt's process, if one lives, and says what became of it.
 
-        One that says RUNNING though no process is at it was killed, and one that still waits will
-        not be started any more.
+        One that says RUNNING though no process is at it was killed, and one that still waits is
+        not started. From now on no launcher starts the attempt again.
+
+        Args:
+          cause: added to the message of one that was killed.
         """
         with self.lock:
             attempt = self.read()
             if attempt.status is TrialStatus.RUNNING:
-                message = attempt.message or "its process was killed"
-                return self.update(status=TrialStatus.KILLED, message=message)
+                message = f"{DIED}: {cause}" if cause else DIED
+                return self.update(status=TrialStatus.KILLED, message=message, over=True)
             if attempt.status is TrialStatus.WAITING:
                 return self.update(status=TrialStatus.SKIPPED, message="it was not started")
+            if attempt.status is TrialStatus.KILLED:
+                return self.update(over=True)
             return attempt

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.errors import InterruptedRunError, Problem, SweepError
-from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus, this_process
+from runner.interruption import Interruption
+from runner.sweeps.attempt import (
+    DIED,
+    FAILURES,
+    Attempt,
+    AttemptFile,
+    TrialStatus,
+    this_process,
+)
 from runner.sweeps.points import Point
 from runner.sweeps.sweep_directory import SweepDirectory
 
+logger = logging.getLogger(__name__)
+
 # Takes the overrides of each job and the number of the first.
 Launch = Callable[[Sequence[Sequence[str]], int], object]
+
+_LOOK_SECONDS = 0.1
+# Of what is left of the grace period, for what the sweep itself has to record after its trials.
+_RESERVED = 0.2
 
 
 @dataclass(frozen=True)
@@ -49,14 +65,28 @@ class Execution:
     A launcher may itself fail when a process of its own dies, and take other trials along. Which
     one was the cause shows when each is launched by itself, from its last checkpoint.
 
+    After a signal, trials in other processes are called off: each saves its last step.
+
     Args:
       directory: the sweep's.
       launch: the launcher.
       retries: how often a trial that fails is tried again.
+      interruption: tells of signals.
+      collective: whether the death of one process may end those of other trials.
     """
 
-    def __init__(self, directory: SweepDirectory, launch: Launch, retries: int) -> None:
+    def __init__(
+        self,
+        directory: SweepDirectory,
+        launch: Launch,
+        retries: int,
+        interruption: Interruption | None = None,
+        *,
+        collective: bool = True,
+    ) -> None:
         self._directory, self._launch, self._retries = directory, launch, retries
+        self._interruption = interruption or Interruption()
+        self._collective = collective
 
     def run(self, planned: Sequence[Planned]) -> list[Attempt]:
         """Returns the last attempt of each trial, in their order.
@@ -77,23 +107,21 @@ class Execution:
     def _carry_out(self, turns: Sequence[_Turn], ended: dict[int, Attempt]) -> list[_Turn]:
         """Launches once; notes what has ended and returns what is to be launched again."""
         numbers = self._directory.add([self._attempt(each) for each in turns])
-        crash: Exception | None = None
-        try:
-            self._launch([each.planned.point.overrides for each in turns], numbers[0])
-        except InterruptedRunError:
-            raise
-        except Exception as error:  # noqa: BLE001 - launchers raise their libraries' errors
-            crash = error
-        attempts = [self._directory.attempt(number).settle() for number in numbers]
+        files = [self._directory.attempt(number) for number in numbers]
+        crash = self._launched([each.planned.point.overrides for each in turns], numbers[0], files)
+        cause = f"{type(crash).__name__}: {_first_line(crash)}" if crash is not None else ""
+        attempts = [file.settle(cause) for file in files]
         unstarted = [each.status is TrialStatus.SKIPPED for each in attempts]
         if crash is not None and all(unstarted) and not self._directory.stopped():
             raise SweepError(
                 Problem(
                     "the launcher started no trial",
-                    f"{type(crash).__name__}: {crash}",
+                    cause,
                     "look at hydra/launcher and its settings",
                 )
             ) from crash
+        if crash is not None:
+            logger.warning("The launcher failed, %s", cause)
         again = []
         for turn, attempt in zip(turns, attempts, strict=True):
             following = self._following(turn, attempt, crashed=crash is not None, of=len(turns))
@@ -105,13 +133,56 @@ class Execution:
                 again.append(following)
         return again
 
+    def _launched(
+        self, overrides: Sequence[Sequence[str]], first: int, files: Sequence[AttemptFile]
+    ) -> Exception | None:
+        """Launches, and returns what the launcher itself raised.
+
+        Raises:
+          InterruptedRunError: after a signal; no attempt goes on, but for what the grace period
+            did not suffice for.
+        """
+        crash: Exception | None = None
+        try:
+            with self._interruption.telling(lambda: self._call_off(files)):
+                self._launch(overrides, first)
+        except InterruptedRunError:
+            self._settle_ended(files)
+            raise
+        except Exception as error:  # noqa: BLE001 - launchers raise their libraries' errors
+            crash = error
+        except BaseException:
+            self._settle_ended(files)
+            raise
+        if self._interruption.received():
+            self._settle_ended(files)
+            self._interruption.check()
+        return crash
+
+    def _call_off(self, files: Sequence[AttemptFile]) -> None:
+        """Ends attempts in other processes, and waits for them as long as the signal allows."""
+        for each in files:
+            each.call_off()
+        seconds = self._interruption.remaining() or 0.0
+        while (self._interruption.remaining() or 0.0) > _RESERVED * seconds:
+            if not any(each.is_run_elsewhere() for each in files):
+                return
+            time.sleep(_LOOK_SECONDS)
+
+    def _settle_ended(self, files: Sequence[AttemptFile]) -> None:
+        """Says what became of attempts, but of those that a process is still at."""
+        for each in files:
+            if not each.is_run_elsewhere():
+                each.settle()
+
     def _following(self, turn: _Turn, attempt: Attempt, *, crashed: bool, of: int) -> _Turn | None:
         """Returns the trial's next turn, or None when it has ended."""
         if self._directory.stopped():
             return None
         if crashed and attempt.status is TrialStatus.SKIPPED:
             return turn
-        if crashed and attempt.status is TrialStatus.KILLED and of > 1:
+        taken_along = self._collective and crashed and of > 1
+        if taken_along and attempt.message.startswith(DIED):
             return replace(turn, alone=True)
         if attempt.status in FAILURES and turn.attempt <= self._retries:
             return replace(turn, attempt=turn.attempt + 1)
@@ -129,3 +200,8 @@ class Execution:
             sweeper=this_process(),
             study=turn.planned.study,
         )
+
+
+def _first_line(error: Exception) -> str:
+    """Returns the first line of an error's text: some libraries append a traceback."""
+    return next(iter(str(error).splitlines()), "")

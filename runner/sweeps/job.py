@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,11 @@ from runner.errors import (
     RunnerError,
     SweepError,
 )
+from runner.interruption import Interruption
 from runner.run_directory import RunDirectory
 from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus, this_process
+from runner.sweeps.orders import heeding_orders
+from runner.sweeps.slurm_job import may_be_requeued, requeue_signals
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.trial import Report, Trial
 
@@ -65,6 +70,25 @@ def job_of(config: Any) -> Job | None:
     return Job(directory, directory.attempt(int(config.job.num)), storage)
 
 
+@dataclass(frozen=True)
+class _Outcome:
+    """How an attempt ended.
+
+    Attributes:
+      status: as the attempt's file has it.
+      message: why it is not FINISHED.
+      exit_code: 0 where nothing failed.
+      objective: the trial's; None without an evaluation.
+      ended_by: the signal, if one ended it.
+    """
+
+    status: TrialStatus
+    message: str = ""
+    exit_code: int = 0
+    objective: float | None = None
+    ended_by: InterruptedRunError | None = None
+
+
 def carry_out(job: Job, train: Train) -> float | None:
     """Runs an attempt and records what became of it.
 
@@ -77,66 +101,110 @@ def carry_out(job: Job, train: Train) -> float | None:
 
     Raises:
       SweepError: with the message of whatever went wrong, which other processes can be told.
-      SystemExit: after a signal to the process that sweeps.
+      SystemExit: after a signal to the process that sweeps, or to a job that is started again.
     """
-    directory, file = job.directory, job.file
-    with file.lock:
-        attempt = file.read()
-        # RUNNING with a free lock died, and its launcher starts it again: Slurm does so.
-        if attempt.status not in (TrialStatus.WAITING, TrialStatus.RUNNING):
-            return None
-        if directory.stopped():
-            file.update(status=TrialStatus.SKIPPED, message="the sweep stopped before it")
-            return None
-        # Whoever dies without a word leaves this behind, and the lock free.
-        file.update(status=TrialStatus.RUNNING)
-        report = _report(job, attempt)
-        trial = Trial(str(directory.path), attempt.values, report, attempt.trial)
-        return _recorded(directory, file, attempt, trial, train)
+    requeueing = requeue_signals(os.environ)
+    interruption = Interruption(further=requeueing)
+    # Only training is cut short by a signal; what it has come to is recorded in any case.
+    with interruption.handled(), interruption.deferred(), job.file.lock:
+        attempt = job.file.read()
+        outcome = _outcome(job, attempt, train, interruption)
+    if attempt.sweeper == this_process():
+        _end_with_sweep(outcome, interruption)
+    if outcome.ended_by is not None and not job.file.called_off():
+        for number in filter(interruption.has_come, requeueing):
+            outcome = _requeued(job.file, outcome, number)
+    if not outcome.exit_code:
+        return outcome.objective
+    name = " ".join(f"{key}={value}" for key, value in attempt.values.items())
+    print(f"runner: trial {attempt.trial} {name} failed: {outcome.message}", file=sys.stderr)
+    if outcome.ended_by is None and attempt.last:
+        job.directory.failed()
+    if outcome.ended_by is not None and may_be_requeued(os.environ) and not job.file.called_off():
+        # Without a result of the job, its launcher waits for what Slurm starts again.
+        raise SystemExit(outcome.exit_code) from outcome.ended_by
+    raise SweepError(Problem(outcome.message), outcome.exit_code)
 
 
-def _recorded(
-    directory: SweepDirectory, file: AttemptFile, attempt: Attempt, trial: Trial, train: Train
-) -> float | None:
-    objective: float | None = None
-    status, problem, code = TrialStatus.FINISHED, "", 0
-    interrupted: InterruptedRunError | None = None
-    try:
-        objective = _train_when_free(trial, train)
-        if objective is not None and math.isnan(objective):
-            status, problem, code = TrialStatus.FAILED, "the objective is nan", 1
-    except PrunedRunError as error:
-        status, problem = TrialStatus.PRUNED, str(error)
-    except InterruptedRunError as error:
-        interrupted = error
-        status, problem, code = TrialStatus.KILLED, error.problems[0].state, error.exit_code
-    except RunnerError as error:
-        status, problem, code = TrialStatus.FAILED, str(error), error.exit_code
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is told, and the sweep goes on
-        status, problem, code = TrialStatus.FAILED, f"{type(error).__name__}: {error}", 1
-        traceback.print_exc()
-    metrics = _best_metrics(trial.run_dir)
-    if objective is None and status is not TrialStatus.FINISHED:
-        objective = _recorded_objective(trial.run_dir)
-    file.update(
-        status=status,
-        objective=objective,
-        metrics=metrics,
-        curve=_curve(attempt, trial),
-        message=problem,
-        exit_code=code,
-        run_dir=str(trial.run_dir.absolute()) if trial.run_dir is not None else None,
+def _outcome(job: Job, attempt: Attempt, train: Train, interruption: Interruption) -> _Outcome:
+    """Trains, where that is still wanted, and records how it ended."""
+    # RUNNING with a free lock died, and KILLED was interrupted; the launcher starts it again.
+    startable = (TrialStatus.WAITING, TrialStatus.RUNNING, TrialStatus.KILLED)
+    if attempt.over or attempt.status not in startable:
+        return _Outcome(attempt.status)
+    if job.directory.stopped() or job.file.called_off() or interruption.received():
+        job.file.update(status=TrialStatus.SKIPPED, message="the sweep stopped before it")
+        return _Outcome(TrialStatus.SKIPPED)
+    # Whoever dies without a word leaves this behind, and the lock free.
+    job.file.update(status=TrialStatus.RUNNING, message="", process=this_process())
+    trial = Trial(
+        str(job.directory.path),
+        attempt.values,
+        number=attempt.trial,
+        starting=lambda run_dir: job.file.update(run_dir=str(run_dir.absolute())),
     )
-    if interrupted is not None and attempt.sweeper == this_process():
-        # Hydra goes on to the next trial after an Exception, but the signal is for the sweep.
-        raise SystemExit(interrupted.exit_code) from interrupted
-    if code:
-        name = " ".join(f"{key}={value}" for key, value in attempt.values.items())
-        print(f"runner: trial {attempt.trial} {name} failed: {problem}", file=sys.stderr)
-        if attempt.last and interrupted is None:
-            directory.failed()
-        raise SweepError(Problem(problem), code)
-    return objective
+    with heeding_orders(job.file, attempt, interruption):
+        outcome = _trained(job, attempt, trial, train, interruption)
+    job.file.update(
+        status=outcome.status,
+        objective=outcome.objective,
+        metrics=_best_metrics(trial.run_dir),
+        curve=_curve(attempt, trial),
+        message=outcome.message,
+        exit_code=outcome.exit_code,
+    )
+    return outcome
+
+
+def _trained(
+    job: Job, attempt: Attempt, trial: Trial, train: Train, interruption: Interruption
+) -> _Outcome:
+    try:
+        with interruption.prompt():
+            trial.report = _report(job, attempt)
+            objective = _train_when_free(trial, train)
+        if objective is not None and math.isnan(objective):
+            return _Outcome(TrialStatus.FAILED, "the objective is nan", 1, objective)
+        return _Outcome(TrialStatus.FINISHED, objective=objective)
+    except PrunedRunError as error:
+        outcome = _Outcome(TrialStatus.PRUNED, str(error))
+    except InterruptedRunError as error:
+        state = error.problems[0].state
+        outcome = _Outcome(TrialStatus.KILLED, state, error.exit_code, ended_by=error)
+    except RunnerError as error:
+        outcome = _Outcome(TrialStatus.FAILED, str(error), error.exit_code)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is told, and the sweep goes on
+        outcome = _Outcome(TrialStatus.FAILED, f"{type(error).__name__}: {error}", 1)
+        traceback.print_exc()
+    return replace(outcome, objective=_recorded_objective(trial.run_dir))
+
+
+def _end_with_sweep(outcome: _Outcome, interruption: Interruption) -> None:
+    """Ends the sweep after a signal: Hydra would go on to the next trial after an Exception.
+
+    Raises:
+      SystemExit: a signal has come, to the trial or beside it.
+    """
+    try:
+        if outcome.ended_by is not None:
+            raise outcome.ended_by
+        interruption.check()
+    except InterruptedRunError as error:
+        raise SystemExit(error.exit_code) from error
+
+
+def _requeued(file: AttemptFile, outcome: _Outcome, number: signal.Signals) -> _Outcome:
+    """Has submitit start the job again; returns the outcome where it does not.
+
+    Raises:
+      SystemExit: submitit's; another process goes on with the same attempt.
+    """
+    try:
+        signal.raise_signal(number)  # For submitit's handler, now that the trial is saved.
+    except Exception as error:  # noqa: BLE001 - submitit's, after too many times
+        outcome = replace(outcome, message=f"{outcome.message}: {error}")
+        file.update(message=outcome.message)
+    return outcome
 
 
 def _train_when_free(trial: Trial, train: Train) -> float | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from runner.config import RunConfig
 from runner.lineage import name_tracked_run
-from runner.run_directory import RunDirectory
+from runner.run_directory import RunDirectory, settle_killed_runs
+from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.tracking import (
     RunStatus,
@@ -51,10 +52,40 @@ def open_parent(
     return tracker
 
 
-def close_parent(tracker: Tracker, status: RunStatus, tags: Mapping[str, str]) -> None:
-    """Sets the last tags and closes the run, once its trials are delivered."""
+def close_parent(
+    tracker: Tracker, status: RunStatus, tags: Mapping[str, str], seconds: float | None = None
+) -> None:
+    """Sets the last tags and closes the run, once its trials are delivered.
+
+    In so many seconds at most if that is given.
+    """
     tracker.set_tags(tags)
-    tracker.close(status)
+    tracker.close(status, seconds)
+
+
+def settle_trials(configs: Sequence[RunConfig], attempts: Sequence[Attempt]) -> None:
+    """Says of runs that were killed that they are, also where their own process could not.
+
+    Args:
+      configs: of the trials.
+      attempts: at the trials, in whatever process.
+    """
+    containers = {Path(each.run_dir) for each in configs}
+    killed = {
+        each.path
+        for container in containers
+        if container.is_dir()
+        for each in settle_killed_runs(container)
+    }
+    # A launcher may have ended with a trial's process also what delivers its records.
+    killed |= {
+        Path(each.run_dir)
+        for each in attempts
+        if each.status is TrialStatus.KILLED and each.run_dir is not None
+    }
+    store = open_store(configs[0].tracking, asdict(configs[0]))
+    for path in sorted({each.absolute() for each in killed}):
+        store.settle(path)
 
 
 def name_trials(directory: Path, config: RunConfig) -> None:

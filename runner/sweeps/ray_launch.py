@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -13,14 +16,14 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from runner.errors import ConfigError, Problem
+from runner.sweeps.extras import require_extra
 
 
 class RayLaunch(Launcher):
     """Runs each trial as a task of Ray's.
 
-    Hydra's own launcher for Ray asks for a cloudpickle older than MLflow's and for parts of Ray
-    that belong to its autoscaler on AWS; this one needs Ray alone.
+    Hydra's own launcher for Ray asks for a cloudpickle of before 2023 and for boto3, and leaves it
+    to Ray to repeat a task whose process died; this one needs Ray alone, and the sweep repeats.
 
     Args:
       init: arguments of `ray.init`, such as `address` of a cluster.
@@ -41,7 +44,7 @@ class RayLaunch(Launcher):
         Raises:
           ConfigError: Ray is not installed.
         """
-        require_ray()
+        require_extra("ray", "hydra/launcher=ray")
         self._context, self._task_function, self._config = hydra_context, task_function, config
 
     def launch(
@@ -57,7 +60,8 @@ class RayLaunch(Launcher):
         if self._config is None:
             raise RuntimeError("setup has not been called")
         if not ray.is_initialized():
-            ray.init(**self._init)
+            with _handlers_kept():
+                ray.init(**self._init)
         # Trials that die are tried again by the sweep, which counts them.
         job = ray.remote(_execute).options(**{"max_retries": 0, **self._remote})
         state = Singleton.get_state()
@@ -95,20 +99,18 @@ def _execute(number: int, overrides: list[str], folder: str, hydra: Any) -> JobR
     )
 
 
-def require_ray() -> None:
-    """Raises ConfigError where Ray is not installed."""
-    try:
-        import ray  # noqa: F401 - to see whether it is there
-    except ImportError as error:
-        raise ConfigError(
-            Problem(
-                "hydra/launcher=ray needs Ray",
-                str(error),
-                'pip install "runner[ray]", or in a checkout pip install -e ".[ray]"',
-            )
-        ) from error
-
-
 def _plain(node: Mapping[str, Any]) -> dict[str, Any]:
     found: Any = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     return dict(found)
+
+
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Puts back the handler of SIGTERM, in whose place Ray sets one that just ends the process."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        # Elsewhere neither Ray nor Python can set handlers.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)

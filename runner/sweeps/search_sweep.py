@@ -16,6 +16,7 @@ from runner.config import Resume, RunConfig
 from runner.errors import ConfigError, Problem
 from runner.sweeps.attempt import Attempt
 from runner.sweeps.execution import Execution
+from runner.sweeps.extras import require_extra
 from runner.sweeps.objective import Objective
 from runner.sweeps.points import ComposedPoint, Point, compose_points
 from runner.sweeps.summary import ranked_trials
@@ -67,7 +68,7 @@ class SearchSweep(RunnerSweeper):
 
     def points(self, overrides: Sequence[Override]) -> list[Point]:
         """Returns points with every choice and every end of a range."""
-        _require_optuna()
+        require_extra("optuna", "hydra/sweeper=optuna")
         _check_numbers(self._sweeper)
         from runner.sweeps.search_space import search_space
 
@@ -193,20 +194,6 @@ class SearchSweep(RunnerSweeper):
     def study(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> Any:
         """Returns the study."""
         return self._study
-
-
-def _require_optuna() -> None:
-    """Raises ConfigError where Optuna is not installed."""
-    try:
-        import optuna  # noqa: F401 - to see whether it is there
-    except ImportError as error:
-        raise ConfigError(
-            Problem(
-                "hydra/sweeper=optuna needs Optuna",
-                str(error),
-                'pip install "runner[optuna]", or in a checkout pip install -e ".[optuna]"',
-            )
-        ) from error
 
 
 def _check_numbers(sweeper: Mapping[str, Any]) -> None:

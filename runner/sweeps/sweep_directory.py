@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,12 +40,19 @@ class SweepIdentity:
 
 
 class SweepDirectory:
-    """The folder of one sweep, `trials/` with a file for each attempt in it."""
+    """The folder of one sweep, `trials/` with a file for each attempt in it.
+
+    Attributes:
+      path: it.
+      lock: of the process that opened the sweep.
+      joined: whether another process has opened the sweep, and this one takes part.
+    """
 
     def __init__(self, path: Path) -> None:
         """Stores the path."""
         self.path = path
         self.lock = FileLock(path / "lock")
+        self.joined = False
         self._stop = path / "stopped"
 
     def attempt(self, number: int) -> AttemptFile:
@@ -76,14 +85,15 @@ class SweepDirectory:
         attempt = file.read()
         if attempt.status not in (TrialStatus.WAITING, TrialStatus.RUNNING):
             return attempt
-        if file.is_held():
+        if file.is_run_elsewhere():
             tell(f"trial {attempt.trial} is still under way since before; waiting for that")
         return file.settle()
 
     def add(self, attempts: Sequence[Attempt]) -> range:
         """Makes files for attempts and returns their numbers."""
         folder = self.path / "trials"
-        folder.mkdir(parents=True, exist_ok=True)
+        # Its owner alone may read it: a trial goes on by its overrides, secrets included.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(self.path / "trials.lock"):
             last = max((int(path.stem) for path in self._trials()), default=-1)
             numbers = range(last + 1, last + 1 + len(attempts))
@@ -96,7 +106,12 @@ class SweepDirectory:
         return self._stop.exists() and self._stop.read_text() == "stopped"
 
     def stop_on_failure(self, stop: bool) -> None:
-        """Says whether a trial's failure, from now on, is to stop the sweep."""
+        """Says whether a trial's failure, from now on, is to stop the sweep.
+
+        Who joins others leaves it as it is: they may have stopped.
+        """
+        if self.joined:
+            return
         self.path.mkdir(parents=True, exist_ok=True)
         self._stop.write_text("on failure" if stop else "never")
 
@@ -121,8 +136,26 @@ class SweepDirectory:
         return [path for path in self.path.glob("trials/*.json") if path.stem.isdecimal()]
 
 
+@contextmanager
+def unrecorded_sweep(*, shared: bool) -> Iterator[SweepDirectory]:
+    """Gives the directory of a sweep that leaves nothing behind.
+
+    Args:
+      shared: whether other machines are to see it, as they do the current directory, but not this
+        one's own for temporary files.
+    """
+    place = Path.cwd() if shared else None
+    with tempfile.TemporaryDirectory(prefix=".sweep-", dir=place) as folder:
+        yield SweepDirectory(Path(folder))
+
+
 def open_sweep(
-    container: Path, identity: SweepIdentity, resume: str, *, join: bool = False
+    container: Path,
+    identity: SweepIdentity,
+    resume: str,
+    *,
+    join: bool = False,
+    masked: Callable[[str], str] = str,
 ) -> SweepDirectory:
     """Returns the directory of the same sweep, to go on with, or a new, numbered one.
 
@@ -134,6 +167,7 @@ def open_sweep(
       resume: `auto` goes on with the newest one that is the same; `must` only goes on; `never`
         begins anew.
       join: whether several processes may work at the sweep.
+      masked: takes the secrets out of a text, for the sweep's record.
 
     Raises:
       RunInUseError: another process works at it.
@@ -159,9 +193,8 @@ def open_sweep(
         directory = SweepDirectory(container / f"{max(numbers, default=0) + 1:03d}")
         directory.path.mkdir()
         _claim(directory, join=False)
-        directory.write(
-            {"fingerprint": identity.fingerprint, "overrides": list(identity.overrides)}
-        )
+        shown = [masked(each) for each in identity.overrides]
+        directory.write({"fingerprint": identity.fingerprint, "overrides": shown})
         return directory
 
 
@@ -178,3 +211,4 @@ def _claim(directory: SweepDirectory, join: bool) -> None:
                 ),
                 directory.path,
             ) from error
+        directory.joined = True

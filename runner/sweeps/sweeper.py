@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import abc
-import json
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,38 +18,34 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
-from runner.config import Mode, RunConfig, SweepConfig
-from runner.errors import ConfigError, InterruptedRunError, Problem, SweepError
+from runner.config import Mode, RunConfig
+from runner.errors import ConfigError, InterruptedRunError, Problem
 from runner.interruption import Interruption
-from runner.run_directory import settle_killed_runs
 from runner.screen import Screen
 from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
+from runner.sweeps.conclusion import Conclusion
 from runner.sweeps.execution import Execution, Launch
-from runner.sweeps.learning_curves import bands, threshold_rows
+from runner.sweeps.extras import require_launcher
 from runner.sweeps.objective import Objective
-from runner.sweeps.parent_run import close_parent, name_trials, open_parent
+from runner.sweeps.parent_run import close_parent, name_trials, open_parent, settle_trials
 from runner.sweeps.points import ComposedPoint, Point, compose_points, params_as_typed
-from runner.sweeps.summary import (
-    columns,
-    failures,
-    ranked_trials,
-    rich_table,
-    rows,
-    text,
+from runner.sweeps.summary import ranked_trials
+from runner.sweeps.sweep_directory import (
+    SweepDirectory,
+    SweepIdentity,
+    open_sweep,
+    unrecorded_sweep,
 )
-from runner.sweeps.sweep_directory import SweepDirectory, SweepIdentity, open_sweep
 from runner.sweeps.target_check import check_targets
-from runner.tracking import RunStatus, Tracker
+from runner.tracking import Mask, RunStatus, Tracker
 
 T = TypeVar("T")
 
-# Prefix of a launcher's class -> the extra that brings it.
-_EXTRAS = {
-    "hydra_plugins.hydra_joblib_launcher.": "joblib",
-    "hydra_plugins.hydra_submitit_launcher.": "slurm",
-}
 # What changes no trial's result does not make another sweep.
 _ELSEWHERE = ("sweep", "tracking", "resume", "session")
+_SERIAL = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+# Prefixes of launchers with which the death of a trial's process ends no other one.
+_APART = ("hydra_plugins.hydra_submitit_launcher.", "hydra_plugins.runner_launchers.")
 
 
 class RunnerSweeper(Sweeper):
@@ -131,65 +125,6 @@ class RunnerSweeper(Sweeper):
 
         return study_of(trials, objectives)
 
-    def _conclude(
-        self,
-        tracker: Tracker,
-        directory: SweepDirectory,
-        trials: Sequence[Attempt],
-        objectives: Sequence[Objective],
-        settings: SweepConfig,
-    ) -> dict[str, str]:
-        """Records what is to be seen of the whole sweep and returns tags of the parent run."""
-        tags = {
-            "runner.sweep.trials": str(len(trials)),
-            "runner.sweep.failed": str(len([each for each in trials if each.status in FAILURES])),
-        }
-        best = self.best(trials, objectives)
-        if best:
-            tags["runner.sweep.best"] = json.dumps([dict(each.values) for each in best])
-            tags["runner.sweep.best_run"] = json.dumps([each.run_dir for each in best])
-        tracker.log_text(text(trials, objectives), "summary.txt")
-        results = json.dumps([asdict(replace(each, study=None)) for each in trials], indent=2)
-        tracker.log_text(results, "trials.json")
-        steps = _steps_to_threshold(trials, objectives, settings)
-        if steps:
-            tracker.log_text(steps.text(), "steps_to_threshold.txt")
-        if settings.figures and best:
-            tags |= self._draw(tracker, directory, trials, objectives, settings)
-        return tags
-
-    def _draw(
-        self,
-        tracker: Tracker,
-        directory: SweepDirectory,
-        trials: Sequence[Attempt],
-        objectives: Sequence[Objective],
-        settings: SweepConfig,
-    ) -> dict[str, str]:
-        # Importing Matplotlib takes time that a sweep without figures need not wait for.
-        from runner.sweeps.curve_figure import draw_bands
-
-        folder = directory.path / "figures"
-        files = draw_bands(
-            bands(trials, objectives[0], settings.bands),
-            objectives[0],
-            folder / "learning_curves.png",
-            settings.bands,
-            settings.threshold,
-        )
-        tags = {}
-        try:
-            from runner.sweeps.figures import draw, importances
-        except ImportError as error:
-            self.screen.line(f'no further figures: {error}; pip install "runner[optuna]"')
-        else:
-            study = self.study(trials, objectives)
-            files += draw(study, objectives, folder, {file.stem for file in files})
-            tags["runner.sweep.importances"] = json.dumps(importances(study, objectives))
-        for file in files:
-            tracker.log_artifact(file, "figures")
-        return tags
-
     @property
     def _context(self) -> HydraContext:
         return _given(self.hydra_context)
@@ -219,29 +154,55 @@ class RunnerSweeper(Sweeper):
             raise ConfigError(
                 Problem("mode is swept over", "the trials of a sweep do the same thing")
             )
-        require_launcher(str(self._master.hydra.launcher.get("_target_", "")))
+        require_launcher(self._launcher_target)
         check_targets(composed)
+        with Interruption(config.session.grace_seconds).handled() as interruption:
+            return self.conduct(overrides, composed, objectives, interruption)
+
+    def conduct(
+        self,
+        overrides: Sequence[Override],
+        composed: Sequence[ComposedPoint],
+        objectives: Sequence[Objective],
+        interruption: Interruption,
+    ) -> list[Attempt]:
+        """Runs the trials of a sweep in which no mistake was found.
+
+        Args:
+          overrides: the command line's.
+          composed: points whose validity is that of the whole sweep.
+          objectives: what decides which trial is better.
+          interruption: tells of signals.
+        """
+        config = composed[0].config
         names = {each.config.name for each in composed}
         name = config.name if len(names) == 1 else None
         trains = config.mode is Mode.train
         with self._directory(overrides, config, trains=trains) as directory:
             launcher = self._launcher(directory)
             directory.stop_on_failure(config.sweep.on_error.name == "stop")
-            execution = Execution(directory, launching(launcher), config.sweep.retries)
+            execution = Execution(
+                directory,
+                launching(launcher),
+                config.sweep.retries,
+                interruption,
+                collective=not self._launcher_target.startswith(_APART),
+            )
             if not trains:
                 trials = self.trials(composed, execution, directory)
+                conclusion = self._conclusion(trials, objectives, config)
             else:
                 lines = [str(each.input_line) for each in overrides]
-                if not directory.lock.is_locked:
+                if directory.joined:
                     # Another process has opened the parent run, and may end before this one.
-                    self.trials(composed, execution, directory)
+                    self._settled_trials(composed, execution, directory)
                     directory.lock.acquire()
                 tracker = open_parent(directory.path, config, name, lines)
-                trials = self._tracked(tracker, composed, execution, directory, objectives)
-                for killed in {each.config.run_dir for each in composed}:
-                    settle_killed_runs(Path(killed))
-        self._tell(trials, objectives, config.sweep)
-        return trials
+                conclusion = self._tracked(
+                    tracker, composed, execution, directory, objectives, interruption
+                )
+        conclusion.tell()
+        return list(conclusion.trials)
 
     def _tracked(
         self,
@@ -250,12 +211,13 @@ class RunnerSweeper(Sweeper):
         execution: Execution,
         directory: SweepDirectory,
         objectives: Sequence[Objective],
-    ) -> list[Attempt]:
+        interruption: Interruption,
+    ) -> Conclusion:
         status, tags = RunStatus.FAILED, {}
         try:
-            trials = self.trials(composed, execution, directory)
-            settings = composed[0].config.sweep
-            tags = self._conclude(tracker, directory, trials, objectives, settings)
+            trials = self._settled_trials(composed, execution, directory)
+            conclusion = self._conclusion(trials, objectives, composed[0].config)
+            tags = conclusion.record(tracker, directory.path)
             # A sweep that went to its end is finished, whatever its trials' own statuses are.
             finished = any(each.status is TrialStatus.FINISHED for each in trials)
             if finished and not directory.stopped():
@@ -264,19 +226,43 @@ class RunnerSweeper(Sweeper):
             status = RunStatus.KILLED
             raise
         finally:
-            close_parent(tracker, status, tags)
+            close_parent(tracker, status, tags, interruption.remaining())
             name_trials(directory.path, composed[0].config)
         self.screen.line(f"sweep:   {tracker.location()}")
         self.screen.line(f"files:   {directory.path}")
-        return trials
+        return conclusion
+
+    def _settled_trials(
+        self, composed: Sequence[ComposedPoint], execution: Execution, directory: SweepDirectory
+    ) -> list[Attempt]:
+        """Runs the trials; whatever ends that, those whose process was killed are told of."""
+        try:
+            return self.trials(composed, execution, directory)
+        finally:
+            attempts = [file.read() for file in directory.attempts()]
+            settle_trials([each.config for each in composed], attempts)
+
+    def _conclusion(
+        self, trials: Sequence[Attempt], objectives: Sequence[Objective], config: RunConfig
+    ) -> Conclusion:
+        return Conclusion(
+            trials,
+            objectives,
+            config.sweep,
+            lambda: self.best(trials, objectives),
+            lambda: self.study(trials, objectives),
+            self.unmended(trials),
+            self.again,
+            self.screen,
+        )
 
     @contextmanager
     def _directory(
         self, overrides: Sequence[Override], config: RunConfig, *, trains: bool
     ) -> Iterator[SweepDirectory]:
         if not trains:
-            with tempfile.TemporaryDirectory(prefix="sweep-") as folder:
-                yield SweepDirectory(Path(folder))
+            with unrecorded_sweep(shared=self._launcher_target != _SERIAL) as directory:
+                yield directory
             return
         deciding = [
             str(each.input_line)
@@ -288,11 +274,16 @@ class RunnerSweeper(Sweeper):
             SweepIdentity(tuple(deciding), self.identity()),
             config.resume.value,
             join=self.joins,
+            masked=Mask(config.tracking.mask, asdict(config)).text,
         )
         try:
             yield directory
         finally:
             directory.lock.release()
+
+    @property
+    def _launcher_target(self) -> str:
+        return str(self._master.hydra.launcher.get("_target_", ""))
 
     def _launcher(self, directory: SweepDirectory) -> Any:
         """Returns the launcher, whose jobs find the sweep's directory in Hydra's configuration."""
@@ -307,58 +298,11 @@ class RunnerSweeper(Sweeper):
             config=self._master,
         )
 
-    def _tell(
-        self, trials: Sequence[Attempt], objectives: Sequence[Objective], settings: SweepConfig
-    ) -> None:
-        self.screen.line("")
-        table = rich_table(rows(trials, objectives), "trials, the best first")
-        self.screen.show(table, text(trials, objectives))
-        if self.screen.is_terminal:
-            for line in failures(trials):
-                self.screen.line(line)
-        steps = _steps_to_threshold(trials, objectives, settings)
-        if steps:
-            self.screen.show(rich_table(steps.rows, steps.title), f"\n{steps.text()}")
-        failed = self.unmended(trials)
-        skipped = [each for each in trials if each.status is TrialStatus.SKIPPED]
-        if failed:
-            codes = {each.exit_code for each in failed}
-            rest = f", {len(skipped)} not started" if skipped else ""
-            raise SweepError(
-                Problem(
-                    f"{len(failed)} of {len(trials)} trials failed{rest}",
-                    remedy=self.again,
-                ),
-                codes.pop() if len(codes) == 1 else 1,
-            )
-
 
 def _given(value: T | None) -> T:
     if value is None:
         raise RuntimeError("setup has not been called")
     return value
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """A table of the steps that each band took to the threshold."""
-
-    title: str
-    rows: list[list[str]]
-
-    def text(self) -> str:
-        return "\n".join([self.title, *columns(self.rows)]) + "\n"
-
-
-def _steps_to_threshold(
-    trials: Sequence[Attempt], objectives: Sequence[Objective], settings: SweepConfig
-) -> _Steps | None:
-    """Returns the table; None where none is wanted or no trial has finished."""
-    found = bands(trials, objectives[0], settings.bands)
-    if settings.threshold is None or not found:
-        return None
-    title = f"steps to {objectives[0].name} {settings.threshold:g}"
-    return _Steps(title, threshold_rows(found, objectives[0], settings.threshold))
 
 
 def launching(launcher: Launcher) -> Launch:
@@ -374,23 +318,3 @@ def launching(launcher: Launcher) -> Launch:
             launcher.launch([each], number)
 
     return launch
-
-
-def require_launcher(target: str) -> None:
-    """Checks that the launcher's plugin is installed.
-
-    Raises:
-      ConfigError: it is not.
-    """
-    known = Plugins.instance().class_name_to_class
-    if target in known:
-        return
-    extra = next((each for prefix, each in _EXTRAS.items() if target.startswith(prefix)), None)
-    raise ConfigError(
-        Problem(
-            f"hydra.launcher._target_ is {target!r}",
-            "no installed plugin of Hydra holds it",
-            f'pip install "runner[{extra}]"' if extra else "install its package",
-            tuple(name for name, each in known.items() if issubclass(each, Launcher)),
-        )
-    )

@@ -27,6 +27,7 @@ class Trial:
       parent: directory of the tracked run of the sweep.
       number: of the trial in its sweep.
       tags: the swept values, as tags.
+      report: is given each evaluation; None where nobody asks for them.
       run_dir: the run's directory, once it has one.
       curve: step -> metrics of each evaluation of the run, those before an interruption included.
       pruned: whether the loop is to end because others are better.
@@ -38,6 +39,7 @@ class Trial:
         values: Mapping[str, str],
         report: Report | None = None,
         number: int = 0,
+        starting: Callable[[Path], object] | None = None,
     ) -> None:
         """Stores its arguments.
 
@@ -46,13 +48,15 @@ class Trial:
           values: swept key -> value.
           report: is given each evaluation; None where nobody asks for them.
           number: of the trial in its sweep.
+          starting: is told the run's directory; None where nobody asks for it.
         """
         self.parent, self.number = parent, number
         self.tags = {f"{TAG}.{key}": value for key, value in values.items()}
+        self.report = report
         self.run_dir: Path | None = None
         self.curve: dict[int, Mapping[str, float]] = {}
         self.pruned = False
-        self._report = report
+        self._starting = starting
         self._step = 0
 
     def name(self, container: Path) -> str:
@@ -67,13 +71,15 @@ class Trial:
         """Tells the run's directory, which remembers the evaluations of a run that is resumed."""
         self.run_dir = run_dir
         self.curve = _read_curve(RunDirectory(run_dir).evaluations)
+        if self._starting is not None:
+            self._starting(run_dir)
 
     def evaluated(self, metrics: Mapping[str, float], step: int) -> None:
         """Reports an evaluation, after which the trial may be pruned."""
         self.curve[step] = metrics
         if self.run_dir is not None:
             _append(RunDirectory(self.run_dir).evaluations, step, metrics)
-        if self._report is not None and not self.pruned and self._report(metrics, step):
+        if self.report is not None and not self.pruned and self.report(metrics, step):
             self.pruned, self._step = True, step
 
     def check(self) -> None:

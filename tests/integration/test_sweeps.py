@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from runner.run_directory import RunDirectory
@@ -167,7 +168,9 @@ def test_a_sweep_of_plans_records_nothing(command: Command) -> None:
     assert not (command.folder / "runs").exists()
 
 
-@pytest.mark.parametrize("launcher", ["processes", "slurm_local", "ray"])
+@pytest.mark.parametrize(
+    "launcher", ["processes", "ray", pytest.param("slurm_local", marks=pytest.mark.soak)]
+)
 def test_trials_in_other_processes(command: Command, launcher: str) -> None:
     """Two warm trials share the parent and the source; one of them is killed and comes again."""
     process = command.start(
@@ -200,3 +203,51 @@ def test_trials_in_other_processes(command: Command, launcher: str) -> None:
     assert len(children) == 2
     assert len(command.tracked("tiny")) == 1
     assert [row[3] for row in _table(done)] == ["FINISHED", "FINISHED"]
+
+
+@pytest.mark.parametrize("launcher", ["processes", "slurm_local"])
+def test_a_signal_ends_trials_in_other_processes_and_the_same_command_continues_them(
+    command: Command, launcher: str
+) -> None:
+    """SIGTERM to the sweeping process alone, or Ctrl-C in a terminal, which reaches all processes.
+
+    Before that, a trial of `slurm_local` is told that its time is over: it is saved and goes on.
+    """
+    marker = command.folder / "marker"
+    hook = f"_target_: tests.tiny.hooks.WaitOnce,step: 13,marker: '{marker}-${{seed}}'"
+    arguments = ("-m", TINY, f"hydra/launcher={launcher}", f"+hooks.disturb={{{hook}}}", "seed=1,2")
+    process = command.start(*arguments)
+    for seed in (1, 2):
+        wait_for(command.folder / f"marker-{seed}", process)
+    runs = [command.folder / "runs" / "tiny" / name for name in ("001", "002")]
+    trials = [psutil.Process(json.loads((run / "owner.json").read_text())["pid"]) for run in runs]
+    if launcher == "slurm_local":
+        trials[0].send_signal(signal.SIGUSR2)
+        seed = command.record("tiny/001").settings["seed"]
+        (command.folder / f"marker-{seed}.go").touch()
+        while command.record("tiny/001").status != "FINISHED":
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.1)
+        assert command.steps("tiny/001") == [13, 20]
+        number = signal.SIGINT
+        os.killpg(process.pid, number)
+    else:
+        number = signal.SIGTERM
+        process.send_signal(number)
+        time.sleep(1.0)  # Trials look for orders twice a second.
+    for seed in (1, 2):
+        (command.folder / f"marker-{seed}.go").touch()
+    done = finish(process)
+    assert done.returncode == 128 + number, done.stderr
+    assert f"runner: ended by {number.name}" in said(done)
+    assert psutil.wait_procs(trials, 30)[1] == []
+    first = "FINISHED" if launcher == "slurm_local" else "KILLED"
+    assert _children(command, "tiny") == ("KILLED", {"tiny 001": first, "tiny 002": "KILLED"})
+    assert command.steps("tiny/002") == [10, 13]
+    if launcher == "slurm_local":
+        return
+
+    again = command.run(*arguments)
+    assert again.returncode == 0, again.stderr
+    finished = {"tiny 001": "FINISHED", "tiny 002": "FINISHED"}
+    assert _children(command, "tiny") == ("FINISHED", finished)

@@ -143,3 +143,78 @@ def test_another_thread_than_the_main_one_handles_no_signals() -> None:
     thread.start()
     thread.join()
     assert during == before
+
+
+def test_one_inside_another_has_its_signal_and_its_time_in_common() -> None:
+    with Interruption(600.0).handled() as outer:
+        with Interruption(100.0).handled() as inner, inner.deferred():
+            signal.raise_signal(signal.SIGTERM)
+            assert outer.received()
+        left = outer.remaining()
+        assert left is not None
+        assert 90.0 < left <= 100.0
+        with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
+            outer.check()
+    with Interruption().handled() as later:
+        assert not later.noticed()
+
+
+NESTED = """
+import signal, time
+from runner.interruption import Interruption
+with Interruption(600.0).handled():
+    with Interruption(0.5).handled() as inner, inner.deferred():
+        signal.raise_signal(signal.SIGTERM)
+    time.sleep(60)
+"""
+
+
+def test_what_hangs_after_the_inner_one_is_ended_by_the_outer_one() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NESTED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 143, done.stderr
+    assert "cause: it could not be saved in session.grace_seconds=0.5" in done.stderr
+
+
+def test_a_further_signal_is_never_a_second_one() -> None:
+    further = [signal.SIGUSR2]
+    with Interruption(600.0, further).handled() as interruption, interruption.deferred():
+        signal.raise_signal(signal.SIGTERM)
+        assert not interruption.has_come(signal.SIGUSR2)
+        signal.raise_signal(signal.SIGUSR2)
+        assert interruption.has_come(signal.SIGUSR2)
+        left = interruption.remaining()
+        assert left is not None
+        assert left > 500.0
+        with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
+            interruption.check()
+    with (
+        Interruption(600.0, further).handled(),
+        Interruption().handled(),
+        pytest.raises(InterruptedRunError, match="ended by SIGUSR2"),
+    ):
+        signal.raise_signal(signal.SIGUSR2)
+
+
+def test_what_is_prompt_within_what_is_deferred() -> None:
+    with Interruption().handled() as interruption, interruption.deferred():
+        with interruption.prompt(), pytest.raises(InterruptedRunError, match="ended by SIGINT"):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(InterruptedRunError, match="ended by SIGINT"), interruption.prompt():
+            raise AssertionError("a signal has come before")
+
+
+def test_the_first_signal_is_told_before_it_raises() -> None:
+    told: list[float | None] = []
+    with Interruption(100.0).handled() as interruption:
+        with (
+            interruption.telling(lambda: told.append(interruption.remaining())),
+            pytest.raises(InterruptedRunError, match="ended by SIGINT"),
+        ):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
+            signal.raise_signal(signal.SIGINT)
+    (left,) = told
+    assert left is not None
+    assert left > 90.0

@@ -50,3 +50,33 @@ def test_what_has_ended_stays(file: AttemptFile) -> None:
 def test_a_process_has_a_name() -> None:
     assert this_process() == this_process()
     assert this_process().rpartition(":")[2].isdecimal()
+
+
+def test_what_ended_a_launcher_is_told_with_what_it_killed(file: AttemptFile) -> None:
+    file.update(status=TrialStatus.RUNNING)
+    assert file.settle("OSError: no memory").message == "its process was killed: OSError: no memory"
+
+
+def test_what_was_killed_is_over_when_its_sweep_has_seen_it(file: AttemptFile) -> None:
+    file.update(status=TrialStatus.KILLED, message="m")
+    settled = file.settle()
+    assert (settled.over, settled.message) == (True, "m")
+
+
+def test_it_can_be_called_off(file: AttemptFile) -> None:
+    assert not file.called_off()
+    file.await_orders()
+    assert not file.called_off()
+    file.call_off()
+    file.await_orders()
+    assert file.called_off()
+
+
+def test_a_process_elsewhere_is_seen_by_its_lock(file: AttemptFile) -> None:
+    assert not file.is_run_elsewhere()
+    with AttemptFile(file.path).lock:
+        assert file.is_run_elsewhere()
+        file.update(process=this_process())
+        assert not file.is_run_elsewhere()
+    file.update(process="elsewhere:1")
+    assert not file.is_run_elsewhere()

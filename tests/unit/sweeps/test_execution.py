@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from runner.errors import InterruptedRunError, SweepError
+from runner.interruption import Interruption
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.execution import Execution, Planned
 from runner.sweeps.job import Job, carry_out
@@ -95,7 +98,9 @@ def test_a_trial_is_tried_again_before_it_stops_the_sweep(directory: SweepDirect
     assert directory.stopped()
 
 
-def test_what_a_dead_process_takes_along_is_not_blamed(directory: SweepDirectory) -> None:
+def test_what_a_dead_process_takes_along_is_not_blamed(
+    directory: SweepDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
     def work(overrides: Sequence[str]) -> float:
         if overrides[0] == "b":
             raise Died
@@ -105,6 +110,24 @@ def test_what_a_dead_process_takes_along_is_not_blamed(directory: SweepDirectory
     attempts = Execution(directory, launcher, retries=0).run(_planned("a", "b", "c", "d"))
     assert _brief(attempts) == ["a FINISHED 1", "b KILLED 1", "c FINISHED 1", "d FINISHED 1"]
     assert launcher.launched == [["a", "b", "c", "d"], ["d"], ["b"], ["c"]]
+    cause = "RuntimeError: a worker was terminated"
+    assert attempts[1].message == f"its process was killed: {cause}"
+    assert caplog.messages == [f"The launcher failed, {cause}"] * 2
+
+
+def test_where_processes_die_apart_the_dead_are_not_launched_again(
+    directory: SweepDirectory,
+) -> None:
+    def work(overrides: Sequence[str]) -> float:
+        if overrides[0] == "b":
+            raise Died
+        return 1.0
+
+    launcher = Launcher(directory, work)
+    execution = Execution(directory, launcher, retries=0, collective=False)
+    attempts = execution.run(_planned("a", "b", "c", "d"))
+    assert _brief(attempts) == ["a FINISHED 1", "b KILLED 1", "c KILLED 1", "d FINISHED 1"]
+    assert launcher.launched == [["a", "b", "c", "d"], ["d"]]
 
 
 def test_a_killed_trial_is_tried_again_too(directory: SweepDirectory) -> None:
@@ -134,3 +157,42 @@ def test_a_signal_goes_through(directory: SweepDirectory) -> None:
 
     with pytest.raises(InterruptedRunError):
         Execution(directory, launch, retries=3).run(_planned("a"))
+
+
+def test_after_a_signal_trials_elsewhere_are_called_off_and_waited_for(
+    directory: SweepDirectory,
+) -> None:
+    def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
+        file = directory.attempt(first)
+        started = threading.Event()
+
+        def train() -> None:
+            with file.lock:
+                file.update(status=TrialStatus.RUNNING, process="elsewhere:1")
+                started.set()
+                while not file.called_off():
+                    time.sleep(0.01)
+                file.update(status=TrialStatus.KILLED, message="saved")
+
+        threading.Thread(target=train).start()
+        assert started.wait(60)
+        signal.raise_signal(signal.SIGINT)
+
+    with Interruption().handled() as interruption:
+        execution = Execution(directory, launch, retries=3, interruption=interruption)
+        with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
+            execution.run(_planned("a", "b"))
+    attempts = [file.read() for file in directory.attempts()]
+    assert _brief(attempts) == ["a KILLED 1", "b SKIPPED 1"]
+    assert (attempts[0].message, attempts[0].over) == ("saved", True)
+
+
+def test_a_signal_that_the_launcher_swallows_is_not_lost(directory: SweepDirectory) -> None:
+    def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
+        with contextlib.suppress(InterruptedRunError):
+            signal.raise_signal(signal.SIGTERM)
+
+    with Interruption().handled() as interruption:
+        execution = Execution(directory, launch, retries=3, interruption=interruption)
+        with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
+            execution.run(_planned("a"))

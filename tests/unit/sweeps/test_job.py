@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from runner.errors import (
     RunInUseError,
     SweepError,
 )
+from runner.interruption import Interruption
 from runner.run_directory import RUNNING, RunDirectory, RunRecord
 from runner.sweeps.attempt import Attempt, TrialStatus, this_process
 from runner.sweeps.job import Job, carry_out, job_of
@@ -148,9 +149,110 @@ def test_what_is_called_off_does_not_start(sweep: SweepDirectory) -> None:
 
 
 def test_what_its_launcher_starts_again_goes_on(sweep: SweepDirectory) -> None:
-    sweep.attempt(0).update(status=TrialStatus.RUNNING)
+    for status in (TrialStatus.RUNNING, TrialStatus.KILLED):
+        sweep.attempt(0).update(status=status, message="killed")
+        assert _carry_out(sweep, lambda trial: 0.5) == 0.5
+        attempt = sweep.attempt(0).read()
+        assert (attempt.status, attempt.message) == (TrialStatus.FINISHED, "")
+
+
+def test_what_the_sweep_has_seen_killed_is_not_started_again(sweep: SweepDirectory) -> None:
+    sweep.attempt(0).update(status=TrialStatus.KILLED)
+    sweep.attempt(0).settle()
+    assert _carry_out(sweep, _raising(AssertionError())) is None
+
+
+def test_the_runs_directory_is_known_from_its_start(sweep: SweepDirectory, tmp_path: Path) -> None:
+    def train(trial: Trial) -> float:
+        trial.started(tmp_path / "run")
+        attempt = sweep.attempt(0).read()
+        assert (attempt.run_dir, attempt.process) == (str(tmp_path / "run"), this_process())
+        return 0.5
+
+    assert _carry_out(sweep, train) == 0.5
+
+
+def test_a_study_that_cannot_be_opened_is_an_error_of_the_trial(sweep: SweepDirectory) -> None:
+    sweep.attempt(0).update(study={"name": "n", "trial": 0, "pruner": {}, "metric": "loss"})
+    job = Job(sweep, sweep.attempt(0), "nosuch://host/db")
+    with pytest.raises(SweepError, match=r"hydra\.sweeper\.storage cannot be opened"):
+        carry_out(job, _raising(AssertionError()))
+    assert sweep.attempt(0).read().status is TrialStatus.FAILED
+
+
+def test_a_signal_beside_the_trial_ends_the_sweep_too(sweep: SweepDirectory) -> None:
+    sweep.attempt(0).update(sweeper=this_process())
+    with Interruption().handled() as interruption, interruption.deferred():
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(SystemExit) as raised:
+            _carry_out(sweep, _raising(AssertionError()))
+    assert raised.value.code == 143
+    assert sweep.attempt(0).read().status is TrialStatus.SKIPPED
+
+
+def test_what_is_called_off_before_its_start_is_skipped(sweep: SweepDirectory) -> None:
+    sweep.attempt(0).call_off()
+    assert _carry_out(sweep, _raising(AssertionError())) is None
+    assert sweep.attempt(0).read().status is TrialStatus.SKIPPED
+
+
+def _signalled(number: signal.Signals) -> Callable[[Trial], float]:
+    """Returns what is sent a signal in its loop, and saves its last step."""
+
+    def train(trial: Trial) -> float:
+        with Interruption().handled() as interruption, interruption.deferred():
+            signal.raise_signal(number)
+            interruption.check()
+        return 0.5
+
+    return train
+
+
+@pytest.fixture
+def submitit(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[BaseException]]:
+    """A job of submitit's; the error with which its handler of USR2 ends it."""
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
+    errors: list[BaseException] = [SystemExit(-1)]
+
+    def handle(number: int, frame: object) -> None:
+        raise errors.pop()
+
+    before = signal.signal(signal.SIGUSR2, handle)
+    yield errors
+    signal.signal(signal.SIGUSR2, before)
+
+
+def test_a_job_out_of_time_is_saved_and_started_again(
+    sweep: SweepDirectory, submitit: list[BaseException]
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        _carry_out(sweep, _signalled(signal.SIGUSR2))
+    assert raised.value.code == -1
+    assert not sweep.stopped()
+    assert sweep.attempt(0).read().message == "ended by SIGUSR2"
     assert _carry_out(sweep, lambda trial: 0.5) == 0.5
     assert sweep.attempt(0).read().status is TrialStatus.FINISHED
+
+
+def test_a_job_that_is_not_started_again_says_why(
+    sweep: SweepDirectory, submitit: list[BaseException]
+) -> None:
+    submitit[:] = [RuntimeError("Job not requeued because: timed-out too many times.")]
+    with pytest.raises(SweepError, match="ended by SIGUSR2: Job not requeued because: timed-out"):
+        _carry_out(sweep, _signalled(signal.SIGUSR2))
+    attempt = sweep.attempt(0).read()
+    assert (attempt.status, attempt.exit_code) == (TrialStatus.KILLED, 140)
+    assert attempt.message.endswith("timed-out too many times.")
+
+
+def test_a_job_that_slurm_preempts_leaves_no_result(
+    sweep: SweepDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
+    with pytest.raises(SystemExit) as raised:
+        _carry_out(sweep, _signalled(signal.SIGTERM))
+    assert raised.value.code == 143
+    assert _carry_out(sweep, lambda trial: 0.5) == 0.5
 
 
 def test_a_run_of_the_same_fingerprint_is_waited_for(

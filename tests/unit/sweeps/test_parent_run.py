@@ -8,11 +8,11 @@ import pytest
 from mlflow import MlflowClient
 
 from runner.errors import TrackingError
-from runner.run_directory import RunDirectory
-from runner.sweeps.attempt import Attempt
-from runner.sweeps.parent_run import close_parent, name_trials, open_parent
+from runner.run_directory import KILLED, RUNNING, RunDirectory, RunRecord
+from runner.sweeps.attempt import Attempt, TrialStatus
+from runner.sweeps.parent_run import close_parent, name_trials, open_parent, settle_trials
 from runner.sweeps.sweep_directory import SweepDirectory
-from runner.tracking import RunStatus
+from runner.tracking import LoggingStore, RunStatus
 from runner.tracking.journal import Journal
 from runner.tracking.records import End
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
@@ -79,3 +79,32 @@ def test_what_a_killed_sweep_has_not_seen_delivered_is_delivered(uri: str, tmp_p
     assert found.data.tags["mlflow.parentRunId"] == (
         TrackingDirectory(sweep.path).position(uri).run_id
     )
+
+
+class _Settled(LoggingStore):
+    """Notes what it is to settle."""
+
+    def __init__(self) -> None:
+        self.paths: list[Path] = []
+
+    def settle(self, directory: Path) -> None:
+        self.paths.append(directory)
+
+
+def test_runs_that_could_not_say_that_they_were_killed_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = _Settled()
+    monkeypatch.setattr("runner.sweeps.parent_run.open_store", lambda *arguments: store)
+    died = RunDirectory(tmp_path / "runs" / "001")
+    died.path.mkdir(parents=True)
+    died.write(RunRecord("tiny", "f", RUNNING, {}))
+    saved = Attempt(0, 1, (), {}, status=TrialStatus.KILLED, run_dir=str(tmp_path / "saved"))
+    others = [
+        Attempt(1, 1, (), {}, status=TrialStatus.FINISHED, run_dir=str(tmp_path / "finished")),
+        Attempt(2, 1, (), {}, status=TrialStatus.KILLED),
+    ]
+    configs = [tiny(run_dir=str(tmp_path / name)) for name in ("runs", "absent")]
+    settle_trials(configs, [saved, *others])
+    assert store.paths == [died.path, tmp_path / "saved"]
+    assert died.require().status == KILLED

@@ -6,7 +6,12 @@ import pytest
 
 from runner.errors import RunDirectoryError, RunInUseError
 from runner.sweeps.attempt import Attempt
-from runner.sweeps.sweep_directory import SweepDirectory, SweepIdentity, open_sweep
+from runner.sweeps.sweep_directory import (
+    SweepDirectory,
+    SweepIdentity,
+    open_sweep,
+    unrecorded_sweep,
+)
 
 IDENTITY = SweepIdentity(("+experiment=tiny", "seed=1,2"))
 
@@ -72,3 +77,40 @@ def test_a_failure_stops_the_sweep_where_that_is_asked_for(tmp_path: Path, stops
     assert directory.stopped() == stops
     directory.stop_on_failure(stops)
     assert not directory.stopped()
+
+
+def test_secrets_are_left_out_or_the_owners(tmp_path: Path) -> None:
+    directory = open_sweep(tmp_path, IDENTITY, "auto", masked=lambda text: text.replace("1,2", "*"))
+    directory.lock.release()
+    record = directory.read()
+    assert record is not None
+    assert record["overrides"] == ["+experiment=tiny", "seed=*"]
+    assert _open(tmp_path).path == directory.path
+    directory.add([Attempt(0, 1, (), {})])
+    assert (directory.path / "trials").stat().st_mode & 0o777 == 0o700
+
+
+def test_who_joins_does_not_undo_that_the_others_have_stopped(tmp_path: Path) -> None:
+    directory = open_sweep(tmp_path, IDENTITY, "auto")
+    directory.stop_on_failure(True)
+    directory.failed()
+    other = open_sweep(tmp_path, IDENTITY, "auto", join=True)
+    other.stop_on_failure(False)
+    assert other.joined
+    assert other.stopped()
+    directory.lock.release()
+    again = open_sweep(tmp_path, IDENTITY, "auto", join=True)
+    again.stop_on_failure(True)
+    assert not again.stopped()
+    again.lock.release()
+
+
+def test_a_sweep_that_is_not_recorded_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for shared in (True, False):
+        with unrecorded_sweep(shared=shared) as directory:
+            assert (directory.path.parent == tmp_path) == shared
+            directory.add([Attempt(0, 1, (), {})])
+        assert list(tmp_path.iterdir()) == []

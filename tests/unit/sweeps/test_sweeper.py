@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 
-from runner.errors import ConfigError
-from runner.sweeps.sweeper import launching, require_launcher
+from runner.sweeps.sweeper import launching
 from tests.tiny.command_line import CONF, Command, in_process
 
 
@@ -136,16 +135,7 @@ def test_hydras_serial_launcher_is_given_one_trial_at_a_time(
     assert launched == [([["a=1"]], 3), ([["a=2"]], 4), (overrides, 5)]
 
 
-@pytest.mark.parametrize(
-    ("target", "remedy"),
-    [
-        ("hydra_plugins.hydra_joblib_launcher.nosuch.Nosuch", 'pip install "runner\\[joblib\\]"'),
-        ("hydra_plugins.hydra_submitit_launcher.x.Y", 'pip install "runner\\[slurm\\]"'),
-        ("hydra_plugins.other.Launcher", "install its package"),
-    ],
-)
-def test_a_launcher_that_is_not_installed(target: str, remedy: str) -> None:
-    with pytest.raises(ConfigError, match=remedy) as raised:
-        require_launcher(target)
-    assert f"hydra.launcher._target_ is {target!r}" in str(raised.value)
-    assert "basic_launcher.BasicLauncher" in str(raised.value)
+def test_an_error_of_a_custom_space_shows_where(command: Command) -> None:
+    target = "hydra.sweeper.custom_search_space={_target_: tests.tiny.spaces.broken}"
+    with pytest.raises(ValueError, match=r"^the space failed$"):
+        command(OPTUNA, RATE, target, "tracking=none")
