@@ -172,14 +172,6 @@ def test_the_runs_directory_is_known_from_its_start(sweep: SweepDirectory, tmp_p
     assert _carry_out(sweep, train) == 0.5
 
 
-def test_a_study_that_cannot_be_opened_is_an_error_of_the_trial(sweep: SweepDirectory) -> None:
-    sweep.attempt(0).update(study={"name": "n", "trial": 0, "pruner": {}, "metric": "loss"})
-    job = Job(sweep, sweep.attempt(0), "nosuch://host/db")
-    with pytest.raises(SweepError, match=r"hydra\.sweeper\.storage cannot be opened"):
-        carry_out(job, _raising(AssertionError()))
-    assert sweep.attempt(0).read().status is TrialStatus.FAILED
-
-
 def test_a_signal_beside_the_trial_ends_the_sweep_too(sweep: SweepDirectory) -> None:
     sweep.attempt(0).update(sweeper=this_process())
     with Interruption().handled() as interruption, interruption.deferred():
