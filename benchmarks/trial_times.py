@@ -25,14 +25,14 @@ class StartTimes(Callback):
         self._file = Path(file)
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Writes the time."""
+        """Writes the times."""
         write_time(self._file)
 
 
 def write_time(file: Path) -> None:
-    """Appends the time to a file."""
+    """Appends the time, and the processor time of this process, to a file."""
     with file.open("a") as stream:
-        stream.write(f"{time.monotonic()!r}\n")
+        stream.write(f"{time.monotonic()!r} {time.process_time()!r}\n")
 
 
 def bare_trial(seed: int, folder: str) -> None:
@@ -54,7 +54,7 @@ def bare_trial(seed: int, folder: str) -> None:
 
 
 def main(file: str, count: int) -> None:
-    """Carries out so many bare trials and writes when each of them starts."""
+    """Carries out so many bare trials and writes the times at which each of them starts."""
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(count):
             write_time(Path(file))

@@ -108,18 +108,23 @@ def name_tracked_run(directory: RunDirectory, store: RunStore) -> None:
       directory: the run's.
       store: where it is recorded.
     """
+    own, *copies = directory.provenances
+    if not own.is_file():
+        return
     run_id = store.run_id(directory.path)
-    for file in directory.provenances if run_id is not None else ():
-        if not file.is_file():
-            continue
-        try:
-            found = json.loads(file.read_text())
-            # Another one where the store lost the first, and the run was recorded anew.
-            if found["schema"] == SCHEMA and found["run"].get("run_id") != run_id:
-                found["run"]["run_id"] = run_id
-                write_text(file, json.dumps(found, indent=1) + "\n")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            logger.warning("%s is not the provenance of a run: %r", file, error)
+    try:
+        found = json.loads(own.read_text())
+        if found["schema"] != SCHEMA:
+            return
+        # Another one where the store lost the first, and the run was recorded anew.
+        found["run"]["run_id"] = run_id or found["run"].get("run_id")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        logger.warning("%s is not the provenance of a run: %r", own, error)
+        return
+    text = json.dumps(found, indent=1) + "\n"
+    for file in (own, *(each for each in copies if each.parent.is_dir())):
+        if not file.is_file() or file.read_text() != text:
+            write_text(file, text)
 
 
 def _directory(path: Path) -> Ancestor:

@@ -120,9 +120,9 @@ def _record_start(
     config = context.config
     mask = Mask(config.tracking.mask, asdict(config))
     plain = mask.settings(asdict(config))
-    write_text(directory.config, OmegaConf.to_yaml(OmegaConf.create(plain)))
+    write_text(directory.config, OmegaConf.to_yaml(OmegaConf.create(plain)), lasting=False)
     shown = [mask.text(each) for each in context.overrides]
-    write_text(directory.overrides, OmegaConf.to_yaml(OmegaConf.create(shown)))
+    write_text(directory.overrides, OmegaConf.to_yaml(OmegaConf.create(shown)), lasting=False)
     tracker.log_parameters(flatten(plain))
     data = json.dumps(plain["data"], sort_keys=True, default=str)
     tracker.log_dataset(
@@ -141,9 +141,10 @@ def _record_plan(
 ) -> None:
     """Keeps the plan, and beside the checkpoints to come where their variables came from."""
     name, store = context.config.name, context.store
-    write_text(directory.plan, text(plan))
-    write_text(directory.plan_json, json_text(plan))
-    write_text(directory.plan_html, html(plan, f"{name}: restoration plan"))
+    # For people: nothing is decided by these, so that nothing waits for the disk.
+    write_text(directory.plan, text(plan), lasting=False)
+    write_text(directory.plan_json, json_text(plan), lasting=False)
+    write_text(directory.plan_html, html(plan, f"{name}: restoration plan"), lasting=False)
     run = {
         "experiment": name,
         "run_dir": str(directory.path.resolve()),
@@ -153,7 +154,8 @@ def _record_plan(
     provenance = json.dumps(document(plan, run, context.sources.origins()), indent=1) + "\n"
     for file in directory.provenances:
         file.parent.mkdir(exist_ok=True)
-        write_text(file, provenance)
+        # The first lasts; the end of the run mends the others by it.
+        write_text(file, provenance, lasting=file == directory.provenances[0])
     for file in (
         directory.plan,
         directory.plan_json,

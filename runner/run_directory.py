@@ -397,14 +397,18 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(content, indent=2, sort_keys=True))
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes by renaming: whatever happens, the file is as it was before or as it is to be."""
+def write_text(path: Path, text: str, *, lasting: bool = True) -> None:
+    """Writes by renaming: whatever happens, the file is as it was before or as it is to be.
+
+    Without `lasting` that holds for the death of the process, and not for that of the machine.
+    """
     temporary = path.with_name(f"{path.name}.tmp")
     try:
         with temporary.open("w") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)

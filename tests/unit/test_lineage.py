@@ -16,7 +16,7 @@ from runner.lineage import (
     run_directory,
     source_run_tags,
 )
-from runner.run_directory import PROVENANCE, RunDirectory, RunRecord
+from runner.run_directory import RunDirectory, RunRecord
 from runner.tracking import LoggingStore, open_store
 from runner.tracking.journal_tracker import JournalStore
 from runner.tracking.mlflow_tracker import MlflowStore
@@ -145,16 +145,22 @@ def test_a_run_that_the_store_has_named_is_named_in_its_provenance(
     directory = RunDirectory(make_run(tmp_path, "digits"))
     uri = "http://host"
     store = open_store(TrackingConfig(uri=uri), {})
-    whole, damaged = directory.provenances[0], directory.best / PROVENANCE
-    document = {"schema": 1, "run": {"run_id": None, "run_dir": "x"}}
-    whole.write_text(json.dumps(document))
-    damaged.write_text("{")
+    own, _, copy = directory.provenances
+    named = {"schema": 1, "run": {"run_id": None, "run_dir": "x"}}
     name_tracked_run(directory, store)
-    assert json.loads(whole.read_text()) == document
+    assert not own.exists()
+    own.write_text(json.dumps(named))
+    copy.write_text("{")  # The machine died before it was on the disk.
+    name_tracked_run(directory, store)
+    assert json.loads(own.read_text()) == json.loads(copy.read_text()) == named
     files = TrackingDirectory(directory.path)
     files.delivery_lock(uri)
     files.write_position(uri, Position("abc"))
     name_tracked_run(directory, store)
-    assert json.loads(whole.read_text())["run"] == {"run_id": "abc", "run_dir": "x"}
-    assert damaged.read_text() == "{"
-    assert f"{damaged} is not the provenance of a run" in caplog.text
+    named["run"] = {"run_id": "abc", "run_dir": "x"}
+    assert json.loads(own.read_text()) == json.loads(copy.read_text()) == named
+    for other in ('{"schema": 0}', "{"):
+        own.write_text(other)
+        name_tracked_run(directory, store)
+        assert own.read_text() == other
+    assert f"{own} is not the provenance of a run" in caplog.text
