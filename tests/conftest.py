@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -15,6 +16,12 @@ from tests.tiny.forked import Forks
 
 # MLflow would report its use over the network.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+def pytest_collection_finish() -> None:
+    """Exempts from garbage collection what was imported: Keras collects before every model."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
