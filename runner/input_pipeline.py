@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from runner.config import RunConfig
+from runner.errors import Problem
 from runner.experiment import InputState
 
 
@@ -95,3 +97,12 @@ def _nothing() -> tf.Tensor:
         element_shape=tf.constant([], tf.int32), max_num_elements=0, element_dtype=tf.float32
     )
     return tf.reshape(element, [1])[:0]
+
+
+def input_ended(config: RunConfig) -> Problem:
+    """The problem of training data that are at their end."""
+    return Problem(
+        f"data.train() ended before step {config.train.steps}",
+        "the training data must repeat without end",
+        "end its pipeline with .repeat() before .batch(), or lower train.steps",
+    )

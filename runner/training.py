@@ -7,10 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from runner.cluster.chief import Chief, chief
+from runner.cluster.chief import Chief, chief_of
 from runner.config import RunConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.experiment import BuiltGraph
+from runner.input_pipeline import input_ended
 from runner.interruption import Interruption
 from runner.loop_hooks import loop_hooks
 from runner.recording import recorded
@@ -84,15 +85,15 @@ def _loop(
     if training is None:
         raise ValueError("the graph was built without a training step")
     with built.graph.as_default():
-        crew = chief(config)
-        creator = _session_creator(config, built, restorer, directory, crew)
-        hooks = loop_hooks(context, built, training, directory, tracker, interruption, crew)
+        leader = chief_of(config, interruption)
+        creator = _session_creator(config, built, restorer, directory, leader)
+        hooks = loop_hooks(context, built, training, directory, tracker, interruption, leader)
         for line in not_resumed_exactly(training.train_op):
             context.screen.line(line)
         try:
             with (
                 interruption.deferred(),
-                crew.leading(interruption.received) if crew else nullcontext(),
+                leader.leading(context.screen.line) if leader else nullcontext(),
                 MonitoredSession(creator, hooks.all) as session,
             ):
                 while not session.should_stop():
@@ -100,7 +101,7 @@ def _loop(
                         session.run(training.train_op)
                     except tf.errors.OutOfRangeError as error:
                         # MonitoredSession would take it for an orderly end.
-                        raise ConfigError(_input_ended(config)) from error
+                        raise ConfigError(input_ended(config)) from error
         finally:
             hooks.progress.close()
     reached = hooks.best.best()
@@ -113,7 +114,7 @@ def _session_creator(
     built: BuiltGraph,
     restorer: Restorer | None,
     directory: RunDirectory,
-    crew: Chief | None,
+    leader: Chief | None,
 ) -> ChiefSessionCreator:
     if restorer is None:
         initializers = [tf.compat.v1.global_variables_initializer()]
@@ -135,20 +136,12 @@ def _session_creator(
         "checkpoint_dir": str(directory.checkpoints),
         "restorer": restorer,
     }
-    if crew is not None:
-        return crew.session_creator(**arguments)
+    if leader is not None:
+        return leader.session_creator(**arguments)
     return ChiefSessionCreator(
         config=tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=config.session.intra_op_threads,
             inter_op_parallelism_threads=config.session.inter_op_threads,
         ),
         **arguments,
-    )
-
-
-def _input_ended(config: RunConfig) -> Problem:
-    return Problem(
-        f"data.train() ended before step {config.train.steps}",
-        "the training data must repeat without end",
-        "end its pipeline with .repeat() before .batch(), or lower train.steps",
     )

@@ -219,6 +219,7 @@ WITH_TENSORFLOW = [
     "runner.cluster.channel",
     "runner.cluster.session_creators",
     "runner.cluster.chief",
+    "runner.cluster.worker_hooks",
     "runner.cluster.worker",
     "runner.cluster.parameter_server",
     "runner.cluster.evaluator",

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from runner.cluster.addresses import answers, free_addresses
+from runner.cluster.chief import Chief
 from runner.cluster.parameter_server import serve
 from runner.cluster_config import AddressesConfig, ClusterConfig, TaskConfig
 from runner.config import RestorationConfig, RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import ClusterError
+from runner.interruption import Interruption
 from runner.run_directory import FINISHED
 from runner.screen import Screen
 from tests.tiny import runs
@@ -83,6 +85,20 @@ def test_a_run_goes_on_from_its_own_checkpoint_on_fresh_servers(tmp_path: Path) 
     ]
     assert "cluster: trains from step 2" in lines  # The failing hook came before the save.
     assert runs.saved(tmp_path, "global_step") == 6
+
+
+def test_a_server_that_is_gone_at_the_end_is_no_error() -> None:
+    (chief,), servers = free_addresses(1), free_addresses(1)
+    addresses = AddressesConfig([chief], [], servers)
+    cluster = ClusterConfig(ps=1, addresses=addresses, task=TaskConfig("chief", 0))
+    leader = Chief(tiny(cluster=cluster), Interruption())
+    leader.session_creator()
+    lines: list[str] = []
+    with leader.leading(lines.append):
+        pass
+    with pytest.raises(ValueError, match="the step failed"), leader.leading(lines.append):
+        raise ValueError("the step failed")
+    assert lines == ["cluster: no server hears that it may end, because of ps 0"] * 2
 
 
 def test_servers_that_do_not_answer_end_the_run(tmp_path: Path) -> None:
