@@ -18,6 +18,7 @@ from runner.recording import recorded
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.restorer import Restorer
 from runner.resumability import not_resumed_exactly
+from runner.resuming import resuming_saver
 from runner.run_context import RunContext
 from runner.run_directory import RunDirectory
 from runner.session.monitored_session import MonitoredSession
@@ -86,7 +87,8 @@ def _loop(
         raise ValueError("the graph was built without a training step")
     with built.graph.as_default():
         leader = chief_of(config, interruption)
-        creator = _session_creator(config, built, restorer, directory, leader)
+        saver = resuming_saver(built, config.cluster, directory.checkpoints, context.screen.line)
+        creator = _session_creator(config, built, saver, restorer, directory, leader)
         hooks = loop_hooks(context, built, training, directory, tracker, interruption, leader)
         for line in not_resumed_exactly(training.train_op):
             context.screen.line(line)
@@ -112,6 +114,7 @@ def _loop(
 def _session_creator(
     config: RunConfig,
     built: BuiltGraph,
+    saver: tf.compat.v1.train.Saver,
     restorer: Restorer | None,
     directory: RunDirectory,
     leader: Chief | None,
@@ -131,7 +134,7 @@ def _session_creator(
         "scaffold": tf.compat.v1.train.Scaffold(
             init_op=tf.group(*initializers),
             local_init_op=tf.group(*local_initializers),
-            saver=built.saver,
+            saver=saver,
         ),
         "checkpoint_dir": str(directory.checkpoints),
         "restorer": restorer,

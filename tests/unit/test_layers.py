@@ -212,6 +212,7 @@ WITH_TENSORFLOW = [
     "runner.graph_names",
     "runner.hook_targets",
     "runner.graph",
+    "runner.resuming",
     "runner.sources",
     "runner.run_context",
     "runner.recording",
