@@ -85,11 +85,14 @@ class InputState:
       serialize_strictly: fails also when state that the position does not hold, such as that of a
         random generator, decides what comes.
       leave_out: makes checkpoints hold no position, for the life of the session.
+      saved_as: the name of the position in checkpoints; another where the batches are dealt out
+        among another number of workers.
     """
 
     serialize: tf.Operation
     serialize_strictly: tf.Operation
     leave_out: tf.Operation
+    saved_as: str
 
 
 @dataclass(frozen=True)

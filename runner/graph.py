@@ -59,6 +59,7 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
             source = TrainingInput(
                 replica.shard(_pairs("train", data.train())),
                 prefetch=getattr(data, "prefetch", True),
+                replicas=replica.count,
             )
             forward = _forward(config, model, functions, training=True)
             step = TrainingStep(
@@ -83,7 +84,7 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
             names = graph_names(variables, training)
             hooks = first_hooks(config.hooks, References({"graph": names}, finder(graph)))
         averaged = frozenset(trained) if step is None and _reads_averages(config) else frozenset()
-        saved = _saved(variables, averaged)
+        saved = saved_as(variables, averaged)
         if step is not None and config.train.save_input:
             saved[source.saveable.name] = source.saveable
         saver = tf.compat.v1.train.Saver(
@@ -238,7 +239,9 @@ def _reads_averages(config: RunConfig) -> bool:
     return config.train.ema_decay is not None and config.train.evaluate_ema
 
 
-def _saved(variables: Mapping[str, tf.Variable], averaged: AbstractSet[str]) -> dict[str, Any]:
+def saved_as(
+    variables: Mapping[str, tf.Variable], averaged: AbstractSet[str] = frozenset()
+) -> dict[str, Any]:
     """Returns tensor name -> what is saved and restored under it.
 
     Args:

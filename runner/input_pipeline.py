@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from runner.config import RunConfig
+from runner.errors import Problem
 from runner.experiment import InputState
 
 
@@ -18,19 +20,21 @@ class TrainingInput:
       saveable: saves and restores the position, for `tf.compat.v1.train.Saver`.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, *, prefetch: bool) -> None:
+    def __init__(self, dataset: tf.data.Dataset, *, prefetch: bool, replicas: int = 1) -> None:
         """Adds the iterator to the graph.
 
         Args:
           dataset: batches of (features, labels), without end.
           prefetch: whether to prepare batches ahead, as many as TensorFlow finds useful.
+          replicas: among how many the batches of `dataset` were dealt out; a position among the
+            batches of one of two means nothing where all are read.
         """
         with tf.name_scope("input"):
             if prefetch:
                 dataset = dataset.prefetch(tf.data.AUTOTUNE)
             self._iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
             self.initializer: tf.Operation = self._iterator.initializer
-            self.saveable, self.state = _state(self._iterator)
+            self.saveable, self.state = _state(self._iterator, replicas)
 
     def next(self) -> tuple[Any, tf.Tensor]:
         """Returns the next batch, and how long the step waited for it in seconds, float64."""
@@ -41,7 +45,7 @@ class TrainingInput:
             return batch, tf.timestamp() - before
 
 
-def _state(iterator: Any) -> tuple[Any, InputState]:
+def _state(iterator: Any, replicas: int) -> tuple[Any, InputState]:
     """Returns what saves and restores the position, and the operations that try and choose.
 
     A position that is left out is saved as an empty vector, so that one saver serves both cases.
@@ -62,6 +66,8 @@ def _state(iterator: Any) -> tuple[Any, InputState]:
         _nothing,
         lambda: _serialize(resource, "IGNORE"),
     )
+    if replicas > 1:
+        spec.name = f"{spec.name}_of_{replicas}"
     saveable.specs = [type(spec)(chosen, spec.slice_spec, spec.name, spec.dtype)]
     restore = saveable.restore
 
@@ -78,6 +84,7 @@ def _state(iterator: Any) -> tuple[Any, InputState]:
         serialize=spec.tensor.op,
         serialize_strictly=_serialize(resource, "FAIL").op,
         leave_out=left_out.initializer,
+        saved_as=spec.name,
     )
     return saveable, state
 
@@ -95,3 +102,12 @@ def _nothing() -> tf.Tensor:
         element_shape=tf.constant([], tf.int32), max_num_elements=0, element_dtype=tf.float32
     )
     return tf.reshape(element, [1])[:0]
+
+
+def input_ended(config: RunConfig) -> Problem:
+    """The problem of training data that are at their end."""
+    return Problem(
+        f"data.train() ended before step {config.train.steps}",
+        "the training data must repeat without end",
+        "end its pipeline with .repeat() before .batch(), or lower train.steps",
+    )

@@ -62,7 +62,7 @@ def loop_hooks(
     directory: RunDirectory,
     tracker: Tracker,
     interruption: Interruption,
-    crew: Chief | None = None,
+    leader: Chief | None = None,
 ) -> LoopHooks:
     """Makes the hooks of a run, in its graph.
 
@@ -73,7 +73,7 @@ def loop_hooks(
       directory: the run's directory.
       tracker: records the run.
       interruption: tells of signals.
-      crew: this process as the chief of a cluster; None where it trains alone.
+      leader: this process as the chief of a cluster; None where it trains alone.
 
     Raises:
       ConfigError: when a hook of the configuration does not fit.
@@ -128,11 +128,7 @@ def loop_hooks(
         {"graph": names, "run": _run_names(built, directory, tracker, evaluation)},
         finder(built.graph),
     )
-    first, last = (
-        crew.hooks(training, tracker.log_metrics, interruption.received, screen.line)
-        if crew
-        else ([], [])
-    )
+    first, last = leader.hooks(training, tracker.log_metrics, screen.line) if leader else ([], [])
     hooks = [
         *first,
         # First, so that nothing is recorded or saved of a step whose loss is NaN.

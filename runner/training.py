@@ -7,16 +7,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from runner.cluster.chief import Chief, chief
+from runner.cluster.chief import Chief, chief_of
 from runner.config import RunConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.experiment import BuiltGraph
+from runner.input_pipeline import input_ended
 from runner.interruption import Interruption
 from runner.loop_hooks import loop_hooks
 from runner.recording import recorded
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.restorer import Restorer
 from runner.resumability import not_resumed_exactly
+from runner.resuming import resuming_saver
 from runner.run_context import RunContext
 from runner.run_directory import RunDirectory
 from runner.session.monitored_session import MonitoredSession
@@ -83,15 +85,16 @@ def _loop(
     if training is None:
         raise ValueError("the graph was built without a training step")
     with built.graph.as_default():
-        crew = chief(config)
-        creator = _session_creator(config, built, restorer, directory, crew)
-        hooks = loop_hooks(context, built, training, directory, tracker, interruption, crew)
+        leader = chief_of(config, interruption)
+        saver = resuming_saver(built, config.cluster, directory.checkpoints, context.screen.line)
+        creator = _session_creator(config, built, saver, restorer, directory, leader)
+        hooks = loop_hooks(context, built, training, directory, tracker, interruption, leader)
         for line in not_resumed_exactly(training.train_op):
             context.screen.line(line)
         try:
             with (
                 interruption.deferred(),
-                crew.leading(interruption.received) if crew else nullcontext(),
+                leader.leading(context.screen.line) if leader else nullcontext(),
                 MonitoredSession(creator, hooks.all) as session,
             ):
                 while not session.should_stop():
@@ -99,7 +102,7 @@ def _loop(
                         session.run(training.train_op)
                     except tf.errors.OutOfRangeError as error:
                         # MonitoredSession would take it for an orderly end.
-                        raise ConfigError(_input_ended(config)) from error
+                        raise ConfigError(input_ended(config)) from error
         finally:
             hooks.progress.close()
     reached = hooks.best.best()
@@ -110,9 +113,10 @@ def _loop(
 def _session_creator(
     config: RunConfig,
     built: BuiltGraph,
+    saver: tf.compat.v1.train.Saver,
     restorer: Restorer | None,
     directory: RunDirectory,
-    crew: Chief | None,
+    leader: Chief | None,
 ) -> ChiefSessionCreator:
     if restorer is None:
         initializers = [tf.compat.v1.global_variables_initializer()]
@@ -129,25 +133,17 @@ def _session_creator(
         "scaffold": tf.compat.v1.train.Scaffold(
             init_op=tf.group(*initializers),
             local_init_op=tf.group(*local_initializers),
-            saver=built.saver,
+            saver=saver,
         ),
         "checkpoint_dir": str(directory.checkpoints),
         "restorer": restorer,
     }
-    if crew is not None:
-        return crew.session_creator(**arguments)
+    if leader is not None:
+        return leader.session_creator(**arguments)
     return ChiefSessionCreator(
         config=tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=config.session.intra_op_threads,
             inter_op_parallelism_threads=config.session.inter_op_threads,
         ),
         **arguments,
-    )
-
-
-def _input_ended(config: RunConfig) -> Problem:
-    return Problem(
-        f"data.train() ended before step {config.train.steps}",
-        "the training data must repeat without end",
-        "end its pipeline with .repeat() before .batch(), or lower train.steps",
     )

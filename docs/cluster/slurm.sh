@@ -4,6 +4,7 @@
 # The run directory must be on a file system that survives the job. After a time limit or a lost
 # node the same command continues the run.
 #SBATCH --ntasks-per-node=1
+# Comes to all tasks: the chief saves, and the others serve it until it has.
 #SBATCH --signal=TERM@120
 set -euo pipefail
 
@@ -38,8 +39,9 @@ tf_config() {
 }
 export -f tf_config
 
-# What one task cannot do, none can: all end when one fails.
-srun --kill-on-bad-exit=1 --label bash -c '
+# What one task cannot do, none can: when one has ended, the others have a minute to end too. At once
+# would be too soon, because a worker may be first where the chief still saves.
+srun --kill-on-bad-exit=0 --wait=60 --label bash -c '
     set -e
     TF_CONFIG=$(tf_config "$SLURM_PROCID")
     export TF_CONFIG

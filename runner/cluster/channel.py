@@ -1,9 +1,10 @@
-"""What tasks tell one another through the parameter servers: metrics, and that they have ended."""
+"""What tasks tell one another through the parameter servers: metrics, and how far each is."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -12,14 +13,59 @@ from runner.cluster.tf_config import PS
 # Records that wait for the chief; more are dropped and counted.
 CAPACITY = 10_000
 _HOST = f"/job:{PS}/task:0"
+_FINISHED, _SAVED, _STOP = "cluster_finished", "cluster_saved", "cluster_stop"
+
+
+class Flag:
+    """A variable on one parameter server that says something by being initialised.
+
+    It needs no initialiser to run first, is in no collection and therefore in no checkpoint, and is
+    unset again when its server is restarted. Flags of one name on one device are the same.
+
+    Attributes:
+      name: the variable's name.
+      set: initialises it.
+      unset: takes it away again.
+      value: whether it is initialised.
+    """
+
+    def __init__(self, name: str, device: str) -> None:
+        """Adds the operations to the default graph."""
+        self.name, self._device = name, device
+        with tf.control_dependencies(None), tf.device(device):
+            self._handle = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name=name)
+            self.set: tf.Operation = tf.raw_ops.AssignVariableOp(
+                resource=self._handle, value=tf.constant(True)
+            )
+            self.unset: tf.Operation = tf.raw_ops.DestroyResourceOp(
+                resource=self._handle, ignore_lookup_error=True
+            )
+            self.value = self.read()
+
+    def read(self) -> tf.Tensor:
+        """Returns a new tensor: whether it is, once what controls its making has run."""
+        with tf.device(self._device):
+            # TensorFlow's function of that name complains where its result goes unused.
+            return tf.raw_ops.VarIsInitializedOp(resource=self._handle)
+
+
+@dataclass(frozen=True)
+class State:
+    """What the chief says, as tensors or as their values.
+
+    Attributes:
+      finished: whether it has trained to the end.
+      saved: whether the last checkpoint is there, so that it needs nobody any more.
+      ready: whether the model has all its values, and a chief leads.
+    """
+
+    finished: tf.Tensor
+    saved: tf.Tensor
+    ready: tf.Tensor
 
 
 class Channel:
-    """Operations of the default graph that reach the same queue and flags from every task.
-
-    A flag is a variable that is initialised or not: it needs no initialiser to run first, is in no
-    collection and therefore in no checkpoint, and is unset again when its server is restarted.
-    """
+    """Operations of the default graph that reach the same queue and flags from every task."""
 
     def __init__(self, tasks: Sequence[str]) -> None:
         """Adds the operations.
@@ -39,9 +85,10 @@ class Channel:
                 self._put = tf.cond(full, lambda: tf.no_op(), lambda: queue.enqueue(self._record))
                 self._full = full
                 self._take = queue.dequeue_many(self._size)
-            self._finished = Flag("cluster_finished", _HOST)
-            self._saved = Flag("cluster_saved", _HOST)
-            self._tasks = {each: Flag(f"cluster_ended_{each}", _HOST) for each in tasks}
+            self._finished, self._saved = Flag(_FINISHED, _HOST), Flag(_SAVED, _HOST)
+            self._stop, self._ready = Flag(_STOP, _HOST), ready_flags(1)[0]
+            self._ended = _ended_flags(tasks)
+            self._now = self.state()
 
     def send(
         self, session: tf.compat.v1.Session, task: str, metrics: Mapping[str, float], step: int
@@ -55,66 +102,77 @@ class Channel:
         """Returns task, step and metrics of all that was sent since."""
         return [tuple(json.loads(each)) for each in session.run(self._take)]
 
-    def is_finished(self) -> tf.Tensor:
-        """Returns a new tensor: whether the chief has trained to the end."""
-        return self._finished.read()
+    def state(self) -> State:
+        """Returns new tensors, read once what controls their making has run."""
+        return State(self._finished.read(), self._saved.read(), self._ready.read())
+
+    def look(self, session: tf.compat.v1.Session) -> State:
+        """Returns what the chief says now."""
+        now = self._now
+        return State(*session.run((now.finished, now.saved, now.ready)))
 
     def finish(self, session: tf.compat.v1.Session) -> None:
         """Says that training has ended."""
         session.run(self._finished.set)
 
+    def pause(self, session: tf.compat.v1.Session) -> None:
+        """Says that the chief leaves, to go on later."""
+        session.run(self._ready.unset)
+
     def save(self, session: tf.compat.v1.Session) -> None:
         """Says that the last checkpoint is there."""
         session.run(self._saved.set)
 
-    def is_saved(self, session: tf.compat.v1.Session) -> bool:
-        """Whether it is."""
-        return bool(session.run(self._saved.value))
+    def ask_to_stop(self, session: tf.compat.v1.Session) -> None:
+        """Asks the chief to end the training."""
+        session.run(self._stop.set)
+
+    def is_asked_to_stop(self, session: tf.compat.v1.Session) -> bool:
+        """Whether a task has asked."""
+        return bool(session.run(self._stop.value))
 
     def end(self, session: tf.compat.v1.Session, task: str) -> None:
         """Says that a task has ended."""
-        session.run(self._tasks[task].set)
+        session.run(self._ended[task].set)
 
     def running(self, session: tf.compat.v1.Session) -> list[str]:
         """Returns the tasks that have not said that they have ended."""
-        ended = session.run({name: flag.value for name, flag in self._tasks.items()})
-        return [name for name in self._tasks if not ended[name]]
-
-    @staticmethod
-    def ready(servers: int) -> list[Flag]:
-        """Returns new flags, one on each server: the model has all its values.
-
-        That its variables are initialised says less: before a warm start they are, too. A server
-        that is restarted has lost its flag with its variables.
-        """
-        return [Flag(f"cluster_ready_{each}", f"/job:{PS}/task:{each}") for each in range(servers)]
-
-    @staticmethod
-    def released(server: int) -> Flag:
-        """Returns the flag that lets a parameter server end, in a graph of its own."""
-        return Flag(f"cluster_released_{server}", f"/job:{PS}/task:{server}")
+        ended = session.run({name: flag.value for name, flag in self._ended.items()})
+        return [name for name in self._ended if not ended[name]]
 
 
-class Flag:
-    """A variable on one parameter server that says something by being initialised.
+def ready_flags(servers: int) -> list[Flag]:
+    """Returns flags, one on each server: the model has all its values, and a chief leads.
 
-    Attributes:
-      variable: the variable.
-      set: initialises it.
-      value: whether it is.
+    That its variables are initialised says less: before a warm start they are, too. A server that
+    is restarted has lost its flag with its variables.
     """
+    return [_on("cluster_ready", each) for each in range(servers)]
 
-    def __init__(self, name: str, device: str) -> None:
-        self._device = device
-        with tf.device(device):
-            self.variable = tf.compat.v1.get_variable(
-                name, initializer=True, collections=[], use_resource=True, partitioner=None
-            )
-            self.set: tf.Operation = self.variable.initializer
-            self.value = self.read()
 
-    def read(self) -> tf.Tensor:
-        """Returns a new tensor: whether it is, once what controls its making has run."""
-        with tf.device(self._device):
-            # TensorFlow's function of that name complains where its result goes unused.
-            return tf.raw_ops.VarIsInitializedOp(resource=self.variable.handle)
+def released_flag(server: int) -> Flag:
+    """Returns the flag that lets a server end, for good."""
+    return _on("cluster_released", server)
+
+
+def left_flag(server: int) -> Flag:
+    """Returns the flag that tells a server that the chief has left, to go on later."""
+    return _on("cluster_left", server)
+
+
+def flags_of_a_session(tasks: Sequence[str], servers: int) -> list[Flag]:
+    """Returns the flags that speak of one session of the chief's: a new one begins without any."""
+    return [
+        *ready_flags(servers),
+        *(left_flag(each) for each in range(servers)),
+        *(Flag(each, _HOST) for each in (_FINISHED, _SAVED, _STOP)),
+        *_ended_flags(tasks).values(),
+    ]
+
+
+def _ended_flags(tasks: Sequence[str]) -> dict[str, Flag]:
+    return {each: Flag(f"cluster_ended_{each}", _HOST) for each in tasks}
+
+
+def _on(name: str, server: int) -> Flag:
+    return Flag(f"{name}_{server}", f"/job:{PS}/task:{server}")

@@ -9,14 +9,15 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.cluster.channel import Channel
-from runner.cluster.replica import Replica
+from runner.cluster.addresses import answers
+from runner.cluster.channel import Channel, Flag, left_flag, released_flag
 from runner.cluster.server import naming_the_missing, session_config, start_server
 from runner.cluster.session_creators import ClusterChiefSessionCreator
-from runner.cluster.tasks import is_task, telling_tasks
+from runner.cluster.tasks import is_task, parameter_servers, telling_tasks
 from runner.cluster.tf_config import CHIEF
 from runner.config import RunConfig
 from runner.experiment import Training
+from runner.interruption import Interruption
 
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
 _Session: TypeAlias = tf.compat.v1.Session
@@ -30,80 +31,93 @@ _RECEIVE_SECONDS = 1.0
 class Chief:
     """The chief's server, its sessions, and its part in what the tasks tell one another."""
 
-    def __init__(self, config: RunConfig) -> None:
-        """Starts the server.
+    def __init__(self, config: RunConfig, interruption: Interruption) -> None:
+        """Stores its arguments.
 
-        Raises:
-          ConfigError: when it cannot listen at its address.
+        Args:
+          config: the configuration, with its cluster resolved.
+          interruption: tells of signals, after which the run goes on later.
         """
-        self._cluster = config.cluster
-        self._server = start_server(config)
+        self._config, self._cluster = config, config.cluster
+        self._interruption = interruption
+        self._target: str
         self._creator: ClusterChiefSessionCreator | None = None
-        self.replica = Replica(config.cluster)
 
     def session_creator(self, **arguments: Any) -> ClusterChiefSessionCreator:
-        """Returns the creator of the run's sessions.
+        """Starts the server, and returns the creator of the run's sessions.
 
         Args:
           **arguments: those of `ChiefSessionCreator` but `master` and `config`.
+
+        Raises:
+          ConfigError: when the server cannot listen at its address.
         """
-        self._creator = ClusterChiefSessionCreator(self._cluster, self._server.target, **arguments)
+        self._target = start_server(self._config).target
+        self._creator = ClusterChiefSessionCreator(
+            self._cluster, self._target, self._interruption.at_once, **arguments
+        )
         return self._creator
 
     def hooks(
-        self,
-        training: Training,
-        record: Record,
-        interrupted: Callable[[], bool],
-        say: Callable[[str], None],
+        self, training: Training, record: Record, say: Callable[[str], None]
     ) -> tuple[list[_Hook], list[_Hook]]:
         """Returns the hooks that come before and after all others.
 
         Args:
           training: the training step.
           record: is given the metrics of other tasks.
-          interrupted: whether a signal ends the run, which then goes on later.
           say: is given a line for people.
         """
         channel = _SharedChannel(telling_tasks(self._cluster))
-        first: list[_Hook] = [_Finish(channel, interrupted)]
+        interrupted = self._interruption.received
+        first: list[_Hook] = [_StopWorkersHook(channel, interrupted)]
         if training.synchronous is not None:
             first.append(training.synchronous.hook(self._restarted, interrupted))
-        last = [_Farewell(channel, record, interrupted, say, self._cluster.grace_secs)]
-        return first, last
+        return first, [_TasksHook(channel, record, interrupted, say, self._cluster.grace_secs)]
 
     def _restarted(self) -> bool:
         return self._creator is not None and self._creator.restarted
 
     @contextmanager
-    def leading(self, interrupted: Callable[[], bool]) -> Iterator[None]:
+    def leading(self, say: Callable[[str], None]) -> Iterator[None]:
         """Lets the parameter servers end after the block, whose session still needs them.
 
-        Not where it fails or was interrupted, so that this run can go on.
+        After a signal, or where the block fails, only those end that a signal has met or meets too:
+        this run is to go on.
 
         Args:
-          interrupted: whether a signal ended it.
+          say: is given a line for people.
 
         Raises:
-          ClusterError: when a step in it has waited too long, naming the tasks that do not answer.
+          ClusterError: when a step in it has waited too long, naming the tasks that do not answer;
+            a `LostServerError` when a server is lost at the end.
         """
-        with naming_the_missing(self._cluster):
-            yield
-        if not interrupted():
-            with tf.Graph().as_default():
-                release = [Channel.released(index).set for index in range(self._cluster.ps)]
-                config = session_config(self._cluster)
-                with tf.compat.v1.Session(self._server.target, config=config) as session:
-                    session.run(release)
+        try:
+            with naming_the_missing(self._cluster):
+                yield
+        except BaseException:
+            self._tell(left_flag, say)
+            raise
+        self._tell(left_flag if self._interruption.received() else released_flag, say)
+
+    def _tell(self, flag: Callable[[int], Flag], say: Callable[[str], None]) -> None:
+        """Sets a flag on each parameter server; says so where one does not answer."""
+        servers = parameter_servers(self._cluster)
+        # A session would wait for it without end.
+        missing = [name for name, address in servers.items() if not answers(address)]
+        if missing:
+            say(f"cluster: no server hears that it may end, because of {', '.join(missing)}")
+            return
+        config = session_config(self._cluster)
+        with tf.Graph().as_default():
+            told = [flag(each).set for each in range(self._cluster.ps)]
+            with tf.compat.v1.Session(self._target, config=config) as session:
+                session.run(told)
 
 
-def chief(config: RunConfig) -> Chief | None:
-    """Returns the chief that this process is; None where it trains alone.
-
-    Raises:
-      ConfigError: see `Chief`.
-    """
-    return Chief(config) if is_task(config.cluster, CHIEF) else None
+def chief_of(config: RunConfig, interruption: Interruption) -> Chief | None:
+    """Returns the chief that this process is; None where it trains alone."""
+    return Chief(config, interruption) if is_task(config.cluster, CHIEF) else None
 
 
 class _SharedChannel:
@@ -120,8 +134,8 @@ class _SharedChannel:
         return self._made
 
 
-class _Finish(_Hook):
-    """Tells the workers to stop, before anything else is done at the end."""
+class _StopWorkersHook(_Hook):
+    """Tells the workers to stop, or to wait, before anything else is done at the end."""
 
     def __init__(self, channel: _SharedChannel, interrupted: Callable[[], bool]) -> None:
         self._channel, self._interrupted = channel, interrupted
@@ -130,12 +144,14 @@ class _Finish(_Hook):
         self._channel.get()
 
     def end(self, session: _Session) -> None:
-        if not self._interrupted():
+        if self._interrupted():
+            self._channel.get().pause(session)
+        else:
             self._channel.get().finish(session)
 
 
-class _Farewell(_Hook):
-    """Records what other tasks send; at the end waits for them, and lets the servers go."""
+class _TasksHook(_Hook):
+    """Records what other tasks send and ends when they ask; at the end waits for them."""
 
     def __init__(
         self,
@@ -154,9 +170,13 @@ class _Farewell(_Hook):
         self._say(f"cluster: trains from step {step}")
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        if time.monotonic() - self._since >= _RECEIVE_SECONDS:
-            self._since = time.monotonic()
-            self._receive(run_context.session)
+        if time.monotonic() - self._since < _RECEIVE_SECONDS:
+            return
+        self._since = time.monotonic()
+        self._receive(run_context.session)
+        if self._channel.get().is_asked_to_stop(run_context.session):
+            self._say("cluster: training stops because a worker asks for it")
+            run_context.request_stop()
 
     def end(self, session: _Session) -> None:
         channel, deadline = self._channel.get(), time.monotonic() + self._grace

@@ -10,18 +10,20 @@ from typing import TypeAlias, TypeVar
 
 import tensorflow as tf
 
+from runner.cluster.addresses import not_answering
 from runner.cluster.channel import Channel
 from runner.cluster.server import remote_config
 from runner.cluster.session_creators import wait_for_servers
-from runner.cluster.tasks import telling_tasks
+from runner.cluster.tasks import parameter_servers, telling_tasks
 from runner.cluster.tf_config import EVALUATOR
 from runner.config import RunConfig
+from runner.errors import ClusterError, Problem
 from runner.experiment import BuiltGraph
 from runner.fingerprint import fingerprint
 from runner.graph import build_graph
 from runner.hooks import evaluate
 from runner.interruption import Interruption
-from runner.run_directory import RUNNING, runs
+from runner.run_directory import FINISHED, RUNNING, RunDirectory, runs
 from runner.screen import Screen
 from runner.sources import Sources
 from runner.tracking import open_store
@@ -37,61 +39,144 @@ def follow_checkpoints(config: RunConfig, screen: Screen) -> None:
     evaluation the newest is evaluated.
 
     Raises:
-      ClusterError: when the parameter servers do not come in time.
+      ClusterError: when the parameter servers do not come in time, or the first of them or the run
+        is gone for `cluster.max_wait_secs`.
       InterruptedRunError: after a signal.
     """
     with Interruption(config.session.grace_seconds).handled() as interruption:
         store = open_store(config.tracking, asdict(config))
-        identity = fingerprint(Sources(config, store).settings())
+        followed = FollowedRun(Path(config.run_dir), fingerprint(Sources(config, store).settings()))
         built = build_graph(config, "validation", train=False)
         wait_for_servers(config.cluster)
-        link = _Link(config)
+        link = _Link(config, screen.line)
+        patience = Patience(config)
         evaluated: str | None = None
         while True:
             interruption.check()
-            last = link.ask(lambda session, channel: channel.is_saved(session), default=False)
-            newest = _newest(config, identity)
+            saved = link.ask(lambda session, channel: bool(channel.look(session).saved))
+            status = followed.look()
+            newest = followed.newest()
             if newest is not None and newest != evaluated:
-                step, metrics = _evaluate(built, newest)
+                result = evaluated_checkpoint(built, newest)
+                if result is None:
+                    continue  # There is a newer one.
+                step, metrics = result
                 shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
                 screen.line(f"step {step}  validation  {shown}")
                 link.send({f"validation/{name}": each for name, each in metrics.items()}, step)
                 evaluated = newest
-            elif last:
+            elif saved or status == FINISHED:
                 break
             else:
+                patience.look(answers=saved is not None, run=followed)
                 time.sleep(config.cluster.recovery_wait_secs)
-        link.ask(lambda session, channel: channel.end(session, EVALUATOR), default=None)
+        link.ask(lambda session, channel: channel.end(session, EVALUATOR))
     screen.line("done")
 
 
-def _newest(config: RunConfig, identity: str) -> str | None:
-    for directory, record in runs(Path(config.run_dir)):
-        if record.fingerprint == identity and record.status == RUNNING:
-            newest: str | None = tf.train.latest_checkpoint(str(directory.checkpoints))
-            return newest
-    return None
+class FollowedRun:
+    """The run whose checkpoints are evaluated.
+
+    Attributes:
+      directory: of the run; None until there is one.
+      status: what it said of itself when it was last looked at; None until there is one.
+    """
+
+    def __init__(self, container: Path, identity: str) -> None:
+        """Stores its arguments.
+
+        Args:
+          container: the configured `run_dir`.
+          identity: the fingerprint of the run.
+        """
+        self._container, self._identity = container, identity
+        self.directory: RunDirectory | None = None
+        self.status: str | None = None
+
+    def look(self) -> str | None:
+        """Finds the newest run that goes on, else the one that was followed; returns its status."""
+        for directory, record in runs(self._container):
+            same = self.directory is not None and directory.path == self.directory.path
+            if record.fingerprint == self._identity and (same or record.status == RUNNING):
+                self.directory, self.status = directory, record.status
+                break
+        return self.status
+
+    def newest(self) -> str | None:
+        """Returns its newest checkpoint, or None where there is none."""
+        if self.directory is None:
+            return None
+        newest: str | None = tf.train.latest_checkpoint(str(self.directory.checkpoints))
+        return newest
 
 
-def _evaluate(built: BuiltGraph, checkpoint: str) -> tuple[int, dict[str, float]]:
+def evaluated_checkpoint(built: BuiltGraph, checkpoint: str) -> tuple[int, dict[str, float]] | None:
+    """Returns the step and the metrics of a checkpoint; None where it is removed meanwhile."""
     with built.graph.as_default(), _Session() as session:
-        built.saver.restore(session, checkpoint)
+        try:
+            built.saver.restore(session, checkpoint)
+        except (tf.errors.OpError, ValueError):
+            # The chief removes the oldest as it saves a new one.
+            if Path(f"{checkpoint}.index").exists():
+                raise
+            return None
         return int(session.run(tf.compat.v1.train.get_global_step())), evaluate(
             session, built.split
+        )
+
+
+class Patience:
+    """Says when there is nobody left to follow."""
+
+    def __init__(self, config: RunConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        """Stores its arguments.
+
+        Args:
+          config: the configuration, with its cluster resolved.
+          clock: seconds from any origin.
+        """
+        self._cluster, self._clock = config.cluster, clock
+        self._since: float | None = None
+
+    def look(self, *, answers: bool, run: FollowedRun) -> None:
+        """Takes notice of how things are now.
+
+        Args:
+          answers: whether the first parameter server answers.
+          run: the followed run.
+
+        Raises:
+          ClusterError: when it did not, or the run was not RUNNING, for `cluster.max_wait_secs`.
+        """
+        if answers and run.status in (None, RUNNING):
+            self._since = None
+            return
+        limit = self._cluster.max_wait_secs
+        since = self._since = self._clock() if self._since is None else self._since
+        if self._clock() - since < limit:
+            return
+        if not answers:
+            raise ClusterError(not_answering(parameter_servers(self._cluster), ["ps 0"], limit))
+        raise ClusterError(
+            Problem(
+                f"{run.directory.path if run.directory else 'the run'} is {run.status}",
+                f"nobody has gone on with it for {limit:g} s (cluster.max_wait_secs)",
+                "start the chief again, and then the evaluator",
+            )
         )
 
 
 class _Link:
     """Sessions on the first parameter server, a new one where it was restarted."""
 
-    def __init__(self, config: RunConfig) -> None:
-        self._cluster = config.cluster
+    def __init__(self, config: RunConfig, say: Callable[[str], None]) -> None:
+        self._cluster, self._say = config.cluster, say
         self._graph = tf.Graph()
         with self._graph.as_default():
             self._channel = Channel(telling_tasks(self._cluster))
 
-    def ask(self, question: Callable[[_Session, Channel], _Value], default: _Value) -> _Value:
-        """Returns the answer, or the default while the server is away."""
+    def ask(self, question: Callable[[_Session, Channel], _Value]) -> _Value | None:
+        """Returns the answer; None while the server is away."""
         target = f"grpc://{self._cluster.addresses.ps[0]}"
         try:
             with _Session(target, graph=self._graph, config=remote_config()) as session:
@@ -100,12 +185,12 @@ class _Link:
             tf.errors.UnavailableError,
             tf.errors.AbortedError,
             tf.errors.DeadlineExceededError,
-        ) as error:
-            tf.compat.v1.logging.warning("parameter server 0: %s", error.message)
-            return default
+        ):
+            return None
 
     def send(self, metrics: Mapping[str, float], step: int) -> None:
-        """Sends metrics to the chief."""
-        self.ask(
-            lambda session, channel: channel.send(session, EVALUATOR, metrics, step), default=False
-        )
+        """Sends metrics to the chief; says so where they do not arrive."""
+        sent = self.ask(lambda session, channel: channel.send(session, EVALUATOR, metrics, step))
+        if not sent:
+            why = "ps 0 does not answer" if sent is None else "the chief took none for long"
+            self._say(f"step {step}: these metrics are not recorded: {why}")

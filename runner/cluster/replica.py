@@ -40,6 +40,11 @@ class Replica:
         return f"/job:{task.type or CHIEF}/task:{task.index}"
 
     @property
+    def count(self) -> int:
+        """How many copies there are, each of which reads its own batches; 1 without a cluster."""
+        return 1 if self._cluster is None else self._cluster.workers
+
+    @property
     def synchronization(self) -> Synchronization | None:
         """How workers update together; None where each updates on its own."""
         cluster = self._cluster
@@ -88,13 +93,11 @@ class Replica:
 
         All replicas must see the same order, so it is made deterministic.
         """
-        if self._cluster is None or self._cluster.workers == 1:
+        if self._cluster is None or self.count == 1:
             return dataset
         options = tf.data.Options()
         options.deterministic = True
-        return dataset.with_options(options).shard(
-            self._cluster.workers, replica_index(self._cluster)
-        )
+        return dataset.with_options(options).shard(self.count, replica_index(self._cluster))
 
 
 def _device_function(cluster: ClusterConfig, device: str) -> Callable[[tf.Operation], str]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from runner.cluster.addresses import answers, wait_until_answering
-from runner.cluster.channel import Channel
+from runner.cluster.channel import flags_of_a_session, ready_flags
 from runner.cluster.server import session_config
-from runner.cluster.tasks import parameter_servers
+from runner.cluster.tasks import parameter_servers, telling_tasks, trainers
 from runner.cluster_config import ClusterConfig
 from runner.errors import ClusterError, Problem
 from runner.session.session_creators import ChiefSessionCreator, WorkerSessionCreator
+
+# Makes what a signal may end at once, having nothing to save.
+Waiting: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 
 class ClusterChiefSessionCreator(ChiefSessionCreator):
@@ -25,40 +31,60 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
 
     restarted = False
 
-    def __init__(self, cluster: ClusterConfig, target: str, **arguments: Any) -> None:
+    def __init__(
+        self, cluster: ClusterConfig, target: str, waiting: Waiting = nullcontext, **arguments: Any
+    ) -> None:
         """Stores the cluster, and takes the arguments of `ChiefSessionCreator`.
 
         Args:
           cluster: the resolved cluster.
           target: of this task's server.
+          waiting: gives the context in which a session is made.
           **arguments: all but `master` and `config`.
         """
-        self._cluster, self._target = cluster, target
+        self._cluster, self._target, self._waiting = cluster, target, waiting
         super().__init__(master=target, config=session_config(cluster), **arguments)
 
     def create_session(self) -> tf.compat.v1.Session:
         """Waits for the parameter servers, and returns a session like its base.
 
+        Workers learn first that the model is made anew, and go on when it is ready: what they added
+        meanwhile would be part of it.
+
         Raises:
-          ClusterError: when they do not answer in time.
+          ClusterError: when the servers do not answer in time.
         """
-        wait_for_servers(self._cluster)
+        with self._waiting():
+            wait_for_servers(self._cluster)
+            self._begin_anew()
+            session = super().create_session()
+            session.run(self._ready)
+            return session
+
+    def _begin_anew(self) -> None:
+        cluster = self._cluster
         step = tf.compat.v1.train.get_global_step()
         if not tf.compat.v1.get_default_graph().finalized:
-            self._ready = [each.set for each in Channel.ready(self._cluster.ps)]
+            flags = flags_of_a_session(telling_tasks(cluster), cluster.ps)
+            self._unset = [each.unset for each in flags]
+            self._ready = [each.set for each in ready_flags(cluster.ps)]
             self._is_known = tf.raw_ops.VarIsInitializedOp(resource=step.handle)
-        with tf.compat.v1.Session(self._target, config=session_config(self._cluster)) as session:
+        with tf.compat.v1.Session(self._target, config=session_config(cluster)) as session:
             self.restarted = bool(session.run(self._is_known))
-        session = super().create_session()
-        session.run(self._ready)
-        return session
+            session.run(self._unset)
+        if self.restarted and len(trainers(cluster)) > 1:
+            time.sleep(cluster.recovery_wait_secs)  # Steps in flight end meanwhile.
 
 
 class ClusterWorkerSessionCreator(WorkerSessionCreator):
     """`WorkerSessionCreator` of a cluster's worker."""
 
     def __init__(
-        self, cluster: ClusterConfig, target: str, scaffold: tf.compat.v1.train.Scaffold
+        self,
+        cluster: ClusterConfig,
+        target: str,
+        scaffold: tf.compat.v1.train.Scaffold,
+        waiting: Waiting = nullcontext,
     ) -> None:
         """Stores the cluster.
 
@@ -66,8 +92,10 @@ class ClusterWorkerSessionCreator(WorkerSessionCreator):
           cluster: the resolved cluster.
           target: of this task's server.
           scaffold: as in TensorFlow.
+          waiting: gives the context in which a session is waited for.
         """
         self._cluster, self._target, self._own_scaffold = cluster, target, scaffold
+        self._waiting = waiting
         super().__init__(scaffold, target, session_config(cluster), cluster.max_wait_secs)
 
     def create_session(self) -> tf.compat.v1.Session:
@@ -76,19 +104,20 @@ class ClusterWorkerSessionCreator(WorkerSessionCreator):
         Raises:
           ClusterError: when either does not come in time.
         """
-        wait_for_servers(self._cluster)
-        try:
-            return super().create_session()
-        except tf.errors.DeadlineExceededError as error:
-            (address,) = self._cluster.addresses.chief
-            state = "answers" if answers(address) else "does not answer"
-            raise ClusterError(
-                Problem(
-                    f"the model was not ready within {self._cluster.max_wait_secs:g} s",
-                    f"it is the chief at {address} that initialises it, and that {state}",
-                    "look at the chief's log; a larger cluster.max_wait_secs waits longer",
-                )
-            ) from error
+        with self._waiting():
+            wait_for_servers(self._cluster)
+            try:
+                return super().create_session()
+            except tf.errors.DeadlineExceededError as error:
+                (address,) = self._cluster.addresses.chief
+                state = "answers" if answers(address) else "does not answer"
+                raise ClusterError(
+                    Problem(
+                        f"the model was not ready within {self._cluster.max_wait_secs:g} s",
+                        f"it is the chief at {address} that initialises it, and that {state}",
+                        "look at the chief's log; a larger cluster.max_wait_secs waits longer",
+                    )
+                ) from error
 
     def _get_session_manager(self) -> tf.compat.v1.train.SessionManager:
         # Private, for want of anything public: TensorFlow's creator always waits 30 s between two

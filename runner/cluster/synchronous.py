@@ -119,6 +119,7 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
         """Adds what hands out tokens."""
         if self._restarted is not None:
             self._tokens = self._synchronizer.get_init_tokens_op(self._workers)
+            self._others = self._synchronizer.get_init_tokens_op(self._workers - 1)
             (self._update,) = self._synchronizer.get_chief_queue_runner().enqueue_ops
 
     def after_create_session(
@@ -127,11 +128,12 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
         """Sets the steps from which on gradients count; the chief begins to collect them.
 
         Raises:
-          RuntimeError: when a variable is not initialised, which whoever made the session sees to.
+          tf.errors.AbortedError: when a variable is not initialised any more, so that a new session
+            is made.
         """
         without = session.run(self._synchronizer.ready_for_local_init_op)
         if without.size:
-            raise RuntimeError(f"not initialised: {without}")
+            raise tf.errors.AbortedError(None, None, f"not initialised: {without}")
         if self._restarted is None:
             session.run(self._synchronizer.local_step_init_op)
             return
@@ -155,6 +157,9 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
                 return
 
     def end(self, session: tf.compat.v1.Session) -> None:
-        """Wakes the workers that wait for an update that will not be."""
-        if self._restarted is not None and not self._interrupted():
-            session.run(self._tokens)
+        """Wakes the workers that wait for an update that will not be.
+
+        Of an end to go on after, nobody finds a token that was left over.
+        """
+        if self._restarted is not None:
+            session.run(self._others if self._interrupted() else self._tokens)

@@ -8,7 +8,14 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster import channel
-from runner.cluster.channel import Channel
+from runner.cluster.channel import (
+    Channel,
+    State,
+    flags_of_a_session,
+    left_flag,
+    ready_flags,
+    released_flag,
+)
 from runner.cluster.server import remote_config, session_config
 from tests.unit.cluster.conftest import InProcess
 
@@ -40,14 +47,47 @@ def test_metrics_and_ends_reach_the_chief(
         assert told.running(chief) == ["worker0", "evaluator"]
         telling.end(worker, "worker0")
         assert told.running(chief) == ["evaluator"]
-        assert not telling.is_saved(worker)
+        assert telling.look(worker) == State(False, False, False)
         told.save(chief)
-        assert telling.is_saved(worker)
+        told.finish(chief)
+        assert telling.look(worker) == State(finished=True, saved=True, ready=False)
+        assert not told.is_asked_to_stop(chief)
+        telling.ask_to_stop(worker)
+        assert told.is_asked_to_stop(chief)
     with (
         tf.Graph().as_default(),
         tf.compat.v1.Session(servers.target("ps"), config=remote_config()) as session,
     ):
-        flag = Channel.released(0)
-        assert not session.run(flag.value)
+        flag, other = released_flag(0), left_flag(0)
+        assert session.run([flag.value, other.value]) == [False, False]
         session.run(flag.set)
-        assert session.run(flag.value)
+        assert session.run([flag.value, other.value]) == [True, False]
+
+
+def test_a_new_session_of_the_chief_begins_without_flags(
+    in_process: Callable[..., InProcess],
+) -> None:
+    servers = in_process(1, 2)
+    config = session_config(servers.cluster)
+    with tf.Graph().as_default(), tf.compat.v1.Session(servers.target("chief"), config=config) as s:
+        channel = Channel(["worker0"])
+        ready, released = ready_flags(2), released_flag(1)
+        unset = [each.unset for each in flags_of_a_session(["worker0"], 2)]
+        s.run(unset)  # None of them is there yet.
+        channel.finish(s)
+        channel.save(s)
+        channel.ask_to_stop(s)
+        channel.end(s, "worker0")
+        s.run([released.set, left_flag(0).set, *(each.set for each in ready)])
+        assert channel.look(s) == State(True, True, True)
+        channel.pause(s)
+        assert channel.look(s) == State(finished=True, saved=True, ready=False)
+        for _ in range(2):
+            s.run(unset)
+            assert channel.look(s) == State(False, False, False)
+            assert channel.running(s) == ["worker0"]
+            assert not channel.is_asked_to_stop(s)
+            flags = (*ready, left_flag(0), released)
+            assert s.run([each.value for each in flags]) == [False, False, False, True]
+            s.run(ready[0].set)
+            assert channel.look(s).ready

@@ -10,12 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from runner.cluster.addresses import answers, free_addresses
+from runner.cluster.channel import released_flag
+from runner.cluster.chief import Chief
 from runner.cluster.parameter_server import serve
 from runner.cluster_config import AddressesConfig, ClusterConfig, TaskConfig
 from runner.config import RestorationConfig, RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import ClusterError
+from runner.interruption import Interruption
 from runner.run_directory import FINISHED
 from runner.screen import Screen
 from tests.tiny import runs
@@ -23,11 +27,16 @@ from tests.tiny.configs import tiny
 
 
 @contextmanager
-def servers(**changes: Any) -> Iterator[ClusterConfig]:
-    """Two parameter servers, which end when the block ends well; the chief's configuration."""
-    found = free_addresses(3)
-    addresses = AddressesConfig(found[:1], [], found[1:])
-    cluster = ClusterConfig(ps=2, addresses=addresses, max_wait_secs=30, **changes)
+def servers(workers: int = 1, **changes: Any) -> Iterator[ClusterConfig]:
+    """Two parameter servers, which end when the block ends well; the chief's configuration.
+
+    Other workers never come.
+    """
+    found = free_addresses(2 + workers)
+    addresses = AddressesConfig(found[2:3], found[3:], found[:2])
+    cluster = ClusterConfig(
+        workers=workers, ps=2, addresses=addresses, max_wait_secs=30, grace_secs=0.1, **changes
+    )
     threads = []
     for index in range(2):
         own = ClusterConfig(**{**vars(cluster), "task": TaskConfig("ps", index)})
@@ -35,10 +44,26 @@ def servers(**changes: Any) -> Iterator[ClusterConfig]:
         threads.append(threading.Thread(target=serve, args=arguments, daemon=True))
         threads[-1].start()
     cluster.task = TaskConfig("chief", 0)
-    yield cluster
+    try:
+        yield cluster
+    except BaseException:
+        for index, address in enumerate(addresses.ps):
+            release(index, address)
+        raise
+    finally:
+        for thread in threads:
+            thread.join(20)
     for thread in threads:
-        thread.join(20)
         assert not thread.is_alive()
+
+
+def release(index: int, address: str) -> None:
+    """Does for one of the servers what a chief does at a good end."""
+    config = tf.compat.v1.ConfigProto(device_filters=[f"/job:ps/task:{index}"])
+    with tf.Graph().as_default():
+        flag = released_flag(index).set
+        with tf.compat.v1.Session(f"grpc://{address}", config=config) as session:
+            session.run(flag)
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +108,44 @@ def test_a_run_goes_on_from_its_own_checkpoint_on_fresh_servers(tmp_path: Path) 
     ]
     assert "cluster: trains from step 2" in lines  # The failing hook came before the save.
     assert runs.saved(tmp_path, "global_step") == 6
+
+
+def test_a_run_goes_on_with_another_number_of_workers(tmp_path: Path) -> None:
+    hooks = {
+        f"stop_{step}": {
+            "_target_": "tests.tiny.hooks.FailOnce",
+            "step": step,
+            "marker": str(tmp_path / f"failed_{step}"),
+        }
+        for step in (3, 5)
+    }
+    changes: dict[str, Any] = {"train": TrainConfig(steps=6, checkpoint_every=2), "hooks": hooks}
+    with pytest.raises(ValueError, match="the hook failed"):
+        runs.run(tmp_path, **changes)
+    with pytest.raises(ValueError, match="the hook failed"), servers(2) as cluster:
+        runs.run(tmp_path, cluster=cluster, **changes)
+    assert runs.saved(tmp_path, "global_step") == 4
+    lines = runs.run(tmp_path, **changes)
+    assert lines[0] == f"tiny: resumes in {tmp_path / '001'}"
+    assert (
+        "input: begins with its first batch: model.ckpt-4 is of another number of workers, and "
+        "batches are dealt out anew"
+    ) in lines
+    assert runs.saved(tmp_path, "global_step") == 6
+
+
+def test_a_server_that_is_gone_at_the_end_is_no_error() -> None:
+    (chief,), servers = free_addresses(1), free_addresses(1)
+    addresses = AddressesConfig([chief], [], servers)
+    cluster = ClusterConfig(ps=1, addresses=addresses, task=TaskConfig("chief", 0))
+    leader = Chief(tiny(cluster=cluster), Interruption())
+    leader.session_creator()
+    lines: list[str] = []
+    with leader.leading(lines.append):
+        pass
+    with pytest.raises(ValueError, match="the step failed"), leader.leading(lines.append):
+        raise ValueError("the step failed")
+    assert lines == ["cluster: no server hears that it may end, because of ps 0"] * 2
 
 
 def test_servers_that_do_not_answer_end_the_run(tmp_path: Path) -> None:

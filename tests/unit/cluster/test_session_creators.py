@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from runner.cluster.channel import Channel
 from runner.cluster.session_creators import (
     ClusterChiefSessionCreator,
     ClusterWorkerSessionCreator,
 )
+from runner.cluster.worker import missing_of_model
 from runner.errors import ClusterError
 from tests.unit.cluster.conftest import InProcess
 
@@ -29,10 +29,7 @@ def worker_session(servers: InProcess, limit: float) -> Any:
     cluster.max_wait_secs = limit
     with tf.Graph().as_default():
         model()
-        flags = [each.variable for each in Channel.ready(1)]
-        shared = [*v1.global_variables(), *flags]
-        ready = v1.report_uninitialized_variables(shared)
-        scaffold = v1.train.Scaffold(ready_for_local_init_op=ready)
+        scaffold = v1.train.Scaffold(ready_for_local_init_op=missing_of_model(1))
         return ClusterWorkerSessionCreator(
             cluster, servers.target("worker"), scaffold
         ).create_session()

@@ -151,7 +151,7 @@ def test_uninitialised_variables_are_an_error(in_process: Callable[..., InProces
     servers = in_process(2, 1, synchronous=True)
     built = build(8, ClipConfig(), servers.task("worker"))
     with (
-        pytest.raises(RuntimeError, match="not initialised"),
+        pytest.raises(tf.errors.AbortedError, match="not initialised"),
         prepared(servers, "worker", built, None),
     ):
         pass
