@@ -10,7 +10,7 @@ from runner.errors import TrackingError
 from runner.run_directory import KILLED, RUNNING, RunDirectory, RunRecord
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.parent_run import close_parent, open_parent, settle_trials
-from runner.tracking import LoggingStore, RunStatus
+from runner.tracking import LoggingStore, LoggingTracker, RunStatus
 from runner.tracking_config import TrackingConfig
 from tests.tiny.configs import tiny
 
@@ -46,6 +46,21 @@ def test_one_process_records_a_sweep(tmp_path: Path) -> None:
     with pytest.raises(TrackingError, match="another process records from it"):
         open_parent(tmp_path / "sweep", config, "tiny", [])
     tracker.close(RunStatus.FINISHED)
+
+
+class _Closed(LoggingTracker):
+    """Notes how long its end may take."""
+
+    seconds: float | None = None
+
+    def close(self, status: RunStatus, seconds: float | None = None) -> None:
+        self.seconds = seconds
+
+
+def test_the_end_of_a_sweep_takes_what_is_left_of_the_grace_period() -> None:
+    tracker = _Closed("sweep")
+    close_parent(tracker, RunStatus.KILLED, {}, 3.5)
+    assert tracker.seconds == 3.5
 
 
 class _Settled(LoggingStore):
