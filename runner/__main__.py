@@ -153,10 +153,10 @@ def _options_first(arguments: Sequence[str]) -> list[str]:
 
 
 def _from_job(error: BaseException) -> bool:
-    """Whether the error comes from a run, or a sweep, whose traceback tells more than a summary."""
+    """Whether the error comes from a run or a search, whose traceback tells more than a summary."""
     from runner.sweeps.sweeper import RunnerSweeper
 
-    codes = {_job.__wrapped__.__code__, RunnerSweeper.conduct.__code__}
+    codes = {_job.__wrapped__.__code__, RunnerSweeper.run_trials.__code__}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -164,9 +165,14 @@ class Execution:
         for each in files:
             each.call_off()
         seconds = self._interruption.remaining() or 0.0
+        told = False
         while (self._interruption.remaining() or 0.0) > _RESERVED * seconds:
             if not any(each.is_run_elsewhere() for each in files):
                 return
+            if not told:
+                # Not print: the main thread may hold the stream's lock.
+                os.write(2, b"runner: waits for trials to save their last step\n")
+                told = True
             time.sleep(_LOOK_SECONDS)
 
     def _settle_ended(self, files: Sequence[AttemptFile]) -> None:

@@ -133,8 +133,9 @@ def _outcome(job: Job, attempt: Attempt, train: Train, interruption: Interruptio
     if attempt.over or attempt.status not in startable:
         return _Outcome(attempt.status)
     if job.directory.stopped() or job.file.called_off() or interruption.received():
-        job.file.update(status=TrialStatus.SKIPPED, message="the sweep stopped before it")
-        return _Outcome(TrialStatus.SKIPPED)
+        if attempt.status is TrialStatus.WAITING:
+            job.file.update(status=TrialStatus.SKIPPED, message="the sweep stopped before it")
+        return _Outcome(attempt.status)
     # Whoever dies without a word leaves this behind, and the lock free.
     job.file.update(status=TrialStatus.RUNNING, message="", process=this_process())
     trial = Trial(
@@ -199,11 +200,12 @@ def _requeued(file: AttemptFile, outcome: _Outcome, number: signal.Signals) -> _
     Raises:
       SystemExit: submitit's; another process goes on with the same attempt.
     """
+    file.update(status=TrialStatus.WAITING, message="out of time, to be started again")
     try:
         signal.raise_signal(number)  # For submitit's handler, now that the trial is saved.
     except Exception as error:  # noqa: BLE001 - submitit's, after too many times
         outcome = replace(outcome, message=f"{outcome.message}: {error}")
-        file.update(message=outcome.message)
+    file.update(status=outcome.status, message=outcome.message)
     return outcome
 
 

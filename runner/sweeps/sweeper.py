@@ -157,23 +157,15 @@ class RunnerSweeper(Sweeper):
         require_launcher(self._launcher_target)
         check_targets(composed)
         with Interruption(config.session.grace_seconds).handled() as interruption:
-            return self.conduct(overrides, composed, objectives, interruption)
+            return self._conduct(overrides, composed, objectives, interruption)
 
-    def conduct(
+    def _conduct(
         self,
         overrides: Sequence[Override],
         composed: Sequence[ComposedPoint],
         objectives: Sequence[Objective],
         interruption: Interruption,
     ) -> list[Attempt]:
-        """Runs the trials of a sweep in which no mistake was found.
-
-        Args:
-          overrides: the command line's.
-          composed: points whose validity is that of the whole sweep.
-          objectives: what decides which trial is better.
-          interruption: tells of signals.
-        """
         config = composed[0].config
         names = {each.config.name for each in composed}
         name = config.name if len(names) == 1 else None
@@ -189,13 +181,13 @@ class RunnerSweeper(Sweeper):
                 collective=not self._launcher_target.startswith(_APART),
             )
             if not trains:
-                trials = self.trials(composed, execution, directory)
+                trials = self.run_trials(composed, execution, directory)
                 conclusion = self._conclusion(trials, objectives, config)
             else:
                 lines = [str(each.input_line) for each in overrides]
                 if directory.joined:
                     # Another process has opened the parent run, and may end before this one.
-                    self._settled_trials(composed, execution, directory)
+                    self.run_trials(composed, execution, directory)
                     directory.lock.acquire()
                 tracker = open_parent(directory.path, config, name, lines)
                 conclusion = self._tracked(
@@ -215,7 +207,7 @@ class RunnerSweeper(Sweeper):
     ) -> Conclusion:
         status, tags = RunStatus.FAILED, {}
         try:
-            trials = self._settled_trials(composed, execution, directory)
+            trials = self.run_trials(composed, execution, directory)
             conclusion = self._conclusion(trials, objectives, composed[0].config)
             tags = conclusion.record(tracker, directory.path)
             # A sweep that went to its end is finished, whatever its trials' own statuses are.
@@ -232,15 +224,16 @@ class RunnerSweeper(Sweeper):
         self.screen.line(f"files:   {directory.path}")
         return conclusion
 
-    def _settled_trials(
+    def run_trials(
         self, composed: Sequence[ComposedPoint], execution: Execution, directory: SweepDirectory
     ) -> list[Attempt]:
         """Runs the trials; whatever ends that, those whose process was killed are told of."""
+        configs = [each.config for each in composed]
         try:
             return self.trials(composed, execution, directory)
         finally:
-            attempts = [file.read() for file in directory.attempts()]
-            settle_trials([each.config for each in composed], attempts)
+            if configs[0].mode is Mode.train:
+                settle_trials(configs, [file.read() for file in directory.attempts()])
 
     def _conclusion(
         self, trials: Sequence[Attempt], objectives: Sequence[Objective], config: RunConfig

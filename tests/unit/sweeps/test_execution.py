@@ -160,7 +160,7 @@ def test_a_signal_goes_through(directory: SweepDirectory) -> None:
 
 
 def test_after_a_signal_trials_elsewhere_are_called_off_and_waited_for(
-    directory: SweepDirectory,
+    directory: SweepDirectory, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
         file = directory.attempt(first)
@@ -185,6 +185,7 @@ def test_after_a_signal_trials_elsewhere_are_called_off_and_waited_for(
     attempts = [file.read() for file in directory.attempts()]
     assert _brief(attempts) == ["a KILLED 1", "b SKIPPED 1"]
     assert (attempts[0].message, attempts[0].over) == ("saved", True)
+    assert capfd.readouterr().err == "runner: waits for trials to save their last step\n"
 
 
 def test_a_signal_that_the_launcher_swallows_is_not_lost(directory: SweepDirectory) -> None:

@@ -221,7 +221,8 @@ def test_a_job_out_of_time_is_saved_and_started_again(
         _carry_out(sweep, _signalled(signal.SIGUSR2))
     assert raised.value.code == -1
     assert not sweep.stopped()
-    assert sweep.attempt(0).read().message == "ended by SIGUSR2"
+    attempt = sweep.attempt(0).read()
+    assert (attempt.status, attempt.message[:11]) == (TrialStatus.WAITING, "out of time")
     assert _carry_out(sweep, lambda trial: 0.5) == 0.5
     assert sweep.attempt(0).read().status is TrialStatus.FINISHED
 
@@ -244,6 +245,7 @@ def test_a_job_that_slurm_preempts_leaves_no_result(
     with pytest.raises(SystemExit) as raised:
         _carry_out(sweep, _signalled(signal.SIGTERM))
     assert raised.value.code == 143
+    assert sweep.attempt(0).read().status is TrialStatus.KILLED
     assert _carry_out(sweep, lambda trial: 0.5) == 0.5
 
 

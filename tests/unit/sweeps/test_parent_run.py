@@ -12,7 +12,7 @@ from runner.run_directory import KILLED, RUNNING, RunDirectory, RunRecord
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.parent_run import close_parent, name_trials, open_parent, settle_trials
 from runner.sweeps.sweep_directory import SweepDirectory
-from runner.tracking import LoggingStore, RunStatus
+from runner.tracking import LoggingStore, LoggingTracker, RunStatus
 from runner.tracking.journal import Journal
 from runner.tracking.records import End
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
@@ -79,6 +79,21 @@ def test_what_a_killed_sweep_has_not_seen_delivered_is_delivered(uri: str, tmp_p
     assert found.data.tags["mlflow.parentRunId"] == (
         TrackingDirectory(sweep.path).position(uri).run_id
     )
+
+
+class _Closed(LoggingTracker):
+    """Notes how long its end may take."""
+
+    seconds: float | None = None
+
+    def close(self, status: RunStatus, seconds: float | None = None) -> None:
+        self.seconds = seconds
+
+
+def test_the_end_of_a_sweep_takes_what_is_left_of_the_grace_period() -> None:
+    tracker = _Closed("sweep")
+    close_parent(tracker, RunStatus.KILLED, {}, 3.5)
+    assert tracker.seconds == 3.5
 
 
 class _Settled(LoggingStore):
