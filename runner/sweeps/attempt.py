@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from runner.run_directory import write_json
 
@@ -107,14 +107,6 @@ class AttemptFile:
         attempt = replace(self.read(), **changes)
         self.write(attempt)
         return attempt
-
-    def is_held(self) -> bool:
-        """Whether a living process is at the attempt."""
-        try:
-            with self.lock.acquire(timeout=0):
-                return False
-        except Timeout:
-            return True
 
     def settle(self) -> Attempt:
         """Waits for the attempt's process, if one lives, and says what became of it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from runner.errors import Problem, RunDirectoryError, RunInUseError
 from runner.run_directory import write_json
-from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus
+from runner.sweeps.attempt import Attempt, AttemptFile
 
 RECORD = "sweep.json"
 
@@ -54,32 +54,6 @@ class SweepDirectory:
         """Returns those of all attempts, in the order of their making."""
         return [AttemptFile(path) for path in sorted(self._trials())]
 
-    def settled(self, tell: Callable[[str], object]) -> list[Attempt]:
-        """Returns all attempts, once those have ended that a process is still at.
-
-        For whoever has the sweep's lock: those of before are called off where they wait.
-
-        Args:
-          tell: is told what is waited for.
-        """
-        return [self.end_of(file, tell) for file in self.attempts()]
-
-    def end_of(self, file: AttemptFile, tell: Callable[[str], object]) -> Attempt:
-        """Returns what became of an attempt whose sweeping process has gone.
-
-        Its own process may live on, and is waited for.
-
-        Args:
-          file: the attempt's.
-          tell: is told what is waited for.
-        """
-        attempt = file.read()
-        if attempt.status not in (TrialStatus.WAITING, TrialStatus.RUNNING):
-            return attempt
-        if file.is_held():
-            tell(f"trial {attempt.trial} is still under way since before; waiting for that")
-        return file.settle()
-
     def add(self, attempts: Sequence[Attempt]) -> range:
         """Makes files for attempts and returns their numbers."""
         folder = self.path / "trials"
@@ -112,10 +86,6 @@ class SweepDirectory:
             return None
         content: dict[str, Any] = json.loads(file.read_text())
         return content
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Replaces the sweep's record in one step."""
-        write_json(self.path / RECORD, record)
 
     def _trials(self) -> list[Path]:
         return [path for path in self.path.glob("trials/*.json") if path.stem.isdecimal()]
@@ -159,9 +129,8 @@ def open_sweep(
         directory = SweepDirectory(container / f"{max(numbers, default=0) + 1:03d}")
         directory.path.mkdir()
         _claim(directory, join=False)
-        directory.write(
-            {"fingerprint": identity.fingerprint, "overrides": list(identity.overrides)}
-        )
+        record = {"fingerprint": identity.fingerprint, "overrides": list(identity.overrides)}
+        write_json(directory.path / RECORD, record)
         return directory
 
 

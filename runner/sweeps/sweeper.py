@@ -41,7 +41,7 @@ from runner.sweeps.summary import (
 )
 from runner.sweeps.sweep_directory import SweepDirectory, SweepIdentity, open_sweep
 from runner.sweeps.target_check import check_targets
-from runner.tracking import RunStatus, Tracker
+from runner.tracking import RunStatus, Tracker, is_tracked, mlflow_uri, shared_follower
 
 T = TypeVar("T")
 
@@ -220,6 +220,8 @@ class RunnerSweeper(Sweeper):
                 Problem("mode is swept over", "the trials of a sweep do the same thing")
             )
         require_launcher(str(self._master.hydra.launcher.get("_target_", "")))
+        if config.mode is Mode.train and is_tracked(config.tracking):
+            shared_follower(mlflow_uri(config.tracking))  # Its imports overlap those of targets.
         check_targets(composed)
         names = {each.config.name for each in composed}
         name = config.name if len(names) == 1 else None
