@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.execution import Execution, Planned
+from runner.sweeps.left_behind import end_of
 from runner.sweeps.points import ComposedPoint, Point, grid
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
@@ -44,7 +45,7 @@ class GridSweep(RunnerSweeper):
         self, composed: Sequence[ComposedPoint], execution: Execution, directory: SweepDirectory
     ) -> list[Attempt]:
         """Runs those that have not finished."""
-        attempts = directory.settled(self.screen.line)
+        attempts = [end_of(file, self.screen.line) for file in directory.attempts()]
         numbers = _numbers([each.point for each in composed], attempts)
         finished = {
             (each.trial, each.fingerprint): each

@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus, this_process
 from runner.sweeps.execution import Execution, Planned
+from runner.sweeps.left_behind import end_of
 from runner.sweeps.objective import Objective
 from runner.sweeps.points import Compose, Point, compose_points
 from runner.sweeps.search_space import SearchSpace
@@ -177,7 +178,7 @@ class Search:
         """Returns those of other processes' trials that are to be gone on with; tells of others."""
         found = []
         for file in left:
-            attempt = self._directory.end_of(file, self._say)
+            attempt = end_of(file, self._say)
             if attempt.status in _DECIDED:
                 self._tell(attempt)
                 continue

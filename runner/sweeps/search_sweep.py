@@ -14,13 +14,14 @@ from omegaconf import OmegaConf
 
 from runner.config import Resume, RunConfig
 from runner.errors import ConfigError, Problem
+from runner.run_directory import write_json
 from runner.sweeps.attempt import Attempt
 from runner.sweeps.execution import Execution
 from runner.sweeps.extras import require_extra
 from runner.sweeps.objective import Objective
 from runner.sweeps.points import ComposedPoint, Point, compose_points
 from runner.sweeps.summary import ranked_trials
-from runner.sweeps.sweep_directory import SweepDirectory
+from runner.sweeps.sweep_directory import RECORD, SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
 from runner.sweeps.target_check import check_targets
 
@@ -174,7 +175,7 @@ class SearchSweep(RunnerSweeper):
                 # Elsewhere, a study of this sweep may have been begun before.
                 new = f"-{uuid.uuid4().hex[:8]}" if config.resume is Resume.never else ""
                 record["study"] = f"{config.name}-{record.get('fingerprint', '')}{new}"
-                directory.write(record)
+                write_json(directory.path / RECORD, record)
             return str(record["study"])
 
     def unmended(self, trials: Sequence[Attempt]) -> list[Attempt]:

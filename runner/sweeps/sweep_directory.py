@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from runner.errors import Problem, RunDirectoryError, RunInUseError
 from runner.run_directory import write_json
-from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus
+from runner.sweeps.attempt import Attempt, AttemptFile
 
 RECORD = "sweep.json"
 
@@ -63,32 +63,6 @@ class SweepDirectory:
         """Returns those of all attempts, in the order of their making."""
         return [AttemptFile(path) for path in sorted(self._trials())]
 
-    def settled(self, tell: Callable[[str], object]) -> list[Attempt]:
-        """Returns all attempts, once those have ended that a process is still at.
-
-        For whoever has the sweep's lock: those of before are called off where they wait.
-
-        Args:
-          tell: is told what is waited for.
-        """
-        return [self.end_of(file, tell) for file in self.attempts()]
-
-    def end_of(self, file: AttemptFile, tell: Callable[[str], object]) -> Attempt:
-        """Returns what became of an attempt whose sweeping process has gone.
-
-        Its own process may live on, and is waited for.
-
-        Args:
-          file: the attempt's.
-          tell: is told what is waited for.
-        """
-        attempt = file.read()
-        if attempt.status not in (TrialStatus.WAITING, TrialStatus.RUNNING):
-            return attempt
-        if file.is_run_elsewhere():
-            tell(f"trial {attempt.trial} is still under way since before; waiting for that")
-        return file.settle()
-
     def add(self, attempts: Sequence[Attempt]) -> range:
         """Makes files for attempts and returns their numbers."""
         folder = self.path / "trials"
@@ -127,10 +101,6 @@ class SweepDirectory:
             return None
         content: dict[str, Any] = json.loads(file.read_text())
         return content
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Replaces the sweep's record in one step."""
-        write_json(self.path / RECORD, record)
 
     def _trials(self) -> list[Path]:
         return [path for path in self.path.glob("trials/*.json") if path.stem.isdecimal()]
@@ -194,7 +164,8 @@ def open_sweep(
         directory.path.mkdir()
         _claim(directory, join=False)
         shown = [masked(each) for each in identity.overrides]
-        directory.write({"fingerprint": identity.fingerprint, "overrides": shown})
+        record = {"fingerprint": identity.fingerprint, "overrides": shown}
+        write_json(directory.path / RECORD, record)
         return directory
 
 

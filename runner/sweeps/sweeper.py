@@ -37,7 +37,7 @@ from runner.sweeps.sweep_directory import (
     unrecorded_sweep,
 )
 from runner.sweeps.target_check import check_targets
-from runner.tracking import Mask, RunStatus, Tracker
+from runner.tracking import Mask, RunStatus, Tracker, is_tracked, mlflow_uri, shared_follower
 
 T = TypeVar("T")
 
@@ -155,6 +155,8 @@ class RunnerSweeper(Sweeper):
                 Problem("mode is swept over", "the trials of a sweep do the same thing")
             )
         require_launcher(self._launcher_target)
+        if config.mode is Mode.train and is_tracked(config.tracking):
+            shared_follower(mlflow_uri(config.tracking))  # Its imports overlap those of targets.
         check_targets(composed)
         with Interruption(config.session.grace_seconds).handled() as interruption:
             return self._conduct(overrides, composed, objectives, interruption)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from runner.config import MODEL_SWITCHES, RunConfig
 from runner.errors import ConfigError, Problem
+from runner.quick_import import without_collections
 from runner.sweeps.points import ComposedPoint, Point, placed
 from runner.targets import check_signature
 from runner.tensorflow_import import import_tensorflow
@@ -22,7 +25,17 @@ def check_targets(composed: Sequence[ComposedPoint]) -> None:
     Raises:
       ConfigError: with every problem of every trial.
     """
+    first = "tensorflow" not in sys.modules
     import_tensorflow()
+    with without_collections() if first else nullcontext():
+        problems = _all_problems(composed)
+    if problems:
+        raise ConfigError(
+            *(placed(problem, where, len(composed)) for problem, where in problems.items())
+        )
+
+
+def _all_problems(composed: Sequence[ComposedPoint]) -> dict[Problem, list[Point]]:
     known: dict[str, tuple[Problem, ...]] = {}
     problems: dict[Problem, list[Point]] = {}
     for each in composed:
@@ -32,10 +45,7 @@ def check_targets(composed: Sequence[ComposedPoint]) -> None:
                 known[shape] = _problems(key, node)
             for problem in known[shape]:
                 problems.setdefault(problem, []).append(each.point)
-    if problems:
-        raise ConfigError(
-            *(placed(problem, where, len(composed)) for problem, where in problems.items())
-        )
+    return problems
 
 
 def _nodes(config: RunConfig) -> Iterator[tuple[str, Mapping[str, Any]]]:

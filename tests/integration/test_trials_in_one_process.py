@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import tensorflow.compat.v1 as tf
 
 from tests.tiny.configs import tiny
 from tests.tiny.runs import directory, run
+
+from .conftest import Command
 
 KERNEL = "body/dense/kernel"
 
@@ -63,7 +66,21 @@ def test_a_few_trials_leave_nothing_behind(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_a_hundred_trials_leave_nothing_behind(tmp_path: Path) -> None:
-    memory, threads, files = _growth(tmp_path, warm_up=5, count=100)
-    assert memory < 20
-    assert (threads, files) == (0, 0)
+def test_a_sweep_of_a_hundred_trials_does_not_grow(command: Command) -> None:
+    warm_up, count = 5, 100
+    file = command.folder / "footprints"
+    process = command.start(
+        "-m",
+        "+experiment=tiny",
+        f"seed=range(0,{warm_up + count})",
+        f"+hooks.footprint={{_target_: tests.tiny.hooks.Footprint,file: '{file}'}}",
+        "sweep.figures=false",
+    )
+    output, errors = process.communicate(timeout=1500)
+    assert process.returncode == 0, errors
+    assert "trial  seed" in output
+    found = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(found) == warm_up + count
+    (memory, threads, files), (more_memory, more_threads, more_files) = found[warm_up], found[-1]
+    assert more_memory - memory < 20, found
+    assert (more_threads, more_files) == (threads, files)

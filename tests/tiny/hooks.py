@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import tensorflow.compat.v1 as tf
 
 
@@ -156,3 +158,17 @@ class ListModules(tf.train.SessionRunHook):
     ) -> None:
         if run_context.session.run(tf.train.get_global_step()) == 1:
             print(json.dumps(["modules", *sys.modules]))
+
+
+class Footprint(tf.train.SessionRunHook):
+    """Writes, as a run begins, what its process takes: megabytes, threads and open files."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+
+    def begin(self) -> None:
+        gc.collect()
+        process = psutil.Process()
+        found = [process.memory_info().rss / 1e6, threading.active_count(), process.num_fds()]
+        with self.file.open("a") as stream:
+            stream.write(f"{json.dumps(found)}\n")

@@ -60,11 +60,11 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
         "optimizer.learning_rat is not set",
         "mend the name",
     ),
-    ("+model.unts=3,4",): (
+    ("+model.unts=3,4", "tracking=none"): (
         "model.unts is not an argument of tests.tiny.experiment.Net",
         "choices: units",
     ),
-    ("model._target_=tests.tiny.experiment.Net,tests.tiny.experiment.Nett",): (
+    ("model._target_=tests.tiny.experiment.Net,tests.tiny.experiment.Nett", "tracking=none"): (
         "model._target_ is 'tests.tiny.experiment.Nett'",
         "in 1 of 2 trials: model._target_=tests.tiny.experiment.Nett",
     ),

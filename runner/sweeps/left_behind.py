@@ -1,0 +1,32 @@
+"""Attempts whose sweeping process has gone, while their own processes may live on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from filelock import Timeout
+
+from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus
+
+_ENDED = (TrialStatus.FINISHED, TrialStatus.PRUNED, TrialStatus.FAILED, TrialStatus.SKIPPED)
+
+
+def end_of(file: AttemptFile, say: Callable[[str], object]) -> Attempt:
+    """Returns what became of an attempt, which is not started any more where it waits.
+
+    A process that is still at it is waited for.
+
+    Args:
+      file: the attempt's.
+      say: is told what is waited for.
+    """
+    attempt = file.read()
+    if attempt.status in _ENDED:
+        return attempt
+    try:
+        file.lock.acquire(timeout=0)
+    except Timeout:
+        say(f"trial {attempt.trial} is still under way since before; waiting for that")
+    else:
+        file.lock.release()
+    return file.settle()

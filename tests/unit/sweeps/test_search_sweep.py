@@ -1,0 +1,117 @@
+"""The search's part of a sweep: its study, and what it shows of that at the end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hydra import compose
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.types import HydraContext
+
+from runner.config import Resume
+from runner.errors import SweepError
+from runner.sweeps.attempt import Attempt, TrialStatus
+from runner.sweeps.execution import Execution
+from runner.sweeps.job import Job, carry_out
+from runner.sweeps.points import ComposedPoint, Point
+from runner.sweeps.search_sweep import SearchSweep
+from runner.sweeps.sweep_directory import SweepDirectory, SweepIdentity, open_sweep
+from runner.sweeps.trial import Trial
+from tests.tiny.composing import composing
+from tests.tiny.configs import tiny
+
+Search = Callable[..., tuple[SearchSweep, list[Attempt]]]
+OVERRIDES = ["+experiment=tiny", "optimizer.learning_rate=interval(0.25, 0.75)"]
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Iterator[Search]:
+    """Runs a search of two trials, each a function of its number, in one of several folders."""
+    storage = f"sqlite:///{tmp_path}/shared.db"
+
+    def run(
+        folder: str, resume: str = "auto", fails: Sequence[int] = (), n_trials: int = 2
+    ) -> tuple[SearchSweep, list[Attempt]]:
+        sweep = SearchSweep(
+            n_trials=n_trials,
+            n_jobs=1,
+            storage=storage,
+            sampler={"_target_": "optuna.samplers.RandomSampler"},
+            pruner={"_target_": "optuna.pruners.NopPruner"},
+        )
+        sweep.setup(
+            hydra_context=HydraContext(GlobalHydra.instance().config_loader(), None),
+            task_function=lambda config: None,
+            config=compose("config", [], return_hydra_config=True),
+        )
+        sweep.points(OverridesParser.create().parse_overrides(OVERRIDES))
+        config = tiny(resume=Resume[resume])
+        sweep.objectives(config)
+        directory = open_sweep(tmp_path / folder, SweepIdentity(tuple(OVERRIDES)), resume)
+        directory.stop_on_failure(False)
+
+        def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
+            job = Job(directory, directory.attempt(first))
+
+            def train(trial: Trial) -> float:
+                if trial.number in fails:
+                    raise ValueError("no")
+                return trial.number / 4
+
+            with contextlib.suppress(SweepError):
+                carry_out(replace(job, storage=storage), train)
+
+        try:
+            execution = Execution(directory, launch, retries=0)
+            trials = sweep.trials([ComposedPoint(Point((), {}), config, "")], execution, directory)
+        finally:
+            directory.lock.release()
+        return sweep, trials
+
+    with composing(tmp_path / "conf"):
+        yield run
+
+
+def _attempts(path: Path) -> int:
+    return len(SweepDirectory(path).attempts())
+
+
+def test_trials_from_another_folder_are_shown_and_not_tried_again(
+    search: Search, tmp_path: Path
+) -> None:
+    _, first = search("one")
+    sweep, trials = search("other")
+    assert _attempts(tmp_path / "other" / "001") == 0
+    assert [each.objective for each in trials] == [each.objective for each in first] == [0.0, 0.25]
+    assert [each.values for each in trials] == [each.values for each in first]
+    assert [each.trial for each in sweep.best(trials, sweep.objectives(tiny()))] == [0]
+
+
+def test_a_search_that_begins_anew_has_a_study_of_its_own(search: Search, tmp_path: Path) -> None:
+    search("one")
+    search("one", "never")
+    assert _attempts(tmp_path / "one" / "002") == 2
+    _, trials = search("one")
+    assert _attempts(tmp_path / "one" / "002") == len(trials) == 2
+    search("one", "never")
+    assert _attempts(tmp_path / "one" / "003") == 2
+
+
+def test_failures_are_mended_by_others(search: Search, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep, trials = search("one", fails=[1])
+    assert [each.trial for each in sweep.unmended(trials)] == [1]
+    assert "others in place of those that failed" in sweep.again
+    assert "finished before" not in capsys.readouterr().out
+    sweep, trials = search("one")
+    assert [each.status for each in trials] == [
+        TrialStatus.FINISHED,
+        TrialStatus.FAILED,
+        TrialStatus.FINISHED,
+    ]
+    assert sweep.unmended(trials) == []
+    assert "1 of 2 trials have finished before" in capsys.readouterr().out
