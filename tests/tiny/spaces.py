@@ -32,8 +32,3 @@ def returning(trial: Any) -> float:
 def accurate(metrics: Mapping[str, float], least: float) -> float:
     """At most 0 where the accuracy is high enough."""
     return least - metrics["accuracy"]
-
-
-def broken(trial: Any) -> None:
-    """Raises an error of its own."""
-    raise ValueError("the space failed")

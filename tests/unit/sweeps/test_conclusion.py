@@ -13,9 +13,9 @@ from rich.console import Console
 from runner.config import Goal, SweepConfig
 from runner.errors import SweepError
 from runner.screen import Screen
-from runner.sweeps.attempt import Attempt, TrialStatus
+from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
 from runner.sweeps.conclusion import Conclusion
-from runner.sweeps.summary import Objective
+from runner.sweeps.objective import Objective
 from runner.tracking import LoggingTracker
 
 
@@ -38,6 +38,8 @@ def _conclusion(trials: Sequence[Attempt], screen: io.StringIO | None = None) ->
         SweepConfig(figures=False, threshold=0.6),
         lambda: [each for each in trials if each.status is TrialStatus.FINISHED],
         lambda: None,
+        [each for each in trials if each.status in FAILURES],
+        "the same command tries them again",
         Screen(Console(file=screen or io.StringIO())),
     )
 

@@ -133,9 +133,3 @@ def test_hydras_serial_launcher_is_given_one_trial_at_a_time(
     launching(BasicLauncher())(overrides, 3)
     launching(Parallel())(overrides, 5)
     assert launched == [([["a=1"]], 3), ([["a=2"]], 4), (overrides, 5)]
-
-
-def test_an_error_of_a_custom_space_shows_where(command: Command) -> None:
-    target = "hydra.sweeper.custom_search_space={_target_: tests.tiny.spaces.broken}"
-    with pytest.raises(ValueError, match=r"^the space failed$"):
-        command(OPTUNA, RATE, target, "tracking=none")
