@@ -117,15 +117,15 @@ def launched(prepared: Path, steps: int, count: int) -> float:
     """Returns the seconds of four trials of `lstm_cnn` from scratch, launched by joblib.
 
     With a `count` of 1 joblib starts no process: the trials run in the sweeping one, so that
-    TensorFlow and MLflow are imported once, and not by each process. Each trial computes in one
-    thread, as trials do that share a machine; data are read in others.
+    TensorFlow and MLflow are imported once, and not by each process. Each trial computes and reads
+    its data in one thread, so that one core is all that it can use.
     """
     with fresh(prepared) as folder:
         return run(
             folder,
             *(*RUNNER, "-m", "+experiment=lstm_cnn", "seed=1,2,3,4", f"train.steps={steps}"),
             *("scaffold@scaffolds.cnn=random", "scaffold@scaffolds.lstm=random"),
-            *("session.intra_op_threads=1", "session.inter_op_threads=-1", "sweep.figures=false"),
+            *("session.intra_op_threads=1", "session.inter_op_threads=1", "sweep.figures=false"),
             *("hydra/launcher=processes", f"hydra.launcher.n_jobs={count}"),
         )
 

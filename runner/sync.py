@@ -91,8 +91,9 @@ def sync(
             thread.start()
         for thread in threads:
             thread.join()
-    for event in events.values() if wakes is not None else ():
-        wakes.remove(event)
+    if wakes is not None:
+        for event in events.values():
+            wakes.remove(event)
     return all(results.get(store, False) for store in opening.stores)
 
 
