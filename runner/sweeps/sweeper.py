@@ -29,7 +29,7 @@ from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
 from runner.sweeps.execution import Execution, Launch
 from runner.sweeps.learning_curves import bands, threshold_rows
 from runner.sweeps.objective import Objective
-from runner.sweeps.parent_run import close_parent, open_parent
+from runner.sweeps.parent_run import close_parent, open_parent, start_follower
 from runner.sweeps.points import ComposedPoint, Point, compose_points, params_as_typed
 from runner.sweeps.summary import (
     columns,
@@ -41,7 +41,7 @@ from runner.sweeps.summary import (
 )
 from runner.sweeps.sweep_directory import SweepDirectory, SweepIdentity, open_sweep
 from runner.sweeps.target_check import check_targets
-from runner.tracking import RunStatus, Tracker, is_tracked, mlflow_uri, shared_follower
+from runner.tracking import RunStatus, Tracker
 
 T = TypeVar("T")
 
@@ -220,8 +220,7 @@ class RunnerSweeper(Sweeper):
                 Problem("mode is swept over", "the trials of a sweep do the same thing")
             )
         require_launcher(str(self._master.hydra.launcher.get("_target_", "")))
-        if config.mode is Mode.train and is_tracked(config.tracking):
-            shared_follower(mlflow_uri(config.tracking))  # Its imports overlap those of targets.
+        follower = start_follower(config)
         check_targets(composed)
         names = {each.config.name for each in composed}
         name = config.name if len(names) == 1 else None
@@ -238,7 +237,7 @@ class RunnerSweeper(Sweeper):
                     # Another process has opened the parent run, and may end before this one.
                     self.trials(composed, execution, directory)
                     directory.lock.acquire()
-                tracker = open_parent(directory.path, config, name, lines)
+                tracker = open_parent(directory.path, config, name, lines, follower)
                 trials = self._tracked(tracker, composed, execution, directory, objectives)
                 for killed in {each.config.run_dir for each in composed}:
                     settle_killed_runs(Path(killed))

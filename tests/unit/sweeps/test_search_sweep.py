@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hydra import compose
+from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import HydraContext
@@ -45,7 +46,7 @@ def search(tmp_path: Path) -> Iterator[Search]:
             pruner={"_target_": "optuna.pruners.NopPruner"},
         )
         sweep.setup(
-            hydra_context=HydraContext(GlobalHydra.instance().config_loader(), None),
+            hydra_context=HydraContext(GlobalHydra.instance().config_loader(), Callbacks()),
             task_function=lambda config: None,
             config=compose("config", [], return_hydra_config=True),
         )
