@@ -116,3 +116,9 @@ def test_failures_are_mended_by_others(search: Search, capsys: pytest.CaptureFix
     ]
     assert sweep.unmended(trials) == []
     assert "1 of 2 trials have finished before" in capsys.readouterr().out
+
+
+def test_another_storage_is_another_sweep() -> None:
+    found = [SearchSweep(storage=each).identity() for each in (None, "sqlite:///a", "sqlite:///b")]
+    assert len(set(found)) == 3
+    assert SearchSweep(n_trials=1).identity() == SearchSweep(n_trials=2).identity() == found[0]
