@@ -23,7 +23,10 @@ from runner.tracking import (
 
 
 def open_parent(
-    directory: Path, config: RunConfig, name: str | None, overrides: Sequence[str]
+    directory: Path,
+    config: RunConfig,
+    name: str | None,
+    overrides: Sequence[str],
 ) -> Tracker:
     """Opens the parent run of a sweep, the one recorded from its directory before if there is one.
 

@@ -122,9 +122,12 @@ class SearchSweep(RunnerSweeper):
         return self._space
 
     def identity(self) -> str:
-        """Returns the space and the study."""
+        """Returns the space and the study, whose numbers of trials mean nothing in another one."""
         named = ("params", "custom_search_space", "study_name", "objectives", "constraints")
-        return json.dumps({key: self._sweeper.get(key) for key in named}, sort_keys=True)
+        found = {key: self._sweeper.get(key) for key in named}
+        if self._sweeper.get("storage") is not None:
+            found["storage"] = self._sweeper["storage"]
+        return json.dumps(found, sort_keys=True)
 
     def trials(
         self, composed: Sequence[ComposedPoint], execution: Execution, directory: SweepDirectory

@@ -82,5 +82,5 @@ def test_a_sweep_of_a_hundred_trials_does_not_grow(command: Command) -> None:
     found = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(found) == warm_up + count
     (memory, threads, files), (more_memory, more_threads, more_files) = found[warm_up], found[-1]
-    assert more_memory - memory < 20, found
+    assert more_memory - memory < 12, found
     assert (more_threads, more_files) == (threads, files)

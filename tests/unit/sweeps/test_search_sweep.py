@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hydra import compose
+from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import HydraContext
@@ -45,7 +46,7 @@ def search(tmp_path: Path) -> Iterator[Search]:
             pruner={"_target_": "optuna.pruners.NopPruner"},
         )
         sweep.setup(
-            hydra_context=HydraContext(GlobalHydra.instance().config_loader(), None),
+            hydra_context=HydraContext(GlobalHydra.instance().config_loader(), Callbacks()),
             task_function=lambda config: None,
             config=compose("config", [], return_hydra_config=True),
         )
@@ -115,3 +116,9 @@ def test_failures_are_mended_by_others(search: Search, capsys: pytest.CaptureFix
     ]
     assert sweep.unmended(trials) == []
     assert "1 of 2 trials have finished before" in capsys.readouterr().out
+
+
+def test_another_storage_is_another_sweep() -> None:
+    found = [SearchSweep(storage=each).identity() for each in (None, "sqlite:///a", "sqlite:///b")]
+    assert len(set(found)) == 3
+    assert SearchSweep(n_trials=1).identity() == SearchSweep(n_trials=2).identity() == found[0]
