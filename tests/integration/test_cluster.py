@@ -161,7 +161,7 @@ def test_a_worker_that_never_comes_stops_a_synchronous_run(
 ) -> None:
     chief, worker, server = free_addresses(3)
     cluster = {"chief": [chief], "worker": [worker], "ps": [server]}
-    limit = ("cluster.synchronous=true", "cluster.max_wait_secs=5")
+    limit = ("cluster.synchronous=true", "cluster.max_wait_secs=3")
 
     def start(kind: str) -> Popen[str]:
         task = {"type": kind, "index": 0}
@@ -174,7 +174,7 @@ def test_a_worker_that_never_comes_stops_a_synchronous_run(
     assert done.returncode == 1
     assert said(done) == [
         f"runner: worker 0 at {worker} does not answer",
-        "  cause: waited for 5 s (cluster.max_wait_secs)",
+        "  cause: waited for 3 s (cluster.max_wait_secs)",
         "  remedy: look at the logs of these tasks and start them again, or mend their addresses",
     ]
     serving.process.terminate()
