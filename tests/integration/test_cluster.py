@@ -9,6 +9,7 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
 
@@ -69,10 +70,11 @@ def living(pids: list[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
+@pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_a_synchronous_cluster_is_one_run_with_the_metrics_of_all_its_tasks(
-    fresh_command: Command,
+    make_command: Callable[..., Command], fresh: bool
 ) -> None:
-    command = fresh_command
+    command = make_command(fresh)
     watched = Watched(
         command.start(TINY, *LOCAL, "cluster.synchronous=true", "cluster.evaluator=true")
     )
