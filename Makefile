@@ -34,8 +34,9 @@ help:
 run: $(VENV)/installed
 	$(VENV_PYTHON) -m runner +experiment=lstm_cnn $(ARGS)
 
+# In the order of the files: the long ones, of few tests each, would otherwise be the last.
 test: $(VENV)/installed-dev
-	$(VENV_PYTHON) -m pytest --numprocesses auto --dist loadfile $(ARGS)
+	$(VENV_PYTHON) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m pytest -m soak $(ARGS)

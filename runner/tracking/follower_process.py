@@ -257,3 +257,5 @@ def shared_follower(uri: str | None) -> SharedFollower:
 def _leave_shared() -> None:
     for each in _shared.values():
         FollowerProcess.leave(each)
+    for process in _left:
+        process.poll()  # One that has ended, and was not asked, is warned of as still running.

@@ -9,6 +9,7 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
 
@@ -69,10 +70,11 @@ def living(pids: list[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
+@pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_a_synchronous_cluster_is_one_run_with_the_metrics_of_all_its_tasks(
-    fresh_command: Command,
+    make_command: Callable[..., Command], fresh: bool
 ) -> None:
-    command = fresh_command
+    command = make_command(fresh)
     watched = Watched(
         command.start(TINY, *LOCAL, "cluster.synchronous=true", "cluster.evaluator=true")
     )
@@ -161,7 +163,7 @@ def test_a_worker_that_never_comes_stops_a_synchronous_run(
 ) -> None:
     chief, worker, server = free_addresses(3)
     cluster = {"chief": [chief], "worker": [worker], "ps": [server]}
-    limit = ("cluster.synchronous=true", "cluster.max_wait_secs=5")
+    limit = ("cluster.synchronous=true", "cluster.max_wait_secs=3")
 
     def start(kind: str) -> Popen[str]:
         task = {"type": kind, "index": 0}
@@ -174,7 +176,7 @@ def test_a_worker_that_never_comes_stops_a_synchronous_run(
     assert done.returncode == 1
     assert said(done) == [
         f"runner: worker 0 at {worker} does not answer",
-        "  cause: waited for 5 s (cluster.max_wait_secs)",
+        "  cause: waited for 3 s (cluster.max_wait_secs)",
         "  remedy: look at the logs of these tasks and start them again, or mend their addresses",
     ]
     serving.process.terminate()

@@ -11,9 +11,10 @@ import psutil
 import pytest
 
 from runner.saving import by_step, state
+from tests.tiny.forked import Forks
 
 from .conftest import Command, finish, said
-from .forks import SAVING, Case, Forks, MakeCase, assert_same, await_for
+from .forks import SAVING, Case, MakeCase, assert_same, await_for
 
 TINY = ("+experiment=tiny", "tracking.close_seconds=60")
 UNTRACKED = ("+experiment=tiny", "tracking=none")

@@ -83,8 +83,9 @@ class Server:
             listener.bind(self.address)
             listener.listen(100)
             print("ready", flush=True)
+            sources: list[socket.socket | int] = [listener, _STDIN]
             while True:
-                readable, _, _ = select.select([listener, _STDIN], [], [], _LOOK_SECONDS)
+                readable, _, _ = select.select(sources, [], [], _LOOK_SECONDS)
                 self._reap()
                 if _STDIN in readable and not os.read(_STDIN, 1):
                     for pid in self._living:

@@ -93,6 +93,7 @@ MISTAKES_FOUND_LATER = {
 }
 
 
+@pytest.mark.usefixtures("forked_followers")
 @pytest.mark.parametrize("mistake", MISTAKES_FOUND_LATER)
 def test_a_mistake_that_only_the_run_finds(command: Command, mistake: str, tmp_path: Path) -> None:
     state, below = MISTAKES_FOUND_LATER[mistake]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -132,6 +133,25 @@ def test_one_that_is_dropped_ends(tmp_path: Path) -> None:
     assert child is not None
     del process
     assert child.wait(60.0) == 0
+
+
+LEAVING = """
+import os, threading
+from runner.tracking.follower_process import FollowerProcess
+follower = FollowerProcess()
+follower.start(None)
+pid = follower._process.pid
+del follower
+os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+while threading.active_count() > 1:
+    threading.enumerate()[-1].join()
+"""
+
+
+def test_one_that_has_ended_is_not_warned_of_as_still_running() -> None:
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", LEAVING]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr == ""
 
 
 def _record(directory: TrackingDirectory) -> None:
