@@ -12,6 +12,8 @@ import tensorflow as tf
 from runner.gradients import Gradients
 
 _Optimizer: TypeAlias = tf.compat.v1.train.Optimizer
+# What the loss of a server raises, and a monitored session recovers from.
+_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError)
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,10 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
             except Exception as error:  # noqa: BLE001 - the session's next step raises it
                 if not coord.should_stop():
                     coord.request_stop(error)
+                    if isinstance(error, _LOST):
+                        # The chief's own step waits for this update at a server that may live, and
+                        # would wait on.
+                        session.close()
                 return
 
     def end(self, session: tf.compat.v1.Session) -> None:
