@@ -231,7 +231,9 @@ def test_a_run_with_every_fault_ends_as_it_should(command: Command, synchronous:
     watched.wait(r"\[chief\] ended with 137; it is started again, .*")
     assert watched.end() == 0, "\n".join(watched.lines)
     assert living(watched.pids()) == []
-    assert (command.record("tiny/001").status, command.steps("tiny/001")[-1]) == ("FINISHED", steps)
+    assert command.record("tiny/001").status == "FINISHED"
+    # A step of an asynchronous worker may be in flight when the chief takes the last.
+    assert command.steps("tiny/001")[-1] - steps in ((0,) if synchronous else (0, 1))
     assert "Traceback" not in "\n".join(watched.lines)
 
 
