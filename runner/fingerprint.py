@@ -40,7 +40,7 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
     for key in _ELSEWHERE_IN_TRAIN:
         del plain["train"][key]
     if config.cluster.synchronous:
-        # Not where the tasks are, nor how many: a run may go on with more, its input begun anew.
+        # Not where the tasks are, nor how many: a run may go on with more of them.
         plain["cluster"] = {"synchronous": True}
     for name, scaffold in plain["scaffolds"].items():
         checkpoint = scaffold["checkpoint"]

@@ -12,6 +12,8 @@ import tensorflow as tf
 from runner.gradients import Gradients
 
 _Optimizer: TypeAlias = tf.compat.v1.train.Optimizer
+# What the loss of a server raises, and a monitored session recovers from.
+_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError)
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
     ) -> None:
         self._synchronizer, self._workers = synchronizer, workers
         self._restarted, self._interrupted = restarted, interrupted
+        self._ending = False
 
     def begin(self) -> None:
         """Adds what hands out tokens."""
@@ -154,6 +157,10 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
             except Exception as error:  # noqa: BLE001 - the session's next step raises it
                 if not coord.should_stop():
                     coord.request_stop(error)
+                    if isinstance(error, _LOST) and not self._ending:
+                        # The chief's own step waits for this update at a server that may live, and
+                        # would wait on.
+                        session.close()
                 return
 
     def end(self, session: tf.compat.v1.Session) -> None:
@@ -161,5 +168,6 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
 
         Of an end to go on after, nobody finds a token that was left over.
         """
+        self._ending = True
         if self._restarted is not None:
             session.run(self._others if self._interrupted() else self._tokens)

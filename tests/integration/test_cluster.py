@@ -66,6 +66,23 @@ class Watched:
         return self.process.wait(timeout=60)
 
 
+WARM = (
+    "scaffolds={body: {variables: {include: [body/dense/*]}, checkpoint: pretrained}}",
+    "restoration.verify=true",
+)
+
+
+def pretrained(folder: Path) -> Path:
+    """Makes the checkpoint of WARM."""
+    source = folder / "pretrained"
+    with tf.Graph().as_default(), tf.Session() as session:
+        kernel = tf.get_variable("body/dense/kernel", [8, 4])
+        bias = tf.get_variable("body/dense/bias", [4])
+        session.run([kernel.initializer, bias.initializer])
+        tf.train.Saver().save(session, str(source / "model"), write_meta_graph=False)
+    return source
+
+
 def living(pids: list[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
@@ -99,20 +116,13 @@ def test_a_synchronous_cluster_is_one_run_with_the_metrics_of_all_its_tasks(
 
 
 def test_each_task_may_be_killed_and_comes_back(command: Command) -> None:
-    source = command.folder / "pretrained"
-    with tf.Graph().as_default(), tf.Session() as session:
-        kernel = tf.get_variable("body/dense/kernel", [8, 4])
-        bias = tf.get_variable("body/dense/bias", [4])
-        session.run([kernel.initializer, bias.initializer])
-        tf.train.Saver().save(session, str(source / "model"), write_meta_graph=False)
-    scaffold = "{variables: {include: [body/dense/*]}, checkpoint: pretrained}"
+    source = pretrained(command.folder)
     watched = Watched(
         command.start(
             TINY,
             *LOCAL,
             SLOW,
-            f"scaffolds={{body: {scaffold}}}",
-            "restoration.verify=true",
+            *WARM,
             "cluster.restarts=2",
             "train.steps=100000",
             "tracking=none",
@@ -145,6 +155,89 @@ def test_each_task_may_be_killed_and_comes_back(command: Command) -> None:
     assert watched.end() == 130
     assert living(watched.pids()) == []
     assert command.record("tiny/001").status == "KILLED"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("synchronous", [False, True], ids=["asynchronous", "synchronous"])
+def test_a_run_with_every_fault_ends_as_it_should(command: Command, synchronous: bool) -> None:
+    pretrained(command.folder)
+    steps = 300
+    watched = Watched(
+        command.start(
+            TINY,
+            *LOCAL,
+            SLOW,
+            *WARM,
+            f"cluster.synchronous={synchronous}",
+            "cluster.ps=2",
+            "cluster.restarts=9",
+            f"train.steps={steps}",
+            "train.log_every=1",
+            "train.checkpoint_every=70",
+            "train.evaluate_every=100000",
+            "+data.slow_validation=evaluating",
+            "tracking=none",
+        )
+    )
+    checkpoint = command.folder / "runs/tiny/001/checkpoints/checkpoint"
+
+    def kill(task: str, count: int = 1) -> None:
+        os.kill(watched.pid(task, count), signal.SIGKILL)
+        watched.wait(rf"\[{task}\] was killed by SIGKILL; it is started again, .*", count)
+
+    def chief_begins(count: int) -> int:
+        return int(watched.wait(r"\[chief\] cluster: trains from step (\d+)", count)[1])
+
+    begins = r"\[worker 0\] trains from step (\d+)"
+
+    def sessions() -> int:
+        return sum(re.fullmatch(begins, line) is not None for line in list(watched.lines))
+
+    def worker_begins(count: int) -> int:
+        return int(watched.wait(begins, count)[1])
+
+    def awaited(file: Path) -> None:
+        deadline = time.monotonic() + 120
+        while not file.exists():
+            assert watched.process.poll() is None, watched.lines
+            assert time.monotonic() < deadline, watched.lines
+            time.sleep(0.02)
+
+    # The chief, before its first checkpoint: the sources are restored under a worker that trains.
+    watched.wait(r"\[worker 0\] step [2-9]/\d+ .*")
+    kill("chief")
+    assert not checkpoint.exists()
+    assert chief_begins(2) < 70
+    if not synchronous:  # A worker that waits for an update only sees that it goes on.
+        assert worker_begins(2) < 70
+
+    awaited(checkpoint)
+    known = sessions()
+    kill("worker 0")
+    worker_begins(known + 1)
+
+    saved = command.steps("tiny/001")[-1]
+    kill("ps 1")
+    assert chief_begins(3) >= saved
+    assert worker_begins(known + 2) >= saved
+
+    # The chief in its last evaluation, after which nothing is saved yet.
+    awaited(command.folder / "evaluating")
+    known = sessions()
+    kill("chief", 2)
+    (command.folder / "evaluating").unlink()
+    assert saved <= chief_begins(4) < steps
+    assert worker_begins(known + 1) < steps
+    awaited(command.folder / "evaluating")
+    kill("ps 0")
+    watched.wait(r"\[chief\] ended with 137; it is started again, .*")
+    assert watched.end() == 0, "\n".join(watched.lines)
+    assert living(watched.pids()) == []
+    assert command.record("tiny/001").status == "FINISHED"
+    # A step of an asynchronous worker may be in flight when the chief takes the last.
+    assert command.steps("tiny/001")[-1] - steps in ((0,) if synchronous else (0, 1))
+    assert "Traceback" not in "\n".join(watched.lines)
 
 
 def test_nothing_is_left_when_the_starting_process_is_killed(command: Command) -> None:

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from runner.cluster import chief
 from runner.cluster.addresses import answers, free_addresses
 from runner.cluster.channel import released_flag
 from runner.cluster.chief import Chief
 from runner.cluster.parameter_server import serve
+from runner.cluster.server import session_config, start_server
+from runner.cluster.worker import _train
 from runner.cluster_config import AddressesConfig, ClusterConfig, TaskConfig
 from runner.config import RestorationConfig, RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
-from runner.errors import ClusterError
+from runner.errors import ClusterError, ConfigError
+from runner.graph import build_graph
 from runner.interruption import Interruption
 from runner.run_directory import FINISHED
 from runner.screen import Screen
 from tests.tiny import runs
 from tests.tiny.configs import tiny
+from tests.unit.cluster.conftest import InProcess
 
 
 @contextmanager
@@ -134,9 +141,61 @@ def test_a_run_goes_on_with_another_number_of_workers(tmp_path: Path) -> None:
     assert runs.saved(tmp_path, "global_step") == 6
 
 
+def test_a_worker_whose_data_end_says_so(tmp_path: Path) -> None:
+    wait = {"_target_": "tests.tiny.hooks.WaitOnce", "step": 2, "marker": str(tmp_path / "waits")}
+    train = TrainConfig(steps=20)
+    with servers(2, recovery_wait_secs=0.1) as cluster:
+        worker = tiny(
+            cluster=replace(cluster, task=TaskConfig("worker", 0)),
+            data={"_target_": "tests.tiny.odd.Once"},
+            train=train,
+        )
+        built = build_graph(worker, "validation", train=True)
+        target = start_server(worker).target
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                _train(worker, built, target, Screen(), Interruption())
+            except BaseException as error:  # noqa: BLE001 - looked at below
+                errors.append(error)
+            (tmp_path / "waits.go").touch()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        runs.run(tmp_path, cluster=cluster, train=train, hooks={"wait": wait})
+        thread.join()
+    (error,) = errors
+    assert isinstance(error, ConfigError)
+    assert str(error).startswith("data.train() ended before step 20")
+
+
+def test_the_chief_ends_the_training_when_a_worker_asks(
+    in_process: Callable[..., InProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chief, "_RECEIVE_SECONDS", 0.0)
+    found = in_process(2, 1)
+    lines: list[str] = []
+    asked: list[bool] = []
+    with tf.Graph().as_default() as graph:
+        shared = chief._SharedChannel(["worker0"])
+        hook = chief._TasksHook(shared, lambda metrics, step: None, lambda: False, lines.append, 1)
+        channel = shared.get()
+    with tf.compat.v1.Session(
+        found.target("chief"), graph, session_config(found.cluster)
+    ) as session:
+        context = SimpleNamespace(session=session, request_stop=lambda: asked.append(True))
+        hook.after_run(context, None)
+        assert not asked
+        channel.ask_to_stop(session)
+        hook.after_run(context, None)
+    assert asked
+    assert lines == ["cluster: training stops because a worker asks for it"]
+
+
 def test_a_server_that_is_gone_at_the_end_is_no_error() -> None:
-    (chief,), servers = free_addresses(1), free_addresses(1)
-    addresses = AddressesConfig([chief], [], servers)
+    first, second = free_addresses(2)
+    addresses = AddressesConfig([first], [], [second])
     cluster = ClusterConfig(ps=1, addresses=addresses, task=TaskConfig("chief", 0))
     leader = Chief(tiny(cluster=cluster), Interruption())
     leader.session_creator()
