@@ -14,6 +14,7 @@ import tensorflow as tf
 from omegaconf import OmegaConf
 
 from runner.checkpoints.provenance_file import provenance_of
+from runner.cluster.replica import Replica
 from runner.errors import InterruptedRunError, PrunedRunError
 from runner.experiment import BuiltGraph
 from runner.interruption import Interruption
@@ -62,7 +63,7 @@ def recorded(
         interruption.check()
         _record_start(context, built.sizes, directory, tracker)
         if plan is not None:
-            _record_plan(context, plan, directory, tracker)
+            _record_plan(context, built, plan, directory, tracker)
         yield tracker
         status = RunStatus.FINISHED
     except InterruptedRunError:
@@ -134,13 +135,21 @@ def _record_start(
 
 
 def _record_plan(
-    context: RunContext, plan: RestorationPlan, directory: RunDirectory, tracker: Tracker
+    context: RunContext,
+    built: BuiltGraph,
+    plan: RestorationPlan,
+    directory: RunDirectory,
+    tracker: Tracker,
 ) -> None:
     """Keeps the plan, and beside the checkpoints to come where their variables came from."""
     name, store = context.config.name, context.store
-    write_text(directory.plan, text(plan))
-    write_text(directory.plan_json, json_text(plan))
-    write_text(directory.plan_html, html(plan, f"{name}: restoration plan"))
+    placement = Replica(context.config.cluster).placement(built.variables)
+    lines = placement.lines(plan, full=False) if placement else []
+    write_text(directory.plan, text(plan) + "".join(f"{line}\n" for line in lines))
+    devices = placement.devices if placement else None
+    write_text(directory.plan_json, json_text(plan, devices))
+    page = html(plan, f"{name}: restoration plan", placement=placement)
+    write_text(directory.plan_html, page)
     run = {
         "experiment": name,
         "run_dir": str(directory.path.resolve()),

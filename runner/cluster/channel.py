@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from runner.cluster.tf_config import PS
+from runner.cluster_config import PS
 
 # Records that wait for the chief; more are dropped and counted.
 CAPACITY = 10_000

@@ -14,7 +14,7 @@ from runner.cluster.replica import Replica
 from runner.cluster.server import naming_the_missing, session_config, start_server
 from runner.cluster.session_creators import ClusterChiefSessionCreator
 from runner.cluster.tasks import is_task, telling_tasks
-from runner.cluster.tf_config import CHIEF
+from runner.cluster_config import CHIEF
 from runner.config import RunConfig
 from runner.experiment import Training
 
@@ -45,7 +45,7 @@ class Chief:
         """Returns the creator of the run's sessions.
 
         Args:
-          **arguments: those of `ChiefSessionCreator` but `master` and `config`.
+          **arguments: those of `ClusterChiefSessionCreator` but its cluster and target.
         """
         self._creator = ClusterChiefSessionCreator(self._cluster, self._server.target, **arguments)
         return self._creator

@@ -14,7 +14,7 @@ from runner.cluster.channel import Channel
 from runner.cluster.server import remote_config
 from runner.cluster.session_creators import wait_for_servers
 from runner.cluster.tasks import telling_tasks
-from runner.cluster.tf_config import EVALUATOR
+from runner.cluster_config import EVALUATOR
 from runner.config import RunConfig
 from runner.experiment import BuiltGraph
 from runner.fingerprint import fingerprint

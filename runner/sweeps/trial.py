@@ -19,7 +19,8 @@ class Trial:
 
     Attributes:
       parent: directory of the tracked run of the sweep.
-      tags: the swept values, as tags.
+      values: swept key -> value.
+      tags: the same as tags.
       run_dir: the run's directory, once it has one.
       curve: step -> metrics of each evaluation.
       pruned: whether the loop is to end because others are better.
@@ -36,6 +37,7 @@ class Trial:
           report: is given each evaluation; None where nobody asks for them.
         """
         self.parent = parent
+        self.values = dict(values)
         self.tags = {f"{TAG}.{key}": value for key, value in values.items()}
         self.run_dir: Path | None = None
         self.curve: dict[int, Mapping[str, float]] = {}

@@ -184,3 +184,31 @@ def test_mistakes_are_told_at_once(command: Command, monkeypatch: pytest.MonkeyP
     done = command.run(TINY)
     assert done.returncode == 2
     assert "runner: TF_CONFIG: cluster has tasks of type 'gpu'" in done.stderr
+
+
+@pytest.mark.soak
+def test_the_trials_of_a_sweep_may_be_clusters(command: Command) -> None:
+    done = command.run(
+        *("-m", TINY, *LOCAL, "cluster.workers=1", "hydra/sweeper=optuna"),
+        *("hydra.sweeper.n_trials=2", "hydra/sweeper/pruner=median"),
+        "hydra.sweeper.pruner.n_startup_trials=1",
+        # The second is worse at its first evaluation already.
+        "hydra.sweeper.custom_search_space={_target_: tests.tiny.spaces.worse_each_time}",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    runs = {run.info.run_name: run for run in command.tracked("tiny")}
+    parent = runs.pop("tiny sweep")
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
+    assert {name: run.info.status for name, run in runs.items()} == {
+        "tiny 001": "FINISHED",
+        "tiny 002": "KILLED",
+    }
+    assert "runner.pruned" in runs["tiny 002"].data.tags
+    trials = command.folder / "runs/sweeps/001/trials"
+    first, second = (json.loads((trials / f"000{number}.json").read_text()) for number in (0, 1))
+    assert (first["status"], second["status"]) == ("FINISHED", "PRUNED")
+    assert first["run_dir"].endswith("runs/tiny/001")
+    assert [step for step, _ in first["curve"]] == [10, 20]
+    assert [step for step, _ in second["curve"]] == [10]
+    assert set(first["metrics"]) == {"loss", "accuracy"}
+    assert json.loads(parent.data.tags["runner.sweep.best_run"]) == [first["run_dir"]]
