@@ -41,7 +41,11 @@ def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
     given = config.cluster
     tf_config = read_tf_config(environ)
     problems = conflicts(given, tf_config)
-    cluster = given if tf_config is None or problems else _with(given, tf_config)
+    cluster = given
+    if tf_config is not None and not problems:
+        cluster = _with(given, tf_config)
+    elif tf_config is not None and has_addresses(given) and given.task.type is None:
+        cluster = replace(given, task=TaskConfig(tf_config.task_type, tf_config.task_index))
     problems += number_problems(cluster)
     if is_cluster(cluster) and not _chief_alone(cluster):
         problems += training_problems(config, cluster)

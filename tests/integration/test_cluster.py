@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import threading
 import time
 from pathlib import Path
@@ -170,7 +171,8 @@ def test_a_worker_that_never_comes_stops_a_synchronous_run(
     assert done.returncode == 1
     assert said(done) == [
         f"runner: worker 0 at {worker} does not answer",
-        "  cause: waited for 15 s (cluster.max_wait_secs)",
+        "  cause: waited for 15 s (cluster.max_wait_secs); not started, not reachable, "
+        "or the run has ended",
         "  remedy: look at the logs of these tasks and start them again, or mend their addresses",
     ]
     processes[0].terminate()
@@ -184,6 +186,28 @@ def test_mistakes_are_told_at_once(command: Command, monkeypatch: pytest.MonkeyP
     done = command.run(TINY)
     assert done.returncode == 2
     assert "runner: TF_CONFIG: cluster has tasks of type 'gpu'" in done.stderr
+
+    cluster = {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    addresses = "cluster.addresses={chief: ['a:1'], worker: ['x:1'], ps: ['c:1']}"
+    done = command.run(TINY, addresses, "cluster.workers=5")
+    assert done.returncode == 2
+    assert [line for line in said(done) if not line.startswith("  ")] == [
+        "runner: worker: cluster.addresses has x:1 and TF_CONFIG b:1",
+        "TF_CONFIG: this task is worker 2, and there is 1 of that type",
+        "cluster.workers is 5, and TF_CONFIG names 2",
+    ]
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        cluster["worker"] = [f"127.0.0.1:{other.getsockname()[1]}"]
+        task = {"type": "worker", "index": 0}
+        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+        done = command.run(TINY)
+    assert done.returncode == 2
+    place = f"worker 0 is to listen at {cluster['worker'][0]}"
+    assert said(done)[0] == f"runner: {place}, and its port is in use"
 
 
 @pytest.mark.soak

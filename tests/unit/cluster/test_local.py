@@ -141,7 +141,7 @@ def test_a_signal_ends_all_and_what_does_not_end_is_killed(
 
 def test_the_command_of_a_task_is_that_of_the_cluster(tmp_path: Path) -> None:
     with composing(tmp_path / "conf"):
-        running = copy.deepcopy(HydraConfig.get())
+        running: Any = copy.deepcopy(HydraConfig.get())
     OmegaConf.set_readonly(running, value=False)
     own = ConfigSourceInfo(str(tmp_path), "file", "main")
     named = ConfigSourceInfo("my/conf", "file", "command-line")
