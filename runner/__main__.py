@@ -21,7 +21,8 @@ from runner.cluster.launcher_watch import end_with_launcher, hand_over
 from runner.cluster.local import LocalCluster, task_command
 from runner.cluster.specification import resolve
 from runner.cluster.tasks import is_task, launches
-from runner.cluster.tf_config import EVALUATOR, PS, WORKER
+from runner.cluster.trial_link import linked_trial
+from runner.cluster_config import EVALUATOR, PS, WORKER
 from runner.composition import COMPOSITION_ERRORS, experiment_names, forced
 from runner.config import Mode, RunConfig, register
 from runner.errors import InterruptedRunError, RunnerError
@@ -61,7 +62,7 @@ def _job(config: DictConfig) -> float | None:
 def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     run_config = resolve(validate(config, experiment_names()), os.environ)
     if launches(run_config):
-        return _launch(run_config)
+        return _launch(run_config, trial)
     follower: FollowerProcess | None = None
     # Of a cluster the chief records, for all tasks.
     alone = not is_task(run_config.cluster, PS, WORKER, EVALUATOR)
@@ -87,27 +88,27 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
 
         run_task(run_config)
         return None
+    # The chief of a local cluster may be a trial of the sweep that has started it.
+    swept = trial or linked_trial(os.environ)
     with Interruption(run_config.session.grace_seconds).handled():
         objective = run_experiment(
             run_config,
             HydraConfig.get().overrides.task,
-            trial=trial,
+            trial=swept,
             follower=follower,
             # The trials of a sweep share a folder, and are told apart by their configurations.
-            dedicated=HydraConfig.get().mode == RunMode.RUN
+            dedicated=swept is None
+            and HydraConfig.get().mode == RunMode.RUN
             and run_config.run_dir != f"runs/{run_config.name}",
         )
     hand_over(objective, os.environ)
     return objective
 
 
-def _launch(config: RunConfig) -> float | None:
+def _launch(config: RunConfig, trial: Trial | None) -> float | None:
     """Starts the tasks of a local cluster, each by this very command."""
-    running = HydraConfig.get()
-    folders = [
-        each.path for each in running.runtime.config_sources if each.provider == "command-line"
-    ]
-    return LocalCluster(config.cluster, task_command(folders, running.overrides.task)).run()
+    command = task_command(HydraConfig.get(), conf_directory())
+    return LocalCluster(config.cluster, command, config.session.grace_seconds, trial).run()
 
 
 def main() -> int:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
+TASKS = (CHIEF, WORKER, PS, EVALUATOR)
+
 
 class Placement(Enum):
     """How variables are spread over parameter servers."""

@@ -21,11 +21,11 @@ from runner.input_pipeline import TrainingInput
 from runner.optimization import Schedule
 from runner.references import References
 from runner.restoration.ownership import assign_owners
-from runner.restoration.variables import WARM_STARTED, Partition, VariableSpec, classify
+from runner.restoration.variables import WARM_STARTED, VariableSpec, classify
 from runner.switches import build_model, dtype_policy, full_precision, jit_compile, set_threads
 from runner.targets import build_target
 from runner.training_step import Forward, TrainingStep
-from runner.variable_names import model_variables, name_variables
+from runner.variable_names import model_variables, name_variables, partition_of
 
 
 def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
@@ -208,22 +208,14 @@ def _spec(
         trainable,
         _initializer(variable),
         variable.trainable and frozen,
-        _partition(variable),
+        partition_of(variable),
         kept_for.get(name, ()),
     )
 
 
-def _partition(variable: tf.Variable) -> Partition | None:
-    # Private, but nothing public tells which part of the whole a variable is.
-    part = variable._get_save_slice_info()
-    if part is None:
-        return None
-    return Partition(part.full_name, tuple(part.full_shape), tuple(part.var_offset))
-
-
 def _whole(name: str, variable: tf.Variable) -> str:
     """Returns the name that patterns and checkpoints use: the whole's for a part of a variable."""
-    partition = _partition(variable)
+    partition = partition_of(variable)
     return partition.name if partition else name
 
 
@@ -250,7 +242,7 @@ def saved_as(
     """
     saved: dict[str, Any] = {}
     for name, variable in variables.items():
-        if _partition(variable) is not None:
+        if partition_of(variable) is not None:
             # The saver writes the parts of one variable as one tensor.
             saved.setdefault(_whole(name, variable), []).append(variable)
         else:

@@ -165,16 +165,6 @@ class Interruption:
         finally:
             self._in_loop = before
 
-    @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """In this block within a deferred one a signal raises at once, also one from before it."""
-        self.check()
-        before, self._in_loop = self._in_loop, False
-        try:
-            yield
-        finally:
-            self._in_loop = before
-
     def _handle(self, number: int, frame: FrameType | None) -> None:
         state = self._state
         first = state.received is None

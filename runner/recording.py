@@ -14,6 +14,7 @@ from pathlib import Path
 import tensorflow as tf
 from omegaconf import OmegaConf
 
+from runner.cluster.replica import Replica
 from runner.errors import InterruptedRunError, PrunedRunError
 from runner.experiment import BuiltGraph
 from runner.interruption import Interruption
@@ -63,7 +64,7 @@ def recorded(
         interruption.check()
         _record_start(context, built.sizes, directory, tracker)
         if plan is not None:
-            _record_plan(context, plan, directory, tracker)
+            _record_plan(context, built, plan, directory, tracker)
         yield tracker
         status = RunStatus.FINISHED
     except InterruptedRunError:
@@ -137,14 +138,23 @@ def _record_start(
 
 
 def _record_plan(
-    context: RunContext, plan: RestorationPlan, directory: RunDirectory, tracker: Tracker
+    context: RunContext,
+    built: BuiltGraph,
+    plan: RestorationPlan,
+    directory: RunDirectory,
+    tracker: Tracker,
 ) -> None:
     """Keeps the plan, and beside the checkpoints to come where their variables came from."""
     name, store = context.config.name, context.store
+    placement = Replica(context.config.cluster).placement(built.variables)
+    lines = placement.lines(plan, full=False) if placement else []
+    devices = placement.devices if placement else None
+    page = html(plan, f"{name}: restoration plan", placement=placement)
     # For people: nothing is decided by these, so that nothing waits for the disk.
-    write_text(directory.plan, text(plan), lasting=False)
-    write_text(directory.plan_json, json_text(plan), lasting=False)
-    write_text(directory.plan_html, html(plan, f"{name}: restoration plan"), lasting=False)
+    told = text(plan) + "".join(f"{line}\n" for line in lines)
+    write_text(directory.plan, told, lasting=False)
+    write_text(directory.plan_json, json_text(plan, devices), lasting=False)
+    write_text(directory.plan_html, page, lasting=False)
     run = {
         "experiment": name,
         "run_dir": str(directory.path.resolve()),

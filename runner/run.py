@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from runner.cluster.placement import placement_lines
-from runner.cluster.tasks import is_cluster
+from runner.cluster.replica import Replica
 from runner.config import Mode, PlanFormat, RunConfig
 from runner.damaged_checkpoints import recover
 from runner.errors import PlanError, Problem, RunDirectoryError
@@ -92,22 +91,19 @@ def _show_plan(context: RunContext) -> None:
     built = build_graph(config, "validation", train=True)
     plan = plan_run(config, built, context.sources)
     full = config.plan.full
-    devices = {}
-    if is_cluster(config.cluster):
-        devices = {name: variable.device for name, variable in built.variables.items()}
+    placement = Replica(config.cluster).placement(built.variables)
     if config.plan.format is PlanFormat.json:
-        screen.write(json_text(plan, devices))
+        screen.write(json_text(plan, placement.devices if placement else None))
     elif config.plan.format is PlanFormat.html:
-        screen.write(html(plan, f"{config.name}: restoration plan", full=full))
+        title = f"{config.name}: restoration plan"
+        screen.write(html(plan, title, full=full, placement=placement))
     else:
         if resumed is not None:
             screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
             screen.line("this is the plan of a fresh start, resume=never:")
         screen.show(table(plan, full=full), text(plan, full=full))
-        if devices:
-            strategy = config.cluster.placement.value
-            for line in placement_lines(built.specs, devices, strategy, full=full):
-                screen.line(line)
+        for line in placement.lines(plan, full=full) if placement else ():
+            screen.line(line)
     if plan.problems:
         count = len(plan.problems)
         listed = Problem(f"the plan has {count} problem{'s' * (count > 1)}, listed with it")

@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from runner.cluster.chief import Chief, chief_of
-from runner.config import RunConfig
 from runner.errors import ConfigError
 from runner.experiment import BuiltGraph
 from runner.input_pipeline import input_ended
@@ -87,7 +86,7 @@ def _loop(
     with built.graph.as_default():
         leader = chief_of(config, interruption)
         saver = resuming_saver(built, config.cluster, directory.checkpoints, context.screen.line)
-        creator = _session_creator(config, built, saver, restorer, directory, leader)
+        creator = _session_creator(context, built, saver, restorer, directory, leader)
         hooks = loop_hooks(context, built, training, directory, tracker, interruption, leader)
         for line in not_resumed_exactly(training.train_op):
             context.screen.line(line)
@@ -111,13 +110,14 @@ def _loop(
 
 
 def _session_creator(
-    config: RunConfig,
+    context: RunContext,
     built: BuiltGraph,
     saver: tf.compat.v1.train.Saver,
     restorer: Restorer | None,
     directory: RunDirectory,
     leader: Chief | None,
 ) -> ChiefSessionCreator:
+    config = context.config
     if restorer is None:
         initializers = [tf.compat.v1.global_variables_initializer()]
     else:
@@ -139,7 +139,7 @@ def _session_creator(
         "restorer": restorer,
     }
     if leader is not None:
-        return leader.session_creator(**arguments)
+        return leader.session_creator(say=context.screen.line, **arguments)
     return ChiefSessionCreator(
         config=tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=config.session.intra_op_threads,

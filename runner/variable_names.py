@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
+from runner.restoration.variables import Partition
 
 
 def model_variables(model: Any) -> dict[str, tf.Variable]:
@@ -60,3 +61,12 @@ def name_variables(
             rest = f"/{last}{rest}"
         named[f"{by_op[owner]}{rest}" if owner in by_op else op_name] = variable
     return named
+
+
+def partition_of(variable: tf.Variable) -> Partition | None:
+    """Returns which part of a partitioned variable this is; None for a whole one."""
+    # Private, but nothing public tells which part of the whole a variable is.
+    part = variable._get_save_slice_info()
+    if part is None:
+        return None
+    return Partition(part.full_name, tuple(part.full_shape), tuple(part.var_offset))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,8 +35,9 @@ def in_use(address: str) -> bool:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", parts[1]))
-        except OSError:
-            return True
+        except OSError as error:
+            # Of any other, such as a port that only root may have, the server itself tells.
+            return error.errno == errno.EADDRINUSE
     return False
 
 
@@ -65,6 +67,7 @@ def wait_until_answering(
     limit: float,
     interval: float,
     *,
+    say: Callable[[str], None] = lambda line: None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
@@ -74,6 +77,7 @@ def wait_until_answering(
       tasks: task, such as `ps 0` -> its address.
       limit: seconds to wait at most.
       interval: seconds between two looks.
+      say: is told once for whom it waits, if for anyone.
       clock: seconds from any origin.
       sleep: waits so many seconds.
 
@@ -81,7 +85,11 @@ def wait_until_answering(
       ClusterError: naming those that do not answer after `limit`.
     """
     deadline = clock() + limit
+    told = False
     while missing := [name for name, address in tasks.items() if not answers(address)]:
+        if not told:
+            say(f"waits for {_listed(tasks, missing)}, {limit:g} s at most")
+            told = True
         if clock() >= deadline:
             raise ClusterError(not_answering(tasks, missing, limit))
         sleep(interval)
@@ -89,10 +97,15 @@ def wait_until_answering(
 
 def not_answering(tasks: Mapping[str, str], missing: Sequence[str], limit: float) -> Problem:
     """The problem of tasks that have not come up, or not again."""
-    listed = ", ".join(f"{name} at {tasks[name]}" for name in missing)
     verb = "does" if len(missing) == 1 else "do"
     return Problem(
-        f"{listed} {verb} not answer",
-        f"waited for {limit:g} s (cluster.max_wait_secs)",
+        f"{_listed(tasks, missing)} {verb} not answer",
+        f"waited for {limit:g} s (cluster.max_wait_secs); not started, not reachable, or the run "
+        "has ended",
         "look at the logs of these tasks and start them again, or mend their addresses",
     )
+
+
+def _listed(tasks: Mapping[str, str], names: Sequence[str]) -> str:
+    """Returns some of the tasks with their addresses, in words."""
+    return ", ".join(f"{name} at {tasks[name]}" for name in names)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from runner.cluster.tf_config import PS
+from runner.cluster_config import PS
 
 # Records that wait for the chief; more are dropped and counted.
 CAPACITY = 10_000

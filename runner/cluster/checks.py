@@ -1,15 +1,14 @@
-"""What can be wrong with the description of a cluster."""
+"""What in the settings of a cluster is out of range, contradictory or of no effect."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 
-from runner.cluster.addresses import in_use, split
-from runner.cluster.tasks import addresses_by_type, has_addresses
-from runner.cluster.tf_config import CHIEF, EVALUATOR, LOCAL, PS, TASKS, VARIABLE, WORKER, TfConfig
-from runner.cluster_config import ClusterConfig
-from runner.config import Mode, NonFinite, RunConfig
-from runner.errors import Problem, ranked
+from runner.cluster.tasks import has_addresses
+from runner.cluster.tf_config import LOCAL, VARIABLE, TfConfig
+from runner.cluster_config import CHIEF, PS, WORKER, ClusterConfig
+from runner.errors import Problem
 
 
 def conflicts(cluster: ClusterConfig, tf_config: TfConfig | None) -> list[Problem]:
@@ -21,6 +20,14 @@ def conflicts(cluster: ClusterConfig, tf_config: TfConfig | None) -> list[Proble
                 "cluster.local is true, and there are cluster.addresses",
                 "the tasks of a local cluster get theirs when they are started",
                 "delete cluster.addresses, or set cluster.local=false",
+            )
+        )
+    elif cluster.local and cluster.task.type is not None and tf_config is None:
+        problems.append(
+            Problem(
+                f"cluster.local is true, and cluster.task.type is {cluster.task.type}",
+                "this process starts all tasks of a local cluster, and is none of them",
+                "delete cluster.task, or set cluster.local=false and give cluster.addresses",
             )
         )
     if tf_config is None:
@@ -61,206 +68,98 @@ def _listed(addresses: Sequence[str]) -> str:
     return ", ".join(addresses) or "none"
 
 
+# Key -> what to give in place of a number that is below 1, not above 0, or negative.
+_AT_LEAST_ONE = {
+    "workers": "the chief counts: cluster.workers=1 is the chief alone",
+    "ps": "cluster.ps=1 holds all variables on one server",
+    "partition_bytes": "cluster.partition_bytes=null cuts no variable",
+}
+_ABOVE_ZERO = {
+    "max_wait_secs": "the default is cluster.max_wait_secs=1800, half an hour",
+    "recovery_wait_secs": "the default is cluster.recovery_wait_secs=2",
+}
+_NOT_NEGATIVE = {
+    "grace_secs": "cluster.grace_secs=0 waits for nobody",
+    "restarts": "cluster.restarts=0 starts nothing again",
+    "backup": "cluster.backup=0 waits for all workers",
+}
+
+
 def number_problems(cluster: ClusterConfig) -> list[Problem]:
     """Finds numbers that are out of range."""
-    problems = [
-        Problem(f"cluster.{key} is {value}", "it must be at least 1")
-        for key, value in (
-            ("workers", cluster.workers),
-            ("ps", cluster.ps),
-            ("partition_bytes", cluster.partition_bytes),
-        )
-        if value is not None and value < 1
-    ]
-    problems += [
-        Problem(f"cluster.{key} is {value:g}", "it must be above 0")
-        for key, value in (
-            ("max_wait_secs", cluster.max_wait_secs),
-            ("recovery_wait_secs", cluster.recovery_wait_secs),
-        )
-        if not value > 0
-    ]
-    problems += [
-        Problem(f"cluster.{key} is {value:g}", "it must not be negative")
-        for key, value in (
-            ("grace_secs", cluster.grace_secs),
-            ("restarts", cluster.restarts),
-            ("backup", cluster.backup),
-        )
-        if value < 0
-    ]
-    return problems
-
-
-def training_problems(config: RunConfig, cluster: ClusterConfig) -> list[Problem]:
-    """Finds what cannot be done by several processes."""
     problems = []
-    if config.train.non_finite.action is NonFinite["rollback"]:
-        problems.append(
-            Problem(
-                "train.non_finite.action is rollback, in a cluster",
-                "the other workers would go on with the values that were not finite",
-                "train.non_finite.action=raise; with cluster.restarts the run goes back itself",
-            )
-        )
-    if config.model.get("jit_compile"):
-        problems.append(
-            Problem(
-                "model.jit_compile is true, in a cluster",
-                "XLA compiles what is in one process, and the variables are in others",
-                "delete model.jit_compile",
-            )
-        )
-    workers = 1 + len(cluster.addresses.worker) if has_addresses(cluster) else cluster.workers
-    averaged = config.train.ema_decay is not None and config.train.evaluate_ema
-    if averaged and workers > 1 and not cluster.synchronous:
-        problems.append(
-            Problem(
-                f"train.ema_decay is {config.train.ema_decay:g} with train.evaluate_ema, and "
-                f"{workers} workers train",
-                "while the chief evaluates, the averages are in the weights' place on the servers, "
-                "and the other workers would train them",
-                "train.evaluate_ema=false evaluates the weights; or train.ema_decay=null",
-            )
-        )
-    if cluster.backup and not cluster.synchronous:
-        problems.append(
-            Problem(
-                f"cluster.backup is {cluster.backup}, and cluster.synchronous is false",
-                "without synchronous updates nobody waits for anybody",
-                "cluster.synchronous=true, or cluster.backup=0",
-            )
-        )
-    elif cluster.backup >= workers:
-        problems.append(
-            Problem(
-                f"cluster.backup is {cluster.backup}, and {workers} workers train",
-                "an update needs the gradient of one worker at least",
-                f"at most cluster.backup={workers - 1}",
-            )
-        )
-    return problems + (_synchronous_problems(config) if cluster.synchronous else [])
-
-
-def _synchronous_problems(config: RunConfig) -> list[Problem]:
-    cause = "synchronous updates are made by one optimizer, at one place"
-    problems = [
-        Problem(
-            f"scaffolds.{name} has a schedule of its own, and cluster.synchronous is true",
-            cause,
-            f"delete freeze_until_step and learning_rate_multiplier of scaffolds.{name}, or set "
-            "cluster.synchronous=false",
-        )
-        for name, scaffold in config.scaffolds.items()
-        if scaffold.freeze_until_step or scaffold.learning_rate_multiplier != 1.0
-    ]
-    if config.model.get("dtype_policy") == "mixed_float16":
-        problems.append(
-            Problem(
-                "model.dtype_policy is mixed_float16, and cluster.synchronous is true",
-                f"each worker would scale its loss differently, and {cause}",
-                "model.dtype_policy=mixed_bfloat16, or cluster.synchronous=false",
-            )
-        )
-    if config.train.ema_decay is not None:
-        problems.append(
-            Problem(
-                f"train.ema_decay is {config.train.ema_decay:g}, and cluster.synchronous is true",
-                f"every worker would move the averages at each update, and {cause}",
-                "train.ema_decay=null, or cluster.synchronous=false",
-            )
-        )
+    for keys, wrong, rule in (
+        (_AT_LEAST_ONE, lambda value: value < 1, "it must be at least 1"),
+        (_ABOVE_ZERO, lambda value: not value > 0, "it must be above 0"),
+        (_NOT_NEGATIVE, lambda value: not value >= 0, "it must not be negative"),
+    ):
+        for key, remedy in keys.items():
+            value = getattr(cluster, key)
+            if value is not None and wrong(value):
+                problems.append(Problem(f"cluster.{key} is {value:g}", rule, remedy))
     return problems
 
 
-def address_problems(cluster: ClusterConfig, source: str) -> list[Problem]:
-    """Finds addresses that are malformed, missing or given twice."""
-    by_type = addresses_by_type(cluster)
-    problems = [
-        Problem(
-            f"{source}: {kind} {index} is at {address!r}",
-            "it is not an address",
-            "write host:port, with a port from 1 to 65535",
-        )
-        for kind, hosts in by_type.items()
-        for index, address in enumerate(hosts)
-        if split(address) is None
+# What does nothing without a cluster.
+_OF_CLUSTERS = (
+    *("workers", "ps", "evaluator", "synchronous", "backup", "placement", "partition_bytes"),
+    "restarts",
+)
+
+
+def idle_problems(cluster: ClusterConfig) -> list[Problem]:
+    """Finds settings of a cluster where there is none."""
+    defaults = ClusterConfig()
+    given = [
+        f"cluster.{key} is {_spelt(getattr(cluster, key))}"
+        for key in _OF_CLUSTERS
+        if getattr(cluster, key) != getattr(defaults, key)
     ]
-    chiefs = len(cluster.addresses.chief)
-    if chiefs != 1:
-        problems.append(
-            Problem(
-                f"{source}: there {'is no chief' if not chiefs else f'are {chiefs} chiefs'}",
-                "one task initialises, restores, saves and records for all",
-                "give `chief` one address; that of the first worker will do, taken from there",
-            )
-        )
-    if cluster.addresses.worker and not cluster.addresses.ps:
-        problems.append(
-            Problem(
-                f"{source}: there are workers and no ps",
-                "the variables they share are on parameter servers",
-                "give `ps` at least one address",
-            )
-        )
-    known: dict[str, str] = {}
-    for kind, hosts in by_type.items():
-        for index, address in enumerate(hosts):
-            task = f"{kind} {index}"
-            if address in known:
-                problems.append(
-                    Problem(
-                        f"{source}: {known[address]} and {task} are both at {address}",
-                        "two tasks cannot share a port",
-                        "give each an address of its own",
-                    )
-                )
-            known.setdefault(address, task)
-    return problems
-
-
-def task_problems(cluster: ClusterConfig, mode: Mode, source: str) -> list[Problem]:
-    """Finds whether this process can be no task of the cluster, or not the one it is to be."""
-    kind, index = cluster.task.type, cluster.task.index
-    if kind is None:
-        if mode is Mode.plan:
-            return []
-        return [
-            Problem(
-                "cluster.addresses are given, and no cluster.task.type",
-                "each process must know which task it is",
-                "for example cluster.task.type=worker cluster.task.index=0",
-                TASKS,
-            )
-        ]
-    if kind not in TASKS:
-        return [
-            Problem(
-                f"{source}: this task is of type {kind!r}",
-                "there is no such type",
-                "mend the type",
-                ranked(kind, TASKS),
-            )
-        ]
-    if kind == EVALUATOR:
+    if not given:
         return []
-    hosts = addresses_by_type(cluster).get(kind, [])
-    if not 0 <= index < len(hosts):
-        return [
+    return [
+        Problem(
+            f"{', '.join(given)}, and there is no cluster",
+            "one process would train, to which this means nothing",
+            f"cluster=local starts a cluster on this machine, cluster.addresses or {VARIABLE} "
+            "name one; otherwise delete it",
+        )
+    ]
+
+
+def count_problems(cluster: ClusterConfig, source: str) -> list[Problem]:
+    """Finds settings of a local cluster that the tasks' addresses contradict.
+
+    Args:
+      cluster: the cluster, with addresses.
+      source: what gives them.
+    """
+    addresses, defaults = cluster.addresses, ClusterConfig()
+    problems = [
+        Problem(
+            f"cluster.{key} is {given}, and {source} names {count}",
+            "with addresses the tasks are those that have one",
+            f"delete cluster.{key}, or mend the addresses",
+        )
+        for key, given, default, count in (
+            (
+                *("workers", cluster.workers, defaults.workers),
+                len(addresses.chief) + len(addresses.worker),
+            ),
+            ("ps", cluster.ps, defaults.ps, len(addresses.ps)),
+        )
+        if given not in (default, count)
+    ]
+    if cluster.restarts > 0 and not cluster.local:
+        problems.append(
             Problem(
-                f"{source}: this task is {kind} {index}, and there "
-                f"{'is' if len(hosts) == 1 else 'are'} {len(hosts) or 'none'} of that type",
-                "its index is that of its address, counted from 0",
-                "mend the index, or add the task's address",
-                tuple(f"{kind} {each}" for each in range(len(hosts))),
+                f"cluster.restarts is {cluster.restarts}, and {source} names the tasks",
+                "only tasks that cluster=local has started are started again by it",
+                "delete cluster.restarts; whatever starts this task can start it again",
             )
-        ]
-    if mode is Mode.train and in_use(hosts[index]):
-        return [
-            Problem(
-                f"{kind} {index} is to listen at {hosts[index]}, and its port is in use",
-                "another process of this machine listens there, perhaps the same task still",
-                "end it, or give the task another port",
-            )
-        ]
-    return []
+        )
+    return problems
+
+
+def _spelt(value: object) -> object:
+    return value.value if isinstance(value, Enum) else str(value).lower()

@@ -14,7 +14,7 @@ from runner.cluster.channel import Channel, Flag, left_flag, released_flag
 from runner.cluster.server import naming_the_missing, session_config, start_server
 from runner.cluster.session_creators import ClusterChiefSessionCreator
 from runner.cluster.tasks import is_task, parameter_servers, telling_tasks
-from runner.cluster.tf_config import CHIEF
+from runner.cluster_config import CHIEF
 from runner.config import RunConfig
 from runner.experiment import Training
 from runner.interruption import Interruption
@@ -47,14 +47,14 @@ class Chief:
         """Starts the server, and returns the creator of the run's sessions.
 
         Args:
-          **arguments: those of `ChiefSessionCreator` but `master` and `config`.
+          **arguments: those of `ClusterChiefSessionCreator` but its cluster, target and `waiting`.
 
         Raises:
           ConfigError: when the server cannot listen at its address.
         """
         self._target = start_server(self._config).target
         self._creator = ClusterChiefSessionCreator(
-            self._cluster, self._target, self._interruption.at_once, **arguments
+            self._cluster, self._target, self._interruption.prompt, **arguments
         )
         return self._creator
 

@@ -15,7 +15,7 @@ from runner.cluster.channel import Channel
 from runner.cluster.server import remote_config
 from runner.cluster.session_creators import wait_for_servers
 from runner.cluster.tasks import parameter_servers, telling_tasks
-from runner.cluster.tf_config import EVALUATOR
+from runner.cluster_config import EVALUATOR
 from runner.config import RunConfig
 from runner.errors import ClusterError, Problem
 from runner.experiment import BuiltGraph

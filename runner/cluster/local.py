@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from runner.cluster.addresses import free_addresses
+from runner.cluster.addresses import free_addresses, in_use
 from runner.cluster.launcher_watch import LIFELINE, OBJECTIVE
-from runner.cluster.tf_config import CHIEF, EVALUATOR, PS, VARIABLE, WORKER, write_tf_config
-from runner.cluster_config import ClusterConfig
+from runner.cluster.tf_config import VARIABLE, write_tf_config
+from runner.cluster.trial_link import TRIAL, TrialLink
+from runner.cluster_config import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
 from runner.errors import ClusterError, ConfigError, PlanError, Problem
-from runner.interruption import Interruption
+from runner.interruption import GRACE_SECONDS, Interruption
+from runner.sweeps.trial import Trial
 
 _LOOK_SECONDS = 0.1
+# What the chief needs to end besides saving, and this process besides waiting for the tasks.
+_MARGIN_SECONDS = 10.0
 # Exit codes that another start would not change: a mistake in the command, a plan with problems.
 _MISTAKES = (ConfigError.exit_code, PlanError.exit_code)
+# Overrides that concern a sweep and not its trials, or the process that started the command.
+_ELSEWHERE = re.compile(r"[+~]*hydra[./](mode|sweep|sweeper|launcher|callbacks)\b")
 
 
 @dataclass
@@ -42,15 +50,29 @@ class _Task:
 class LocalCluster:
     """The processes of one cluster."""
 
-    def __init__(self, cluster: ClusterConfig, command: Sequence[str]) -> None:
+    def __init__(
+        self,
+        cluster: ClusterConfig,
+        command: Sequence[str],
+        save_seconds: float = GRACE_SECONDS,
+        trial: Trial | None = None,
+        draw: Callable[[int], list[str]] = free_addresses,
+    ) -> None:
         """Stores its arguments.
 
         Args:
           cluster: the configuration, with `local`.
           command: starts a task, which finds in `TF_CONFIG` which one it is.
+          save_seconds: how long the chief may take to save after a signal,
+            `session.grace_seconds`.
+          trial: of a sweep, which the chief then tells how it goes.
+          draw: returns so many addresses that are free.
         """
-        self._cluster, self._command = cluster, list(command)
+        self._cluster, self._command, self._draw = cluster, list(command), draw
+        self._chief_seconds = max(cluster.grace_secs, save_seconds + _MARGIN_SECONDS)
+        self._link = TrialLink(trial) if trial is not None else None
         self._tasks: list[_Task] = []
+        self._redrawn = False
         self._printing = threading.Lock()
 
     def run(self) -> float | None:
@@ -61,11 +83,14 @@ class LocalCluster:
         Raises:
           ClusterError: when a task has failed more often than `cluster.restarts`; its exit code is
             that of the task.
+          PrunedRunError: when the trial is pruned; the last step is saved.
           InterruptedRunError: after a signal.
         """
+        # Longer than `_end_all`, so that this process does not go before its tasks.
+        seconds = self._chief_seconds + 2 * self._cluster.grace_secs + _MARGIN_SECONDS
         with (
             tempfile.TemporaryDirectory() as folder,
-            Interruption().handled() as interruption,
+            Interruption(seconds).handled() as interruption,
         ):
             lifeline, held = os.pipe()
             objective = Path(folder) / "objective"
@@ -82,14 +107,19 @@ class LocalCluster:
                     self._follow(interruption)
                     interruption.check()
             finally:
-                self._end_all()
-                os.close(held)
-                os.close(lifeline)
+                try:
+                    self._end_all()
+                finally:
+                    self._kill_all()  # A second signal does not wait for anything to be saved.
+                    os.close(held)
+                    os.close(lifeline)
+            if self._link is not None:
+                self._link.end()
             return float(objective.read_text()) if objective.exists() else None
 
     def _start_all(self) -> None:
         cluster = self._cluster
-        found = free_addresses(cluster.ps + cluster.workers)
+        found = self._draw(cluster.ps + cluster.workers)
         self._addresses = {
             PS: tuple(found[: cluster.ps]),
             CHIEF: (found[cluster.ps],),
@@ -103,18 +133,24 @@ class LocalCluster:
 
     def _start(self, kind: str, index: int, restarts: int, *extra: str) -> _Task:
         addresses = {each: hosts for each, hosts in self._addresses.items() if hosts}
-        process = subprocess.Popen(
-            [*self._command, *extra],
-            env={**self._environment, VARIABLE: write_tf_config(addresses, kind, index)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=(self._lifeline,),
-            text=True,
-            errors="replace",
-            # Ctrl-C in the terminal is for this process, which ends the tasks in their order.
-            start_new_session=True,
-        )
+        environment = {**self._environment, VARIABLE: write_tf_config(addresses, kind, index)}
+        inherited = [self._lifeline]
+        with ExitStack() as stack:
+            if kind == CHIEF and self._link is not None:
+                end, environment[TRIAL] = self._link.connect()
+                inherited.append(stack.enter_context(end).fileno())
+            process = subprocess.Popen(
+                [*self._command, *extra],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=inherited,
+                text=True,
+                errors="replace",
+                # Ctrl-C in the terminal is for this process, which ends the tasks in their order.
+                start_new_session=True,
+            )
         task = _Task(kind, index, restarts, process, threading.Thread())
         task.relay = threading.Thread(target=self._relay, args=(task.name, process), daemon=True)
         task.relay.start()
@@ -122,35 +158,68 @@ class LocalCluster:
         return task
 
     def _follow(self, interruption: Interruption) -> None:
-        """Returns when the chief has ended well, or a signal has come."""
+        """Returns when the chief has ended well or pruned, or a signal has come."""
         while not interruption.received():
-            for place, task in enumerate(self._tasks):
+            pruned = self._link is not None and self._link.pruned
+            for task in list(self._tasks):
                 code = task.process.poll()
-                if code == 0 and task.kind == CHIEF:
+                if task.kind == CHIEF and (code == 0 or (code and pruned)):
                     self._await_others(interruption)
                     return
+                if code and self._has_lost_its_port(task, code):
+                    self._start_elsewhere(task)
+                    break
                 if code:
-                    self._tasks[place] = self._again(task, code)
+                    self._tasks[self._tasks.index(task)] = self._again(task, code)
+            if self._link is not None:
+                self._link.check()
             time.sleep(_LOOK_SECONDS)
+
+    def _has_lost_its_port(self, task: _Task, code: int) -> bool:
+        """Whether another process took a task's port between its choice and the task's start."""
+        addresses = self._addresses.get(task.kind, ())
+        return (
+            code == ConfigError.exit_code
+            and not self._redrawn
+            and task.restarts == self._cluster.restarts
+            and task.index < len(addresses)
+            and in_use(addresses[task.index])
+        )
+
+    def _start_elsewhere(self, task: _Task) -> None:
+        self._redrawn = True
+        self._say(task.name, "another process has its port; all start again on other ports")
+        self._end_all()
+        self._tasks = []
+        self._start_all()
 
     def _again(self, task: _Task, code: int) -> _Task:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         task.relay.join(_LOOK_SECONDS)
         if code in _MISTAKES or task.restarts == 0:
-            error = ClusterError(
-                Problem(
-                    f"{task.name} {how}",
-                    "" if code in _MISTAKES else "it was not to be started again (any more)",
-                    "see its lines above; the same command continues the run"
-                    + ("" if code in _MISTAKES else ", cluster.restarts=N starts tasks again"),
-                )
-            )
+            error = ClusterError(self._failed(task, how, mistake=code in _MISTAKES))
             error.exit_code = code if code > 0 else 1
             raise error
         self._say(task.name, f"{how}; it is started again, {task.restarts - 1} times left")
         # Even where a new run was asked for, the chief goes on with the one that it has begun.
         extra = ["resume=auto"] if task.kind == CHIEF else []
         return self._start(task.kind, task.index, task.restarts - 1, *extra)
+
+    def _failed(self, task: _Task, how: str, *, mistake: bool) -> Problem:
+        restarts = self._cluster.restarts
+        if mistake:
+            cause, remedy = "started again it would end in the same way", "mend it"
+        elif restarts:
+            cause = f"it has been started again as often as cluster.restarts={restarts} says"
+            remedy = "a larger one tries more often"
+        else:
+            cause = "cluster.restarts is 0, so that no task is started again"
+            remedy = "cluster.restarts=N starts it again N times"
+        return Problem(
+            f"{task.name} {how}",
+            cause,
+            f"its lines above tell why; {remedy}; the same command continues the run",
+        )
 
     def _await_others(self, interruption: Interruption) -> None:
         deadline = time.monotonic() + self._cluster.grace_secs
@@ -172,7 +241,8 @@ class LocalCluster:
             ]
             for task in living:
                 _signal(task.process, number)
-            deadline = time.monotonic() + self._cluster.grace_secs
+            seconds = self._chief_seconds if CHIEF in kinds else self._cluster.grace_secs
+            deadline = time.monotonic() + seconds
             for task in living:
                 try:
                     task.process.wait(max(deadline - time.monotonic(), 0.0))
@@ -182,6 +252,12 @@ class LocalCluster:
                     task.process.wait()
         for task in self._tasks:
             task.relay.join(1.0)
+
+    def _kill_all(self) -> None:
+        for task in self._tasks:
+            if task.process.poll() is None:
+                _signal(task.process, signal.SIGKILL)
+                task.process.wait()
 
     def _relay(self, name: str, process: subprocess.Popen[str]) -> None:
         if process.stdout is not None:
@@ -195,14 +271,28 @@ class LocalCluster:
             sys.stdout.flush()
 
 
-def task_command(config_directories: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """Returns the command that starts a task.
+def task_command(running: Any, shipped: Path) -> list[str]:
+    """Returns the command that starts a task with the configuration that Hydra is running.
 
     Args:
-      config_directories: what `--config-dir` named.
-      overrides: those of the command that starts the cluster, of one job of a sweep.
+      running: the value of `HydraConfig.get()`; of a sweep, that of one trial.
+      shipped: the folder of the configuration that a command has by default.
     """
-    options = [each for path in config_directories for each in ("--config-dir", path)]
+    options = []
+    for source in running.runtime.config_sources:
+        path = f"pkg://{source.path}" if source.schema == "pkg" else source.path
+        if source.provider == "command-line":
+            options += ["--config-dir", path]
+        elif source.provider == "main" and path != str(shipped):
+            options += ["--config-path", path]
+    if running.job.config_name != "config":
+        options += ["--config-name", running.job.config_name]
+    overrides = [
+        *running.overrides.task,
+        *(each for each in running.overrides.hydra if not _ELSEWHERE.match(each)),
+        # The experiment's file may ask for a sweep.
+        "hydra.mode=RUN",
+    ]
     return [sys.executable, "-m", "runner", *options, *overrides]
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from runner.cluster.channel import left_flag, released_flag
 from runner.cluster.server import start_server
-from runner.cluster.tf_config import PS
+from runner.cluster_config import PS
 from runner.config import RunConfig
 from runner.interruption import Interruption
 from runner.screen import Screen

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import tensorflow as tf
 
 from runner.cluster.synchronous import Synchronization
 from runner.cluster.tasks import is_cluster, replica_index
-from runner.cluster.tf_config import CHIEF, PS
-from runner.cluster_config import ClusterConfig, Placement
+from runner.cluster_config import CHIEF, PS, ClusterConfig, Placement
 from runner.errors import ConfigError, Problem
+from runner.restoration.placement import VariablePlacement
+from runner.variable_names import partition_of
 
 # Takes the operation of a variable and returns the index of its parameter server.
 Strategy = Callable[[tf.Operation], int]
@@ -76,8 +77,7 @@ class Replica:
         scope = tf.compat.v1.get_variable_scope()
         with tf.compat.v1.variable_scope(scope, partitioner=partitioner):
             yield
-        # Private, but nothing public tells which part of the whole a variable is.
-        if not any(each._get_save_slice_info() for each in tf.compat.v1.global_variables()):
+        if not any(map(partition_of, tf.compat.v1.global_variables())):
             raise ConfigError(
                 Problem(
                     f"cluster.partition_bytes is {largest}, and cuts no variable",
@@ -87,6 +87,13 @@ class Replica:
                     "cluster.placement=by_size alone",
                 )
             )
+
+    def placement(self, variables: Mapping[str, tf.Variable]) -> VariablePlacement | None:
+        """Returns where the named variables are; None without a cluster."""
+        if self._cluster is None:
+            return None
+        devices = {name: str(variable.device) for name, variable in variables.items()}
+        return VariablePlacement(self._cluster.placement.value, devices)
 
     def shard(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Returns the batches of this replica: of so many in turn, one.

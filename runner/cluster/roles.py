@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from runner.cluster.evaluator import follow_checkpoints
 from runner.cluster.parameter_server import serve
-from runner.cluster.tf_config import EVALUATOR, PS, WORKER
 from runner.cluster.worker import run_worker
+from runner.cluster_config import EVALUATOR, PS, WORKER
 from runner.config import RunConfig
 from runner.screen import Screen
 

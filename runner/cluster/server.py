@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from runner.cluster.addresses import answers, not_answering
 from runner.cluster.tasks import addresses_by_type, parameter_servers, trainers
-from runner.cluster.tf_config import PS
-from runner.cluster_config import ClusterConfig
+from runner.cluster_config import PS, ClusterConfig
 from runner.config import RunConfig
 from runner.errors import ClusterError, ConfigError, LostServerError, Problem
 

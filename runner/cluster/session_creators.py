@@ -17,6 +17,7 @@ from runner.cluster_config import ClusterConfig
 from runner.errors import ClusterError, Problem
 from runner.session.session_creators import ChiefSessionCreator, WorkerSessionCreator
 
+_Say: TypeAlias = Callable[[str], None]
 # Makes what a signal may end at once, having nothing to save.
 Waiting: TypeAlias = Callable[[], AbstractContextManager[None]]
 
@@ -32,7 +33,13 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
     restarted = False
 
     def __init__(
-        self, cluster: ClusterConfig, target: str, waiting: Waiting = nullcontext, **arguments: Any
+        self,
+        cluster: ClusterConfig,
+        target: str,
+        waiting: Waiting = nullcontext,
+        *,
+        say: _Say = lambda line: None,
+        **arguments: Any,
     ) -> None:
         """Stores the cluster, and takes the arguments of `ChiefSessionCreator`.
 
@@ -40,9 +47,11 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
           cluster: the resolved cluster.
           target: of this task's server.
           waiting: gives the context in which a session is made.
+          say: is told whom it waits for.
           **arguments: all but `master` and `config`.
         """
-        self._cluster, self._target, self._waiting = cluster, target, waiting
+        self._cluster, self._target = cluster, target
+        self._waiting, self._say = waiting, say
         super().__init__(master=target, config=session_config(cluster), **arguments)
 
     def create_session(self) -> tf.compat.v1.Session:
@@ -55,7 +64,7 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
           ClusterError: when the servers do not answer in time.
         """
         with self._waiting():
-            wait_for_servers(self._cluster)
+            wait_for_servers(self._cluster, self._say)
             self._begin_anew()
             session = super().create_session()
             session.run(self._ready)
@@ -85,6 +94,8 @@ class ClusterWorkerSessionCreator(WorkerSessionCreator):
         target: str,
         scaffold: tf.compat.v1.train.Scaffold,
         waiting: Waiting = nullcontext,
+        *,
+        say: _Say = lambda line: None,
     ) -> None:
         """Stores the cluster.
 
@@ -93,10 +104,12 @@ class ClusterWorkerSessionCreator(WorkerSessionCreator):
           target: of this task's server.
           scaffold: as in TensorFlow.
           waiting: gives the context in which a session is waited for.
+          say: is told whom it waits for.
         """
         self._cluster, self._target, self._own_scaffold = cluster, target, scaffold
-        self._waiting = waiting
-        super().__init__(scaffold, target, session_config(cluster), cluster.max_wait_secs)
+        self._waiting, self._say = waiting, say
+        # One look at each call: TensorFlow does not tell that it waits.
+        super().__init__(scaffold, target, session_config(cluster), max_wait_secs=0)
 
     def create_session(self) -> tf.compat.v1.Session:
         """Waits for the parameter servers and the chief, and returns a new session.
@@ -105,19 +118,34 @@ class ClusterWorkerSessionCreator(WorkerSessionCreator):
           ClusterError: when either does not come in time.
         """
         with self._waiting():
-            wait_for_servers(self._cluster)
+            wait_for_servers(self._cluster, self._say)
+            return self._when_ready()
+
+    def _when_ready(self) -> tf.compat.v1.Session:
+        (address,) = self._cluster.addresses.chief
+        limit = self._cluster.max_wait_secs
+        deadline = time.monotonic() + limit
+        told = False
+        while True:
             try:
                 return super().create_session()
             except tf.errors.DeadlineExceededError as error:
-                (address,) = self._cluster.addresses.chief
-                state = "answers" if answers(address) else "does not answer"
-                raise ClusterError(
-                    Problem(
-                        f"the model was not ready within {self._cluster.max_wait_secs:g} s",
-                        f"it is the chief at {address} that initialises it, and that {state}",
-                        "look at the chief's log; a larger cluster.max_wait_secs waits longer",
-                    )
-                ) from error
+                if time.monotonic() >= deadline:
+                    raise ClusterError(self._not_ready(address)) from error
+            if not told:
+                self._say(
+                    f"waits for the chief at {address} to make the model ready, {limit:g} s at most"
+                )
+                told = True
+            time.sleep(self._cluster.recovery_wait_secs)
+
+    def _not_ready(self, address: str) -> Problem:
+        state = "answers" if answers(address) else "does not answer"
+        return Problem(
+            f"the model was not ready within {self._cluster.max_wait_secs:g} s",
+            f"it is the chief at {address} that initialises it, and that {state}",
+            "look at the chief's log; a larger cluster.max_wait_secs waits longer",
+        )
 
     def _get_session_manager(self) -> tf.compat.v1.train.SessionManager:
         # Private, for want of anything public: TensorFlow's creator always waits 30 s between two
@@ -133,12 +161,16 @@ class ClusterWorkerSessionCreator(WorkerSessionCreator):
         )
 
 
-def wait_for_servers(cluster: ClusterConfig) -> None:
+def wait_for_servers(cluster: ClusterConfig, say: _Say = lambda line: None) -> None:
     """Waits until all parameter servers answer.
+
+    Args:
+      cluster: the resolved cluster.
+      say: is told whom it waits for.
 
     Raises:
       ClusterError: when they do not within `cluster.max_wait_secs`.
     """
     wait_until_answering(
-        parameter_servers(cluster), cluster.max_wait_secs, cluster.recovery_wait_secs
+        parameter_servers(cluster), cluster.max_wait_secs, cluster.recovery_wait_secs, say=say
     )

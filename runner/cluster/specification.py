@@ -5,24 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from runner.cluster.checks import (
-    address_problems,
-    conflicts,
-    number_problems,
-    task_problems,
-    training_problems,
-)
-from runner.cluster.tasks import has_addresses, is_cluster
-from runner.cluster.tf_config import (
+from runner.cluster.checks import conflicts, count_problems, idle_problems, number_problems
+from runner.cluster.task_checks import address_problems, lone_problems, task_problems
+from runner.cluster.tasks import has_addresses, is_cluster, is_task
+from runner.cluster.tf_config import VARIABLE, TfConfig, read_tf_config
+from runner.cluster.training_checks import training_problems
+from runner.cluster_config import (
     CHIEF,
     EVALUATOR,
     PS,
-    VARIABLE,
     WORKER,
-    TfConfig,
-    read_tf_config,
+    AddressesConfig,
+    ClusterConfig,
+    TaskConfig,
 )
-from runner.cluster_config import AddressesConfig, ClusterConfig, TaskConfig
 from runner.config import Mode, RunConfig
 from runner.errors import ConfigError, Problem
 
@@ -45,13 +41,20 @@ def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
     given = config.cluster
     tf_config = read_tf_config(environ)
     problems = conflicts(given, tf_config)
-    cluster = given if tf_config is None or problems else _with(given, tf_config)
+    cluster = given
+    if tf_config is not None and not problems:
+        cluster = _with(given, tf_config)
+    elif tf_config is not None and has_addresses(given) and given.task.type is None:
+        cluster = replace(given, task=TaskConfig(tf_config.task_type, tf_config.task_index))
     problems += number_problems(cluster)
-    if is_cluster(cluster):
+    if is_cluster(cluster) and not _chief_alone(cluster):
         problems += training_problems(config, cluster)
     if has_addresses(cluster):
-        problems += address_problems(cluster, VARIABLE if tf_config else "cluster.addresses")
+        addresses = VARIABLE if tf_config else "cluster.addresses"
+        problems += address_problems(cluster, addresses)
         problems += task_problems(cluster, config.mode, VARIABLE if tf_config else "cluster.task")
+        problems += count_problems(cluster, addresses)
+        problems += lone_problems(cluster, addresses) if _chief_alone(cluster) else []
     elif cluster.task.type is not None and not cluster.local:
         problems.append(
             Problem(
@@ -60,11 +63,33 @@ def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
                 "set cluster.addresses.chief, .worker and .ps, or TF_CONFIG",
             )
         )
+    elif not cluster.local:
+        problems += idle_problems(cluster)
     if problems:
         raise ConfigError(*problems)
     if _chief_alone(cluster):
         cluster = replace(cluster, addresses=AddressesConfig(), task=TaskConfig())
     return replace(config, cluster=_counted(cluster))
+
+
+def resolve_trial(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
+    """Returns what `resolve` does for a trial of a sweep.
+
+    Raises:
+      ConfigError: also where this process is a task of a cluster, because each task would sweep.
+    """
+    found = resolve(config, environ)
+    if is_task(found.cluster):
+        task = found.cluster.task
+        raise ConfigError(
+            Problem(
+                f"this process is {task.type} {task.index} of a cluster, and is to sweep",
+                "each task would sweep by itself, and meet the others in no trial",
+                "cluster=local starts a cluster for each trial; on several machines start each "
+                "trial as a run of its own",
+            )
+        )
+    return found
 
 
 def _with(cluster: ClusterConfig, tf_config: TfConfig) -> ClusterConfig:
@@ -75,7 +100,7 @@ def _with(cluster: ClusterConfig, tf_config: TfConfig) -> ClusterConfig:
         cluster,
         addresses=addresses,
         task=TaskConfig(tf_config.task_type, tf_config.task_index),
-        evaluator=cluster.evaluator or tf_config.evaluator,
+        evaluator=cluster.evaluator or bool(tf_config.evaluators),
     )
 
 
@@ -85,12 +110,13 @@ def _chief_alone(cluster: ClusterConfig) -> bool:
 
 
 def _counted(cluster: ClusterConfig) -> ClusterConfig:
-    """Returns the cluster with `workers` and `ps` counted from the addresses, if there are any."""
-    if cluster.task.type == EVALUATOR:
-        cluster = replace(cluster, evaluator=True)
+    """Returns the cluster with its tasks counted from the addresses, if there are any."""
     if not has_addresses(cluster):
         return cluster
     addresses = cluster.addresses
     return replace(
-        cluster, workers=len(addresses.chief) + len(addresses.worker), ps=len(addresses.ps)
+        cluster,
+        workers=len(addresses.chief) + len(addresses.worker),
+        ps=len(addresses.ps),
+        evaluator=cluster.evaluator or cluster.task.type == EVALUATOR,
     )

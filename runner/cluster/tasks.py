@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from runner.cluster.tf_config import CHIEF, EVALUATOR, PS, TASKS, WORKER
-from runner.cluster_config import ClusterConfig
+from runner.cluster_config import CHIEF, EVALUATOR, PS, TASKS, WORKER, ClusterConfig
 from runner.config import Mode, RunConfig
 
 

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from runner.cluster_config import CHIEF, EVALUATOR, TASKS, WORKER
 from runner.errors import ConfigError, Problem, ranked
 
 VARIABLE = "TF_CONFIG"
-CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
-TASKS = (CHIEF, WORKER, PS, EVALUATOR)
 # What older scripts call the chief.
 MASTER = "master"
 # The `environment` of tasks that were started by `cluster.local`.
@@ -28,25 +27,25 @@ class TfConfig:
     """What the variable says.
 
     Attributes:
-      addresses: task type -> `host:port` of each of its tasks.
+      addresses: chief, worker, ps -> `host:port` of each of its tasks.
       task_type: which task this process is.
       task_index: which of its type.
       environment: who started the task; any text.
-      evaluator: whether it tells of an evaluator, which has no address in the cluster.
+      evaluators: the addresses of evaluators, which take no part in the cluster.
     """
 
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     task_type: str = ""
     task_index: int = 0
     environment: str = ""
-    evaluator: bool = False
+    evaluators: tuple[str, ...] = ()
 
 
 def read_tf_config(environ: Mapping[str, str]) -> TfConfig | None:
     """Returns what `TF_CONFIG` says; None where it is not set or names no cluster.
 
-    `master` is read as `chief`; addresses of evaluators, which take no part in the cluster, are
-    left out.
+    `master` is read as `chief`. Without either the first worker is the chief, as TensorFlow has it,
+    and the others are counted from there: worker 1 becomes worker 0.
 
     Raises:
       ConfigError: with everything that is not in its documented form.
@@ -70,11 +69,22 @@ def read_tf_config(environ: Mapping[str, str]) -> TfConfig | None:
     problems: list[Problem] = []
     addresses = _addresses(cluster, problems)
     task_type, task_index = _task(content.get("task"), problems)
+    headless = not addresses.get(CHIEF) and bool(addresses.get(WORKER))
+    # Of what is left out or counted anew here, nobody else sees the original numbers.
+    uncounted = (EVALUATOR, WORKER) if headless else (EVALUATOR,)
+    count = len(addresses.get(task_type, ()))
+    if task_type in uncounted and count and not 0 <= task_index < count:
+        problems.append(index_problem(VARIABLE, task_type, task_index, count))
     if problems:
         raise ConfigError(*problems)
+    if headless:
+        first, *others = addresses[WORKER]
+        addresses = {**addresses, CHIEF: (first,), WORKER: tuple(others)}
+        if task_type == WORKER:
+            task_type, task_index = (WORKER, task_index - 1) if task_index else (CHIEF, 0)
+    evaluators = addresses.pop(EVALUATOR, ())
     environment = str(content.get("environment", ""))
-    evaluator = bool(cluster.get(EVALUATOR)) or task_type == EVALUATOR
-    return TfConfig(addresses, task_type, task_index, environment, evaluator)
+    return TfConfig(addresses, task_type, task_index, environment, evaluators)
 
 
 def write_tf_config(
@@ -128,8 +138,16 @@ def _addresses(cluster: Any, problems: list[Problem]) -> dict[str, tuple[str, ..
                     f'for example {{"{given}": ["host:2222"]}}',
                 )
             )
-        elif kind != EVALUATOR:
+        else:
             found[kind] = tuple(hosts)
+    if len(found.get(EVALUATOR, ())) > 1:
+        problems.append(
+            Problem(
+                f"{VARIABLE}: there are {len(found[EVALUATOR])} evaluators",
+                "each would evaluate every checkpoint, and record the same metrics",
+                "give `evaluator` one address, or none",
+            )
+        )
     return found
 
 
@@ -158,3 +176,21 @@ def _task(task: Any, problems: list[Problem]) -> tuple[str, int]:
             )
         )
         return kind, 0
+
+
+def index_problem(source: str, kind: str, index: int, count: int) -> Problem:
+    """The problem of a task whose index is that of none.
+
+    Args:
+      source: what names the task.
+      kind: its type.
+      index: its index.
+      count: how many tasks of that type there are.
+    """
+    return Problem(
+        f"{source}: this task is {kind} {index}, and there "
+        f"{'is' if count == 1 else 'are'} {count or 'none'} of that type",
+        "its index is that of its address, counted from 0",
+        "mend the index, or add the task's address",
+        tuple(f"{kind} {each}" for each in range(count)),
+    )

@@ -64,7 +64,11 @@ def _train(
 
     with built.graph.as_default():
         creator = ClusterWorkerSessionCreator(
-            config.cluster, target, _scaffold(training, config.cluster.ps), interruption.at_once
+            config.cluster,
+            target,
+            _scaffold(training, config.cluster.ps),
+            interruption.prompt,
+            say=screen.line,
         )
         chief = ChiefHook(config.cluster, config.train.steps, training, screen.line, interruption)
         hooks: list[_Hook] = [

@@ -7,6 +7,7 @@ from html import escape
 from string import Template
 
 from runner.errors import Problem
+from runner.restoration.placement import VariablePlacement, bytes_of
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import report_rows, summary
 from runner.restoration.rows import Row
@@ -68,6 +69,7 @@ td.number { text-align: right; white-space: nowrap; } th.number { text-align: ri
 <div class="bar" role="img" aria-label="$bar_label">$bar</div>
 <ul class="legend">$legend</ul>
 $problems
+$placement
 <h2>Variables</h2>
 <table>
 <thead><tr><th>variable</th><th>shape</th><th>dtype</th><th class="number">bytes</th>
@@ -84,7 +86,13 @@ $unused
 """)
 
 
-def html(plan: RestorationPlan, title: str = "Restoration plan", *, full: bool = False) -> str:
+def html(
+    plan: RestorationPlan,
+    title: str = "Restoration plan",
+    *,
+    full: bool = False,
+    placement: VariablePlacement | None = None,
+) -> str:
     """Returns the page: a bar of bytes per source, the problems, the variables, what is unused.
 
     It needs no other file and no network, and adapts to narrow windows and dark screens.
@@ -94,6 +102,7 @@ def html(plan: RestorationPlan, title: str = "Restoration plan", *, full: bool =
       title: its title, e.g. the experiment's name.
       full: whether every variable has a row of its own; otherwise numbered layers that agree share
         one.
+      placement: where the variables are in a cluster, which a bar and a list of each task show.
     """
     colours = {name: _HUES[index % len(_HUES)] for index, name in enumerate(plan.sources)}
     shown = report_rows(plan, full=full)
@@ -111,6 +120,7 @@ def html(plan: RestorationPlan, title: str = "Restoration plan", *, full: bool =
         bar="".join(_segments(sizes, colours)),
         legend="".join(_legend(plan, sizes, colours)),
         problems=_problems(plan.problems),
+        placement=_placement(plan, placement) if placement is not None else "",
         rows="\n".join(_row(row) for row in shown),
         unused="".join(_unused(plan)),
         summary="".join(
@@ -190,6 +200,30 @@ def _row(row: Row) -> str:
             for label, kind, value in cells
         )
         + "</tr>"
+    )
+
+
+def _placement(plan: RestorationPlan, placement: VariablePlacement) -> str:
+    shares = placement.shares(plan)
+    sizes = {each.device: each.bytes for each in shares}
+    colours = {each: _HUES[index % len(_HUES)] for index, each in enumerate(sizes)}
+    label = escape(", ".join(f"{device}: {_size(size)}" for device, size in sizes.items()))
+    items = "".join(
+        f'<li><span class="key" style="background: {colours[each.device]}"></span>'
+        f"<b>{escape(each.device)}</b> {_size(each.bytes)}"
+        f"<details><summary>{each.count}</summary><ul>"
+        + "".join(
+            f"<li><code>{escape(held.name)}</code> {_size(bytes_of(held))}</li>"
+            for held in each.variables
+        )
+        + "</ul></details></li>"
+        for each in shares
+    )
+    return (
+        f"<h2>{escape(placement.title.capitalize())}</h2>"
+        f'<div class="bar" role="img" aria-label="{label}">'
+        f"{''.join(_segments(sizes, colours))}</div>"
+        f'<ul class="legend">{items}</ul>'
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, open_dict, read_write
 
+from runner.cluster.specification import resolve_trial
 from runner.composition import COMPOSITION_ERRORS, experiment_names
 from runner.config import RunConfig
 from runner.errors import ConfigError, Problem, RunnerError
@@ -149,6 +151,7 @@ def _composed(point: Point, compose: Compose) -> ComposedPoint:
         with read_write(task), open_dict(task):
             del task["hydra"]
         valid = validate(task, experiment_names())
+        resolve_trial(valid, os.environ)
         return ComposedPoint(point, valid, Identity(valid).fingerprint())
 
 

@@ -26,7 +26,8 @@ class Trial:
     Attributes:
       parent: directory of the tracked run of the sweep.
       number: of the trial in its sweep.
-      tags: the swept values, as tags.
+      values: swept key -> value.
+      tags: the same as tags.
       report: is given each evaluation; None where nobody asks for them.
       run_dir: the run's directory, once it has one.
       curve: step -> metrics of each evaluation of the run, those before an interruption included.
@@ -51,6 +52,7 @@ class Trial:
           starting: is told the run's directory; None where nobody asks for it.
         """
         self.parent, self.number = parent, number
+        self.values = dict(values)
         self.tags = {f"{TAG}.{key}": value for key, value in values.items()}
         self.report = report
         self.run_dir: Path | None = None

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -269,7 +270,8 @@ def test_a_worker_that_never_comes_stops_a_synchronous_run(
     assert done.returncode == 1
     assert said(done) == [
         f"runner: worker 0 at {worker} does not answer",
-        "  cause: waited for 3 s (cluster.max_wait_secs)",
+        "  cause: waited for 3 s (cluster.max_wait_secs); not started, not reachable, "
+        "or the run has ended",
         "  remedy: look at the logs of these tasks and start them again, or mend their addresses",
     ]
     serving.process.terminate()
@@ -307,3 +309,53 @@ def test_mistakes_are_told_at_once(command: Command, monkeypatch: pytest.MonkeyP
     done = command.run(TINY)
     assert done.returncode == 2
     assert "runner: TF_CONFIG: cluster has tasks of type 'gpu'" in done.stderr
+
+    cluster = {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    addresses = "cluster.addresses={chief: ['a:1'], worker: ['x:1'], ps: ['c:1']}"
+    done = command.run(TINY, addresses, "cluster.workers=5")
+    assert done.returncode == 2
+    assert [line for line in said(done) if not line.startswith("  ")] == [
+        "runner: worker: cluster.addresses has x:1 and TF_CONFIG b:1",
+        "TF_CONFIG: this task is worker 2, and there is 1 of that type",
+        "cluster.workers is 5, and TF_CONFIG names 2",
+    ]
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        cluster["worker"] = [f"127.0.0.1:{other.getsockname()[1]}"]
+        task = {"type": "worker", "index": 0}
+        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+        done = command.run(TINY)
+    assert done.returncode == 2
+    place = f"worker 0 is to listen at {cluster['worker'][0]}"
+    assert said(done)[0] == f"runner: {place}, and its port is in use"
+
+
+@pytest.mark.soak
+def test_the_trials_of_a_sweep_may_be_clusters(command: Command) -> None:
+    done = command.run(
+        *("-m", TINY, *LOCAL, "cluster.workers=1", "hydra/sweeper=optuna"),
+        *("hydra.sweeper.n_trials=2", "hydra/sweeper/pruner=median"),
+        "hydra.sweeper.pruner.n_startup_trials=1",
+        # The second is worse at its first evaluation already.
+        "hydra.sweeper.custom_search_space={_target_: tests.tiny.spaces.worse_each_time}",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    runs = {run.info.run_name: run for run in command.tracked("tiny")}
+    parent = runs.pop("tiny sweep")
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
+    assert {name: run.info.status for name, run in runs.items()} == {
+        "tiny 001": "FINISHED",
+        "tiny 002": "KILLED",
+    }
+    assert "runner.pruned" in runs["tiny 002"].data.tags
+    trials = command.folder / "runs/sweeps/001/trials"
+    first, second = (json.loads((trials / f"000{number}.json").read_text()) for number in (0, 1))
+    assert (first["status"], second["status"]) == ("FINISHED", "PRUNED")
+    assert first["run_dir"].endswith("runs/tiny/001")
+    assert [step for step, _ in first["curve"]] == [10, 20]
+    assert [step for step, _ in second["curve"]] == [10]
+    assert set(first["metrics"]) == {"loss", "accuracy"}
+    assert json.loads(parent.data.tags["runner.sweep.best_run"]) == [first["run_dir"]]

@@ -14,6 +14,11 @@ def conditional(trial: Any, most: int = 4) -> dict[str, Any] | None:
     return None
 
 
+def worse_each_time(trial: Any) -> dict[str, Any]:
+    """Draws nothing: after the first trial hardly anything is learned."""
+    return {"optimizer.learning_rate": 1e-9 if trial.number else 0.01}
+
+
 def misspelt(trial: Any) -> None:
     """Draws a value for a key that there is not."""
     trial.suggest_float("optimizer.learning_rat", 0.1, 1.0)

@@ -45,25 +45,6 @@ def test_inside_a_loop_the_second_signal_does_not_wait() -> None:
             signal.raise_signal(signal.SIGTERM)
 
 
-def test_in_a_loop_what_has_nothing_to_save_is_ended_at_once() -> None:
-    with Interruption().handled() as interruption, interruption.deferred():
-        with (
-            pytest.raises(InterruptedRunError, match="ended by SIGINT"),
-            interruption.at_once(),
-        ):
-            signal.raise_signal(signal.SIGINT)
-        with (
-            pytest.raises(InterruptedRunError, match="ended by SIGINT"),
-            interruption.at_once(),
-        ):
-            pytest.fail("a signal from before was not heeded")
-    with Interruption().handled() as interruption, interruption.deferred():
-        with interruption.at_once():
-            pass
-        signal.raise_signal(signal.SIGINT)
-        assert interruption.received()
-
-
 def test_after_a_loop_a_signal_ends_the_run_at_once() -> None:
     with Interruption().handled() as interruption:
         with interruption.deferred():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -54,6 +56,15 @@ def test_free_addresses_differ_and_are_free() -> None:
     assert not any(in_use(each) or answers(each) for each in found)
 
 
+def test_only_a_port_that_is_taken_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refused(socket.socket):
+        def bind(self, address: Any) -> None:
+            raise PermissionError(errno.EACCES, "only root may")
+
+    monkeypatch.setattr(socket, "socket", Refused)
+    assert not in_use("host:80")
+
+
 def test_what_is_no_address_neither_answers_nor_is_in_use() -> None:
     assert not in_use("host")
     assert not answers("host")
@@ -67,6 +78,7 @@ def test_waiting_names_those_that_do_not_answer(listening: str) -> None:
     (address,) = free_addresses(1)
     now = [0.0]
     slept = []
+    said: list[str] = []
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
@@ -74,12 +86,20 @@ def test_waiting_names_those_that_do_not_answer(listening: str) -> None:
 
     with pytest.raises(ClusterError, match=f"^ps 1 at {address} does not answer"):
         wait_until_answering(
-            {"ps 0": listening, "ps 1": address}, 3.0, 1.0, clock=lambda: now[0], sleep=sleep
+            {"ps 0": listening, "ps 1": address},
+            3.0,
+            1.0,
+            say=said.append,
+            clock=lambda: now[0],
+            sleep=sleep,
         )
     assert slept == [1.0, 1.0, 1.0]
+    assert said == [f"waits for ps 1 at {address}, 3 s at most"]
 
 
 def test_several_that_do_not_answer_are_one_problem() -> None:
     problem = not_answering({"ps 0": "a:1", "ps 1": "b:1"}, ["ps 0", "ps 1"], 60.0)
     assert problem.state == "ps 0 at a:1, ps 1 at b:1 do not answer"
-    assert problem.cause == "waited for 60 s (cluster.max_wait_secs)"
+    assert problem.cause == (
+        "waited for 60 s (cluster.max_wait_secs); not started, not reachable, or the run has ended"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -98,6 +99,9 @@ def test_a_warm_start_gives_the_servers_the_values_of_the_source(
     for name in ("body/dense/kernel", "body/dense/bias"):
         np.testing.assert_array_equal(runs.saved(tmp_path, name), runs.saved(source, name))
     assert runs.saved(tmp_path, "global_step") == 4
+    made = runs.directory(tmp_path)
+    for file in (made.plan, made.plan_json, made.plan_html):
+        assert "/job:ps/task:1" in file.read_text()
     assert runs.directory(tmp_path).require().status == FINISHED
 
 
@@ -219,3 +223,35 @@ def test_servers_that_do_not_answer_end_the_run(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=f"ps 0 at {found[1]}, ps 1 at {found[2]} do not answer"):
         runs.run(tmp_path, cluster=cluster)
     assert answers(found[0])
+
+
+def test_cut_variables_are_warm_started_saved_and_resumed_as_a_whole(tmp_path: Path) -> None:
+    model = {"_target_": "tests.tiny.odd.PlainModel"}
+    runs.run(tmp_path / "source", model=model, train=TrainConfig(steps=2))
+    source = str(tmp_path / "source" / "001" / "checkpoints")
+    changes: dict[str, Any] = {
+        "model": model,
+        "scaffolds": {"all": ScaffoldConfig(VariablesConfig(["plain"]), source)},
+        "restoration": RestorationConfig(verify=True),
+        "train": TrainConfig(steps=6, checkpoint_every=2),
+    }
+    runs.run(tmp_path / "whole", **changes)
+    marker = str(tmp_path / "failed")
+    stop = {"_target_": "tests.tiny.hooks.FailOnce", "step": 5, "marker": marker}
+    changes |= {"hooks": {"stop": stop}}
+    cut = {"partition_bytes": 32}
+    with pytest.raises(ValueError, match="the hook failed"), servers(**cut) as cluster:
+        runs.run(tmp_path / "cut", cluster=cluster, **changes)
+    made = runs.directory(tmp_path / "cut")
+    held = {each["name"]: each for each in json.loads(made.plan_json.read_text())["variables"]}
+    parts = [held[f"plain/part_{index}"] for index in range(2)]
+    assert {each["device"] for each in parts} == {"/job:ps/task:0", "/job:ps/task:1"}
+    assert {each["origin"] for each in parts} == {"checkpoint"}
+    with servers(**cut) as cluster:
+        lines = runs.run(tmp_path / "cut", cluster=cluster, **changes)
+    assert "cluster: trains from step 4" in lines
+    for name in ("plain", "plain/Adam"):
+        expected = runs.saved(tmp_path / "whole", name)
+        found = runs.saved(tmp_path / "cut", name)
+        assert found.shape == (8, 2)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra.conf import ConfigSourceInfo
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
 
+from runner.cluster.addresses import free_addresses
 from runner.cluster.launcher_watch import hand_over
 from runner.cluster.local import LocalCluster, task_command
 from runner.cluster_config import ClusterConfig
-from runner.errors import ClusterError, InterruptedRunError
+from runner.errors import ClusterError, InterruptedRunError, PrunedRunError
+from runner.sweeps.trial import Trial
+from tests.tiny.composing import composing
 
 # What a task does is a line of Python, by its type.
 PROGRAM = """
@@ -33,12 +42,12 @@ def once(act):
 
 
 def start(
-    folder: Path, body: str, cluster: ClusterConfig | None = None
+    folder: Path, body: str, cluster: ClusterConfig | None = None, **arguments: Any
 ) -> tuple[LocalCluster, ClusterConfig]:
     script = folder / "task.py"
     script.write_text(PROGRAM.format(folder=str(folder), body=body))
     cluster = cluster or ClusterConfig(local=True, workers=2, ps=1, grace_secs=5)
-    return LocalCluster(cluster, [sys.executable, str(script)]), cluster
+    return LocalCluster(cluster, [sys.executable, str(script)], **arguments), cluster
 
 
 def pids(output: str) -> list[int]:
@@ -101,6 +110,8 @@ def test_a_task_that_fails_for_good_ends_all(
     )
     with pytest.raises(ClusterError, match=f"worker 0 ended with {code}") as error:
         launcher.run()
+    cause = error.value.problems[0].cause
+    assert ("cluster.restarts is 0" in cause) == (code == 1)
     assert error.value.exit_code == code
     assert alive(pids(capsys.readouterr().out)) == []
 
@@ -128,12 +139,122 @@ def test_a_signal_ends_all_and_what_does_not_end_is_killed(
     assert alive(pids(output)) == []
 
 
-def test_the_command_of_a_task_is_that_of_the_cluster() -> None:
-    command = task_command(["my/conf"], ["+experiment=x", "name=two words"])
-    assert command == [
-        *(sys.executable, "-m", "runner", "--config-dir", "my/conf"),
-        *("+experiment=x", "name=two words"),
+def test_the_command_of_a_task_is_that_of_the_cluster(tmp_path: Path) -> None:
+    with composing(tmp_path / "conf"):
+        running: Any = copy.deepcopy(HydraConfig.get())
+    OmegaConf.set_readonly(running, value=False)
+    own = ConfigSourceInfo(str(tmp_path), "file", "main")
+    named = ConfigSourceInfo("my/conf", "file", "command-line")
+    running.runtime.config_sources = [own, named]
+    running.overrides.task = ["+experiment=x", "name=two words"]
+    running.overrides.hydra = [
+        "hydra.searchpath=[more]",
+        "hydra.mode=MULTIRUN",
+        "hydra/sweeper=optuna",
+        "hydra.sweep.dir='runs/sweeps/001'",
+        "+hydra.callbacks.mine={}",
     ]
+    start = (sys.executable, "-m", "runner")
+    rest = ("+experiment=x", "name=two words", "hydra.searchpath=[more]", "hydra.mode=RUN")
+    assert task_command(running, tmp_path) == [*start, "--config-dir", "my/conf", *rest]
+    running.job.config_name = "mine"
+    assert task_command(running, Path("elsewhere")) == [
+        *(*start, "--config-path", str(tmp_path), "--config-dir", "my/conf"),
+        *("--config-name", "mine", *rest),
+    ]
+    running.runtime.config_sources = [ConfigSourceInfo("package.conf", "pkg", "main")]
+    assert "pkg://package.conf" in task_command(running, tmp_path)
+
+
+def test_a_chief_has_as_long_to_save_as_its_session(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = (
+        "def save(*_):\n"
+        "    time.sleep(1)\n"
+        "    print('saved')\n"
+        "    sys.exit(143)\n"
+        "if kind == 'chief': signal.signal(signal.SIGTERM, save)\n"
+        "open(marker, 'w').close()\n"
+        "wait()\n"
+    )
+    cluster = ClusterConfig(local=True, workers=1, grace_secs=0.1)
+    launcher, _ = start(tmp_path, body, cluster, save_seconds=5)
+
+    def interrupt() -> None:
+        while not (tmp_path / "chief").exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
+        launcher.run()
+    assert "[chief] saved" in capsys.readouterr().out
+
+
+def test_a_second_signal_leaves_no_process_either(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen(marker, 'w').close()\nwait()\n"
+    launcher, _ = start(tmp_path, body, ClusterConfig(local=True, workers=1, grace_secs=30))
+
+    def interrupt() -> None:
+        while not ((tmp_path / "chief").exists() and (tmp_path / "ps").exists()):
+            time.sleep(0.02)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.3)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
+        launcher.run()
+    assert alive(pids(capsys.readouterr().out)) == []
+
+
+def test_a_port_that_is_lost_before_the_start_is_drawn_anew_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = (
+        "from runner.cluster.addresses import in_use\n"
+        "content = json.loads(os.environ['TF_CONFIG'])['cluster']\n"
+        "if in_use(content[kind][index]): sys.exit(2)\n"
+        "if kind == 'ps' or in_use(content['ps'][0]): wait()\n"
+    )
+    cluster = ClusterConfig(local=True, workers=1, grace_secs=0.5)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        drawn = [free_addresses(2), [taken, *free_addresses(1)]]
+        launcher, _ = start(tmp_path, body, cluster, draw=lambda count: drawn.pop())
+        assert launcher.run() is None
+        output = capsys.readouterr().out
+        assert "[ps 0] another process has its port; all start again on other ports" in output
+        assert alive(pids(output)) == []
+        launcher, _ = start(tmp_path, body, cluster, draw=lambda count: [taken] * count)
+        with pytest.raises(ClusterError, match="ended with 2"):
+            launcher.run()
+
+
+def test_a_trial_hears_from_its_chief_and_may_be_pruned(tmp_path: Path) -> None:
+    body = (
+        "from pathlib import Path\n"
+        "from runner.cluster.trial_link import linked_trial\n"
+        "trial = linked_trial(os.environ)\n"
+        "assert (trial is not None) == (kind == 'chief')\n"
+        "if trial is None: wait()\n"
+        "trial.started(Path('run'))\n"
+        "trial.evaluated({'loss': 0.5}, 10)\n"
+        "sys.exit(trial.pruned)\n"
+    )
+    cluster = ClusterConfig(local=True, workers=1, grace_secs=0.5, restarts=3)
+    trial = Trial("sweeps/001", {"seed": "1"})
+    launcher, _ = start(tmp_path, body, cluster, trial=trial)
+    assert launcher.run() is None
+    assert (trial.run_dir, trial.curve) == (Path("run").absolute(), {10: {"loss": 0.5}})
+    launcher, _ = start(tmp_path, body, cluster, trial=Trial("a", {}, lambda metrics, step: True))
+    with pytest.raises(PrunedRunError, match="pruned at step 10"):
+        launcher.run()
 
 
 def test_an_objective_is_handed_over_where_one_is_asked_for(tmp_path: Path) -> None:

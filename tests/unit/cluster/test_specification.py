@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from runner.cluster.addresses import free_addresses
-from runner.cluster.specification import resolve
-from runner.cluster_config import AddressesConfig, ClusterConfig, TaskConfig
+from runner.cluster.specification import resolve, resolve_trial
+from runner.cluster_config import AddressesConfig, ClusterConfig, Placement, TaskConfig
 from runner.config import (
     Mode,
     NonFinite,
@@ -77,18 +77,27 @@ def test_a_task_started_by_a_local_cluster_is_one() -> None:
     assert found.cluster.task == TaskConfig("worker", 0)
 
 
-def test_an_evaluator_has_no_address() -> None:
+def test_an_evaluator_needs_no_address() -> None:
     found = resolve(tiny(), tf_config("evaluator", 7)).cluster
     assert (found.task.type, found.evaluator) == ("evaluator", True)
+    assert not resolve(tiny(), tf_config()).cluster.evaluator
+    listed = tf_config(cluster={**ADDRESSES, "evaluator": ["e:1"]})
+    assert resolve(tiny(), listed).cluster.evaluator
 
 
-@pytest.mark.parametrize("kind", ["chief", "evaluator"])
-def test_a_cluster_that_names_an_evaluator_has_one(kind: str) -> None:
-    named = {**ADDRESSES, "evaluator": ["anywhere:1"]}
-    task = {"type": kind, "index": 0}
-    environ = {"TF_CONFIG": json.dumps({"cluster": named, "task": task})}
-    assert resolve(tiny(), environ).cluster.evaluator
-    assert resolve(tiny(cluster=addressed("evaluator")), {}).cluster.evaluator
+def test_workers_without_a_chief_are_a_cluster() -> None:
+    workers = tf_config("worker", 0, cluster={"worker": [CHIEF, WORKER], "ps": [PS]})
+    found = resolve(tiny(), workers).cluster
+    assert (found.task, found.workers) == (TaskConfig("chief", 0), 2)
+    assert resolve(tiny(), tf_config(cluster={"worker": [CHIEF]})).cluster == ClusterConfig()
+
+
+@pytest.mark.parametrize(("kind", "changes"), [("evaluator", {}), ("chief", {"evaluator": True})])
+def test_an_evaluator_of_a_chief_alone_is_refused(kind: str, changes: dict[str, Any]) -> None:
+    alone = tf_config(kind, 0, cluster={"chief": [CHIEF]})
+    assert states(ClusterConfig(**changes), alone) == [
+        "TF_CONFIG: there are a chief and an evaluator, and no ps"
+    ]
 
 
 def test_all_mistakes_in_addresses_are_told_at_once() -> None:
@@ -160,6 +169,43 @@ def test_a_local_cluster_takes_no_addresses() -> None:
     assert states(cluster) == ["cluster.local is true, and there are cluster.addresses"]
 
 
+def test_a_local_cluster_takes_no_task() -> None:
+    cluster = ClusterConfig(local=True, task=TaskConfig("worker", 0))
+    assert states(cluster) == ["cluster.local is true, and cluster.task.type is worker"]
+
+
+def test_settings_without_a_cluster_are_refused() -> None:
+    cluster = ClusterConfig(
+        workers=4, synchronous=True, placement=Placement.by_size, partition_bytes=8
+    )
+    assert states(cluster) == [
+        "cluster.workers is 4, cluster.synchronous is true, cluster.placement is by_size, "
+        "cluster.partition_bytes is 8, and there is no cluster"
+    ]
+    assert states(ClusterConfig(evaluator=True)) == [
+        "cluster.evaluator is true, and there is no cluster"
+    ]
+
+
+def test_settings_that_the_addresses_contradict_are_refused() -> None:
+    cluster = addressed()
+    cluster.workers, cluster.ps, cluster.restarts = 3, 2, 1
+    assert states(cluster) == [
+        "cluster.workers is 3, and cluster.addresses names 2",
+        "cluster.ps is 2, and cluster.addresses names 1",
+        "cluster.restarts is 1, and cluster.addresses names the tasks",
+    ]
+    cluster.workers, cluster.ps, cluster.restarts = 2, 1, 0
+    assert resolve(tiny(cluster=cluster), {}).cluster.workers == 2
+
+
+def test_the_tasks_of_a_cluster_do_not_sweep() -> None:
+    config = tiny()
+    assert resolve_trial(config, {}) == config
+    with pytest.raises(ConfigError, match="this process is worker 0 of a cluster, and is to sweep"):
+        resolve_trial(config, tf_config())
+
+
 def test_all_numbers_are_checked() -> None:
     cluster = ClusterConfig(
         local=True,
@@ -172,6 +218,8 @@ def test_all_numbers_are_checked() -> None:
         restarts=-1,
         backup=-1,
     )
+    found = problems(tiny(cluster=cluster))
+    assert all(each.cause and each.remedy for each in found)
     assert [state.partition(" ")[0].removeprefix("cluster.") for state in states(cluster)][:8] == [
         "workers",
         "ps",

@@ -46,6 +46,7 @@ def test_what_operators_add_is_accepted() -> None:
     )
     assert found.addresses == {"chief": ("a:1",), "ps": ("d:1",)}
     assert (found.task_type, found.task_index, found.environment) == ("chief", 0, "cloud")
+    assert found.evaluators == ("e:1",)
 
 
 def test_what_is_written_is_read_again() -> None:
@@ -84,4 +85,41 @@ def test_a_cluster_that_is_no_object_and_a_missing_task_are_refused() -> None:
     assert states({"cluster": ["a:1"]}) == [
         "TF_CONFIG: cluster is ['a:1']",
         "TF_CONFIG names no task",
+    ]
+
+
+@pytest.mark.parametrize("extra", [{}, {"chief": []}])
+@pytest.mark.parametrize(
+    ("given", "task"),
+    [
+        (("worker", 0), ("chief", 0)),
+        (("worker", 1), ("worker", 0)),
+        (("worker", "2"), ("worker", 1)),
+        (("ps", 0), ("ps", 0)),
+        (("evaluator", 0), ("evaluator", 0)),
+    ],
+)
+def test_without_a_chief_the_first_worker_is_it(
+    given: tuple[str, Any], task: tuple[str, int], extra: dict[str, Any]
+) -> None:
+    cluster = {"worker": ["a:1", "b:1", "c:1"], "ps": ["d:1"], **extra}
+    found = read({"cluster": cluster, "task": {"type": given[0], "index": given[1]}})
+    assert found.addresses == {"chief": ("a:1",), "worker": ("b:1", "c:1"), "ps": ("d:1",)}
+    assert (found.task_type, found.task_index) == task
+
+
+def test_an_index_out_of_range_is_told_in_the_numbers_of_the_variable() -> None:
+    cluster = {"worker": ["a:1", "b:1"], "evaluator": ["e:1"]}
+    assert states({"cluster": cluster, "task": {"type": "worker", "index": 2}}) == [
+        "TF_CONFIG: this task is worker 2, and there are 2 of that type"
+    ]
+    assert states({"cluster": cluster, "task": {"type": "evaluator", "index": 1}}) == [
+        "TF_CONFIG: this task is evaluator 1, and there is 1 of that type"
+    ]
+
+
+def test_two_evaluators_are_refused() -> None:
+    cluster = {"chief": ["a:1"], "evaluator": ["e:1", "f:1"]}
+    assert states({"cluster": cluster, "task": {"type": "chief"}}) == [
+        "TF_CONFIG: there are 2 evaluators"
     ]

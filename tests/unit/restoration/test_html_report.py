@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from runner.restoration.html_report import html
+from runner.restoration.placement import VariablePlacement
 from runner.restoration.plan import RestorationPlan
 from tests.tiny.plans import checkpoint, plan, scaffold, variable
 
@@ -117,3 +118,14 @@ def test_a_verdict_and_the_problems() -> None:
 def test_sizes(shape: tuple[int, ...], shown: str) -> None:
     made = plan([variable("w", shape)], {"net": scaffold()}, {"net": None})
     assert shown in Page(html(made)).text
+
+
+def test_each_task_of_a_cluster_is_shown_with_what_it_holds() -> None:
+    made = plan([variable(f"head/{EVIL}"), variable("other", (2,))], {}, {})
+    devices = {f"head/{EVIL}": "/job:ps/task:1", "other": "/job:ps/task:0"}
+    page = Page(html(made, placement=VariablePlacement("by_size", devices)))
+    assert "Placement on the cluster (by_size)" in page.text
+    (bar,) = (each for each in page.all("div", role="img") if "ps" in str(each["aria-label"]))
+    assert bar["aria-label"] == "/job:ps/task:0: 8 B, /job:ps/task:1: 24 B"
+    assert f"/job:ps/task:1 24 B1 variablehead/{EVIL} 24 B" in page.text
+    assert "Placement" not in html(made)
