@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -81,12 +82,12 @@ class FollowerProcess:
         except OSError as error:
             logger.warning("What the run records is not delivered for now: %s", error)
 
-    def finish(self, run_directory: Path, timeout: float) -> list[Path]:
-        """Waits until all of a run is delivered, for at most `timeout` seconds.
+    def finish(self, run_directory: Path, timeout: float, longest: float = math.inf) -> list[Path]:
+        """Waits until all of a run is delivered, for at most `timeout` and `longest` seconds.
 
         Returns the directories of the runs of which something is left.
         """
-        return [] if self.end(timeout) else [run_directory]
+        return [] if self.end(min(timeout, longest)) else [run_directory]
 
     def end(self, timeout: float) -> bool:
         """Waits until it has ended, for at most `timeout` seconds; whether it did all its work."""
@@ -203,7 +204,7 @@ class SharedFollower(FollowerProcess):
         self._runs[run_directory] = parent
         super().follow(run_directory, parent)
 
-    def finish(self, run_directory: Path, timeout: float) -> list[Path]:
+    def finish(self, run_directory: Path, timeout: float, longest: float = math.inf) -> list[Path]:
         """Waits until all of a run and its parts is delivered.
 
         A part of a run that is followed and goes on does not wait.
@@ -211,6 +212,7 @@ class SharedFollower(FollowerProcess):
         Args:
           run_directory: the run's, which has ended.
           timeout: after so many seconds in which none of them was delivered, it waits no more.
+          longest: nor after so many seconds in all.
 
         Returns:
           The directories of the runs of which something is left, as far as they are waited for.
@@ -220,9 +222,10 @@ class SharedFollower(FollowerProcess):
         if self._runs.get(run_directory) in self._runs:
             return []
         left = []
+        end = time.monotonic() + longest
         deadline = time.monotonic() + timeout
         for each in [run for run, parent in self._runs.items() if run_directory in (run, parent)]:
-            if self._answers.wait(str(each), deadline - time.monotonic()):
+            if self._answers.wait(str(each), min(deadline, end) - time.monotonic()):
                 deadline = time.monotonic() + timeout
             else:
                 left.append(each)
@@ -251,6 +254,12 @@ def shared_follower(uri: str | None) -> SharedFollower:
     elif not found.lives:
         found.start_again(uri)
     return found
+
+
+def living_follower(uri: str | None) -> FollowerProcess | None:
+    """Returns this process's follower of several runs if there is one; None otherwise."""
+    found = _shared.get(uri or "")
+    return found if found is not None and found.lives else None
 
 
 @atexit.register

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 import sqlite3
 import time
@@ -18,7 +19,7 @@ from filelock import Timeout
 from runner.errors import Problem, TrackingError
 from runner.tracking.address import Address, resolve
 from runner.tracking.exported_model import ExportedModel
-from runner.tracking.follower_process import FollowerProcess, SharedFollower
+from runner.tracking.follower_process import FollowerProcess, living_follower
 from runner.tracking.journal import Journal
 from runner.tracking.masking import Mask
 from runner.tracking.no_tracker import no_artifacts
@@ -111,8 +112,9 @@ class JournalTracker(Tracker):
         self._journal.append(End(status, self._journal.lost))
         self._journal.close()
         self._directory.release()
-        longest = self._close_seconds if seconds is None else min(self._close_seconds, seconds)
-        for path in self._follower.finish(self._directory.run_directory, longest):
+        longest = math.inf if seconds is None else seconds
+        run_directory = self._directory.run_directory
+        for path in self._follower.finish(run_directory, self._close_seconds, longest):
             left = TrackingDirectory(path)
             logger.warning(
                 "Not all that the run recorded is delivered yet. It is kept in %s; a process"
@@ -134,8 +136,7 @@ class JournalStore(RunStore):
     Args:
       config: where, and how.
       mask: knows the secrets.
-      follower: has been started ahead; one that is not shared follows the first run that is opened.
-        None starts one for each run.
+      follower: a follower that has been started ahead; None starts one for each run.
 
     Raises:
       TrackingError: the URI is malformed, or of a kind that MLflow does not offer.
@@ -189,9 +190,7 @@ class JournalStore(RunStore):
                 ended=ended.value if ended else None,
             )
         )
-        follower = self._follower
-        if not isinstance(follower, SharedFollower):
-            self._follower = None  # It follows one run.
+        follower, self._follower = self._follower, None
         if follower is None:
             follower = FollowerProcess()
             follower.start(self._address.uri if self._address else None)
@@ -262,8 +261,8 @@ class JournalStore(RunStore):
             files.position(uri).status for uri in opening.stores
         ):
             return
-        follower = self._follower
-        if not isinstance(follower, SharedFollower):
+        follower = living_follower(mlflow_uri(self._config))
+        if follower is None:
             follower = FollowerProcess()
             follower.start(None)
         follower.follow(files.run_directory, Path(opening.parent) if opening.parent else None)

@@ -356,9 +356,10 @@ def test_a_run_is_settled_only_while_it_says_running_and_nobody_owns_it(tmp_path
 
 def test_the_runs_that_were_killed_are_settled_once(tmp_path: Path) -> None:
     killed = make_run(tmp_path, "001", RECORD)
-    make_run(tmp_path, "002", replace(RECORD, status=FINISHED))
+    finished = make_run(tmp_path, "002", replace(RECORD, status=FINISHED))
     assert [each.path for each in settle_killed_runs(tmp_path)] == [killed]
     assert settle_killed_runs(tmp_path) == []
+    assert not (finished / "lock").exists()
 
 
 @pytest.mark.parametrize("lasting", [True, False])

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from runner.tracking.follower_process import Answers, FollowerProcess, shared_follower
+from runner.tracking.follower_process import (
+    Answers,
+    FollowerProcess,
+    SharedFollower,
+    living_follower,
+    shared_follower,
+)
 from runner.tracking.journal import Journal
 from runner.tracking.mlflow_tracker import MlflowStore
 from runner.tracking.records import End, Metrics
@@ -176,8 +182,9 @@ def test_a_shared_one_delivers_several_runs_and_the_sweep_waits_for_its_trials(
         follower.follow(directory.run_directory, parent)
         return directory
 
+    assert living_follower(uri) is None
     follower = shared_follower(uri)
-    assert shared_follower(uri) is follower
+    assert shared_follower(uri) is living_follower(uri) is follower
     # Of a sweep in another process a trial waits for itself.
     alone = opened("alone", tmp_path / "elsewhere")
     _record(alone)
@@ -213,6 +220,15 @@ def test_a_shared_one_delivers_several_runs_and_the_sweep_waits_for_its_trials(
     FollowerProcess.leave(follower)
     assert follower._process is not None
     follower._process.wait(60.0)
+
+
+def test_the_wait_for_a_sweep_takes_no_longer_than_it_may(tmp_path: Path) -> None:
+    follower = SharedFollower()  # It is not started, and answers nothing.
+    trial = tmp_path / "trial"
+    follower.follow(tmp_path)
+    follower.follow(trial, tmp_path)
+    assert follower.finish(trial, 60.0) == []
+    assert follower.finish(tmp_path, 60.0, longest=0.0) == [tmp_path, trial]
 
 
 def test_a_directory_that_is_told_of_twice_is_answered_twice() -> None:
