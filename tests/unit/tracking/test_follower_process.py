@@ -126,15 +126,6 @@ def test_one_that_is_left_does_its_work(directory: TrackingDirectory, database: 
     assert directory.position(f"sqlite:///{database}").status == "KILLED"
 
 
-def test_one_that_is_dropped_ends(tmp_path: Path) -> None:
-    process = FollowerProcess()
-    process.start(None)
-    child = process._process
-    assert child is not None
-    del process
-    assert child.wait(60.0) == 0
-
-
 LEAVING = """
 import os, threading
 from runner.tracking.follower_process import FollowerProcess
@@ -154,7 +145,15 @@ def test_one_that_has_ended_is_not_warned_of_as_still_running() -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.usefixtures("forked_followers")
+def test_one_that_is_dropped_ends(tmp_path: Path) -> None:
+    process = FollowerProcess()
+    process.start(None)
+    child = process._process
+    assert child is not None
+    del process
+    assert child.wait(60.0) == 0
+
+
 def test_a_shared_one_delivers_several_runs_one_after_the_other(
     tmp_path: Path, database: Path
 ) -> None:
