@@ -104,7 +104,10 @@ class Forked(subprocess.Popen[str]):
     def poll(self) -> int | None:
         """Returns the exit code, negative for a signal; None while it runs."""
         if self.returncode is None:
-            self.returncode = self._ask({"poll": self.pid})
+            try:
+                self.returncode = self._ask({"poll": self.pid})
+            except OSError:  # The server has ended, and has killed it.
+                self.returncode = -signal.SIGKILL
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:

@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 import types
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,8 @@ def become(address: str, request: dict[str, Any]) -> None:
 if __name__ == "__main__":
     import_everything()
     assert threading.active_count() == 1, "a thread does not survive a fork"
+    # Python 3.12 warns of Arrow's thread too, which sees to forks itself.
+    warnings.filterwarnings("ignore", ".* is multi-threaded", DeprecationWarning)
     gc.freeze()
     server = Server(sys.argv[1])
     request = server.serve()

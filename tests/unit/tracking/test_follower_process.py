@@ -132,15 +132,6 @@ def test_one_that_is_left_does_its_work(directory: TrackingDirectory, database: 
     assert directory.position(f"sqlite:///{database}").status == "KILLED"
 
 
-def test_one_that_is_dropped_ends(tmp_path: Path) -> None:
-    process = FollowerProcess()
-    process.start(None)
-    child = process._process
-    assert child is not None
-    del process
-    assert child.wait(60.0) == 0
-
-
 LEAVING = """
 import os, threading
 from runner.tracking.follower_process import FollowerProcess
@@ -158,6 +149,15 @@ def test_one_that_has_ended_is_not_warned_of_as_still_running() -> None:
     command = [sys.executable, "-W", "always::ResourceWarning", "-c", LEAVING]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr == ""
+
+
+def test_one_that_is_dropped_ends(tmp_path: Path) -> None:
+    process = FollowerProcess()
+    process.start(None)
+    child = process._process
+    assert child is not None
+    del process
+    assert child.wait(60.0) == 0
 
 
 def _record(directory: TrackingDirectory) -> None:
