@@ -43,7 +43,7 @@ def resuming_saver(
         return _SaverOfAnyNumber(built, training)
 
 
-class _SaverOfAnyNumber(_Saver):  # type: ignore[misc]
+class _SaverOfAnyNumber(_Saver):
     """Restores with the graph's own saver what fits, else without the position in the input."""
 
     def __init__(self, built: BuiltGraph, training: Training) -> None:
