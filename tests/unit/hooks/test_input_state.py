@@ -21,7 +21,8 @@ class _State:
         for index, op in enumerate((serialize, strictly, None)):
             with tf.control_dependencies([op] if op else []):
                 ops.append(self._counts.assign_add(tf.one_hot(index, 3, dtype=tf.int32)).op)
-        self.state = InputState(*ops, "position")
+        serialized, strictly_serialized, left_out = ops
+        self.state = InputState(serialized, strictly_serialized, left_out, "position")
 
     def run(self, counter: Counter) -> tuple[list[str], list[int]]:
         lines: list[str] = []
