@@ -85,7 +85,7 @@ def _loop(
         raise ValueError("the graph was built without a training step")
     with built.graph.as_default():
         crew = chief(config)
-        creator = _session_creator(context, built, restorer, directory, crew, interruption)
+        creator = _session_creator(config, built, restorer, directory, crew)
         hooks = loop_hooks(context, built, training, directory, tracker, interruption, crew)
         for line in not_resumed_exactly(training.train_op):
             context.screen.line(line)
@@ -109,14 +109,12 @@ def _loop(
 
 
 def _session_creator(
-    context: RunContext,
+    config: RunConfig,
     built: BuiltGraph,
     restorer: Restorer | None,
     directory: RunDirectory,
     crew: Chief | None,
-    interruption: Interruption,
 ) -> ChiefSessionCreator:
-    config = context.config
     if restorer is None:
         initializers = [tf.compat.v1.global_variables_initializer()]
     else:
@@ -138,9 +136,7 @@ def _session_creator(
         "restorer": restorer,
     }
     if crew is not None:
-        # The loop only remembers signals, and waiting for servers may take half an hour.
-        waiting = {"say": context.screen.line, "check": interruption.check}
-        return crew.session_creator(**arguments, **waiting)
+        return crew.session_creator(**arguments)
     return ChiefSessionCreator(
         config=tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=config.session.intra_op_threads,

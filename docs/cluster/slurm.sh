@@ -5,6 +5,7 @@
 # The run directory must be on a file system that survives the job. After a time limit or a lost
 # node the same command continues the run.
 #SBATCH --ntasks-per-node=1
+# Comes to all tasks: the chief saves, and the others serve it until it has.
 #SBATCH --signal=TERM@120
 set -euo pipefail
 
@@ -43,9 +44,10 @@ tf_config() {
 }
 export -f tf_config
 
-# What one task cannot do, none can: all end when one fails.
+# What one task cannot do, none can: when one has ended, the others have a minute to end too. At once
+# would be too soon, because a worker may be first where the chief still saves.
 # shellcheck disable=SC2016 # the shell of each task is to expand it
-srun --kill-on-bad-exit=1 --label bash -c '
+srun --kill-on-bad-exit=0 --wait=60 --label bash -c '
     set -e
     TF_CONFIG=$(tf_config "$SLURM_PROCID")
     export TF_CONFIG

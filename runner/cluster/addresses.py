@@ -68,7 +68,6 @@ def wait_until_answering(
     interval: float,
     *,
     say: Callable[[str], None] = lambda line: None,
-    check: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
@@ -79,7 +78,6 @@ def wait_until_answering(
       limit: seconds to wait at most.
       interval: seconds between two looks.
       say: is told once for whom it waits, if for anyone.
-      check: called at every look; it raises where a signal has come.
       clock: seconds from any origin.
       sleep: waits so many seconds.
 
@@ -89,7 +87,6 @@ def wait_until_answering(
     deadline = clock() + limit
     told = False
     while missing := [name for name, address in tasks.items() if not answers(address)]:
-        check()
         if not told:
             say(f"waits for {_listed(tasks, missing)}, {limit:g} s at most")
             told = True

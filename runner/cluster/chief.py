@@ -45,7 +45,7 @@ class Chief:
         """Returns the creator of the run's sessions.
 
         Args:
-          **arguments: those of `ClusterChiefSessionCreator` but its cluster and target.
+          **arguments: those of `ChiefSessionCreator` but `master` and `config`.
         """
         self._creator = ClusterChiefSessionCreator(self._cluster, self._server.target, **arguments)
         return self._creator

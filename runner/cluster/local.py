@@ -233,7 +233,8 @@ class LocalCluster:
         for kinds, number in (
             ((CHIEF,), signal.SIGTERM),
             ((WORKER, EVALUATOR), signal.SIGTERM),
-            ((PS,), signal.SIGTERM),
+            # After a signal they would serve on for a chief, and they have nothing to save.
+            ((PS,), signal.SIGKILL),
         ):
             living = [
                 task for task in self._tasks if task.kind in kinds and task.process.poll() is None

@@ -28,6 +28,17 @@ def training_problems(config: RunConfig, cluster: ClusterConfig) -> list[Problem
             )
         )
     workers = 1 + len(cluster.addresses.worker) if has_addresses(cluster) else cluster.workers
+    averaged = config.train.ema_decay is not None and config.train.evaluate_ema
+    if averaged and workers > 1 and not cluster.synchronous:
+        problems.append(
+            Problem(
+                f"train.ema_decay is {config.train.ema_decay:g} with train.evaluate_ema, and "
+                f"{workers} workers train",
+                "while the chief evaluates, the averages are in the weights' place on the servers, "
+                "and the other workers would train them",
+                "train.evaluate_ema=false evaluates the weights; or train.ema_decay=null",
+            )
+        )
     if cluster.backup and not cluster.synchronous:
         problems.append(
             Problem(

@@ -88,7 +88,7 @@ class LinkedTrial(Trial):
           values: swept key -> value.
           connection: to the sweep.
         """
-        super().__init__(parent, values, self._report)
+        super().__init__(parent, values, self._ask)
         self._connection = connection
         self._answers = connection.makefile("r", encoding="utf-8")
 
@@ -102,7 +102,7 @@ class LinkedTrial(Trial):
         self._answers.close()
         self._connection.close()
 
-    def _report(self, metrics: Mapping[str, float], step: int) -> bool:
+    def _ask(self, metrics: Mapping[str, float], step: int) -> bool:
         values = {name: float(value) for name, value in metrics.items()}
         return self._tell({"step": step, "metrics": values}) == _PRUNED
 

@@ -52,9 +52,7 @@ def _train(
         raise ValueError("the graph was built without a training step")
     with built.graph.as_default():
         scaffold = _scaffold(training, config.cluster.ps)
-        creator = ClusterWorkerSessionCreator(
-            config.cluster, target, scaffold, screen.line, interruption.check
-        )
+        creator = ClusterWorkerSessionCreator(config.cluster, target, scaffold)
         telling = _Telling(config, training, screen, interruption)
         hooks: list[_Hook] = [
             _FiniteLoss(training),

@@ -28,7 +28,7 @@ def slurm(folder: Path, nodes: int, **environ: str) -> subprocess.CompletedProce
     """Runs the script with stand-ins for Slurm's commands, and a python that shows TF_CONFIG."""
     programs = {
         "scontrol": f'for i in $(seq {nodes}); do echo "node$i"; done',
-        "srun": f"while [[ $1 == --* ]]; do shift; done\n"
+        "srun": f"while [[ $1 == --* ]]; do echo $1 >> {folder / 'options'}; shift; done\n"
         f'for i in $(seq 0 {nodes - 1}); do SLURM_PROCID=$i "$@" || exit; done',
         "python": 'echo "$TF_CONFIG"; echo "$@"',
     }
@@ -59,6 +59,9 @@ def test_slurm_gives_every_task_its_place(tmp_path: Path) -> None:
     ]
     assert found[0].addresses.worker == ["node4:2222", "node5:2222"]
     assert json.loads(lines[0])["cluster"]["chief"] == ["node3:2222"]
+    # A signal comes to all tasks, and the first that ends must not take the chief with it.
+    options = (tmp_path / "options").read_text().split()
+    assert options == ["--kill-on-bad-exit=0", "--wait=60", "--label"]
 
 
 def test_slurm_may_start_an_evaluator(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
-import signal
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -19,8 +17,7 @@ from runner.cluster.addresses import (
     split,
     wait_until_answering,
 )
-from runner.errors import ClusterError, InterruptedRunError
-from runner.interruption import Interruption
+from runner.errors import ClusterError
 
 
 @pytest.fixture
@@ -98,15 +95,6 @@ def test_waiting_names_those_that_do_not_answer(listening: str) -> None:
         )
     assert slept == [1.0, 1.0, 1.0]
     assert said == [f"waits for ps 1 at {address}, 3 s at most"]
-
-
-def test_a_signal_ends_the_waiting() -> None:
-    (address,) = free_addresses(1)
-    interruption = Interruption()
-    with interruption.handled(), interruption.deferred():
-        os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
-            wait_until_answering({"ps 0": address}, 60.0, 30.0, check=interruption.check)
 
 
 def test_several_that_do_not_answer_are_one_problem() -> None:

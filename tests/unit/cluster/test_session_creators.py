@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from runner.cluster.session_creators import (
     ClusterChiefSessionCreator,
     ClusterWorkerSessionCreator,
 )
-from runner.errors import ClusterError, InterruptedRunError
+from runner.errors import ClusterError
 from tests.unit.cluster.conftest import InProcess
 
 v1 = tf.compat.v1
@@ -77,27 +76,3 @@ def test_the_first_session_of_fresh_servers_is_no_restart(
         assert not creator.restarted
         creator.create_session().close()
         assert creator.restarted
-
-
-def test_a_worker_says_for_whom_it_waits_and_heeds_a_signal(
-    in_process: Callable[..., InProcess],
-) -> None:
-    servers = in_process(2, 1)
-    said: list[str] = []
-    looks = iter([False, True])
-
-    def check() -> None:
-        if next(looks):
-            raise InterruptedRunError(signal.SIGTERM)
-
-    with tf.Graph().as_default():
-        model()
-        ready = v1.report_uninitialized_variables(v1.global_variables())
-        scaffold = v1.train.Scaffold(ready_for_local_init_op=ready)
-        creator = ClusterWorkerSessionCreator(
-            servers.task("worker"), servers.target("worker"), scaffold, said.append, check
-        )
-        with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
-            creator.create_session()
-    address = servers.cluster.addresses.chief[0]
-    assert said == [f"waits for the chief at {address} to make the model ready, 20 s at most"]

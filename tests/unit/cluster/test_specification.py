@@ -256,3 +256,15 @@ def test_what_several_processes_cannot_do_is_refused() -> None:
         "model.dtype_policy is mixed_float16, and cluster.synchronous is true",
         "train.ema_decay is 0.9, and cluster.synchronous is true",
     ]
+
+
+def test_averages_are_not_evaluated_on_servers_that_others_train_on() -> None:
+    train = TrainConfig(ema_decay=0.9)
+    config = tiny(cluster=addressed("ps"), train=train)
+    (problem,) = problems(config)
+    assert problem.state == ("train.ema_decay is 0.9 with train.evaluate_ema, and 2 workers train")
+    assert problem.remedy.startswith("train.evaluate_ema=false evaluates the weights")
+    alone = ClusterConfig(local=True, workers=1)
+    assert resolve(tiny(cluster=alone, train=train), {}).cluster == alone
+    train.evaluate_ema = False
+    assert resolve(config, {}).cluster.workers == 2
