@@ -1,15 +1,15 @@
-"""Steps per second of a cluster on this machine, against one process.
+"""Batches per second of a cluster on this machine, against one process.
 
-    python -m benchmarks.cluster [--experiment NAME] [--steps N] [OVERRIDE ...]
+    python -m benchmarks.cluster [--experiment NAME] [--steps N] [--repeats N] [OVERRIDE ...]
 
-Every case is a run of `python -m runner`, timed from its first logged step to its last, so that
+Every case is a run of `python -m runner`, timed from its first logged steps to its last, so that
 starting and the last evaluation do not count. A step of the cluster is one update; asynchronous
-workers make one each from their own batch, synchronous ones make one together.
+workers make one each from their own batch, synchronous ones make one together. The cases are
+repeated in turns.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 import sys
@@ -17,6 +17,9 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+
+from benchmarks.harness import compare, options, report
 
 _LOGGED = re.compile(r"(?:\[chief\] )?step (\d+)/\d+  ")
 
@@ -46,7 +49,7 @@ CASES = (
 
 
 def measure(case: Case, experiment: str, steps: int, overrides: Sequence[str]) -> float:
-    """Returns the steps per second of one run.
+    """Returns the batches per second of one run.
 
     Raises:
       RuntimeError: when it fails, or logs fewer than two steps.
@@ -75,25 +78,24 @@ def measure(case: Case, experiment: str, steps: int, overrides: Sequence[str]) -
             raise RuntimeError("".join(lines))
     # A cluster's first steps are those of the chief alone.
     start = len(seen) // 3
-    return (seen[-1][0] - seen[start][0]) / (seen[-1][1] - seen[start][1])
+    steps_per_second = (seen[-1][0] - seen[start][0]) / (seen[-1][1] - seen[start][1])
+    return steps_per_second * case.batches
 
 
-def main() -> None:
-    """Prints a table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def main() -> int:
+    """Prints a table, one process first."""
+    parser = options("Measures clusters on this machine.", repeats=5)
     parser.add_argument("--experiment", default="digits_cnn")
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("overrides", nargs="*")
-    arguments = parser.parse_args()
-    print(f"{arguments.experiment}, {arguments.steps} steps {' '.join(arguments.overrides)}")
-    print(f"{'':32}{'steps/s':>9}{'batches/s':>11}{'ratio':>7}")
-    alone = None
-    for case in CASES:
-        rate = measure(case, arguments.experiment, arguments.steps, arguments.overrides)
-        alone = alone or rate
-        batches = rate * case.batches
-        print(f"{case.name:32}{rate:9.1f}{batches:11.1f}{batches / alone:7.2f}", flush=True)
+    given = parser.parse_args()
+    name = f"{given.experiment}, {given.steps} steps {' '.join(given.overrides)}".rstrip()
+    ways = {
+        case.name: partial(measure, case, given.experiment, given.steps, given.overrides)
+        for case in CASES
+    }
+    return report(compare(name, "batches/s", ways, {}, given.repeats), given.json)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

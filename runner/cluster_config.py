@@ -62,7 +62,8 @@ class ClusterConfig:
     max_wait_secs: float = 1800.0
     # How often a waiting task looks, in seconds.
     recovery_wait_secs: float = 2.0
-    # How long the chief waits at the end for the others to finish, in seconds.
+    # How long the chief waits at the end for the others to finish, in seconds; and a local cluster
+    # for its tasks to end after a signal, where the chief has session.grace_seconds at least.
     grace_secs: float = 30.0
     # How often each task that fails is started again; with `local` only.
     restarts: int = 0

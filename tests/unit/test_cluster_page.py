@@ -6,14 +6,18 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hydra import compose
 
 from runner.cluster.specification import resolve
 from runner.schema import paths
+from runner.validation import validate
+from tests.tiny.composing import composing
 from tests.tiny.configs import tiny
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -60,26 +64,79 @@ def test_slurm_gives_every_task_its_place(tmp_path: Path) -> None:
     assert options == ["--kill-on-bad-exit=0", "--wait=60", "--label"]
 
 
+def test_slurm_may_start_an_evaluator(tmp_path: Path) -> None:
+    done = slurm(tmp_path, 4, EVALUATOR="1")
+    assert done.stderr == ""
+    found = [resolve(tiny(), {"TF_CONFIG": each}).cluster for each in done.stdout.splitlines()[::2]]
+    types = [(each.task.type, each.task.index) for each in found]
+    assert types == [("ps", 0), ("chief", 0), ("worker", 0), ("evaluator", 0)]
+    assert {each.evaluator for each in found} == {True}
+    assert found[0].addresses.worker == ["node3:2222"]
+
+
 def test_slurm_refuses_too_few_nodes(tmp_path: Path) -> None:
-    done = slurm(tmp_path, 1)
+    done = slurm(tmp_path, 2, EVALUATOR="1")
     assert done.returncode == 2
-    assert "slurm.sh: 1 nodes are too few for 1 parameter servers and a chief" in done.stderr
+    expected = "slurm.sh: 2 nodes are too few for 1 parameter servers, 1 evaluators and a chief"
+    assert expected in done.stderr
 
 
-def test_the_tfjob_is_one_that_the_operator_and_the_runner_understand() -> None:
+def test_the_script_for_slurm_is_sound_to_shellcheck() -> None:
+    program = Path(sys.executable).with_name("shellcheck")
+    done = subprocess.run([program, SLURM], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def operator_tf_config(specs: dict[str, Any], kind: str, index: int) -> dict[str, str]:
+    """What the training operator sets in a pod: all but evaluators, by service and port."""
+    cluster = {
+        each.lower(): [
+            f"lstm-cnn-{each.lower()}-{number}.default.svc:2222"
+            for number in range(spec["replicas"])
+        ]
+        for each, spec in specs.items()
+        if each != "Evaluator"
+    }
+    task = {"type": kind.lower(), "index": index}
+    text = json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
+    return {"TF_CONFIG": text}
+
+
+def test_the_tfjob_is_one_that_the_operator_and_the_runner_understand(tmp_path: Path) -> None:
     job: dict[str, Any] = yaml.safe_load((DOCS / "cluster" / "tfjob.yaml").read_text())
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "TFJob")
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", job["metadata"]["name"])
     specs = job["spec"]["tfReplicaSpecs"]
-    assert set(specs) == {"Chief", "Worker", "PS", "Evaluator"}
-    assert specs["Chief"]["replicas"] == specs["Evaluator"]["replicas"] == 1
-    known = set(paths())
-    for spec in specs.values():
-        (container,) = spec["template"]["spec"]["containers"]
-        assert container["name"] == "tensorflow"
-        assert container["ports"] == [{"name": "tfjob-port", "containerPort": 2222}]
-        assert container["command"] == ["python", "-m", "runner"]
-        keys = [each.partition("=")[0] for each in container["args"] if each[0] != "+"]
-        assert set(keys) <= known
+    assert job["spec"]["runPolicy"]["cleanPodPolicy"] in ("All", "Running", "None")
+    tasks = []
+    with composing(tmp_path / "conf"):
+        for kind, spec in specs.items():
+            assert spec["restartPolicy"] in ("Always", "OnFailure", "Never", "ExitCode")
+            pod = spec["template"]["spec"]
+            (container,) = pod["containers"]
+            # By these names the operator finds the container and the port for TF_CONFIG.
+            assert (container["name"], container["ports"][0]["name"]) == (
+                "tensorflow",
+                "tfjob-port",
+            )
+            assert container["image"]
+            assert container["command"] == ["python", "-m", "runner"]
+            volumes = {each["name"] for each in pod["volumes"]}
+            assert {each["name"] for each in container["volumeMounts"]} <= volumes
+            # The command of the container, composed and checked as in it.
+            config = validate(compose("config", container["args"]))
+            mounted = [each["mountPath"] for each in container["volumeMounts"]]
+            assert any(config.run_dir.startswith(f"{each}/") for each in mounted)
+            for index in range(spec["replicas"]):
+                given = operator_tf_config(specs, kind, index)
+                tasks.append(resolve(config, given).cluster)
+    assert [(each.task.type, each.task.index) for each in tasks] == [
+        ("chief", 0),
+        *(("worker", index) for index in range(3)),
+        *(("ps", index) for index in range(2)),
+        ("evaluator", 0),
+    ]
+    assert {(each.workers, each.ps, each.evaluator) for each in tasks} == {(4, 2, True)}
 
 
 @pytest.mark.parametrize("key", sorted(set(re.findall(r"`(cluster\.[a-z_.]+)[=`]",

@@ -118,3 +118,18 @@ def test_a_source_that_does_not_compose_is_found_too(compose: Compose) -> None:
     )
     assert lines[0] == "scaffolds.body.checkpoint: experiment 'tinny' is not known"
     assert "in 1 of 2 trials" in lines[1]
+
+
+def test_mistakes_in_a_trials_cluster_are_told_before_the_first(
+    compose: Compose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = _points("+experiment=tiny", "cluster.workers=1,2")
+    with pytest.raises(
+        ConfigError, match=r"cluster\.workers is 2, and there is no cluster"
+    ) as error:
+        compose_points(points, compose)
+    assert "in 1 of 2 trials: cluster.workers=2" in error.value.problems[0].cause
+    cluster = '{"worker": ["a:1", "b:1"], "ps": ["c:1"]}'
+    monkeypatch.setenv("TF_CONFIG", f'{{"cluster": {cluster}, "task": {{"type": "chief"}}}}')
+    with pytest.raises(ConfigError, match="this process is chief 0 of a cluster, and is to sweep"):
+        compose_points(_points("+experiment=tiny"), compose)
