@@ -47,7 +47,7 @@ def follow_checkpoints(config: RunConfig, screen: Screen) -> None:
         store = open_store(config.tracking, asdict(config))
         followed = FollowedRun(Path(config.run_dir), fingerprint(Sources(config, store).settings()))
         built = build_graph(config, "validation", train=False)
-        wait_for_servers(config.cluster)
+        wait_for_servers(config.cluster, screen.line)
         link = _Link(config, screen.line)
         patience = Patience(config)
         evaluated: str | None = None
