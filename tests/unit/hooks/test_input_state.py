@@ -21,7 +21,7 @@ class _State:
         for index, op in enumerate((serialize, strictly, None)):
             with tf.control_dependencies([op] if op else []):
                 ops.append(self._counts.assign_add(tf.one_hot(index, 3, dtype=tf.int32)).op)
-        self.state = InputState(*ops, "position")
+        self.state = InputState(ops[0], ops[1], ops[2], "position")
 
     def run(self, counter: Counter) -> tuple[list[str], list[int]]:
         lines: list[str] = []
