@@ -224,16 +224,17 @@ def _write_experiment(conf: Path, name: str, source: str) -> None:
 def test_what_would_stop_the_training_of_a_source_is_a_problem_before(
     conf: Path, tmp_path: Path
 ) -> None:
+    # Before the first is composed: a process reads the folder once.
     _write_experiment(conf, "middle", str(tmp_path / "nowhere"))
+    _write_experiment(conf, "mended", "experiment:tiny")
     sources = _sources(_config(tmp_path, body=_scaffold("experiment:middle")))
     (problem,) = sources.expected().problems["body"]
     assert problem.state == (
         "scaffolds.body.checkpoint: experiment:middle: scaffolds.body.checkpoint: "
         f"there is no checkpoint at {tmp_path / 'nowhere'}"
     )
-    _write_experiment(conf, "middle", "experiment:tiny")
-    sources = _sources(_config(tmp_path, body=_scaffold("experiment:middle")))
-    assert _spec(sources, "body").path == "experiment:middle (not trained yet)"
+    sources = _sources(_config(tmp_path, body=_scaffold("experiment:mended")))
+    assert _spec(sources, "body").path == "experiment:mended (not trained yet)"
     assert not (tmp_path / "runs").exists()
 
 
