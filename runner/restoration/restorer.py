@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from runner.checkpoints.reader import Bundle, CheckpointReader
 from runner.config import Initialize
 from runner.errors import CheckpointError, Problem
+from runner.quick_import import paused_collections
 from runner.restoration import initial_values
 from runner.restoration.assigning import Assigner, Assignments, on_processor
 from runner.restoration.conversions import Slice
@@ -129,6 +130,7 @@ class Restorer:
         if rest:
             session.run(rest if done else self.init_op)
 
+    @paused_collections()
     def restore(self, session: tf.compat.v1.Session) -> None:
         """Assigns every variable that the plan restores.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.quick_import import without_collections
+from runner.quick_import import paused_collections, without_collections
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +43,14 @@ def test_a_collector_that_was_off_stays_off() -> None:
     with without_collections():
         pass
     assert not gc.isenabled()
+
+
+def test_a_pause_exempts_nothing() -> None:
+    before = gc.get_freeze_count()
+    with paused_collections():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == before
 
 
 def test_what_is_made_afterwards_is_collected_as_ever() -> None:
