@@ -107,6 +107,16 @@ class TrackingDirectory:
         self.store(uri).mkdir(parents=True, exist_ok=True)
         return FileLock(self.store(uri) / "lock", thread_local=False)
 
+    def is_delivered(self, uri: str) -> bool:
+        """Whether a process is at work that delivers to a store."""
+        if not self.store(uri).exists():
+            return False
+        try:
+            with FileLock(self.store(uri) / "lock", timeout=0):
+                return False
+        except Timeout:
+            return True
+
     def opening(self) -> Opening | None:
         """Returns what the run is, or None when nothing was ever recorded here."""
         content = _read(self.path / "opening.json")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.errors import AwaitedRunError, Problem
 from runner.tracking.destination import Destination
 from runner.tracking.follower import Follower
 from runner.tracking.journal import Journal, segments
@@ -142,6 +143,35 @@ def test_a_store_that_stays_away_is_given_up_some_time_after_the_run(
     store = Memory()
     assert follow(directory, store)
     assert store.history("loss") == twin(1)
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(29.0, False), (31.0, True)])
+def test_what_is_on_its_way_is_told_to_be_missing_only_after_a_time(
+    directory: TrackingDirectory, caplog: pytest.LogCaptureFixture, seconds: float, told: bool
+) -> None:
+    store = Memory()
+    record(directory, loss(1), End(RunStatus.FINISHED))
+    clock = [0.0]
+
+    def wait(delay: float) -> None:
+        assert delay == 0.5
+        clock[0] += delay
+
+    def connect(opening: Opening, position: Position) -> Destination:
+        if clock[0] < seconds:
+            raise AwaitedRunError(Problem("the sweep is not there yet"))
+        return store
+
+    opening = directory.opening()
+    assert opening is not None
+    directory.write_opening(replace(opening, patience_seconds=0.0))
+    with caplog.at_level(logging.INFO):
+        done = Follower(directory, URI, connect, wait=wait, now=lambda: clock[0]).run()
+    warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert done == (not told)
+    assert store.history("loss") == twin(1 - told)
+    assert "the sweep is not there yet" in caplog.text
+    assert [each.endswith("the sweep is not there yet") for each in warnings] == [True] * told
 
 
 def test_a_run_that_is_recorded_elsewhere_now_is_left(directory: TrackingDirectory) -> None:

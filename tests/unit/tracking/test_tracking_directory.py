@@ -52,6 +52,16 @@ def test_only_one_process_writes_and_its_death_shows(tmp_path: Path) -> None:
     assert not directory.is_written()
 
 
+def test_whoever_delivers_shows(tmp_path: Path) -> None:
+    directory = TrackingDirectory(tmp_path)
+    assert not directory.is_delivered("http://a")
+    assert not directory.path.exists()
+    with directory.delivery_lock("http://a"):
+        assert directory.is_delivered("http://a")
+        assert not directory.is_delivered("http://b")
+    assert not directory.is_delivered("http://a")
+
+
 def test_a_second_writer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.tracking.tracking_directory._CLAIM_SECONDS", 0.01)
     first, second = TrackingDirectory(tmp_path), TrackingDirectory(tmp_path)
