@@ -185,10 +185,13 @@ class Follower:
                 self._position.lost += first_time
                 logger.warning("A record before byte %d of the journal is damaged.", line.end)
             elif isinstance(record, Metrics):
+                self._position.last_time = record.time
                 if not self._is_cut(segment, line.end, record.step):
                     yield from self._new(record)
             elif isinstance(record, End):
                 self._position.ended = record.status.value
+                if record.time is not None:
+                    self._position.end_time = record.time
                 self._position.lost += record.lost * first_time
             elif isinstance(record, Artifact):
                 yield Artifact(self._directory.run_directory / record.path, record.folder)
@@ -242,15 +245,17 @@ class Follower:
                     yield (name, record.step), value
 
     def _report_status(self, written: bool) -> None:
-        status = self._position.ended or self._ended_before
+        status, end_time = self._position.ended or self._ended_before, self._position.end_time
         if status is None:
             status = RunStatus.RUNNING.value if written else RunStatus.KILLED.value
+            # One that was killed could not say when.
+            end_time = None if written else self._position.last_time
         if self._destination is None or status == self._position.status:
             return
         missing = [summary(self._destination.refused)]
         if self._position.lost:
             missing.append(f"{self._position.lost:,} records that did not reach the journal")
-        self._destination.finish(RunStatus(status), ", ".join(filter(None, missing)))
+        self._destination.finish(RunStatus(status), ", ".join(filter(None, missing)), end_time)
         self._position.status = status
         self._save()
         logger.info("%s: the run is %s.", self._destination.name, status)
