@@ -14,7 +14,13 @@ from pathlib import Path
 
 from filelock import Timeout
 
-from runner.errors import Problem, RunDirectoryError, RunnerError, TrackingError
+from runner.errors import (
+    AwaitedRunError,
+    Problem,
+    RunDirectoryError,
+    RunnerError,
+    TrackingError,
+)
 from runner.quick_import import without_collections
 from runner.quiet_import import without_import_notes
 from runner.tracking.destination import Destination
@@ -144,7 +150,18 @@ def _parent(opening: Opening, uri: str) -> str | None:
     """Returns the store's name of the run that this one is a part of."""
     if opening.parent is None:
         return None
-    found = TrackingDirectory(Path(opening.parent)).position(uri).run_id
+    parent = TrackingDirectory(Path(opening.parent))
+    # Asked before the position: whoever opens it there meanwhile has then said so.
+    expected = parent.opening() is not None and (parent.is_written() or parent.is_delivered(uri))
+    found = parent.position(uri).run_id
+    if found is None and expected:
+        raise AwaitedRunError(
+            Problem(
+                f"run {opening.run_name!r} cannot be opened yet",
+                f"it is a part of the one in {opening.parent}, whose delivery has not begun",
+                f"see what hinders that: {parent.log}",
+            )
+        )
     if found is None:
         raise TrackingError(
             Problem(

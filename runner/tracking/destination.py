@@ -44,8 +44,13 @@ class Destination(abc.ABC):
         """
 
     @abc.abstractmethod
-    def finish(self, status: RunStatus, missing: str) -> None:
+    def finish(self, status: RunStatus, missing: str, end_time: int | None = None) -> None:
         """Records how the run ended, or that it goes on, and what is missing, if anything is.
+
+        Args:
+          status: how it ended; `RunStatus.RUNNING` for a run that goes on.
+          missing: what is missing, in words; empty for nothing.
+          end_time: when it ended, in milliseconds since the epoch; None is now.
 
         Raises:
           Exception: of any kind; it should be tried again.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from itertools import islice
 
-from runner.errors import RunnerError
+from runner.errors import AwaitedRunError, RunnerError
 from runner.tracking.destination import Destination
 from runner.tracking.journal import Line, Segment, read_lines, segments, write_out
 from runner.tracking.records import Artifact, Delivery, End, Metrics, Record, Tags, summary
@@ -24,6 +24,10 @@ RECORDED_AGAIN_TAG = "runner.metrics_recorded_differently"
 # Lines that are delivered, and acknowledged, together.
 _CHUNK = 1000
 _RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+# What is on its way to the store is told to be missing after so long: whoever is at work on it
+# tells at once what hinders that, and creating a database takes seconds on a busy machine.
+_AWAITED_SECONDS = 30.0
+_AWAITED_DELAY = 0.5
 
 Connect = Callable[[Opening, Position], Destination]
 
@@ -74,6 +78,7 @@ class Follower:
         # (metric, step) -> value, of what the store has of steps that the run records again.
         self._delivered: dict[tuple[str, float], float] = {}
         self._failures = 0
+        self._awaited_until: float | None = None
         # How the run had ended, where something is only added to it.
         self._ended_before: str | None = None
 
@@ -98,6 +103,9 @@ class Follower:
                 self._deliver_all(opening, written)
                 self._report_status(written)
             except Exception as error:  # noqa: BLE001 - it is tried again
+                if self._is_awaited(error):
+                    self._wait(_AWAITED_DELAY)
+                    continue
                 self._failed(error)
                 progress = before != (self._position.segment, self._position.offset)
                 if written or progress or hopeful_until is None:
@@ -177,10 +185,13 @@ class Follower:
                 self._position.lost += first_time
                 logger.warning("A record before byte %d of the journal is damaged.", line.end)
             elif isinstance(record, Metrics):
+                self._position.last_time = record.time
                 if not self._is_cut(segment, line.end, record.step):
                     yield from self._new(record)
             elif isinstance(record, End):
                 self._position.ended = record.status.value
+                if record.time is not None:
+                    self._position.end_time = record.time
                 self._position.lost += record.lost * first_time
             elif isinstance(record, Artifact):
                 yield Artifact(self._directory.run_directory / record.path, record.folder)
@@ -234,15 +245,17 @@ class Follower:
                     yield (name, record.step), value
 
     def _report_status(self, written: bool) -> None:
-        status = self._position.ended or self._ended_before
+        status, end_time = self._position.ended or self._ended_before, self._position.end_time
         if status is None:
             status = RunStatus.RUNNING.value if written else RunStatus.KILLED.value
+            # One that was killed could not say when.
+            end_time = None if written else self._position.last_time
         if self._destination is None or status == self._position.status:
             return
         missing = [summary(self._destination.refused)]
         if self._position.lost:
             missing.append(f"{self._position.lost:,} records that did not reach the journal")
-        self._destination.finish(RunStatus(status), ", ".join(filter(None, missing)))
+        self._destination.finish(RunStatus(status), ", ".join(filter(None, missing)), end_time)
         self._position.status = status
         self._save()
         logger.info("%s: the run is %s.", self._destination.name, status)
@@ -251,6 +264,15 @@ class Follower:
         if self._position != self._saved:
             self._directory.write_position(self._uri, self._position)
             self._saved = deepcopy(self._position)
+
+    def _is_awaited(self, error: Exception) -> bool:
+        """Whether an error is none yet: for a time, for what others are at work on."""
+        if not isinstance(error, AwaitedRunError):
+            return False
+        if self._awaited_until is None:
+            self._awaited_until = self._now() + _AWAITED_SECONDS
+            logger.info("%s", error)
+        return self._now() < self._awaited_until
 
     def _failed(self, error: Exception) -> None:
         self._failures += 1

@@ -70,7 +70,7 @@ def _plain(record: Record) -> list[Any]:
                 dict(record.sizes),
             ]
         case End():
-            return ["e", record.status.value, record.lost]
+            return ["e", record.status.value, record.lost, record.time]
         case Metrics():
             return ["m", record.values, record.step, record.time]
 
@@ -82,7 +82,7 @@ _DECODERS: Mapping[str, Any] = {
     "a": lambda path, folder: Artifact(Path(path), folder),
     "x": Text,
     "d": Dataset,
-    "e": lambda status, lost: End(RunStatus(status), lost),
+    "e": lambda status, lost, time=None: End(RunStatus(status), lost, time),
 }
 
 

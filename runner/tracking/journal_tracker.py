@@ -8,7 +8,7 @@ import shlex
 import sqlite3
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +37,11 @@ TENSORBOARD = "tensorboard:"
 """The URI of event files in the run directory."""
 
 
+def present() -> int:
+    """Returns the present time, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
 def mlflow_uri(config: TrackingConfig) -> str | None:
     """Returns MLflow's tracking URI, or None when nothing is recorded there."""
     return None if config.uri is None or config.uri.lower() == "none" else config.uri
@@ -52,6 +57,8 @@ class JournalTracker(Tracker):
       mask: knows the secrets.
       store: where the run is recorded.
       close_seconds: how long `close` waits until everything is delivered.
+      adds: whether the run had ended before, so that its end stays what it was.
+      clock: gives the present time, in milliseconds since the epoch.
     """
 
     def __init__(
@@ -62,6 +69,9 @@ class JournalTracker(Tracker):
         mask: Mask,
         store: JournalStore,
         close_seconds: float,
+        *,
+        adds: bool = False,
+        clock: Callable[[], int] = present,
     ) -> None:
         self._directory = directory
         self._journal = journal
@@ -69,6 +79,8 @@ class JournalTracker(Tracker):
         self._mask = mask
         self._store = store
         self._close_seconds = close_seconds
+        self._adds = adds
+        self._clock = clock
         self._closed = False
 
     def log_parameters(self, parameters: Mapping[str, object]) -> None:
@@ -78,7 +90,7 @@ class JournalTracker(Tracker):
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Appends metrics with the present time."""
-        self._journal.append(Metrics(metrics, step, time.time_ns() // 1_000_000))
+        self._journal.append(Metrics(metrics, step, self._clock()))
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Appends tags, secrets masked."""
@@ -109,7 +121,8 @@ class JournalTracker(Tracker):
         if self._closed:
             return
         self._closed = True
-        self._journal.append(End(status, self._journal.lost))
+        end_time = None if self._adds else self._clock()
+        self._journal.append(End(status, self._journal.lost, end_time))
         self._journal.close()
         self._directory.release()
         longest = math.inf if seconds is None else seconds
@@ -137,17 +150,23 @@ class JournalStore(RunStore):
       config: where, and how.
       mask: knows the secrets.
       follower: a follower that has been started ahead; None starts one for each run.
+      clock: gives the present time, in milliseconds since the epoch.
 
     Raises:
       TrackingError: the URI is malformed, or of a kind that MLflow does not offer.
     """
 
     def __init__(
-        self, config: TrackingConfig, mask: Mask, follower: FollowerProcess | None = None
+        self,
+        config: TrackingConfig,
+        mask: Mask,
+        follower: FollowerProcess | None = None,
+        clock: Callable[[], int] = present,
     ) -> None:
         self._config = config
         self._mask = mask
         self._follower = follower
+        self._clock = clock
         uri = mlflow_uri(config)
         self._address = resolve(uri, Path.cwd()) if uri else None
         self._opened: MlflowStore | None = None
@@ -179,7 +198,12 @@ class JournalStore(RunStore):
                 )
             ) from error
         opening = files.opening() or Opening(
-            uuid.uuid4().hex, experiment, run_name, _masked(tags, self._mask), parent
+            uuid.uuid4().hex,
+            experiment,
+            run_name,
+            _masked(tags, self._mask),
+            parent,
+            start_time=self._clock(),
         )
         files.write_opening(
             replace(
@@ -197,7 +221,14 @@ class JournalStore(RunStore):
         follower.follow(files.run_directory, Path(parent).absolute() if parent else None)
         journal = Journal(files.journal)
         return JournalTracker(
-            files, journal, follower, self._mask, self, self._config.close_seconds
+            files,
+            journal,
+            follower,
+            self._mask,
+            self,
+            self._config.close_seconds,
+            adds=ended is not None,
+            clock=self._clock,
         )
 
     def run_id(self, directory: Path) -> str | None:

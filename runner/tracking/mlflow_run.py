@@ -95,14 +95,14 @@ class MlflowRun(Destination):
         )
         self._monitor.start()
 
-    def finish(self, status: RunStatus, missing: str) -> None:
+    def finish(self, status: RunStatus, missing: str, end_time: int | None = None) -> None:
         """See `Destination.finish`."""
         if self._monitor is not None and status is not RunStatus.RUNNING:
             self._monitor.finish()
             self._monitor = None
         if missing:
             self._client.set_tag(self.run_id, NOT_DELIVERED_TAG, missing)
-        _set_status(self._client, self.run_id, status)
+        _set_status(self._client, self.run_id, status, end_time)
 
     def describe(self, error: Exception) -> str:
         """Returns the kind and the first line of an error, passwords masked."""
@@ -148,11 +148,11 @@ def described(error: Exception, address: Address) -> str:
     return address.masked(words if len(words) <= _MAX_CAUSE else f"{words[:_MAX_CAUSE]} ...")
 
 
-def _set_status(client: MlflowClient, run_id: str, status: RunStatus) -> None:
+def _set_status(client: MlflowClient, run_id: str, status: RunStatus, end_time: int | None) -> None:
     if status is RunStatus.RUNNING:
         client.update_run(run_id, status=status.value)
     else:
-        client.set_terminated(run_id, status.value)
+        client.set_terminated(run_id, status.value, end_time)
 
 
 def _dataset_input(dataset: Dataset) -> DatasetInput:

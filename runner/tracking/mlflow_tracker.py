@@ -186,7 +186,7 @@ class MlflowStore:
         if parent is not None:
             tags[_PARENT_TAG] = parent
         encoded = {tag.key: tag.value for tag in Encoder({}, {}).encode_tags(tags)}
-        return client.create_run(experiment_id, tags=encoded, run_name=opening.run_name)
+        return client.create_run(experiment_id, opening.start_time, encoded, opening.run_name)
 
     def _experiment_id(self, client: MlflowClient, name: str) -> str:
         found = client.get_experiment_by_name(name)

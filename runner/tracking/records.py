@@ -70,10 +70,15 @@ class Dataset:
 
 
 class End(NamedTuple):
-    """How the run ended, and how many records could not be written to the journal."""
+    """How the run ended, and how many records could not be written to the journal.
+
+    `time` is when it did, in milliseconds since the epoch; None where something was only added to
+    a run that had ended before, and in journals that do not hold it yet.
+    """
 
     status: RunStatus
     lost: int = 0
+    time: int | None = None
 
 
 Record: TypeAlias = Metrics | Parameters | Tags | Artifact | Text | Dataset | End

@@ -56,8 +56,8 @@ class TensorBoardRun(Destination):
             self._writer.add_event(event)
         self._writer.flush()
 
-    def finish(self, status: RunStatus, missing: str) -> None:
-        """Writes out what is left; TensorBoard knows no status."""
+    def finish(self, status: RunStatus, missing: str, end_time: int | None = None) -> None:
+        """Writes out what is left; TensorBoard knows no status and no end."""
         self._writer.flush()
 
     def describe(self, error: Exception) -> str:

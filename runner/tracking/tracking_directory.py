@@ -31,6 +31,8 @@ class Opening:
       system_metrics: whether the load of the machine is recorded in MLflow too.
       patience_seconds: how long delivery is tried without success once the run has ended.
       ended: how the run had ended before something is added to it; None for a run that goes on.
+      start_time: when it was first opened, in milliseconds since the epoch; None where that was not
+        kept yet.
     """
 
     uid: str
@@ -42,6 +44,7 @@ class Opening:
     system_metrics: bool = False
     patience_seconds: float = 60.0
     ended: str | None = None
+    start_time: int | None = None
 
 
 @dataclass
@@ -60,6 +63,8 @@ class Position:
       status: how the run stands in the store.
       ended: how the segments so far say that the run ended.
       lost: records that did not reach the journal, or are damaged in it.
+      end_time: when the run ended, in milliseconds since the epoch; None where that is not known.
+      last_time: likewise, when it last recorded a metric.
     """
 
     run_id: str | None = None
@@ -72,6 +77,8 @@ class Position:
     status: str | None = None
     ended: str | None = None
     lost: int = 0
+    end_time: int | None = None
+    last_time: int | None = None
 
 
 class TrackingDirectory:
@@ -106,6 +113,16 @@ class TrackingDirectory:
         """The lock of the one process that delivers to a store; not thread-local."""
         self.store(uri).mkdir(parents=True, exist_ok=True)
         return FileLock(self.store(uri) / "lock", thread_local=False)
+
+    def is_delivered(self, uri: str) -> bool:
+        """Whether a process is at work that delivers to a store."""
+        if not self.store(uri).exists():
+            return False
+        try:
+            with FileLock(self.store(uri) / "lock", timeout=0):
+                return False
+        except Timeout:
+            return True
 
     def opening(self) -> Opening | None:
         """Returns what the run is, or None when nothing was ever recorded here."""

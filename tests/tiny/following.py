@@ -31,6 +31,7 @@ class Memory(Destination):
         self.tags: dict[str, str] = {}
         self.others: list[Delivery] = []
         self.statuses: list[tuple[RunStatus, str]] = []
+        self.end_times: list[int | None] = []
         self.before: Callable[[], None] = lambda: None
         self.after: Callable[[], None] = lambda: None
         self.refuses: list[Delivery] = []
@@ -54,9 +55,10 @@ class Memory(Destination):
             self.others.append(delivery)
         self.after()
 
-    def finish(self, status: RunStatus, missing: str) -> None:
+    def finish(self, status: RunStatus, missing: str, end_time: int | None = None) -> None:
         self.before()
         self.statuses.append((status, missing))
+        self.end_times.append(end_time)
         self.after()
 
     def describe(self, error: Exception) -> str:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from mlflow import MlflowClient
 
 from runner.sync import main, sync
 from runner.tracking.journal import Journal
 from runner.tracking.records import End, Metrics
 from runner.tracking.tracker import RunStatus
-from runner.tracking.tracking_directory import Opening, TrackingDirectory
+from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +106,37 @@ def test_a_part_waits_for_the_run_that_it_is_a_part_of(tmp_path: Path, database:
     assert main([str(part.run_directory)]) == 0
     run = MlflowClient(tracking_uri=uri).get_run(str(part.position(uri).run_id))
     assert run.data.tags["mlflow.parentRunId"] == parent.position(uri).run_id
+
+
+@pytest.mark.parametrize("held", ["writer.lock", "lock"])
+def test_a_part_waits_without_a_word_for_a_run_that_is_being_delivered(
+    tmp_path: Path,
+    database: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    held: str,
+) -> None:
+    uri = f"sqlite:///{database}"
+    sweep = record(tmp_path / "sweep", uri)
+    part = record(tmp_path / "part", uri, parent=str(sweep.run_directory))
+    sweep.delivery_lock(uri)  # Makes the folder that holds it.
+    waited: list[float] = []
+
+    def deliver_the_sweep(wake: threading.Event, seconds: float) -> None:
+        waited.append(seconds)
+        sweep.write_position(uri, Position(run_id="0" * 32))
+
+    monkeypatch.setattr("runner.sync._wait", deliver_the_sweep)
+    with FileLock((sweep.path if held == "writer.lock" else sweep.store(uri)) / held):
+        assert main([str(part.run_directory)]) == 0
+    assert waited == [0.5]
+    assert capsys.readouterr().out == ""
+    told = part.log.read_text()
+    assert "cannot be opened yet" in told
+    assert "whose delivery has not begun" in told
+    assert f"see what hinders that: {sweep.log}" in told
+    run = MlflowClient(tracking_uri=uri).get_run(str(part.position(uri).run_id))
+    assert run.data.tags["mlflow.parentRunId"] == "0" * 32
 
 
 def test_one_process_delivers_and_another_waits(tmp_path: Path, database: Path) -> None:

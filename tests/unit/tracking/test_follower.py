@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from runner.errors import AwaitedRunError, Problem
 from runner.tracking.destination import Destination
 from runner.tracking.follower import Follower
 from runner.tracking.journal import Journal, segments
@@ -69,6 +71,68 @@ def test_a_run_is_running_while_it_is_written_and_killed_without_a_word(
     directory.claim()
     assert follow(directory, store, lambda seconds: directory.release())
     assert [status for status, _ in store.statuses][2:] == [RunStatus.RUNNING, RunStatus.KILLED]
+
+
+def test_the_end_is_the_runs_own_whenever_it_is_delivered(directory: TrackingDirectory) -> None:
+    store = Memory()
+    record(directory, loss(1, time=1000), End(RunStatus.KILLED, 0, 2000))
+    assert follow(directory, store)
+    record(directory, loss(2, time=5000), End(RunStatus.FINISHED, 0, 6000))
+    assert follow(directory, store)
+    assert store.end_times == [2000, 6000]
+
+
+def test_a_killed_run_ended_when_it_last_recorded_a_metric(directory: TrackingDirectory) -> None:
+    store = Memory()
+    directory.claim()
+    record(directory, loss(1, time=1000), loss(2, time=2000), Tags({"host": "here"}))
+    assert follow(directory, store, lambda seconds: directory.release())
+    assert [status for status, _ in store.statuses] == [RunStatus.RUNNING, RunStatus.KILLED]
+    assert store.end_times == [None, 2000]
+
+
+def test_what_is_added_to_a_run_that_has_ended_leaves_its_end(
+    directory: TrackingDirectory,
+) -> None:
+    record(directory, loss(1, time=1000), End(RunStatus.FINISHED, 0, 2000))
+    opening = directory.opening()
+    assert opening is not None
+    directory.write_opening(replace(opening, ended="FINISHED"))
+    record(directory, Metrics({"test/loss": 1.0}, 1, 9000), End(RunStatus.FINISHED))
+    store = Memory()
+    assert follow(directory, store)
+    assert (store.statuses, store.end_times) == ([(RunStatus.FINISHED, "")], [2000])
+
+
+def test_a_follower_that_died_before_the_end_was_told_leaves_it_to_the_next(
+    directory: TrackingDirectory,
+) -> None:
+    store = Memory()
+    record(directory, loss(1), End(RunStatus.FINISHED, 0, 2000))
+    requests = iter(range(100))
+
+    def die() -> None:
+        if next(requests) == 1:
+            raise Killed
+
+    store.before = die
+    with pytest.raises(Killed):
+        follow(directory, store)
+    assert store.end_times == []
+    assert follow(directory, store)
+    assert store.end_times == [2000]
+
+
+def test_a_journal_that_does_not_say_when_the_run_ended_is_delivered(
+    directory: TrackingDirectory,
+) -> None:
+    store = Memory()
+    record(directory, loss(1, time=1000))
+    body = b'["e","FINISHED",0]'
+    with segments(directory.journal)[0].path.open("ab") as file:
+        file.write(b"%08x %b\n" % (zlib.crc32(body), body))
+    assert follow(directory, store)
+    assert (store.statuses, store.end_times) == ([(RunStatus.FINISHED, "")], [None])
 
 
 def test_what_is_recorded_while_it_follows_is_delivered(directory: TrackingDirectory) -> None:
@@ -142,6 +206,35 @@ def test_a_store_that_stays_away_is_given_up_some_time_after_the_run(
     store = Memory()
     assert follow(directory, store)
     assert store.history("loss") == twin(1)
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(29.0, False), (31.0, True)])
+def test_what_is_on_its_way_is_told_to_be_missing_only_after_a_time(
+    directory: TrackingDirectory, caplog: pytest.LogCaptureFixture, seconds: float, told: bool
+) -> None:
+    store = Memory()
+    record(directory, loss(1), End(RunStatus.FINISHED))
+    clock = [0.0]
+
+    def wait(delay: float) -> None:
+        assert delay == 0.5
+        clock[0] += delay
+
+    def connect(opening: Opening, position: Position) -> Destination:
+        if clock[0] < seconds:
+            raise AwaitedRunError(Problem("the sweep is not there yet"))
+        return store
+
+    opening = directory.opening()
+    assert opening is not None
+    directory.write_opening(replace(opening, patience_seconds=0.0))
+    with caplog.at_level(logging.INFO):
+        done = Follower(directory, URI, connect, wait=wait, now=lambda: clock[0]).run()
+    warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert done == (not told)
+    assert store.history("loss") == twin(1 - told)
+    assert "the sweep is not there yet" in caplog.text
+    assert [each.endswith("the sweep is not there yet") for each in warnings] == [True] * told
 
 
 def test_a_run_that_is_recorded_elsewhere_now_is_left(directory: TrackingDirectory) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from enum import Enum
 from pathlib import Path
 
@@ -36,6 +37,7 @@ class Colour(Enum):
         Text("well\n", "report.txt"),
         Dataset("digits", "abc", "train", "here", {"examples": 3}),
         End(RunStatus.KILLED, 2),
+        End(RunStatus.KILLED, 2, 1_700_000_000_000),
     ],
 )
 def test_a_record_is_one_line_and_comes_back(record: Record) -> None:
@@ -43,6 +45,11 @@ def test_a_record_is_one_line_and_comes_back(record: Record) -> None:
     assert line.count(b"\n") == 1
     assert line.endswith(b"\n")
     assert decode_line(line) == record
+
+
+def test_an_end_of_before_its_time_was_kept_is_read() -> None:
+    body = b'["e","KILLED",2]'
+    assert decode_line(b"%08x %b\n" % (zlib.crc32(body), body)) == End(RunStatus.KILLED, 2, None)
 
 
 def test_nan_and_numbers_of_numpy_come_back_as_numbers() -> None:

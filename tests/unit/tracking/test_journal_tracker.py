@@ -22,7 +22,7 @@ from runner.tracking.records import (
     Tags,
     Text,
 )
-from runner.tracking.tracker import RunStatus
+from runner.tracking.tracker import RunStatus, Tracker
 from runner.tracking.tracking_directory import Position, TrackingDirectory
 from runner.tracking_config import TrackingConfig
 
@@ -79,7 +79,9 @@ def test_only_the_first_close_counts_and_tells_what_is_not_delivered(
     tracker.close(RunStatus.KILLED)
     tracker.close(RunStatus.FINISHED)
     assert not directory.is_written()
-    assert recorded(tmp_path) == [End(RunStatus.KILLED)]
+    (end,) = recorded(tmp_path)
+    assert isinstance(end, End)
+    assert end == End(RunStatus.KILLED, 0, end.time)
     assert caplog.text.count("python -m runner.sync") == 1
 
 
@@ -96,6 +98,34 @@ def test_a_run_that_is_opened_again_is_the_same_run(tmp_path: Path) -> None:
     assert first is not None
     assert second == replace(first, stores=("http://other", "tensorboard:"))
     assert [each.after for each in segments(TrackingDirectory(tmp_path).journal)] == [None, None, 0]
+
+
+def test_a_run_starts_once_and_ends_anew_each_time_it_is_resumed(tmp_path: Path) -> None:
+    clock = [1000]
+
+    def open_run(ended: RunStatus | None = None) -> Tracker:
+        store = JournalStore(
+            CONFIG, Mask(CONFIG.mask, SETTINGS), FollowerProcess(), lambda: clock[0]
+        )
+        return store.open(tmp_path, "digits", "one", {}, ended=ended)
+
+    for status in (RunStatus.KILLED, RunStatus.FINISHED):
+        tracker = open_run()
+        clock[0] += 500
+        tracker.close(status)
+        clock[0] += 9000
+    added = open_run(RunStatus.FINISHED)
+    added.log_metrics({"test/loss": 1.0}, 1)
+    added.close(RunStatus.FINISHED)
+    opening = TrackingDirectory(tmp_path).opening()
+    assert opening is not None
+    assert opening.start_time == 1000
+    assert recorded(tmp_path) == [
+        End(RunStatus.KILLED, 0, 1500),
+        End(RunStatus.FINISHED, 0, 11000),
+        Metrics({"test/loss": 1.0}, 1, 20000),
+        End(RunStatus.FINISHED, 0, None),
+    ]
 
 
 def test_two_processes_cannot_record_one_run(

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,30 @@ def test_the_status_is_the_one_that_was_given(
     run_id = record(store, status=status)
     assert read(client, run_id).info.status == status.value
     assert (read(client, run_id).info.end_time is None) == (status is RunStatus.RUNNING)
+
+
+def test_its_times_are_those_that_were_given_and_its_start_the_first(
+    store: MlflowStore, client: MlflowClient
+) -> None:
+    opened = replace(opening(), start_time=1_700_000_000_000)
+    first = store.open_run(opened, None, None)
+    first.finish(RunStatus.KILLED, "", 1_700_000_001_000)
+    info = read(client, first.run_id).info
+    assert (info.start_time, info.end_time) == (1_700_000_000_000, 1_700_000_001_000)
+
+    second = store.open_run(opened, first.run_id, None)
+    second.finish(RunStatus.RUNNING, "")
+    second.finish(RunStatus.FINISHED, "", 1_700_000_009_000)
+    info = read(client, first.run_id).info
+    assert (info.start_time, info.end_time) == (1_700_000_000_000, 1_700_000_009_000)
+
+
+def test_times_that_nobody_knows_are_the_present(store: MlflowStore, client: MlflowClient) -> None:
+    before = time.time_ns() // 1_000_000
+    run_ = store.open_run(opening(), None, None)
+    run_.finish(RunStatus.FINISHED, "")
+    info = read(client, run_.run_id).info
+    assert before <= info.start_time <= info.end_time <= time.time_ns() // 1_000_000
 
 
 def test_what_is_missing_is_a_tag(mlflow_run: MlflowRun, client: MlflowClient) -> None:

@@ -26,6 +26,26 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert directory.position("http://b") == Position()
 
 
+def test_files_of_before_times_were_kept_are_read(tmp_path: Path) -> None:
+    directory = TrackingDirectory(tmp_path)
+    directory.store("http://a").mkdir(parents=True)
+    (directory.path / "opening.json").write_text(
+        '{"uid": "u", "experiment": "digits", "run_name": "one", "tags": {"a": "1"},'
+        ' "parent": null, "stores": ["sqlite:////a.db", "tensorboard:"],'
+        ' "system_metrics": false, "patience_seconds": 60.0, "ended": null}'
+    )
+    (directory.store("http://a") / "position.json").write_text(
+        '{"run_id": "r", "experiment_id": "1", "segment": 2, "offset": 3, "sending": 4,'
+        ' "cuts": [[1, 2, 3]], "differing": ["loss"], "status": "RUNNING", "ended": null,'
+        ' "lost": 1}'
+    )
+    assert directory.opening() == OPENING
+    assert OPENING.start_time is None
+    position = Position("r", "1", 2, 3, 4, [[1, 2, 3]], ["loss"], "RUNNING", None, 1)
+    assert directory.position("http://a") == position
+    assert (position.end_time, position.last_time) == (None, None)
+
+
 def test_only_its_owner_may_read_what_holds_passwords(tmp_path: Path) -> None:
     directory = TrackingDirectory(tmp_path)
     directory.write_opening(replace(OPENING, stores=("http://me:s3cret@host",)))
@@ -50,6 +70,16 @@ def test_only_one_process_writes_and_its_death_shows(tmp_path: Path) -> None:
         assert directory.is_written()
         process.kill()
     assert not directory.is_written()
+
+
+def test_whoever_delivers_shows(tmp_path: Path) -> None:
+    directory = TrackingDirectory(tmp_path)
+    assert not directory.is_delivered("http://a")
+    assert not directory.path.exists()
+    with directory.delivery_lock("http://a"):
+        assert directory.is_delivered("http://a")
+        assert not directory.is_delivered("http://b")
+    assert not directory.is_delivered("http://a")
 
 
 def test_a_second_writer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
