@@ -52,18 +52,23 @@ def bands(
 ) -> list[Band]:
     """Returns a band for each combination of the other swept keys, the best at the end first.
 
-    Only trials that finished count: one that ended early would bend the mean.
+    Only trials that finished count: one that ended early would bend the mean. Of trials with equal
+    values, as a search may draw them, only the last counts: they repeat nothing but each other.
 
     Args:
       trials: the last attempts.
       objective: what the curves show.
       repeated_over: keys in which the trials of one band may differ.
     """
+    distinct = {
+        frozenset(trial.values.items()): trial
+        for trial in trials
+        if trial.status is TrialStatus.FINISHED and trial.curve
+    }
     groups: dict[tuple[tuple[str, str], ...], list[Attempt]] = {}
-    for trial in trials:
-        if trial.status is TrialStatus.FINISHED and trial.curve:
-            key = tuple((k, v) for k, v in trial.values.items() if k not in repeated_over)
-            groups.setdefault(key, []).append(trial)
+    for trial in distinct.values():
+        key = tuple((k, v) for k, v in trial.values.items() if k not in repeated_over)
+        groups.setdefault(key, []).append(trial)
     found = [
         _band(dict(key), [dict(each.curve) for each in group]) for key, group in groups.items()
     ]

@@ -55,6 +55,15 @@ def test_without_repeated_keys_every_trial_is_a_band() -> None:
     assert all(band.low == band.mean == band.high for band in found)
 
 
+def test_trials_of_equal_values_count_once_by_the_last() -> None:
+    found = bands([*TRIALS, _trial("random", 1, 0.4, 0.5)], ACCURACY, ["seed"])
+    assert [(band.label, len(band.curves)) for band in found] == [
+        ("cnn=digits", 2),
+        ("cnn=random", 2),
+    ]
+    assert found[1].high == (0.4, 0.5)
+
+
 def test_nan_is_shown_and_comes_last() -> None:
     found = bands([_trial("a", 0, 0.5, math.nan), _trial("b", 0, 0.1, 0.1)], ACCURACY, ["seed"])
     assert [band.label for band in found] == ["cnn=b", "cnn=a"]
