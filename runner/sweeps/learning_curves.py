@@ -12,6 +12,7 @@ import numpy as np
 from runner.config import Goal
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.objective import Objective
+from runner.sweeps.summary import short_value
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ class Band:
 
     @property
     def label(self) -> str:
-        """The values, by the last part of their keys where that tells them apart."""
+        """The values in short, by the last part of their keys where that tells them apart."""
         names = short_names(list(self.values))
-        return ", ".join(f"{names[key]}={value}" for key, value in self.values.items())
+        return ", ".join(f"{names[key]}={short_value(each)}" for key, each in self.values.items())
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
@@ -121,7 +122,7 @@ def threshold_rows(
         counts = [_steps(each, last) for each in (min(steps), statistics.median(steps), max(steps))]
         body.append(
             [
-                *(band.values.get(key, "") for key in keys),
+                *(short_value(band.values.get(key, "")) for key in keys),
                 f"{sum(map(math.isfinite, steps))} of {len(steps)}",
                 *counts,
                 _end(band),
