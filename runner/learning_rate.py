@@ -8,11 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
+from runner.rate_validation import KEY, no_rate, rate_problems
 from runner.references import References
 from runner.targets import build_target, locate_target
-
-KEY = "optimizer.learning_rate"
 
 
 def learning_rate(optimizer: Mapping[str, Any], global_step: tf.Tensor) -> tf.Tensor | None:
@@ -28,6 +27,9 @@ def learning_rate(optimizer: Mapping[str, Any], global_step: tf.Tensor) -> tf.Te
     Raises:
       ConfigError: when it is neither, or a target does not fit.
     """
+    problems = rate_problems(optimizer)
+    if problems:
+        raise ConfigError(*problems)
     rate = node = optimizer.get("learning_rate", _default_rate(optimizer))
     if node is None:
         return None
@@ -38,13 +40,7 @@ def learning_rate(optimizer: Mapping[str, Any], global_step: tf.Tensor) -> tf.Te
     try:
         return tf.convert_to_tensor(rate, tf.float32, name="learning_rate")
     except (TypeError, ValueError) as error:
-        raise ConfigError(
-            Problem(
-                f"{KEY} is {node!r}",
-                "it is neither a number nor a schedule",
-                "for example 1e-3, or schedule@optimizer.learning_rate=cosine",
-            )
-        ) from error
+        raise ConfigError(no_rate(node)) from error
 
 
 def _default_rate(optimizer: Mapping[str, Any]) -> Any:

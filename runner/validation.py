@@ -15,6 +15,7 @@ from runner import schema
 from runner.config import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem, ranked
 from runner.explanation import bad_value, unknown_key, unresolved
+from runner.rate_validation import rate_problems
 from runner.scaffold_validation import scaffold_problems, unset_vocabularies, untracked_sources
 from runner.schedule import as_schedule
 
@@ -46,6 +47,8 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     problems = [_missing(key) for key in missing]
     problems += [unknown_key(key) for key in schema.unknown_keys(resolved)]
     problems += _target_problems(resolved)
+    if isinstance(resolved["optimizer"], Mapping):
+        problems += rate_problems(resolved["optimizer"])
     problems += _number_problems(resolved)
     problems += _model_problems(resolved)
     scaffolds, scaffold_problems = _scaffolds(resolved["scaffolds"])

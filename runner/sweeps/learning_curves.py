@@ -12,6 +12,7 @@ import numpy as np
 from runner.config import Goal
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.objective import Objective
+from runner.sweeps.summary import short_value
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ class Band:
 
     @property
     def label(self) -> str:
-        """The values, by the last part of their keys where that tells them apart."""
+        """The values in short, by the last part of their keys where that tells them apart."""
         names = short_names(list(self.values))
-        return ", ".join(f"{names[key]}={value}" for key, value in self.values.items())
+        return ", ".join(f"{names[key]}={short_value(each)}" for key, each in self.values.items())
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
@@ -52,18 +53,23 @@ def bands(
 ) -> list[Band]:
     """Returns a band for each combination of the other swept keys, the best at the end first.
 
-    Only trials that finished count: one that ended early would bend the mean.
+    Only trials that finished count: one that ended early would bend the mean. Of trials with equal
+    values, as a search may draw them, only the last counts: they repeat nothing but each other.
 
     Args:
       trials: the last attempts.
       objective: what the curves show.
       repeated_over: keys in which the trials of one band may differ.
     """
+    distinct = {
+        frozenset(trial.values.items()): trial
+        for trial in trials
+        if trial.status is TrialStatus.FINISHED and trial.curve
+    }
     groups: dict[tuple[tuple[str, str], ...], list[Attempt]] = {}
-    for trial in trials:
-        if trial.status is TrialStatus.FINISHED and trial.curve:
-            key = tuple((k, v) for k, v in trial.values.items() if k not in repeated_over)
-            groups.setdefault(key, []).append(trial)
+    for trial in distinct.values():
+        key = tuple((k, v) for k, v in trial.values.items() if k not in repeated_over)
+        groups.setdefault(key, []).append(trial)
     found = [
         _band(dict(key), [dict(each.curve) for each in group]) for key, group in groups.items()
     ]
@@ -116,7 +122,7 @@ def threshold_rows(
         counts = [_steps(each, last) for each in (min(steps), statistics.median(steps), max(steps))]
         body.append(
             [
-                *(band.values.get(key, "") for key in keys),
+                *(short_value(band.values.get(key, "")) for key in keys),
                 f"{sum(map(math.isfinite, steps))} of {len(steps)}",
                 *counts,
                 _end(band),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -132,7 +133,7 @@ def compose_points(points: Sequence[Point], compose: Compose) -> list[ComposedPo
             composed.append(_composed(point, compose))
         except RunnerError as error:
             for problem in error.problems:
-                found = replace(problem, choices=tuple(problem.choices))
+                found = _of_any_value(problem, point)
                 problems.setdefault(found, []).append(point)
     if problems:
         raise ConfigError(
@@ -164,6 +165,15 @@ def _running(config: DictConfig) -> Iterator[None]:
         yield
     finally:
         HydraConfig.instance().cfg = before
+
+
+def _of_any_value(problem: Problem, point: Point) -> Problem:
+    """Returns a problem whose remedy is the same for all values of a key: `+key=...`."""
+    remedy = problem.remedy
+    for key, value in point.values.items():
+        if re.search(rf"(^|[ +]){re.escape(key)}={re.escape(value)}$", remedy):
+            remedy = f"{remedy.removesuffix(value)}..."
+    return replace(problem, remedy=remedy, choices=tuple(problem.choices))
 
 
 def placed(problem: Problem, where: Sequence[Point], count: int) -> Problem:

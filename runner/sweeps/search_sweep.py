@@ -139,7 +139,9 @@ class SearchSweep(RunnerSweeper):
         if self._search is None:
             self._search = self._opened(composed[0].config, directory)
             before = self._search.finished()
-            if before:
+            if before > wanted:
+                self.screen.line(f"{before} trials have finished before, and n_trials is {wanted}")
+            elif before:
                 self.screen.line(f"{before} of {wanted} trials have finished before")
         search, study = self._search, self._study
         search.run(execution, self.compose)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from rich.table import Table
+from rich.text import Text
 
 from runner.config import Goal
 from runner.sweeps.attempt import FAILURES, Attempt
 from runner.sweeps.objective import Objective
+
+# Not a whole number: a seed is told from others by its last digits.
+_FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
 def ranked_trials(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
@@ -34,13 +39,17 @@ def ranked_trials(trials: Sequence[Attempt], objectives: Sequence[Objective]) ->
 
 
 def rows(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[list[str]]:
-    """Returns the table, its head first."""
+    """Returns the table, its head first.
+
+    Objectives, and swept values with a fraction, have six significant digits; `trials.json` has
+    all.
+    """
     swept = list(dict.fromkeys(key for trial in trials for key in trial.values))
     head = ["trial", *swept, *(each.name for each in objectives), "status", "run"]
     body = [
         [
             str(trial.trial),
-            *(trial.values.get(key, "") for key in swept),
+            *(short_value(trial.values.get(key, "")) for key in swept),
             *(_number(each.of(trial)) for each in objectives),
             trial.status.value,
             _run(trial),
@@ -48,6 +57,14 @@ def rows(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[lis
         for trial in ranked_trials(trials, objectives)
     ]
     return [head, *body]
+
+
+def short_value(value: str) -> str:
+    """Returns a swept number with a fraction to six significant digits; all else as it is."""
+    if not _FRACTION.fullmatch(value):
+        return value
+    short = _number(float(value))
+    return short if float(short) != float(value) else value
 
 
 def failures(trials: Sequence[Attempt]) -> list[str]:
@@ -77,11 +94,16 @@ def columns(table: Sequence[Sequence[str]]) -> list[str]:
 
 
 def rich_table(cells: Sequence[Sequence[str]], title: str) -> Table:
-    """Returns a table for a terminal; the first row is its head."""
+    """Returns a table for a terminal; the first row is its head.
+
+    Cells are folded where the terminal is narrow, and never cut: their ends tell runs apart.
+    """
     head, *body = cells
-    table = Table(*head, title=title, title_justify="left")
+    table = Table(title=title, title_justify="left")
+    for name in head:
+        table.add_column(Text(name), overflow="fold")
     for row in body:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     return table
 
 

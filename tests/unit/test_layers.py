@@ -33,6 +33,7 @@ FREE_OF_TENSORFLOW = [
     "runner.cluster.training_checks",
     "runner.cluster.specification",
     "runner.scaffold_validation",
+    "runner.rate_validation",
     "runner.validation",
     "runner.fingerprint",
     "runner.identity",

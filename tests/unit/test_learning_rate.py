@@ -78,6 +78,11 @@ def test_what_is_no_rate_is_refused() -> None:
     assert "schedule@optimizer.learning_rate=cosine" in caught.value.problems[0].remedy
 
 
+def test_a_target_that_gives_no_rate_is_refused() -> None:
+    with pytest.raises(ConfigError, match="neither a number nor a schedule"):
+        rates({"_target_": "builtins.str"}, [0])
+
+
 def test_without_a_number_it_is_the_default_of_the_optimizer() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         step = tf.constant(0, tf.int64)

@@ -53,6 +53,12 @@ def test_a_valid_configuration_becomes_typed() -> None:
     assert (config.run_dir, config.scaffolds) == ("runs/x", {})
 
 
+def test_a_learning_rate_that_is_none_is_told_with_the_rest() -> None:
+    config = composed(optimizer={**TARGET, "learning_rate": "x"}, train={"steps": 0})
+    states = [each.state for each in problems(config)]
+    assert states == ["optimizer.learning_rate is 'x'", "train.steps is 0"]
+
+
 def test_what_was_given_is_not_changed() -> None:
     config = composed(scaffolds=[{"name": "a", "variables": {"include": ["*"]}}])
     with open_dict(config):

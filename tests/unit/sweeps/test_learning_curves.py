@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,6 +54,22 @@ def test_without_repeated_keys_every_trial_is_a_band() -> None:
         "cnn=random, seed=0",
     ]
     assert all(band.low == band.mean == band.high for band in found)
+
+
+def test_trials_of_equal_values_count_once_by_the_last() -> None:
+    found = bands([*TRIALS, _trial("random", 1, 0.4, 0.5)], ACCURACY, ["seed"])
+    assert [(band.label, len(band.curves)) for band in found] == [
+        ("cnn=digits", 2),
+        ("cnn=random", 2),
+    ]
+    assert found[1].high == (0.4, 0.5)
+
+
+def test_a_label_has_six_digits_of_a_number() -> None:
+    trial = replace(_trial("a", 0, 0.5), values={"optimizer.learning_rate": "0.008131602938471"})
+    (band,) = bands([trial], ACCURACY, ["seed"])
+    assert band.label == "learning_rate=0.0081316"
+    assert threshold_rows([band], ACCURACY, 0.5)[1][0] == "0.0081316"
 
 
 def test_nan_is_shown_and_comes_last() -> None:

@@ -108,6 +108,19 @@ def test_every_problem_of_every_point_is_told_once_with_its_place(compose: Compo
     assert any("in 4 of 8 trials: " in line and "; and 1 more)" in line for line in lines)
 
 
+def test_a_misspelt_key_is_told_once_for_all_its_values(compose: Compose) -> None:
+    lines = _refused(
+        compose, "+experiment=tiny", "optimizer.learning_rat=0.001,0.003", "train.steps=1,10"
+    )
+    states = [line for line in lines if not line.startswith(" ")]
+    assert states == ["optimizer.learning_rat is not set, so there is nothing to override"]
+    assert lines[2].endswith("put a plus before it to add it: +optimizer.learning_rat=...")
+    # What depends on the value still says which one.
+    lines = _refused(compose, "+experiment=tiny", "optimizer.learning_rate=fast,0.1,slow")
+    states = [line for line in lines if not line.startswith(" ")]
+    assert states == ["optimizer.learning_rate is 'fast'", "optimizer.learning_rate is 'slow'"]
+
+
 def test_a_problem_of_all_points_names_none(compose: Compose) -> None:
     assert "trials" not in "\n".join(_refused(compose, "+experiment=tiny", "foo=1", "seed=1,2"))
 

@@ -116,6 +116,8 @@ def test_failures_are_mended_by_others(search: Search, capsys: pytest.CaptureFix
     ]
     assert sweep.unmended(trials) == []
     assert "1 of 2 trials have finished before" in capsys.readouterr().out
+    search("one", n_trials=1)
+    assert "2 trials have finished before, and n_trials is 1\n" in capsys.readouterr().out
 
 
 def test_another_storage_is_another_sweep() -> None:

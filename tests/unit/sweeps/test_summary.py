@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from rich.console import Console
 from runner.config import Goal
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.objective import Objective
-from runner.sweeps.summary import failures, ranked_trials, rich_table, rows, text
+from runner.sweeps.summary import failures, ranked_trials, rich_table, rows, short_value, text
 
 LOSS = Objective("validation/loss", Goal.minimize)
 ACCURACY = Objective("validation/accuracy", Goal.maximize)
@@ -67,3 +69,60 @@ def test_a_terminal_gets_a_table() -> None:
     Console(file=file, width=120).print(rich_table(rows(TRIALS, [LOSS]), "the best first"))
     assert "the best first" in file.getvalue()
     assert file.getvalue().index("0.25") < file.getvalue().index("0.75")
+
+
+def _joined(printed: str) -> list[list[str]]:
+    """Returns the rows of a printed table, what is folded put together."""
+    found: list[list[str]] = []
+    for line in printed.splitlines():
+        if line[:1] not in ("┃", "│"):
+            continue
+        cells = [each.strip() for each in re.split("[┃│]", line)[1:-1]]
+        # A row begins with the number of its trial; of the head, all lines have the bolder rule.
+        if not found or (cells[0] and line[0] == "│"):
+            found.append(cells)
+        else:
+            found[-1] = [a + b for a, b in zip(found[-1], cells, strict=True)]
+    return found
+
+
+def test_a_narrow_terminal_folds_the_table_and_cuts_nothing() -> None:
+    values = {
+        "optimizer.learning_rate": "0.008131602938471",
+        "scaffold@scaffolds.cnn": "[a,b]",
+    }
+    trials = [
+        replace(
+            _trial(number, 0.123456789 + number, run_dir=f"runs/digits_cnn/{number:03d}"),
+            values=values,
+        )
+        for number in range(12)
+    ]
+    table = rows(trials, [LOSS])
+    file = io.StringIO()
+    Console(file=file, width=60).print(rich_table(table, "the best first"))
+    assert max(map(len, file.getvalue().splitlines())) <= 60
+    assert _joined(file.getvalue()) == table
+    assert table[2] == ["1", "0.0081316", "[a,b]", "1.12346", "FINISHED", "digits_cnn/001"]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("0.008131602938471", "0.0081316"),
+        ("-1234567.5e-3", "-1234.57"),
+        ("0.30000000000000004", "0.3"),
+        ("1.23456789e-05", "1.23457e-05"),
+        ("12345678", "12345678"),
+        ("0.001", "0.001"),
+        ("1.0", "1.0"),
+        ("1.0000000.1", "1.0000000.1"),
+        ("digits_cnn", "digits_cnn"),
+        ("nan", "nan"),
+        ("", ""),
+    ],
+)
+def test_a_swept_number_is_shown_with_six_digits(value: str, shown: str) -> None:
+    assert short_value(value) == shown
+    (_, row) = rows([replace(_trial(0, 0.5), values={"key": value})], [LOSS])
+    assert row[1] == shown

@@ -27,6 +27,10 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
     ("seed=1,2", "train.steps=3,0"): ("train.steps is 0", "in 2 of 4 trials: seed=1 train.steps"),
     ("trian.steps=1,2",): ("trian.steps is not a key", "choices: train.steps"),
     ("seed=1,2", "optimizer=adam,adamm"): ("optimizer 'adamm' is not known", "choices: adam, "),
+    ("optimizer.learning_rate=1e-3,x",): (
+        "optimizer.learning_rate is 'x'",
+        "in 1 of 2 trials: optimizer.learning_rate=x",
+    ),
     ("mode=plan,train",): ("mode is swept over", "do the same thing"),
     ("sweep.retries=-1", "seed=1,2"): ("sweep.retries is -1", "at least 0"),
     ("sweep.on_error=ignore", "seed=1,2"): ("sweep.on_error has a value", "choices: continue"),
