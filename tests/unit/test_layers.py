@@ -103,6 +103,7 @@ FREE_OF_TENSORFLOW = [
     "runner.lineage",
     "runner.sweeps",
     "runner.sweeps.attempt",
+    "runner.sweeps.orphan",
     "runner.sweeps.left_behind",
     "runner.sweeps.sweep_directory",
     "runner.sweeps.trial",
