@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +120,12 @@ class SearchSweep(RunnerSweeper):
         if self._space is None:
             raise RuntimeError("points has not been called")
         return self._space
+
+    def swept(self, points: Sequence[Point]) -> Collection[str] | None:
+        """Returns the names of the keys that are searched; None with a space of the user's own."""
+        if self._sweeper.get("custom_search_space") is not None:
+            return None
+        return super().swept(points)
 
     def identity(self) -> str:
         """Returns the space and the study, whose numbers of trials mean nothing in another one."""
