@@ -104,6 +104,8 @@ FREE_OF_TENSORFLOW = [
     "runner.sweeps",
     "runner.sweeps.attempt",
     "runner.sweeps.orphan",
+    "runner.sweeps.mappings",
+    "runner.sweeps.constraints",
     "runner.sweeps.left_behind",
     "runner.sweeps.sweep_directory",
     "runner.sweeps.trial",
