@@ -36,7 +36,12 @@ DIED = "its process was killed"
 
 def this_process() -> str:
     """Returns the name of this process among all hosts."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    return process_name(os.getpid())
+
+
+def process_name(number: int) -> str:
+    """Returns the name, among all hosts, of a process of this one."""
+    return f"{socket.gethostname()}:{number}"
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,8 @@ class GridSweep(RunnerSweeper):
 
     def __init__(self, params: Mapping[str, Any] | None = None) -> None:
         super().__init__()
-        self._params: Mapping[str, Any] = (
-            OmegaConf.to_container(params, resolve=True)  # type: ignore[assignment]
-            if OmegaConf.is_config(params)
-            else params or {}
+        self._params: Any = (
+            OmegaConf.to_container(params, resolve=True) if OmegaConf.is_config(params) else params
         )
 
     def points(self, overrides: Sequence[Override]) -> list[Point]:

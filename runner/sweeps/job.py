@@ -28,6 +28,7 @@ from runner.interruption import Interruption
 from runner.run_directory import RunDirectory
 from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus, this_process
 from runner.sweeps.orders import heeding_orders
+from runner.sweeps.orphan import at_work
 from runner.sweeps.slurm_job import may_be_requeued, requeue_signals
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.trial import Report, Trial
@@ -108,7 +109,8 @@ def carry_out(job: Job, train: Train) -> float | None:
     # Only training is cut short by a signal; what it has come to is recorded in any case.
     with interruption.handled(), interruption.deferred(), job.file.lock:
         attempt = job.file.read()
-        outcome = _outcome(job, attempt, train, interruption)
+        with at_work(attempt.sweeper):
+            outcome = _outcome(job, attempt, train, interruption)
     if attempt.sweeper == this_process():
         _end_with_sweep(outcome, interruption)
     if outcome.ended_by is not None and not job.file.called_off():

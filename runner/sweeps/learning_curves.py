@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runner.config import Goal
+from runner.config import Goal, SweepConfig
+from runner.errors import ConfigError, Problem, nearest
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.objective import Objective
 from runner.sweeps.summary import short_value
@@ -46,6 +47,32 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
     """Returns key -> its last part, or the whole key where two end alike."""
     ends = [key.rpartition(".")[2] for key in keys]
     return {key: end if ends.count(end) == 1 else key for key, end in zip(keys, ends, strict=True)}
+
+
+def check_bands(repeated_over: Collection[str], swept: Collection[str] | None) -> None:
+    """Checks the keys of `sweep.bands`; its default is right for every sweep.
+
+    Args:
+      repeated_over: the keys.
+      swept: those of the sweep; None where they are not known beforehand.
+
+    Raises:
+      ConfigError: one of them is not swept.
+    """
+    if swept is None:
+        return
+    problems = [
+        Problem(
+            f"sweep.bands names {each!r}",
+            "that is no key of this sweep",
+            "name keys that are swept, which repeat a trial",
+            nearest(each, swept),
+        )
+        for each in repeated_over
+        if each not in {*SweepConfig().bands, *swept}
+    ]
+    if problems:
+        raise ConfigError(*problems)
 
 
 def bands(

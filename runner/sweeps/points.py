@@ -21,6 +21,7 @@ from runner.config import RunConfig
 from runner.errors import ConfigError, Problem, RunnerError
 from runner.explanation import explain
 from runner.identity import Identity
+from runner.sweeps.mappings import given_mapping
 from runner.validation import validate
 
 # Composes a configuration, `hydra` included, of the overrides of one trial.
@@ -65,16 +66,21 @@ def name_of(override: Override) -> str:
     return override.get_key_element().lstrip("+~")
 
 
-def params_as_typed(params: Mapping[str, Any], overrides: Sequence[Override]) -> list[str]:
+def params_as_typed(params: Any, overrides: Sequence[Override]) -> list[str]:
     """Returns `hydra.sweeper.params` as overrides, without those that the command line gives.
 
     Args:
-      params: key -> values, as a text in the grammar of the command line or as a list.
+      params: key -> values, as a text in the grammar of the command line or as a list; or None.
       overrides: the command line's.
+
+    Raises:
+      ConfigError: they are no mapping.
     """
     given = {name_of(each) for each in overrides}
     return [
-        f"{key}={_grammar(value)}" for key, value in params.items() if key.lstrip("+~") not in given
+        f"{key}={_grammar(value)}"
+        for key, value in given_mapping("params", params, "{seed: [1,2]}").items()
+        if key.lstrip("+~") not in given
     ]
 
 

@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from optuna.trial import FrozenTrial, TrialState
 
 from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus, this_process
+from runner.sweeps.constraints import constraints, violation
 from runner.sweeps.execution import Execution, Planned
 from runner.sweeps.left_behind import end_of
 from runner.sweeps.objective import Objective
@@ -21,7 +22,6 @@ from runner.sweeps.search_space import SearchSpace
 from runner.sweeps.study import (
     SWEEPER,
     CustomSpace,
-    constraints,
     sampler,
     tell,
     trial_of,
@@ -192,9 +192,8 @@ class Search:
         trial = self._of(attempt.trial)
         for name, value in attempt.metrics.items():
             trial.set_user_attr(name, value)
-        for name, violation in self._constraints.items():
-            if attempt.metrics:
-                trial.set_constraint(name, violation(attempt.metrics))
+        for name, constraint in self._constraints.items():
+            trial.set_constraint(name, violation(constraint, attempt.metrics))
         tell(self._study, attempt.trial, attempt, self._objectives)
 
     def _of(self, number: int) -> optuna.Trial:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from runner.config import Resume, RunConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError, Problem, ranked
 from runner.run_directory import write_json
 from runner.sweeps.attempt import Attempt
 from runner.sweeps.execution import Execution
@@ -41,8 +41,8 @@ class SearchSweep(RunnerSweeper):
       sampler: a `_target_` of optuna.samplers.
       pruner: a `_target_` of optuna.pruners.
       objectives: metric -> goal; by default `train.objective` and `train.goal`.
-      constraints: name -> bounds of the metric of that name, `{max: 0.5}`, or the `_target_` of a
-        function (metrics) -> number that is at most 0 where they are met.
+      constraints: name -> bounds of the metric of that name, `{max: 0.5}`, or `{_target_: ...}` of
+        a function (metrics) -> number that is at most 0 where it is met.
       params: key -> what is searched, in the grammar of the command line, which wins over it.
       custom_search_space: the `_target_` of a function (optuna.Trial) -> further overrides or None.
     """
@@ -70,10 +70,10 @@ class SearchSweep(RunnerSweeper):
     def points(self, overrides: Sequence[Override]) -> list[Point]:
         """Returns points with every choice and every end of a range."""
         require_extra("optuna", "hydra/sweeper=optuna")
-        _check_numbers(self._sweeper)
+        _check_settings(self._sweeper)
         from runner.sweeps.search_space import search_space
 
-        params = self.parsed_params(self._sweeper.get("params") or {}, overrides)
+        params = self.parsed_params(self._sweeper.get("params"), overrides)
         self._space = search_space([*params, *overrides])
         if not self._space.dimensions and self._sweeper.get("custom_search_space") is None:
             raise ConfigError(
@@ -96,14 +96,17 @@ class SearchSweep(RunnerSweeper):
             Problem(
                 f"hydra.sweeper.objectives names {each.name!r}",
                 "no evaluation gives it",
-                choices=tuple(metrics),
+                choices=ranked(each.name, metrics),
             )
             for each in self._objectives
             if each.name not in metrics
         ]
+        try:
+            check(Path(), self._sweeper, metrics)
+        except ConfigError as error:
+            problems += error.problems
         if problems:
             raise ConfigError(*problems)
-        check(Path(), self._sweeper)
         self._check_custom_space()
         return self._objectives
 
@@ -120,6 +123,12 @@ class SearchSweep(RunnerSweeper):
         if self._space is None:
             raise RuntimeError("points has not been called")
         return self._space
+
+    def swept(self, points: Sequence[Point]) -> Collection[str] | None:
+        """Returns the names of the keys that are searched; None with a space of the user's own."""
+        if self._sweeper.get("custom_search_space") is not None:
+            return None
+        return super().swept(points)
 
     def identity(self) -> str:
         """Returns the space and the study, whose numbers of trials mean nothing in another one."""
@@ -193,8 +202,7 @@ class SearchSweep(RunnerSweeper):
         None of them violates a constraint.
         """
         numbers = {each.number for each in self._study.best_trials}
-        ranked = ranked_trials(trials, objectives)
-        found = [each for each in ranked if each.trial in numbers]
+        found = [each for each in ranked_trials(trials, objectives) if each.trial in numbers]
         return found if len(objectives) > 1 else found[:1]
 
     def study(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> Any:
@@ -202,11 +210,37 @@ class SearchSweep(RunnerSweeper):
         return self._study
 
 
-def _check_numbers(sweeper: Mapping[str, Any]) -> None:
+# Settings that are built, with an example of each.
+_NODES = {
+    "sampler": "hydra/sweeper/sampler=tpe",
+    "pruner": "hydra/sweeper/pruner=median",
+    "custom_search_space": "'hydra.sweeper.custom_search_space={_target_: my.space}'",
+    "storage": "hydra.sweeper.storage=sqlite:///study.db",
+}
+
+
+def _lacks_target(key: str, value: Any) -> bool:
+    if key == "storage" and not isinstance(value, Mapping):
+        return False  # A URL, or the default.
+    if key == "custom_search_space" and value is None:
+        return False
+    return not isinstance(value, Mapping) or "_target_" not in value
+
+
+def _check_settings(sweeper: Mapping[str, Any]) -> None:
     problems = [
         Problem(f"hydra.sweeper.{key} is {sweeper.get(key)!r}", "it must be a whole number above 0")
         for key in ("n_trials", "n_jobs")
         if not isinstance(sweeper.get(key), int) or sweeper[key] < 1
+    ]
+    problems += [
+        Problem(
+            f"hydra.sweeper.{key} has no `_target_`",
+            "it must be a mapping that has one",
+            f"for example {example}",
+        )
+        for key, example in _NODES.items()
+        if _lacks_target(key, sweeper.get(key))
     ]
     if problems:
         raise ConfigError(*problems)

@@ -11,12 +11,15 @@ from typing import Any
 import optuna
 from filelock import FileLock
 from optuna.samplers import GridSampler, QMCSampler, RandomSampler
+from optuna.storages import InMemoryStorage, RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from runner.config import Goal
 from runner.errors import ConfigError, Problem
 from runner.sweeps.attempt import Attempt, TrialStatus
+from runner.sweeps.constraints import constraints
+from runner.sweeps.mappings import given_mapping
 from runner.sweeps.objective import Objective
 from runner.sweeps.points import Point
 from runner.sweeps.search_space import SearchSpace
@@ -56,8 +59,23 @@ def open_storage(directory: Path, storage: Any) -> Any:
       storage: a database's URL, a node with a `_target_`, or None for SQLite in the directory.
 
     Raises:
-      ConfigError: it cannot be opened.
+      ConfigError: it cannot be opened, or not by another process.
     """
+    opened = _opened(directory, storage)
+    if _is_private(opened):
+        named = storage["_target_"] if isinstance(storage, Mapping) else storage
+        raise ConfigError(
+            Problem(
+                f"hydra.sweeper.storage is {named}, which is in the memory of one process",
+                "each trial opens the storage for itself, and so does the same command again",
+                "leave it out, for SQLite in the sweep's folder, or give a database's URL such as"
+                " sqlite:///study.db",
+            )
+        )
+    return opened
+
+
+def _opened(directory: Path, storage: Any) -> Any:
     if isinstance(storage, Mapping):
         return build_target("hydra.sweeper.storage", storage)
     if storage is None:
@@ -81,10 +99,18 @@ def open_storage(directory: Path, storage: Any) -> Any:
         ) from error
 
 
-def _database(url: str) -> optuna.storages.RDBStorage:
+def _is_private(storage: Any) -> bool:
+    """Whether another process that opens the same storage finds an empty one."""
+    if isinstance(storage, RDBStorage):
+        url = storage.engine.url
+        return url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:")
+    return isinstance(storage, InMemoryStorage)
+
+
+def _database(url: str) -> RDBStorage:
     # Several processes write to the file, each for a moment.
     arguments = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {}
-    return optuna.storages.RDBStorage(url, engine_kwargs=arguments)
+    return RDBStorage(url, engine_kwargs=arguments)
 
 
 def sampler(sweeper: Mapping[str, Any], drawn: int = 0) -> optuna.samplers.BaseSampler:
@@ -195,12 +221,15 @@ def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:
     )
 
 
-def check(directory: Path, sweeper: Mapping[str, Any]) -> None:
+def check(
+    directory: Path, sweeper: Mapping[str, Any], metrics: Sequence[str] | None = None
+) -> None:
     """Builds all that a search needs, to find mistakes before anything is made.
 
     Args:
       directory: not used for a storage that is given.
       sweeper: the sweeper's configuration.
+      metrics: those that an evaluation gives, such as `validation/loss`; None where nobody knows.
 
     Raises:
       ConfigError: with every mistake.
@@ -210,7 +239,7 @@ def check(directory: Path, sweeper: Mapping[str, Any]) -> None:
         lambda: sampler(sweeper),
         lambda: build_target("hydra.sweeper.pruner", sweeper["pruner"]),
         lambda: custom_space(sweeper),
-        lambda: constraints(sweeper),
+        lambda: constraints(sweeper, metrics),
     ):
         try:
             build()
@@ -269,53 +298,15 @@ def custom_points(space: SearchSpace, custom: CustomSpace, count: int = 5) -> li
     return points
 
 
-Constraint = Callable[[Mapping[str, float]], float]
-
-
-def constraints(sweeper: Mapping[str, Any]) -> dict[str, Constraint]:
-    """Returns name -> function of a trial's metrics; at most 0 is feasible.
-
-    Raises:
-      ConfigError: an entry has neither bounds nor a `_target_`.
-    """
-    found: dict[str, Constraint] = {}
-    problems = []
-    for name, node in (sweeper.get("constraints") or {}).items():
-        key = f"hydra.sweeper.constraints.{name}"
-        if isinstance(node, Mapping) and "_target_" in node:
-            found[name] = build_target(key, {**node, "_partial_": True})
-        elif isinstance(node, Mapping) and node and set(node) <= {"min", "max"}:
-            found[name] = _bounds(name.removeprefix("validation/"), node)
-        else:
-            problems.append(
-                Problem(
-                    f"{key} is {node!r}",
-                    "it must give bounds of a metric, or a `_target_`",
-                    f"for example {{{name}: {{max: 0.5}}}}",
-                )
-            )
-    if problems:
-        raise ConfigError(*problems)
-    return found
-
-
-def _bounds(metric: str, node: Mapping[str, float]) -> Constraint:
-    def violation(metrics: Mapping[str, float]) -> float:
-        value = metrics.get(metric, math.nan)
-        beyond = [value - node["max"]] if "max" in node else []
-        beyond += [node["min"] - value] if "min" in node else []
-        return max(beyond)
-
-    return violation
-
-
 def objectives_of(sweeper: Mapping[str, Any], default: Objective) -> list[Objective]:
     """Returns `hydra.sweeper.objectives`, or the experiment's own.
 
     Raises:
-      ConfigError: a goal is no goal, or a pruner is to compare several objectives.
+      ConfigError: they are no mapping, a goal is no goal, or a pruner is to compare several
+        objectives.
     """
-    given: Mapping[str, Any] = sweeper.get("objectives") or {}
+    example = "{validation/loss: minimize}"
+    given = given_mapping("objectives", sweeper.get("objectives"), example)
     problems = [
         Problem(
             f"hydra.sweeper.objectives.{name} is {goal!r}",
@@ -323,7 +314,7 @@ def objectives_of(sweeper: Mapping[str, Any], default: Objective) -> list[Object
             choices=tuple(Goal.__members__),
         )
         for name, goal in given.items()
-        if goal not in Goal.__members__
+        if str(goal) not in Goal.__members__
     ]
     pruner = str(sweeper["pruner"].get("_target_", ""))
     if len(given) > 1 and not pruner.endswith(".NopPruner"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +26,7 @@ from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
 from runner.sweeps.conclusion import Conclusion
 from runner.sweeps.execution import Execution, Launch
 from runner.sweeps.extras import require_launcher
+from runner.sweeps.learning_curves import check_bands
 from runner.sweeps.objective import Objective
 from runner.sweeps.parent_run import close_parent, name_trials, open_parent, settle_trials
 from runner.sweeps.points import ComposedPoint, Point, compose_points, params_as_typed
@@ -96,6 +97,10 @@ class RunnerSweeper(Sweeper):
     def points(self, overrides: Sequence[Override]) -> list[Point]:
         """Returns points whose validity is that of the whole sweep."""
 
+    def swept(self, points: Sequence[Point]) -> Collection[str] | None:
+        """Returns the names of the keys that are swept; None where they show only later."""
+        return {name for each in points for name in each.values}
+
     @abc.abstractmethod
     def trials(
         self, composed: Sequence[ComposedPoint], execution: Execution, directory: SweepDirectory
@@ -133,9 +138,7 @@ class RunnerSweeper(Sweeper):
     def _master(self) -> DictConfig:
         return _given(self.config)
 
-    def parsed_params(
-        self, params: Mapping[str, Any], overrides: Sequence[Override]
-    ) -> list[Override]:
+    def parsed_params(self, params: Any, overrides: Sequence[Override]) -> list[Override]:
         """Returns `hydra.sweeper.params` as overrides; the command line's win over them."""
         parser = OverridesParser.create(config_loader=self._context.config_loader)
         return parser.parse_overrides(params_as_typed(params, overrides))
@@ -154,6 +157,7 @@ class RunnerSweeper(Sweeper):
             raise ConfigError(
                 Problem("mode is swept over", "the trials of a sweep do the same thing")
             )
+        check_bands(config.sweep.bands, self.swept(points))
         require_launcher(self._launcher_target)
         if config.mode is Mode.train and is_tracked(config.tracking):
             shared_follower(mlflow_uri(config.tracking))  # Its imports overlap those of targets.

@@ -37,3 +37,8 @@ def returning(trial: Any) -> float:
 def accurate(metrics: Mapping[str, float], least: float) -> float:
     """At most 0 where the accuracy is high enough."""
     return least - metrics["accuracy"]
+
+
+def low(metrics: Mapping[str, float], least: float) -> float:
+    """At most 0 where the loss is low enough."""
+    return metrics["loss"] - least

@@ -99,7 +99,7 @@ def test_the_study_of_warm_starts_has_every_combination_three_times() -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         given = ["+experiment=lstm_cnn", "+study=warm_start"]
         params = compose("config", given, return_hydra_config=True).hydra.sweeper.params
-        typed = params_as_typed(OmegaConf.to_container(params), [])  # type: ignore[arg-type]
+        typed = params_as_typed(OmegaConf.to_container(params), [])
         points = grid(OverridesParser.create().parse_overrides([*typed, *given]))
         configs = [validate(compose("config", list(point.overrides))) for point in points]
     sources = Counter(

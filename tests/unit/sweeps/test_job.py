@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,23 @@ def test_the_curve_is_that_of_the_run_and_not_of_former_attempts(
     sweep.attempt(0).update(metric="validation/loss", curve=((4, 8.0),))
     _carry_out(sweep, train)
     assert sweep.attempt(0).read().curve == ((1, 2.0), (2, 1.0), (3, 0.5))
+
+
+def test_a_process_is_at_work_while_it_trains(
+    sweep: SweepDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = []
+
+    @contextmanager
+    def at_work(sweeper: str) -> Iterator[None]:
+        said.append(sweeper)
+        yield
+        said.append(sweep.attempt(0).read().status.value)
+
+    monkeypatch.setattr("runner.sweeps.job.at_work", at_work)
+    sweep.attempt(0).update(sweeper="host:1")
+    assert _carry_out(sweep, lambda trial: float(len(said))) == 1.0
+    assert said == ["host:1", "FINISHED"]
 
 
 def test_a_pruned_trial_is_no_failure(sweep: SweepDirectory, tmp_path: Path) -> None:

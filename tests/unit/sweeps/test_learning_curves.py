@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from runner.config import Goal
+from runner.errors import ConfigError
 from runner.sweeps.attempt import Attempt, TrialStatus
-from runner.sweeps.learning_curves import bands, short_names, steps_to, threshold_rows
+from runner.sweeps.learning_curves import (
+    bands,
+    check_bands,
+    short_names,
+    steps_to,
+    threshold_rows,
+)
 from runner.sweeps.objective import Objective
 
 ACCURACY = Objective("validation/accuracy", Goal.maximize)
@@ -121,3 +128,16 @@ def test_the_table_counts_trials_that_do_not_reach_it_as_longer_than_they_were()
     assert row == ["random", "0 of 1", "> 20", "> 20", "> 20", "0.2"]
     (_, row) = threshold_rows(bands(more[2:3] + TRIALS[:1], ACCURACY, ["seed"]), ACCURACY, 0.5)
     assert row[1:5] == ["1 of 2", "20", "> 20", "> 20"]
+
+
+def test_bands_are_over_swept_keys_and_the_default_suits_every_sweep() -> None:
+    swept = {"optimizer", "fold", "train.steps"}
+    with pytest.raises(ConfigError, match=r"sweep\.bands names 'sed'") as raised:
+        check_bands(["fold", "seed", "sed", "stps"], swept)
+    assert [each.state for each in raised.value.problems] == [
+        "sweep.bands names 'sed'",
+        "sweep.bands names 'stps'",
+    ]
+    assert "choices: fold, optimizer, train.steps" in str(raised.value)
+    check_bands(["seed"], set())
+    check_bands(["anything"], None)

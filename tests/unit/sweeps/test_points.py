@@ -72,6 +72,13 @@ def test_params_are_what_the_command_line_does_not_give() -> None:
     assert params_as_typed({"+a": 1}, _parsed("++a=2")) == []
 
 
+def test_params_are_a_mapping() -> None:
+    assert params_as_typed(None, []) == []
+    with pytest.raises(ConfigError, match=r"hydra\.sweeper\.params is 3") as raised:
+        params_as_typed(3, [])
+    assert "hydra.sweeper.params={seed: [1,2]}" in str(raised.value)
+
+
 def test_an_interval_is_for_a_search() -> None:
     with pytest.raises(ConfigError, match=r"seed=interval\(1,2\) is an interval") as raised:
         _points("seed=interval(1,2)")

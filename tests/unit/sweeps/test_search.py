@@ -355,6 +355,31 @@ def test_constraints_are_told(sweep: Sweep) -> None:
     assert study.best_trial.value >= 0.5
 
 
+def test_a_constraint_that_nobody_can_check_is_violated(sweep: Sweep) -> None:
+    sweep.settings |= {
+        "constraints": {"validation/los": {"max": 0.5}, "validation/loss": {"max": 2.0}},
+        "n_trials": 1,
+    }
+    (trial,) = sweep.run(RATE).trials
+    assert trial.state is TrialState.COMPLETE
+    assert trial.constraints["validation/los"] == float("inf")
+    assert trial.constraints["validation/loss"] <= 0.0
+
+
+def test_a_constraint_that_raises_ends_the_search_and_is_asked_again_when_mended(
+    sweep: Sweep,
+) -> None:
+    target = {"_target_": "tests.tiny.spaces.accurate", "least": 0.5}
+    sweep.settings |= {"constraints": {"accurate": target}, "n_trials": 1}
+    with pytest.raises(ConfigError, match="accurate gives no number"):
+        sweep.run(RATE)
+    sweep.settings["constraints"] = {"accurate": {**target, "_target_": "tests.tiny.spaces.low"}}
+    (trial,) = sweep.run(RATE).trials
+    assert trial.state is TrialState.COMPLETE
+    assert trial.constraints["accurate"] == float(str(trial.value)) - 0.5
+    assert sweep.batches == [1]
+
+
 def test_a_custom_space_draws_and_derives(sweep: Sweep) -> None:
     sweep.settings["n_trials"] = 8
     sweep.work = lambda overrides: [{"loss": float(_value(overrides, "+model.units"))}]

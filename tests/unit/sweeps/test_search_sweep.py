@@ -15,7 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import HydraContext
 
 from runner.config import Resume
-from runner.errors import SweepError
+from runner.errors import ConfigError, SweepError
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.execution import Execution
 from runner.sweeps.job import Job, carry_out
@@ -118,6 +118,45 @@ def test_failures_are_mended_by_others(search: Search, capsys: pytest.CaptureFix
     assert "1 of 2 trials have finished before" in capsys.readouterr().out
     search("one", n_trials=1)
     assert "2 trials have finished before, and n_trials is 1\n" in capsys.readouterr().out
+
+
+def test_settings_that_are_built_have_a_target() -> None:
+    sweep = SearchSweep(
+        n_trials=0,
+        n_jobs=1,
+        sampler="tpe",
+        pruner={},
+        storage={"url": "a"},
+        custom_search_space="f",
+    )
+    with pytest.raises(ConfigError, match=r"hydra\.sweeper\.sampler has no `_target_`") as raised:
+        sweep.points([])
+    assert [each.state.split()[0].rpartition(".")[2] for each in raised.value.problems] == [
+        "n_trials",
+        "sampler",
+        "pruner",
+        "custom_search_space",
+        "storage",
+    ]
+
+
+def test_names_of_metrics_are_checked_together(tmp_path: Path) -> None:
+    sweep = SearchSweep(
+        sampler={"_target_": "optuna.samplers.RandomSampler"},
+        pruner={"_target_": "optuna.pruners.NopPruner"},
+        objectives={"validation/los": "minimize"},
+        constraints={"validation/accurac": {"max": 0.5}},
+    )
+    with pytest.raises(ConfigError, match="constraints names 'validation/accurac'") as raised:
+        sweep.objectives(tiny())
+    assert "hydra.sweeper.objectives names 'validation/los'" in str(raised.value)
+    assert "choices: validation/accuracy" in str(raised.value)
+
+
+def test_a_custom_space_may_draw_any_key() -> None:
+    points = [Point((), {"seed": "1"})]
+    assert SearchSweep().swept(points) == {"seed"}
+    assert SearchSweep(custom_search_space={"_target_": "f"}).swept(points) is None
 
 
 def test_another_storage_is_another_sweep() -> None:

@@ -15,7 +15,6 @@ from runner.sweeps.search_space import SearchSpace
 from runner.sweeps.study import (
     attempt_of,
     check,
-    constraints,
     custom_points,
     custom_space,
     objectives_of,
@@ -76,6 +75,23 @@ def test_a_storage_that_cannot_be_opened(tmp_path: Path, url: str) -> None:
         open_storage(tmp_path, url)
 
 
+@pytest.mark.parametrize(
+    ("storage", "named"),
+    [
+        ({"_target_": "optuna.storages.InMemoryStorage"}, "optuna.storages.InMemoryStorage"),
+        ({"_target_": "optuna.storages.RDBStorage", "url": "sqlite://"}, "optuna.storages.RDBStor"),
+        ("sqlite:///:memory:", "sqlite:///:memory:"),
+    ],
+)
+def test_a_storage_that_is_no_other_processs_is_refused(
+    tmp_path: Path, storage: Any, named: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"hydra.sweeper.storage is {named}") as raised:
+        check(tmp_path, {**SWEEPER, "storage": storage})
+    assert "in the memory of one process" in str(raised.value)
+    assert "sqlite:///study.db" in str(raised.value)
+
+
 STATES = {
     TrialStatus.FINISHED: TrialState.COMPLETE,
     TrialStatus.PRUNED: TrialState.PRUNED,
@@ -106,28 +122,6 @@ def test_several_objectives_are_told_and_none_may_be_missing(tmp_path: Path) -> 
     assert study.trials[1].state is TrialState.FAIL
 
 
-def test_constraints_are_bounds_or_functions() -> None:
-    found = constraints(
-        {
-            "constraints": {
-                "validation/loss": {"max": 0.5, "min": 0.25},
-                "accurate": {"_target_": "tests.tiny.spaces.accurate", "least": 0.75},
-            }
-        }
-    )
-    metrics = {"loss": 1.0, "accuracy": 1.0}
-    assert {name: each(metrics) for name, each in found.items()} == {
-        "validation/loss": 0.5,
-        "accurate": -0.25,
-    }
-    assert found["validation/loss"]({"loss": 0.125}) == 0.125
-
-
-def test_a_constraint_says_what_it_asks() -> None:
-    with pytest.raises(ConfigError, match=r"hydra\.sweeper\.constraints\.loss is 0\.5"):
-        constraints({"constraints": {"loss": 0.5}})
-
-
 def test_objectives_are_the_experiments_or_the_sweepers() -> None:
     assert objectives_of(SWEEPER, LOSS) == [LOSS]
     given = {**SWEEPER, "objectives": {"validation/accuracy": "maximize"}}
@@ -139,6 +133,17 @@ def test_mistakes_in_objectives_are_told_together() -> None:
     with pytest.raises(ConfigError, match="it must be a goal") as raised:
         objectives_of({**SWEEPER, "objectives": given}, LOSS)
     assert "there are 2 objectives, and trials are pruned by one" in str(raised.value)
+
+
+def test_objectives_are_a_mapping_to_texts() -> None:
+    with pytest.raises(
+        ConfigError, match=r"hydra\.sweeper\.objectives is 'validation/loss'"
+    ) as raised:
+        objectives_of({**SWEEPER, "objectives": "validation/loss"}, LOSS)
+    assert "it must be a mapping" in str(raised.value)
+    assert "hydra.sweeper.objectives={validation/loss: minimize}" in str(raised.value)
+    with pytest.raises(ConfigError, match=r"loss is \[1\]"):
+        objectives_of({**SWEEPER, "objectives": {"validation/loss": [1]}}, LOSS)
 
 
 def test_all_mistakes_in_a_search_are_told_together(tmp_path: Path) -> None:

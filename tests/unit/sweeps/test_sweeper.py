@@ -72,6 +72,16 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
         "model._target_ is 'tests.tiny.experiment.Nett'",
         "in 1 of 2 trials: model._target_=tests.tiny.experiment.Nett",
     ),
+    ("hydra.sweeper.params=3",): ("hydra.sweeper.params is 3", "it must be a mapping"),
+    ("seed=1,2", "sweep.bands=[sed]"): ("sweep.bands names 'sed'", "choices: seed"),
+    (OPTUNA, RATE, "hydra.sweeper.constraints={validation/los: {max: 0.5}}"): (
+        "hydra.sweeper.constraints names 'validation/los'",
+        "choices: validation/loss, validation/accuracy",
+    ),
+    (OPTUNA, RATE, "hydra.sweeper.storage={_target_: optuna.storages.InMemoryStorage}"): (
+        "hydra.sweeper.storage is optuna.storages.InMemoryStorage",
+        "in the memory of one process",
+    ),
     (OPTUNA, RATE, "hydra.sweeper.storage='nosuch://host/db'"): (
         "hydra.sweeper.storage cannot be opened",
         "postgresql://host/database",
