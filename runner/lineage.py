@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.durable_files import write_text
 from runner.errors import Problem, RunDirectoryError, RunnerError
 from runner.restoration.provenance import SCHEMA
-from runner.run_directory import RunDirectory, write_text
+from runner.run_directory import RunDirectory
 from runner.tracking.address import DEFAULT_URI
 from runner.tracking.tracker import RunStore
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 from omegaconf import OmegaConf
 
 from runner.cluster.replica import Replica
+from runner.durable_files import write_text
 from runner.errors import InterruptedRunError, PrunedRunError
 from runner.experiment import BuiltGraph
 from runner.interruption import Interruption
@@ -25,7 +26,7 @@ from runner.restoration.plan import RestorationPlan
 from runner.restoration.provenance import document
 from runner.restoration.report import text
 from runner.run_context import RunContext
-from runner.run_directory import PROVENANCE, PRUNED, RunDirectory, write_text
+from runner.run_directory import PROVENANCE, PRUNED, RunDirectory
 from runner.sources import FINGERPRINT_TAG
 from runner.tracking import (
     RUN_DIR_TAG,

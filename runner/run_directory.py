@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from runner.durable_files import write_json
 from runner.errors import Problem, RunDirectoryError, RunInUseError
 from runner.run_owner import OwnerFile
 
@@ -390,26 +390,3 @@ def differences(old: Any, new: Any, key: str = "") -> list[str]:
             )
         ]
     return [] if old == new else [f"{key}: {old} -> {new}"]
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes by renaming, so that a reader never sees half a file."""
-    write_text(path, json.dumps(content, indent=2, sort_keys=True))
-
-
-def write_text(path: Path, text: str, *, lasting: bool = True) -> None:
-    """Writes by renaming: whatever happens, the file is as it was before or as it is to be.
-
-    Without `lasting` that holds for the death of the process, and not for that of the machine.
-    """
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        with temporary.open("w") as file:
-            file.write(text)
-            file.flush()
-            if lasting:
-                os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -12,7 +12,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 
 from runner.checkpoints.checkpoint_state import STATE_FILE, read_state
-from runner.run_directory import write_text
+from runner.durable_files import write_text
 
 _Saver: TypeAlias = tf.compat.v1.train.Saver
 _Session: TypeAlias = tf.compat.v1.Session

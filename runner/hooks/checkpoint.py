@@ -12,10 +12,10 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from runner.config import Goal
+from runner.durable_files import write_json
 from runner.errors import NonFiniteLossError, Problem, SaveError
 from runner.hooks.finite import FiniteCheck
 from runner.hooks.scheduled import Clock, ScheduledHook
-from runner.run_directory import write_json
 from runner.saving import is_save_error, save
 from runner.schedule import When
 

@@ -12,10 +12,10 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from runner.averages import AveragedWeights
+from runner.durable_files import write_json
 from runner.errors import ConfigError, Problem
 from runner.experiment import Split
 from runner.hooks.scheduled import Clock, ScheduledHook
-from runner.run_directory import write_json
 from runner.schedule import When
 
 _Session: TypeAlias = tf.compat.v1.Session

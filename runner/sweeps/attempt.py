@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from runner.run_directory import write_json
+from runner.durable_files import write_json
 
 
 class TrialStatus(str, Enum):

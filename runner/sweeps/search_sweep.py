@@ -13,8 +13,8 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from runner.config import Resume, RunConfig
+from runner.durable_files import write_json
 from runner.errors import ConfigError, Problem, ranked
-from runner.run_directory import write_json
 from runner.sweeps.attempt import Attempt
 from runner.sweeps.execution import Execution
 from runner.sweeps.extras import require_extra

@@ -13,8 +13,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from runner.durable_files import write_json
 from runner.errors import Problem, RunDirectoryError, RunInUseError
-from runner.run_directory import write_json
 from runner.sweeps.attempt import Attempt, AttemptFile
 
 RECORD = "sweep.json"

@@ -11,7 +11,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from runner.run_directory import RunDirectory, write_json
+from runner.durable_files import write_json
+from runner.run_directory import RunDirectory
 
 # A process that looks whether the writer lives holds its lock for an instant.
 _CLAIM_SECONDS = 10.0

@@ -37,6 +37,7 @@ FREE_OF_TENSORFLOW = [
     "runner.validation",
     "runner.fingerprint",
     "runner.identity",
+    "runner.durable_files",
     "runner.run_owner",
     "runner.run_directory",
     "runner.targets",

@@ -26,7 +26,6 @@ from runner.run_directory import (
     open_run,
     runs,
     settle_killed_runs,
-    write_text,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -360,16 +359,3 @@ def test_the_runs_that_were_killed_are_settled_once(tmp_path: Path) -> None:
     assert [each.path for each in settle_killed_runs(tmp_path)] == [killed]
     assert settle_killed_runs(tmp_path) == []
     assert not (finished / "lock").exists()
-
-
-@pytest.mark.parametrize("lasting", [True, False])
-def test_only_what_is_to_last_waits_for_the_disk(
-    lasting: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waited: list[int] = []
-    monkeypatch.setattr(os, "fsync", waited.append)
-    write_text(tmp_path / "plan.txt", "a plan", lasting=lasting)
-    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [
-        ("plan.txt", "a plan")
-    ]
-    assert bool(waited) == lasting
