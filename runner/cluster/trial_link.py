@@ -104,6 +104,9 @@ class LinkedTrial(Trial):
         super().started(run_dir)
         self._tell({"run_dir": str(run_dir.absolute())})
 
+    def _keep(self, metrics: Mapping[str, float], step: int) -> None:
+        """Nothing: the sweep's side keeps the curve."""
+
     def close(self) -> None:
         """Closes the connection."""
         self._answers.close()

@@ -11,9 +11,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from runner.durable_files import write_json
+from runner.file_lock import is_held
 
 
 class TrialStatus(str, Enum):
@@ -139,13 +140,8 @@ class AttemptFile:
     def is_run_elsewhere(self) -> bool:
         """Whether a living process, other than this one, is at it."""
         # Not the lock first: this makes its file.
-        if not Path(self.lock.lock_file).exists() or self.read().process == this_process():
-            return False
-        try:
-            with FileLock(self.lock.lock_file, timeout=0):
-                return False
-        except Timeout:
-            return True
+        lock = Path(self.lock.lock_file)
+        return lock.exists() and self.read().process != this_process() and is_held(lock)
 
     def settle(self, cause: str = "") -> Attempt:
         """Waits for the attempt's process, if one lives, and says what became of it.

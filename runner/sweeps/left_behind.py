@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
-from filelock import Timeout
-
+from runner.file_lock import is_held
 from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus
 
 _ENDED = (TrialStatus.FINISHED, TrialStatus.PRUNED, TrialStatus.FAILED, TrialStatus.SKIPPED)
@@ -23,10 +23,6 @@ def end_of(file: AttemptFile, say: Callable[[str], object]) -> Attempt:
     attempt = file.read()
     if attempt.status in _ENDED:
         return attempt
-    try:
-        file.lock.acquire(timeout=0)
-    except Timeout:
+    if is_held(Path(file.lock.lock_file)):
         say(f"trial {attempt.trial} is still under way since before; waiting for that")
-    else:
-        file.lock.release()
     return file.settle()

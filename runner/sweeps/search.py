@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from optuna.trial import FrozenTrial, TrialState
 
+from runner.file_lock import is_held
 from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus, this_process
 from runner.sweeps.constraints import constraints, violation
 from runner.sweeps.execution import Execution, Planned
@@ -205,7 +206,7 @@ class Search:
     def _living(self) -> set[str]:
         """Returns the names of the processes at this sweep, of those that share its directory."""
         files = (self._directory.path / "processes").glob("*.lock")
-        return {file.stem for file in files if _is_held(FileLock(file))}
+        return {file.stem for file in files if is_held(file)}
 
     def _was_here(self, name: str | None) -> bool:
         """Whether a process has been at this sweep in this directory."""
@@ -221,11 +222,3 @@ class Search:
 
     def _process_lock(self, name: str) -> Path:
         return self._directory.path / "processes" / f"{name}.lock"
-
-
-def _is_held(lock: FileLock) -> bool:
-    try:
-        with lock.acquire(timeout=0):
-            return False
-    except Timeout:
-        return True

@@ -79,10 +79,13 @@ class Trial:
     def evaluated(self, metrics: Mapping[str, float], step: int) -> None:
         """Reports an evaluation, after which the trial may be pruned."""
         self.curve[step] = metrics
-        if self.run_dir is not None:
-            _append(RunDirectory(self.run_dir).evaluations, step, metrics)
+        self._keep(metrics, step)
         if self.report is not None and not self.pruned and self.report(metrics, step):
             self.pruned, self._step = True, step
+
+    def _keep(self, metrics: Mapping[str, float], step: int) -> None:
+        if self.run_dir is not None:
+            _append(RunDirectory(self.run_dir).evaluations, step, metrics)
 
     def check(self) -> None:
         """Raises `PrunedRunError` if the trial is pruned."""

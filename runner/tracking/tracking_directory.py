@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from runner.durable_files import write_json
+from runner.file_lock import is_held
 from runner.run_directory import RunDirectory
 
 # A process that looks whether the writer lives holds its lock for an instant.
@@ -117,13 +118,7 @@ class TrackingDirectory:
 
     def is_delivered(self, uri: str) -> bool:
         """Whether a process is at work that delivers to a store."""
-        if not self.store(uri).exists():
-            return False
-        try:
-            with FileLock(self.store(uri) / "lock", timeout=0):
-                return False
-        except Timeout:
-            return True
+        return self.store(uri).exists() and is_held(self.store(uri) / "lock")
 
     def opening(self) -> Opening | None:
         """Returns what the run is, or None when nothing was ever recorded here."""
@@ -161,11 +156,7 @@ class TrackingDirectory:
 
     def is_written(self) -> bool:
         """Whether a process lives that writes."""
-        try:
-            with FileLock(self.path / "writer.lock", timeout=0):
-                return False
-        except Timeout:
-            return True
+        return is_held(self.path / "writer.lock")
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -38,6 +38,7 @@ FREE_OF_TENSORFLOW = [
     "runner.fingerprint",
     "runner.identity",
     "runner.durable_files",
+    "runner.file_lock",
     "runner.run_owner",
     "runner.run_directory",
     "runner.targets",

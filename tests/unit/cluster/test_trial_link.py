@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from runner.cluster.trial_link import TRIAL, LinkedTrial, TrialLink, linked_trial
 from runner.errors import PrunedRunError
+from runner.run_directory import RunDirectory
 from runner.sweeps.trial import Trial
 
 
@@ -46,6 +48,8 @@ def test_the_sweep_hears_what_the_chiefs_tell(make: Callable[..., Trial], tmp_pa
     link.end()
     assert trial.run_dir == tmp_path
     assert trial.curve == {10: {"loss": 1.0}, 20: {"loss": 2.0}}
+    kept = RunDirectory(tmp_path).evaluations.read_text().split("\n")
+    assert [json.loads(line)[0] for line in kept if line] == [10, 20]
 
 
 def test_a_chief_is_told_that_it_is_pruned(make: Callable[..., Trial]) -> None:
