@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -107,7 +109,7 @@ class Digits:
         def look_up(batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return tf.gather(images.images, batch), tf.gather(images.digits, batch)
 
-        return indices.batch(self.batch_size).map(look_up).prefetch(1)
+        return _looked_up(indices.batch(self.batch_size), look_up)
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,14 @@ class DigitSequences:
             labels = sums if self.every_step else sums[:, -1]
             return tf.gather(images.images, batch), labels
 
-        return indices.batch(self.batch_size).map(look_up).prefetch(1)
+        return _looked_up(indices.batch(self.batch_size), look_up)
+
+
+def _looked_up(batches: tf.data.Dataset, look_up: Callable[[tf.Tensor], Any]) -> tf.data.Dataset:
+    options = tf.data.Options()
+    # There is nothing to tune, and the end of a session may wait long for the thread that would.
+    options.autotune.enabled = False
+    return batches.map(look_up).prefetch(1).with_options(options)
 
 
 def _shuffled_indices(images: Images, seed: int) -> tf.data.Dataset:

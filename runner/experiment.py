@@ -21,6 +21,8 @@ class Data(Protocol):
     batch.
 
     The training batches are prefetched, unless the data has an attribute `prefetch` that is False.
+    `tf.data` tunes the parallelism of training as ever, that of the other splits, which begin anew
+    with each evaluation, only where their `options.autotune.enabled` is set.
     """
 
     def train(self) -> tf.data.Dataset:

@@ -17,7 +17,7 @@ from runner.errors import ConfigError, Problem
 from runner.experiment import BuiltGraph, Data, Model, PerExample, Sized, Split
 from runner.graph_names import finder, graph_names
 from runner.hook_targets import first_hooks
-from runner.input_pipeline import TrainingInput
+from runner.input_pipeline import TrainingInput, without_autotuning
 from runner.optimization import Schedule
 from runner.references import References
 from runner.restoration.ownership import assign_owners
@@ -145,7 +145,7 @@ def _forward(
 
 def _split(name: str, data: Data, forward: Forward) -> Split:
     with tf.name_scope(name):
-        dataset = _pairs(name, getattr(data, name)())
+        dataset = without_autotuning(_pairs(name, getattr(data, name)()))
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
         values, penalty = forward(*iterator.get_next())
         counts = {each: tf.size(value, out_type=tf.int64) for each, value in values.items()}

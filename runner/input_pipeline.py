@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import tensorflow as tf
@@ -43,6 +44,24 @@ class TrainingInput:
             batch = self._iterator.get_next()
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
             return batch, tf.timestamp() - before
+
+
+def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns a dataset that keeps the parallelism it begins with, unless its options say else.
+
+    For iterators that begin anew in a run. The thread of `tf.data` that tunes one looks up ever
+    more rarely, at last once a minute, and the iterator's end waits for it where its wake-up is
+    lost: TensorFlow's CancellationManager calls back before it counts as cancelled.
+    """
+    with warnings.catch_warnings():
+        # Of values only known in a session; those that Python set are known.
+        warnings.filterwarnings("ignore", "To make it possible to preserve tf.data options")
+        own = dataset.options()
+    if own.autotune.enabled is not None:
+        return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 def _state(iterator: Any, replicas: int) -> tuple[Any, InputState]:

@@ -11,7 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.hooks import InputStateHook
-from runner.input_pipeline import TrainingInput
+from runner.input_pipeline import TrainingInput, without_autotuning
 from tests.tiny.counter import Counter
 
 
@@ -108,6 +108,20 @@ def test_batches_are_prefetched_unless_told_otherwise(prefetch: bool) -> None:
     TrainingInput(tf.data.Dataset.range(3), prefetch=prefetch)
     kinds = {op.type for op in tf.get_default_graph().get_operations()}
     assert ("PrefetchDataset" in kinds) is prefetch
+
+
+@pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options")
+@pytest.mark.parametrize(("own", "expected"), [(None, False), (False, False), (True, True)])
+def test_a_dataset_is_tuned_only_where_its_options_ask_for_it(
+    own: bool | None, expected: bool
+) -> None:
+    options = tf.data.Options()
+    if own is not None:
+        options.autotune.enabled = own
+    options.deterministic = True
+    given = without_autotuning(tf.data.Dataset.range(3).with_options(options)).options()
+    assert given.autotune.enabled is expected
+    assert given.deterministic
 
 
 def _waited(wait: Callable[[], object]) -> float:
