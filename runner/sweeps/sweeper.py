@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.core.plugins import Plugins
@@ -23,6 +24,7 @@ from runner.errors import ConfigError, InterruptedRunError, Problem
 from runner.interruption import Interruption
 from runner.screen import Screen
 from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
+from runner.sweeps.composed_once import ComposedOnce
 from runner.sweeps.conclusion import Conclusion
 from runner.sweeps.execution import Execution, Launch
 from runner.sweeps.extras import require_launcher
@@ -67,6 +69,7 @@ class RunnerSweeper(Sweeper):
         self.task_function: TaskFunction | None = None
         self.config: DictConfig | None = None
         self.screen = Screen()
+        self._composed: ComposedOnce | None = None
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -74,6 +77,7 @@ class RunnerSweeper(Sweeper):
         """Stores what Hydra gives."""
         self.hydra_context, self.task_function = hydra_context, task_function
         self.config = config
+        self._composed = ComposedOnce(hydra_context.config_loader)
 
     def sweep(self, arguments: list[str]) -> list[Attempt]:
         """Sweeps.
@@ -145,7 +149,7 @@ class RunnerSweeper(Sweeper):
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
         """Composes the configuration of one trial."""
-        return self._context.config_loader.load_sweep_config(self._master, list(overrides))
+        return _given(self._composed).compose(self._master, overrides)
 
     def _sweep(self, overrides: Sequence[Override]) -> list[Attempt]:
         points = self.points(overrides)
@@ -291,8 +295,11 @@ class RunnerSweeper(Sweeper):
             self._master.hydra.sweep.dir = str(directory.path)
             # Each job composes its configuration anew.
             self._master.hydra.overrides.hydra.append(f"hydra.sweep.dir={place}")
+        context = self._context
+        if self._launcher_target == _SERIAL:
+            context = HydraContext(cast(ConfigLoader, self._composed), context.callbacks)
         return Plugins.instance().instantiate_launcher(
-            hydra_context=self._context,
+            hydra_context=context,
             task_function=_given(self.task_function),
             config=self._master,
         )

@@ -122,6 +122,7 @@ FREE_OF_TENSORFLOW = [
     "runner.sweeps.learning_curves",
     "runner.sweeps.curve_figure",
     "runner.sweeps.points",
+    "runner.sweeps.composed_once",
     "runner.sweeps.target_check",
     "runner.sweeps.search_space",
     "runner.sweeps.study",
