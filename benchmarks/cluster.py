@@ -73,7 +73,10 @@ def measure(case: Case, experiment: str, steps: int, overrides: Sequence[str]) -
                 lines.append(line)
                 match = _LOGGED.match(line)
                 if match:
-                    seen.append((int(match[1]), time.perf_counter()))
+                    step = int(match[1])
+                    if seen and step < seen[-1][0]:
+                        seen.clear()  # That was the training of a source.
+                    seen.append((step, time.perf_counter()))
         if process.wait() or len(seen) < 2:
             raise RuntimeError("".join(lines))
     # A cluster's first steps are those of the chief alone.

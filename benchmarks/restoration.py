@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import resource
 import statistics
@@ -13,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.harness import Result, compare, show, write
+from benchmarks.harness import Result, compare, options, report
 from benchmarks.restoration_cases import WAYS, Case
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
 from runner.config import ScaffoldConfig, VariablesConfig
@@ -153,35 +152,31 @@ def planning(count: int, limit: float, repeats: int) -> Result:
     return Result(f"planning {count:,} variables", "make_plan", "s", tuple(values), None, limit)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the benchmark."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.restoration", description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5, help="of every measurement (default 5)")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the results; returns 1 when a limit is missed."""
+    parser = options(__doc__, repeats=5)
     parser.add_argument("--scale", type=float, default=1.0, help="of the sizes (default 1)")
     parser.add_argument(
         "--only", nargs="*", help="cases: bundles variable slice parts many planning"
     )
-    parser.add_argument("--json", type=Path, default=Path("results/restoration.json"))
     parser.add_argument("--data", type=Path, help="where 4 GB of checkpoints go for a while")
-    options = parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
     results: list[Result] = []
-    with tempfile.TemporaryDirectory(dir=options.data) as directory:
-        chosen = cases(options.scale, Path(directory))
-        for key, (case, limits) in chosen.items():
-            if options.only and key not in options.only:
+    with tempfile.TemporaryDirectory(dir=given.data) as directory:
+        for key, (case, limits) in cases(given.scale, Path(directory)).items():
+            if given.only and key not in given.only:
                 continue
             forms = ("bundle", "npz") if key == "bundles" else ("bundle",)
             for form in forms:
                 case.save(form)
-            results += speed(case, limits, options.repeats)
+            results += speed(case, limits, given.repeats)
             if key == "bundles":
-                results += memory(case, max(1, options.repeats // 2))
-    if not options.only or "planning" in options.only:
-        results.append(planning(5000, 1.0, options.repeats))
-        results.append(planning(50_000, 10.0, options.repeats))
-    show(results)
-    write(results, options.json)
+                results += memory(case, max(1, given.repeats // 2))
+    if not given.only or "planning" in given.only:
+        results.append(planning(5000, 1.0, given.repeats))
+        results.append(planning(50_000, 10.0, given.repeats))
+    return report(results, given.json)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
