@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +19,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 from runner.config import Mode, RunConfig
-from runner.errors import ConfigError, InterruptedRunError, Problem
+from runner.errors import ConfigError, InterruptedRunError, Problem, require_all
 from runner.interruption import Interruption
 from runner.screen import Screen
 from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
@@ -30,6 +30,7 @@ from runner.sweeps.learning_curves import check_bands
 from runner.sweeps.objective import Objective
 from runner.sweeps.parent_run import close_parent, name_trials, open_parent, settle_trials
 from runner.sweeps.points import ComposedPoint, Point, compose_points, params_as_typed
+from runner.sweeps.source_check import check_sources, starts_here
 from runner.sweeps.summary import ranked_trials
 from runner.sweeps.sweep_directory import (
     SweepDirectory,
@@ -161,9 +162,21 @@ class RunnerSweeper(Sweeper):
         require_launcher(self._launcher_target)
         if config.mode is Mode.train and is_tracked(config.tracking):
             shared_follower(mlflow_uri(config.tracking))  # Its imports overlap those of targets.
-        check_targets(composed)
+        self.check_trials(composed)
         with Interruption(config.session.grace_seconds).handled() as interruption:
             return self._conduct(overrides, composed, objectives, interruption)
+
+    def check_trials(self, composed: Sequence[ComposedPoint]) -> None:
+        """Checks what the trials name beside their configuration: targets and sources.
+
+        Raises:
+          ConfigError: with every mistake.
+        """
+        checks: list[Callable[[], object]] = [lambda: check_targets(composed)]
+        trains = composed[0].config.mode is Mode.train
+        if trains and starts_here(self._master.hydra.launcher) and not self._master.hydra.job.chdir:
+            checks.append(lambda: check_sources(composed))
+        require_all(*checks)
 
     def _conduct(
         self,

@@ -23,6 +23,7 @@ def command(
 
 OPTUNA = "hydra/sweeper=optuna"
 RATE = "optimizer.learning_rate=interval(0.1,1)"
+BODY = "scaffolds.body.variables.include=['body/*']"
 MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
     ("seed=1,2", "train.steps=3,0"): ("train.steps is 0", "in 2 of 4 trials: seed=1 train.steps"),
     ("trian.steps=1,2",): ("trian.steps is not a key", "choices: train.steps"),
@@ -71,6 +72,10 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
     ("model._target_=tests.tiny.experiment.Net,tests.tiny.experiment.Nett", "tracking=none"): (
         "model._target_ is 'tests.tiny.experiment.Nett'",
         "in 1 of 2 trials: model._target_=tests.tiny.experiment.Nett",
+    ),
+    (BODY, "scaffolds.body.checkpoint=null,/nosuch/model", "tracking=none"): (
+        "scaffolds.body.checkpoint: there is no checkpoint at /nosuch/model",
+        "in 1 of 2 trials: scaffolds.body.checkpoint=/nosuch/model",
     ),
     ("hydra.sweeper.params=3",): ("hydra.sweeper.params is 3", "it must be a mapping"),
     ("seed=1,2", "sweep.bands=[sed]"): ("sweep.bands names 'sed'", "choices: seed"),
