@@ -83,7 +83,7 @@ def test_one_check_does_not_hide_what_another_finds() -> None:
 
     require_all()
     require_all(lambda: None)
-    with pytest.raises(ConfigError, match="first\nsecond\Z"):
+    with pytest.raises(ConfigError, match=r"first\nsecond\Z"):
         require_all(lambda: fail("first"), lambda: None, lambda: fail("second"))
     with pytest.raises(ZeroDivisionError):
         require_all(lambda: 1 / 0)

@@ -41,6 +41,7 @@ FREE_OF_TENSORFLOW = [
     "runner.file_lock",
     "runner.run_owner",
     "runner.run_directory",
+    "runner.argument_values",
     "runner.targets",
     "runner.screen",
     "runner.interruption",

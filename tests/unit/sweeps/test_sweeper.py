@@ -77,6 +77,14 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
         "scaffolds.body.checkpoint: there is no checkpoint at /nosuch/model",
         "in 1 of 2 trials: scaffolds.body.checkpoint=/nosuch/model",
     ),
+    ("data.batch_size=8,0",): (
+        "data.batch_size is 0",
+        "in 1 of 2 trials: data.batch_size=0",
+    ),
+    ("+model.units=3,x", "tracking=none"): (
+        "model.units is 'x'",
+        "takes a whole number (in 1 of 2 trials: model.units=x)",
+    ),
     ("hydra.sweeper.params=3",): ("hydra.sweeper.params is 3", "it must be a mapping"),
     ("seed=1,2", "sweep.bands=[sed]"): ("sweep.bands names 'sed'", "choices: seed"),
     (OPTUNA, RATE, "hydra.sweeper.constraints={validation/los: {max: 0.5}}"): (
