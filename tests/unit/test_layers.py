@@ -35,6 +35,7 @@ FREE_OF_TENSORFLOW = [
     "runner.scaffold_validation",
     "runner.rate_validation",
     "runner.validation",
+    "runner.override_problems",
     "runner.fingerprint",
     "runner.identity",
     "runner.durable_files",

@@ -85,6 +85,10 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
         "model.units is 'x'",
         "takes a whole number (in 1 of 2 trials: model.units=x)",
     ),
+    ("seed=1,2", "traim.steps=3", "sesion.x=1,2"): (
+        "traim.steps is not a key",
+        "sesion.x is not a key",
+    ),
     ("hydra.sweeper.params=3",): ("hydra.sweeper.params is 3", "it must be a mapping"),
     ("seed=1,2", "sweep.bands=[sed]"): ("sweep.bands names 'sed'", "choices: seed"),
     (OPTUNA, RATE, "hydra.sweeper.constraints={validation/los: {max: 0.5}}"): (
