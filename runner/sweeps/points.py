@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, RangeSweep
 from omegaconf import DictConfig
 
 from runner.cluster.specification import resolve_trial
@@ -88,7 +88,7 @@ def grid(overrides: Sequence[Override]) -> list[Point]:
     """Returns every combination of the swept values, the last key's changing fastest.
 
     Raises:
-      ConfigError: for an interval, which holds no list of values.
+      ConfigError: for an interval, which holds no list of values, and for what holds no value.
     """
     problems = [
         Problem(
@@ -98,6 +98,13 @@ def grid(overrides: Sequence[Override]) -> list[Point]:
         )
         for each in overrides
         if each.is_interval_sweep()
+    ]
+    problems += [
+        Problem(
+            f"{each.input_line} holds no value", "a trial needs one", "mend its ends, or its step"
+        )
+        for each in overrides
+        if each.is_sweep_override() and not each.is_interval_sweep() and not _values(each)
     ]
     if problems:
         raise ConfigError(*problems)
@@ -117,6 +124,9 @@ def grid(overrides: Sequence[Override]) -> list[Point]:
 
 
 def _values(override: Override) -> list[str]:
+    value = override.value()
+    if isinstance(value, RangeSweep) and value.step == 0:
+        return []  # Hydra raises an error that does not name the override.
     return list(override.sweep_string_iterator())
 
 

@@ -86,6 +86,12 @@ def test_an_interval_is_for_a_search() -> None:
     assert "hydra/sweeper=optuna" in str(raised.value)
 
 
+@pytest.mark.parametrize("value", ["range(3,1)", "range(1,9,0)", "range(1.0,9.0,0.0)"])
+def test_what_holds_no_value(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"seed=range.* holds no value"):
+        _points("+experiment=tiny", f"seed={value}", "train.steps=1,2")
+
+
 def test_valid_points_have_a_configuration_and_a_fingerprint(compose: Compose) -> None:
     first, second = compose_points(_points("+experiment=tiny", "seed=1,2"), compose)
     assert (first.config.seed, second.config.seed) == (1, 2)

@@ -95,6 +95,14 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
         "hydra.sweeper.constraints names 'validation/los'",
         "choices: validation/loss, validation/accuracy",
     ),
+    (OPTUNA, RATE, "hydra.sweeper.constraints={validation/loss: {min: 1, max: 0}}"): (
+        "hydra.sweeper.constraints.validation/loss is {'min': 1, 'max': 0}",
+        "min is above max",
+    ),
+    (OPTUNA, "train.steps=int(interval(9,2))"): (
+        "train.steps=int(interval(9,2)) cannot be searched",
+        "its end 2 is below its start 9",
+    ),
     (OPTUNA, RATE, "hydra.sweeper.storage={_target_: optuna.storages.InMemoryStorage}"): (
         "hydra.sweeper.storage is optuna.storages.InMemoryStorage",
         "in the memory of one process",
