@@ -39,6 +39,7 @@ from runner.sweeps.sweep_directory import (
     unrecorded_sweep,
 )
 from runner.sweeps.target_check import check_targets
+from runner.sweeps.unopened_runs import record_unopened
 from runner.tracking import Mask, RunStatus, Tracker, is_tracked, mlflow_uri, shared_follower
 
 T = TypeVar("T")
@@ -227,6 +228,7 @@ class RunnerSweeper(Sweeper):
         status, tags = RunStatus.FAILED, {}
         try:
             trials = self.run_trials(composed, execution, directory)
+            record_unopened(directory, composed)
             conclusion = self._conclusion(trials, objectives, composed[0].config)
             tags = conclusion.record(tracker, directory.path)
             # A sweep that went to its end is finished, whatever its trials' own statuses are.

@@ -139,6 +139,7 @@ FREE_OF_TENSORFLOW = [
     "runner.sweeps.reporting",
     "runner.sweeps.job",
     "runner.sweeps.execution",
+    "runner.sweeps.unopened_runs",
     "runner.sweeps.parent_run",
     "runner.sweeps.figures",
     "runner.sweeps.conclusion",
