@@ -30,6 +30,8 @@ from runner.sweeps.learning_curves import check_bands
 from runner.sweeps.objective import Objective
 from runner.sweeps.parent_run import close_parent, name_trials, open_parent, settle_trials
 from runner.sweeps.points import ComposedPoint, Point, compose_points, params_as_typed
+from runner.sweeps.slurm_queue import LAUNCHER as SLURM
+from runner.sweeps.slurm_queue import withdraw
 from runner.sweeps.source_check import check_sources, starts_here
 from runner.sweeps.summary import ranked_trials
 from runner.sweeps.sweep_directory import (
@@ -199,6 +201,7 @@ class RunnerSweeper(Sweeper):
                 config.sweep.retries,
                 interruption,
                 collective=not self._launcher_target.startswith(_APART),
+                withdraw=self._withdraw,
             )
             if not trains:
                 trials = self.run_trials(composed, execution, directory)
@@ -298,6 +301,11 @@ class RunnerSweeper(Sweeper):
     @property
     def _launcher_target(self) -> str:
         return str(self._master.hydra.launcher.get("_target_", ""))
+
+    def _withdraw(self, numbers: Collection[int]) -> None:
+        """Takes attempts out of the launcher's queue."""
+        if self._launcher_target == SLURM:
+            withdraw(self._master.hydra.launcher.submitit_folder, numbers)
 
     def _launcher(self, directory: SweepDirectory) -> Any:
         """Returns the launcher, whose jobs find the sweep's directory in Hydra's configuration."""

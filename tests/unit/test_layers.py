@@ -126,6 +126,7 @@ FREE_OF_TENSORFLOW = [
     "runner.sweeps.extras",
     "runner.sweeps.orders",
     "runner.sweeps.slurm_job",
+    "runner.sweeps.slurm_queue",
     "runner.cluster.trial_link",
     "runner.cluster.local",
     "runner.sweeps.summary",
