@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -11,6 +12,7 @@ from hydra.errors import MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from runner import schema
 from runner.composition import COMPOSITION_ERRORS, running, without_hydra
 from runner.errors import Problem, RunnerError
 from runner.explanation import explain
@@ -91,7 +93,7 @@ def _unreadable(overrides: Sequence[str]) -> list[Problem]:
     parser = OverridesParser.create()
     for each in overrides:
         try:
-            parser.parse_override(each)
+            parser.parse_overrides([each])
         except OverrideParseException as error:
             problems += explain(error).problems
     return problems
@@ -125,6 +127,9 @@ def _is_named(override: Override, error: Exception) -> bool:
 
 def _decides_others(override: Override) -> bool:
     """Whether an override chooses, or may be meant to choose, a group or the experiment."""
+    kind = schema.annotation(override.key_or_group)
+    if isinstance(kind, type) and issubclass(kind, int | float | str | Enum):
+        return False  # Such as `seed`.
     of_root = "." not in override.key_or_group or "/" in override.key_or_group
     return of_root and not isinstance(override.value(), bool | int | float | None)
 

@@ -108,12 +108,5 @@ def test_of_a_single_run_all_is_told_with_its_validation(loader: ConfigLoader) -
     assert [each.state for each in found] == [
         "seed=1,2 holds several values",
         "traim.steps is not a key of the configuration",
-    ]
-    overrides = ["traim.steps=3"]
-    with pytest.raises(ConfigCompositionException) as raised:
-        loader.load_configuration("config", overrides, RunMode.RUN)
-    found = problems_of_command(loader, "config", overrides, RunMode.RUN, raised.value)
-    assert [each.state for each in found] == [
-        "traim.steps is not a key of the configuration",
         "no experiment is named",
     ]

@@ -7,10 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose
+from hydra._internal.callbacks import Callbacks
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import HydraContext
 
+from runner.config import Mode, ScaffoldConfig
+from runner.errors import ConfigError, Problem
+from runner.sweeps.grid_sweep import GridSweep
+from runner.sweeps.points import ComposedPoint, Point
 from runner.sweeps.sweeper import launching
 from tests.tiny.command_line import CONF, Command, in_process
+from tests.tiny.composing import composing
+from tests.tiny.configs import tiny
 
 
 @pytest.fixture
@@ -172,3 +182,41 @@ def test_hydras_serial_launcher_is_given_one_trial_at_a_time(
     launching(BasicLauncher())(overrides, 3)
     launching(Parallel())(overrides, 5)
     assert launched == [([["a=1"]], 3), ([["a=2"]], 4), (overrides, 5)]
+
+
+NO_SOURCE = "scaffolds.body.checkpoint: there is no checkpoint at /nosuch/model"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "mode", "told"),
+    [
+        ([], Mode.train, ["no such target", NO_SOURCE]),
+        (["hydra/launcher=processes"], Mode.train, ["no such target", NO_SOURCE]),
+        (["hydra/launcher=slurm"], Mode.train, ["no such target"]),
+        (["hydra.job.chdir=true"], Mode.train, ["no such target"]),
+        ([], Mode.plan, ["no such target"]),
+    ],
+)
+def test_sources_are_looked_for_with_targets_where_trials_train_here(
+    overrides: list[str],
+    mode: Mode,
+    told: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(composed: object) -> None:
+        raise ConfigError(Problem("no such target"))
+
+    monkeypatch.setattr("runner.sweeps.sweeper.check_targets", refuse)
+    monkeypatch.chdir(tmp_path)
+    sweep = GridSweep()
+    with composing(tmp_path / "conf"):
+        sweep.setup(
+            hydra_context=HydraContext(GlobalHydra.instance().config_loader(), Callbacks()),
+            task_function=lambda config: None,
+            config=compose("config", overrides, return_hydra_config=True),
+        )
+    config = tiny(mode=mode, scaffolds={"body": ScaffoldConfig(checkpoint="/nosuch/model")})
+    with pytest.raises(ConfigError) as raised:
+        sweep.check_trials([ComposedPoint(Point((), {}), config, "f")])
+    assert [each.state for each in raised.value.problems] == told
