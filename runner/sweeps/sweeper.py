@@ -201,7 +201,7 @@ class RunnerSweeper(Sweeper):
                 config.sweep.retries,
                 interruption,
                 collective=not self._launcher_target.startswith(_APART),
-                withdraw=self._withdraw,
+                withdraw=self.take_out_of_queue,
             )
             if not trains:
                 trials = self.run_trials(composed, execution, directory)
@@ -302,7 +302,7 @@ class RunnerSweeper(Sweeper):
     def _launcher_target(self) -> str:
         return str(self._master.hydra.launcher.get("_target_", ""))
 
-    def _withdraw(self, numbers: Collection[int]) -> None:
+    def take_out_of_queue(self, numbers: Collection[int]) -> None:
         """Takes attempts out of the launcher's queue."""
         if self._launcher_target == SLURM:
             withdraw(self._master.hydra.launcher.submitit_folder, numbers)

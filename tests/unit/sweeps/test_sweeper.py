@@ -184,6 +184,16 @@ def test_hydras_serial_launcher_is_given_one_trial_at_a_time(
     assert launched == [([["a=1"]], 3), ([["a=2"]], 4), (overrides, 5)]
 
 
+def _grid(overrides: list[str]) -> GridSweep:
+    sweep = GridSweep()
+    sweep.setup(
+        hydra_context=HydraContext(GlobalHydra.instance().config_loader(), Callbacks()),
+        task_function=lambda config: None,
+        config=compose("config", overrides, return_hydra_config=True),
+    )
+    return sweep
+
+
 NO_SOURCE = "scaffolds.body.checkpoint: there is no checkpoint at /nosuch/model"
 
 
@@ -209,14 +219,25 @@ def test_sources_are_looked_for_with_targets_where_trials_train_here(
 
     monkeypatch.setattr("runner.sweeps.sweeper.check_targets", refuse)
     monkeypatch.chdir(tmp_path)
-    sweep = GridSweep()
     with composing(tmp_path / "conf"):
-        sweep.setup(
-            hydra_context=HydraContext(GlobalHydra.instance().config_loader(), Callbacks()),
-            task_function=lambda config: None,
-            config=compose("config", overrides, return_hydra_config=True),
-        )
+        sweep = _grid(overrides)
     config = tiny(mode=mode, scaffolds={"body": ScaffoldConfig(checkpoint="/nosuch/model")})
     with pytest.raises(ConfigError) as raised:
         sweep.check_trials([ComposedPoint(Point((), {}), config, "f")])
     assert [each.state for each in raised.value.problems] == told
+
+
+def test_attempts_that_wait_are_taken_out_of_slurms_queue_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    withdrawn: list[Any] = []
+    monkeypatch.setattr(
+        "runner.sweeps.sweeper.withdraw",
+        lambda folder, numbers: withdrawn.append([folder, numbers]),
+    )
+    monkeypatch.chdir(tmp_path)
+    for launcher in ("basic", "processes", "slurm_local", "slurm"):
+        with composing(tmp_path / "conf"):
+            sweep = _grid([f"hydra/launcher={launcher}", "hydra.sweep.dir=runs/sweeps/001"])
+        sweep.take_out_of_queue({3})
+    assert withdrawn == [["runs/sweeps/001/.submitit/%j", {3}]]
