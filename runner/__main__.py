@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import hydra
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -25,9 +26,10 @@ from runner.cluster.trial_link import linked_trial
 from runner.cluster_config import EVALUATOR, PS, WORKER
 from runner.composition import COMPOSITION_ERRORS, experiment_names, forced
 from runner.config import Mode, RunConfig, register
-from runner.errors import InterruptedRunError, RunnerError
+from runner.errors import ConfigError, InterruptedRunError, Problem, RunnerError
 from runner.explanation import explain
 from runner.interruption import Interruption, ending_at_once
+from runner.override_problems import problems_of_command
 from runner.quick_import import without_collections
 from runner.quiet_import import without_import_notes
 from runner.sweeps.job import carry_out, job_of
@@ -130,10 +132,21 @@ def main() -> int:
     except (*COMPOSITION_ERRORS, ValueError) as error:
         if _from_job(error):
             raise
-        return _fail(explain(error))
+        return _fail(ConfigError(*_all_problems(error)))
     except KeyboardInterrupt:
         return _fail(InterruptedRunError(signal.SIGINT))
     return 0
+
+
+def _all_problems(error: Exception) -> Sequence[Problem]:
+    """Returns all that is wrong with a command, where Hydra has told of the first mistake alone."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is ConfigLoaderImpl.load_configuration.__code__:
+            given = frame.f_locals
+            return problems_of_command(
+                given["self"], given["config_name"], given["overrides"], given["run_mode"], error
+            )
+    return explain(error).problems
 
 
 # Hydra's options that take the next argument as their value.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 
 import yaml
@@ -13,7 +14,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.errors import ConfigError, Problem, ranked
@@ -69,6 +70,25 @@ def forced(override: str) -> str:
     Hydra knows only the keys that the YAML holds; ours are checked by `validate` and the sweeper.
     """
     return f"++{override}" if _FREE.match(override) else override
+
+
+@contextmanager
+def running(config: DictConfig) -> Iterator[None]:
+    """Makes a configuration the one that Hydra runs, from which sources are composed."""
+    before = HydraConfig.instance().cfg
+    HydraConfig.instance().set_config(config)
+    try:
+        yield
+    finally:
+        HydraConfig.instance().cfg = before
+
+
+def without_hydra(config: DictConfig) -> DictConfig:
+    """Returns a copy of a composed configuration, as a run is given it."""
+    task = copy.deepcopy(config)
+    with read_write(task), open_dict(task):
+        del task["hydra"]
+    return task
 
 
 def experiment_names() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,6 +157,22 @@ class SweepError(RunnerError):
         super().__init__(problem)
         self.args = (problem, exit_code)
         self.exit_code = exit_code
+
+
+def require_all(*checks: Callable[[], object]) -> None:
+    """Makes several checks, so that what one finds does not hide what another would.
+
+    Raises:
+      ConfigError: with the problems of all checks that raise one.
+    """
+    problems: list[Problem] = []
+    for check in checks:
+        try:
+            check()
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(*problems)
 
 
 def similar(name: str, valid: Iterable[str], count: int = 3) -> tuple[str, ...]:

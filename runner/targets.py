@@ -12,8 +12,12 @@ from typing import Any
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 
+from runner.argument_values import cannot_be_meant
 from runner.errors import ConfigError, Problem, ranked, similar
 from runner.references import References, has_reference, register_resolvers
+from runner.schema import words
+
+logger = logging.getLogger(__name__)
 
 # Hydra logs an error besides raising it, and unhandled log records go to the screen.
 logging.getLogger("hydra").addHandler(logging.NullHandler())
@@ -159,11 +163,22 @@ def _similar(path: str) -> tuple[str, ...]:
     return ()
 
 
-def _check_arguments(key: str, node: Mapping[str, Any], target: Any) -> None:
+def _parameters(target: Any) -> Mapping[str, inspect.Parameter] | None:
+    """Returns what a target takes; None for some builtins, which have no signature."""
     try:
-        parameters = inspect.signature(target).parameters
+        return inspect.signature(target, eval_str=True).parameters
+    except Exception:  # An annotation may be of what is imported for type checkers only.
+        logger.debug("the annotations of %s are not looked at", target, exc_info=True)
+    try:
+        return inspect.signature(target).parameters
     except (ValueError, TypeError):
-        return  # Some builtins have no signature; calling them tells.
+        return None
+
+
+def _check_arguments(key: str, node: Mapping[str, Any], target: Any) -> None:
+    parameters = _parameters(target)
+    if parameters is None:
+        return  # Calling it tells.
     arguments = [name for name in node if name not in _HYDRA_KEYS]
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     named = [
@@ -186,5 +201,14 @@ def _check_arguments(key: str, node: Mapping[str, Any], target: Any) -> None:
             for name in named
             if parameters[name].default is inspect.Parameter.empty and name not in arguments
         ]
+    problems += [
+        Problem(
+            f"{key}.{name} is {node[name]!r}",
+            f"{node['_target_']} takes {words(parameters[name].annotation)}",
+        )
+        for name in arguments
+        if name in named
+        and cannot_be_meant(node[name], parameters[name].annotation, parameters[name].default)
+    ]
     if problems:
         raise ConfigError(*problems)

@@ -50,6 +50,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     if isinstance(resolved["optimizer"], Mapping):
         problems += rate_problems(resolved["optimizer"])
     problems += _number_problems(resolved)
+    problems += _batch_problems(resolved["data"])
     problems += _model_problems(resolved)
     scaffolds, scaffold_problems = _scaffolds(resolved["scaffolds"])
     problems += scaffold_problems
@@ -173,6 +174,14 @@ def _number_problems(resolved: Mapping[str, Any]) -> list[Problem]:
             )
         )
     return problems
+
+
+def _batch_problems(data: Any) -> list[Problem]:
+    """Returns a problem where `data.batch_size` is given and no number of examples."""
+    size = data.get("batch_size") if isinstance(data, Mapping) else None
+    if size in (None, "???") or (isinstance(size, int) and size >= 1 and size is not True):
+        return []
+    return [Problem(f"data.batch_size is {size!r}", "it must be a whole number, and at least 1")]
 
 
 def _model_problems(resolved: Mapping[str, Any]) -> list[Problem]:

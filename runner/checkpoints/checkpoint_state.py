@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import tensorflow as tf
-
 STATE_FILE = "checkpoint"
 
 
@@ -27,6 +25,9 @@ def read_state(directory: str) -> CheckpointState | None:
 
     TensorFlow makes the relative paths in it relative to the working directory.
     """
+    # Importing TensorFlow takes seconds, which directories without such a file do not need.
+    import tensorflow as tf
+
     state = tf.train.get_checkpoint_state(directory)
     if state is None:
         return None

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from runner.checkpoints import files
+from runner.checkpoints.checkpoint_state import read_state
 from runner.errors import CheckpointError, Problem
 from runner.run_directory import RECORD, RunDirectory
 
@@ -116,9 +117,6 @@ def _state(directory: str) -> tuple[str, ...] | None:
         return None
     with files.reading(file):
         pass  # TensorFlow takes a file that it must not read for a damaged one.
-    # It takes TensorFlow to read the file.
-    from runner.checkpoints.checkpoint_state import read_state
-
     state = read_state(directory)
     if state is None:
         raise CheckpointError(

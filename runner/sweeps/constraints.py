@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,9 +13,12 @@ from runner.errors import ConfigError, Problem, ranked
 from runner.sweeps.mappings import given_mapping
 from runner.targets import build_target
 
+logger = logging.getLogger(__name__)
+
 Constraint = Callable[[Mapping[str, float]], float]
 
 _BOUNDS = ("min", "max")
+_TRIED = 0.5
 
 
 def constraints(
@@ -26,8 +32,9 @@ def constraints(
 
     Raises:
       ConfigError: with every mistake: an entry has neither bounds nor a `_target_`, a bound is no
-        number, there is no such metric or target. Also from a constraint that is a function, when
-        that raises or returns no number.
+        number, no value is within two of them, there is no such metric or target, or, where
+        metrics are given, a function that is tried with values for them cannot do with any. Also
+        from a constraint that is a function, when that raises or returns no number.
     """
     example = "{validation/loss: {max: 0.5}}"
     given = given_mapping("constraints", sweeper.get("constraints"), example)
@@ -46,7 +53,7 @@ def constraints(
         key = f"hydra.sweeper.constraints.{name}"
         if isinstance(node, Mapping) and "_target_" in node:
             try:
-                found[name] = _function(key, node)
+                found[name] = _function(key, node, metrics)
             except ConfigError as error:
                 problems += error.problems
             continue
@@ -82,6 +89,10 @@ def _problems(key: str, name: str, node: Any, metrics: Sequence[str] | None) -> 
         for bound, value in node.items()
         if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value)
     ]
+    if not problems and node.get("min", -math.inf) > node.get("max", math.inf):
+        problems.append(
+            Problem(f"{key} is {node!r}", "min is above max, so that no trial meets it")
+        )
     return problems
 
 
@@ -95,8 +106,10 @@ def _bounds(metric: str, node: Mapping[str, float]) -> Constraint:
     return violated
 
 
-def _function(key: str, node: Mapping[str, Any]) -> Constraint:
+def _function(key: str, node: Mapping[str, Any], names: Sequence[str] | None) -> Constraint:
     function = build_target(key, {**node, "_partial_": True})
+    if names is not None:
+        _try(key, node, function, [each.removeprefix("validation/") for each in names])
 
     def violated(metrics: Mapping[str, float]) -> float:
         try:
@@ -111,6 +124,63 @@ def _function(key: str, node: Mapping[str, Any]) -> Constraint:
             ) from error
 
     return violated
+
+
+class _Asked(dict[str, float]):
+    """Metrics of an evaluation, which note what else they are asked for."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(dict.fromkeys(names, _TRIED))
+        self.unknown: list[str] = []
+
+    def __missing__(self, name: str) -> float:
+        self.unknown.append(name)
+        raise KeyError(name)
+
+
+def _try(key: str, node: Mapping[str, Any], function: Constraint, names: Sequence[str]) -> None:
+    """Calls a function with values that metrics may have, and says what no values can mend.
+
+    Raises:
+      ConfigError: it does not take the metrics alone, asks for one that there is not, or returns
+        no number.
+    """
+    named = f"{key}: {node['_target_']}"
+    asked = _Asked(names)
+    with contextlib.suppress(ValueError):  # Some builtins have no signature.
+        try:
+            inspect.signature(function).bind(asked)
+        except TypeError as error:
+            raise ConfigError(
+                Problem(
+                    f"{named} cannot be called with the metrics alone",
+                    str(error),
+                    "it takes them as its first argument; give the others in the configuration",
+                )
+            ) from error
+    try:
+        value: object = function(asked)
+    except Exception as error:  # It is the user's; other values may do.
+        if not asked.unknown:
+            logger.info("%s was tried: %r", named, error)
+            return
+        raise ConfigError(
+            Problem(
+                f"{named} asks for the metric {asked.unknown[0]!r}",
+                "no evaluation gives it",
+                choices=ranked(str(asked.unknown[0]), names),
+            )
+        ) from error
+    try:
+        float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            Problem(
+                f"{named} gives no number",
+                f"it returns {value!r} where every metric is {_TRIED}",
+                "mend the function; at most 0 is where the constraint is met",
+            )
+        ) from error
 
 
 def violation(constraint: Constraint, metrics: Mapping[str, float]) -> float:

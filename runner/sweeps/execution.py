@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 # Takes the overrides of each job and the number of the first.
 Launch = Callable[[Sequence[Sequence[str]], int], object]
+Withdraw = Callable[[Collection[int]], object]
 
 _LOOK_SECONDS = 0.1
 # Of what is left of the grace period, for what the sweep itself has to record after its trials.
@@ -74,6 +75,7 @@ class Execution:
       retries: how often a trial that fails is tried again.
       interruption: tells of signals.
       collective: whether the death of one process may end those of other trials.
+      withdraw: takes attempts, by their numbers, out of the queue of the launcher, if it has one.
     """
 
     def __init__(
@@ -84,10 +86,11 @@ class Execution:
         interruption: Interruption | None = None,
         *,
         collective: bool = True,
+        withdraw: Withdraw = lambda numbers: None,
     ) -> None:
         self._directory, self._launch, self._retries = directory, launch, retries
         self._interruption = interruption or Interruption()
-        self._collective = collective
+        self._collective, self._withdraw = collective, withdraw
 
     def run(self, planned: Sequence[Planned]) -> list[Attempt]:
         """Returns the last attempt of each trial, in their order.
@@ -165,6 +168,8 @@ class Execution:
         for each in files:
             each.call_off()
         seconds = self._interruption.remaining() or 0.0
+        waiting = [each for each in files if each.read().status is TrialStatus.WAITING]
+        self._withdraw({int(each.path.stem) for each in waiting})
         told = False
         while (self._interruption.remaining() or 0.0) > _RESERVED * seconds:
             if not any(each.is_run_elsewhere() for each in files):

@@ -11,6 +11,7 @@ from runner.lineage import name_tracked_run
 from runner.run_directory import RunDirectory, settle_killed_runs
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.sweep_directory import SweepDirectory
+from runner.sweeps.unopened_runs import unopened_runs
 from runner.tracking import (
     RunStatus,
     Tracker,
@@ -50,7 +51,7 @@ def open_parent(
     store.connect()
     run_name = f"{name} sweep" if name is not None else "sweep"
     tracker = store.open(directory, name or "sweep", run_name, tags)
-    for run_directory in _ended(directory):
+    for run_directory in (*_ended(directory), *unopened_runs(directory)):
         store.settle(run_directory)
     return tracker
 

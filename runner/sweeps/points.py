@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, open_dict, read_write
+from hydra.core.override_parser.types import Override, RangeSweep
+from omegaconf import DictConfig
 
 from runner.cluster.specification import resolve_trial
-from runner.composition import COMPOSITION_ERRORS, experiment_names
+from runner.composition import experiment_names, running, without_hydra
 from runner.config import RunConfig
 from runner.errors import ConfigError, Problem, RunnerError
-from runner.explanation import explain
 from runner.identity import Identity
+from runner.override_problems import Compose, compose_all
 from runner.sweeps.mappings import given_mapping
 from runner.validation import validate
-
-# Composes a configuration, `hydra` included, of the overrides of one trial.
-Compose = Callable[[Sequence[str]], DictConfig]
 
 _SHOWN = 3
 
@@ -94,7 +88,7 @@ def grid(overrides: Sequence[Override]) -> list[Point]:
     """Returns every combination of the swept values, the last key's changing fastest.
 
     Raises:
-      ConfigError: for an interval, which holds no list of values.
+      ConfigError: for an interval, which holds no list of values, and for what holds no value.
     """
     problems = [
         Problem(
@@ -104,6 +98,13 @@ def grid(overrides: Sequence[Override]) -> list[Point]:
         )
         for each in overrides
         if each.is_interval_sweep()
+    ]
+    problems += [
+        Problem(
+            f"{each.input_line} holds no value", "a trial needs one", "mend its ends, or its step"
+        )
+        for each in overrides
+        if each.is_sweep_override() and not each.is_interval_sweep() and not _values(each)
     ]
     if problems:
         raise ConfigError(*problems)
@@ -123,6 +124,9 @@ def grid(overrides: Sequence[Override]) -> list[Point]:
 
 
 def _values(override: Override) -> list[str]:
+    value = override.value()
+    if isinstance(value, RangeSweep) and value.step == 0:
+        return []  # Hydra raises an error that does not name the override.
     return list(override.sweep_string_iterator())
 
 
@@ -149,28 +153,23 @@ def compose_points(points: Sequence[Point], compose: Compose) -> list[ComposedPo
 
 
 def _composed(point: Point, compose: Compose) -> ComposedPoint:
+    config, problems = compose_all(compose, point.overrides)
+    if config is None:
+        raise ConfigError(*problems)
     try:
-        config = compose(point.overrides)
-    except (*COMPOSITION_ERRORS, ValueError) as error:
-        raise explain(error) from error
-    with _running(config):
-        task = copy.deepcopy(config)
-        with read_write(task), open_dict(task):
-            del task["hydra"]
-        valid = validate(task, experiment_names())
+        composed = _validated(point, config)
+    except RunnerError as error:
+        raise ConfigError(*problems, *error.problems) from error
+    if problems:
+        raise ConfigError(*problems)
+    return composed
+
+
+def _validated(point: Point, config: DictConfig) -> ComposedPoint:
+    with running(config):
+        valid = validate(without_hydra(config), experiment_names())
         resolve_trial(valid, os.environ)
         return ComposedPoint(point, valid, Identity(valid).fingerprint())
-
-
-@contextmanager
-def _running(config: DictConfig) -> Iterator[None]:
-    """Makes a configuration the one that Hydra runs, from which sources are composed."""
-    before = HydraConfig.instance().cfg
-    HydraConfig.instance().set_config(config)
-    try:
-        yield
-    finally:
-        HydraConfig.instance().cfg = before
 
 
 def _of_any_value(problem: Problem, point: Point) -> Problem:

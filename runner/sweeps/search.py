@@ -13,12 +13,13 @@ from filelock import FileLock
 from optuna.trial import FrozenTrial, TrialState
 
 from runner.file_lock import is_held
+from runner.override_problems import Compose
 from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus, this_process
 from runner.sweeps.constraints import constraints, violation
 from runner.sweeps.execution import Execution, Planned
 from runner.sweeps.left_behind import end_of
 from runner.sweeps.objective import Objective
-from runner.sweeps.points import Compose, Point, compose_points
+from runner.sweeps.points import Point, compose_points
 from runner.sweeps.search_space import SearchSpace
 from runner.sweeps.study import (
     SWEEPER,

@@ -23,7 +23,6 @@ from runner.sweeps.points import ComposedPoint, Point, compose_points
 from runner.sweeps.summary import ranked_trials
 from runner.sweeps.sweep_directory import RECORD, SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
-from runner.sweeps.target_check import check_targets
 
 if TYPE_CHECKING:
     from runner.sweeps.search import Search
@@ -116,7 +115,7 @@ class SearchSweep(RunnerSweeper):
         custom = custom_space(self._sweeper)
         if custom is not None:
             points = custom_points(self._given_space, custom)
-            check_targets(compose_points(points, self.compose))
+            self.check_trials(compose_points(points, self.compose))
 
     @property
     def _given_space(self) -> SearchSpace:

@@ -16,7 +16,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from runner.config import Goal
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError, Problem, require_all
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.constraints import constraints
 from runner.sweeps.mappings import given_mapping
@@ -234,19 +234,12 @@ def check(
     Raises:
       ConfigError: with every mistake.
     """
-    problems: list[Problem] = []
-    for build in (
+    require_all(
         lambda: sampler(sweeper),
         lambda: build_target("hydra.sweeper.pruner", sweeper["pruner"]),
         lambda: custom_space(sweeper),
         lambda: constraints(sweeper, metrics),
-    ):
-        try:
-            build()
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
-        raise ConfigError(*problems)
+    )
     if sweeper.get("storage") is not None:
         open_storage(directory, sweeper["storage"])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +20,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 from runner.config import Mode, RunConfig
-from runner.errors import ConfigError, InterruptedRunError, Problem
+from runner.errors import ConfigError, InterruptedRunError, Problem, require_all
 from runner.interruption import Interruption
 from runner.screen import Screen
 from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
@@ -32,6 +32,9 @@ from runner.sweeps.learning_curves import check_bands
 from runner.sweeps.objective import Objective
 from runner.sweeps.parent_run import close_parent, name_trials, open_parent, settle_trials
 from runner.sweeps.points import ComposedPoint, Point, compose_points, params_as_typed
+from runner.sweeps.slurm_queue import LAUNCHER as SLURM
+from runner.sweeps.slurm_queue import withdraw
+from runner.sweeps.source_check import check_sources, starts_here
 from runner.sweeps.summary import ranked_trials
 from runner.sweeps.sweep_directory import (
     SweepDirectory,
@@ -40,6 +43,7 @@ from runner.sweeps.sweep_directory import (
     unrecorded_sweep,
 )
 from runner.sweeps.target_check import check_targets
+from runner.sweeps.unopened_runs import record_unopened
 from runner.tracking import Mask, RunStatus, Tracker, is_tracked, mlflow_uri, shared_follower
 
 T = TypeVar("T")
@@ -165,9 +169,21 @@ class RunnerSweeper(Sweeper):
         require_launcher(self._launcher_target)
         if config.mode is Mode.train and is_tracked(config.tracking):
             shared_follower(mlflow_uri(config.tracking))  # Its imports overlap those of targets.
-        check_targets(composed)
+        self.check_trials(composed)
         with Interruption(config.session.grace_seconds).handled() as interruption:
             return self._conduct(overrides, composed, objectives, interruption)
+
+    def check_trials(self, composed: Sequence[ComposedPoint]) -> None:
+        """Checks what the trials name beside their configuration: targets and sources.
+
+        Raises:
+          ConfigError: with every mistake.
+        """
+        checks: list[Callable[[], object]] = [lambda: check_targets(composed)]
+        trains = composed[0].config.mode is Mode.train
+        if trains and starts_here(self._master.hydra.launcher) and not self._master.hydra.job.chdir:
+            checks.append(lambda: check_sources(composed))
+        require_all(*checks)
 
     def _conduct(
         self,
@@ -189,6 +205,7 @@ class RunnerSweeper(Sweeper):
                 config.sweep.retries,
                 interruption,
                 collective=not self._launcher_target.startswith(_APART),
+                withdraw=self.take_out_of_queue,
             )
             if not trains:
                 trials = self.run_trials(composed, execution, directory)
@@ -218,6 +235,7 @@ class RunnerSweeper(Sweeper):
         status, tags = RunStatus.FAILED, {}
         try:
             trials = self.run_trials(composed, execution, directory)
+            record_unopened(directory, composed)
             conclusion = self._conclusion(trials, objectives, composed[0].config)
             tags = conclusion.record(tracker, directory.path)
             # A sweep that went to its end is finished, whatever its trials' own statuses are.
@@ -287,6 +305,11 @@ class RunnerSweeper(Sweeper):
     @property
     def _launcher_target(self) -> str:
         return str(self._master.hydra.launcher.get("_target_", ""))
+
+    def take_out_of_queue(self, numbers: Collection[int]) -> None:
+        """Takes attempts out of the launcher's queue."""
+        if self._launcher_target == SLURM:
+            withdraw(self._master.hydra.launcher.submitit_folder, numbers)
 
     def _launcher(self, directory: SweepDirectory) -> Any:
         """Returns the launcher, whose jobs find the sweep's directory in Hydra's configuration."""

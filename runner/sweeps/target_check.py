@@ -18,7 +18,7 @@ from runner.tensorflow_import import import_tensorflow
 
 
 def check_targets(composed: Sequence[ComposedPoint]) -> None:
-    """Checks that the targets of all trials are there and take the arguments that they are given.
+    """Checks that the targets of all trials are there and take what arguments they are given.
 
     Imports them, and with them TensorFlow. What only calling them can tell is not found.
 
@@ -66,7 +66,9 @@ def _shape(node: Any) -> Any:
         }
     if isinstance(node, list):
         return [_shape(each) for each in node]
-    return None
+    # Whole numbers fit wherever one of them does.
+    whole = not isinstance(node, float) or node.is_integer()
+    return 0 if node is not None and not isinstance(node, str) and whole else node
 
 
 def _problems(key: str, node: Mapping[str, Any]) -> tuple[Problem, ...]:

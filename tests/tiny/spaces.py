@@ -42,3 +42,12 @@ def accurate(metrics: Mapping[str, float], least: float) -> float:
 def low(metrics: Mapping[str, float], least: float) -> float:
     """At most 0 where the loss is low enough."""
     return metrics["loss"] - least
+
+
+def forgetful(metrics: Mapping[str, float]) -> None:
+    """Returns nothing."""
+
+
+def divided(metrics: Mapping[str, float]) -> float:
+    """Fails where the loss is one half."""
+    return 1.0 / (metrics["loss"] - 0.5)

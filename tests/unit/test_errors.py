@@ -19,6 +19,7 @@ from runner.errors import (
     SweepError,
     nearest,
     ranked,
+    require_all,
     similar,
 )
 
@@ -74,6 +75,18 @@ def test_a_signal_gives_the_exit_code_that_shells_give(number: signal.Signals, c
 def test_similar_names_are_the_likest_first() -> None:
     assert similar("tinny", ["warm", "tin", "tiny"]) == ("tiny", "tin")
     assert similar("xyz", ["warm", "tiny"]) == ()
+
+
+def test_one_check_does_not_hide_what_another_finds() -> None:
+    def fail(state: str) -> None:
+        raise ConfigError(Problem(state))
+
+    require_all()
+    require_all(lambda: None)
+    with pytest.raises(ConfigError, match=r"first\nsecond\Z"):
+        require_all(lambda: fail("first"), lambda: None, lambda: fail("second"))
+    with pytest.raises(ZeroDivisionError):
+        require_all(lambda: 1 / 0)
 
 
 def test_nearest_falls_back_to_the_first_names() -> None:

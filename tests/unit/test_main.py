@@ -131,6 +131,17 @@ def test_every_mistake_in_the_values_is_reported_at_once(command: Command) -> No
     ]
 
 
+def test_one_misspelt_key_does_not_hide_another_mistake(command: Command) -> None:
+    outcome = command(*CONF, "+experiment=tiny", "traim.steps=3", "sesion.x=1", "seed=-1")
+    assert outcome.code == 2
+    problems = [line for line in outcome.err.splitlines() if not line.startswith("  ")]
+    assert problems == [
+        "runner: traim.steps is not a key of the configuration",
+        "sesion.x is not a key of the configuration",
+        "seed is -1",
+    ]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

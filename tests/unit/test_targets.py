@@ -33,6 +33,12 @@ def anything(**options):
 def refuse(size):
     raise ValueError(f"{size} is too large")
 
+def typed(size: int, rate: "float | None" = None, name="x"):
+    return size, rate, name
+
+def partly(count: int, size: "Nosuch" = 3):
+    return count, size
+
 def fail():
     raise RuntimeError("out of memory")
 """
@@ -155,6 +161,22 @@ def test_every_wrong_argument_is_reported() -> None:
         "model.b is not an argument of mine_to_target.Layer",
         "model.units has no value",
     ]
+
+
+def test_values_that_annotations_rule_out() -> None:
+    target = "mine_to_target.typed"
+    found = problems({"_target_": target, "size": "x", "rate": [0.1], "name": [1]})
+    assert [(each.state, each.cause) for each in found] == [
+        ("model.size is 'x'", f"{target} takes a whole number"),
+        ("model.rate is [0.1]", f"{target} takes a number or null"),
+    ]
+    assert build_target("x", {"_target_": target, "size": 3, "rate": None}) == (3, None, "x")
+
+
+def test_an_annotation_that_cannot_be_resolved_is_not_looked_at() -> None:
+    target = "mine_to_target.partly"
+    assert build_target("x", {"_target_": target, "count": 1, "size": "x"}) == (1, "x")
+    assert problem({"_target_": target, "count": "x"}).state == "model.count is 'x'"
 
 
 @pytest.mark.parametrize(

@@ -91,3 +91,39 @@ def test_a_function_that_raises_is_named_with_the_metrics_that_there_are() -> No
         found["accurate"]({"loss": 1.0, "error": 0.5})
     assert "cause: KeyError: 'accuracy'" in str(raised.value)
     assert "it is given the metrics error, loss" in str(raised.value)
+
+
+@pytest.mark.parametrize("bounds", [{"min": 1, "max": 0}, {"min": math.inf, "max": 1e9}])
+def test_bounds_that_no_trial_meets(bounds: dict[str, float]) -> None:
+    (problem,) = _refused({"validation/loss": bounds}, METRICS)
+    assert problem == (
+        f"hydra.sweeper.constraints.validation/loss is {bounds!r}\n"
+        "  cause: min is above max, so that no trial meets it"
+    )
+    for met in ({"min": 1, "max": 1}, {"max": -1}, {"min": 2}):
+        assert len(constraints({"constraints": {"validation/loss": met}}, METRICS)) == 1
+
+
+TRIED = {
+    ("forgetful", "gives no number"): "it returns None where every metric is 0.5",
+    ("low", "cannot be called with the metrics alone"): "missing a required argument: 'least'",
+    ("accurate", "asks for the metric 'accuracy'"): "no evaluation gives it",
+}
+
+
+@pytest.mark.parametrize(("name", "state"), TRIED)
+def test_a_function_is_tried_before_the_sweep(name: str, state: str) -> None:
+    target: dict[str, Any] = {"_target_": f"tests.tiny.spaces.{name}"}
+    if name == "accurate":
+        target["least"] = 0.5
+    (problem,) = _refused({"mine": target}, ["validation/loss", "validation/acuracy"])
+    assert problem.startswith(f"hydra.sweeper.constraints.mine: tests.tiny.spaces.{name} {state}\n")
+    assert f"cause: {TRIED[name, state]}" in problem
+    # Where nobody knows the metrics, it is not.
+    assert len(constraints({"constraints": {"mine": target}})) == 1
+
+
+def test_what_only_other_values_can_tell_is_not_refused() -> None:
+    given = {"mine": {"_target_": "tests.tiny.spaces.divided"}, "accurate": ACCURATE}
+    found = constraints({"constraints": given}, METRICS)
+    assert found["mine"]({"loss": 1.0}) == 2.0

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -178,12 +178,16 @@ def test_after_a_signal_trials_elsewhere_are_called_off_and_waited_for(
         assert started.wait(60)
         signal.raise_signal(signal.SIGINT)
 
+    withdrawn: list[Collection[int]] = []
     with Interruption().handled() as interruption:
-        execution = Execution(directory, launch, retries=3, interruption=interruption)
+        execution = Execution(
+            directory, launch, retries=3, interruption=interruption, withdraw=withdrawn.append
+        )
         with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
             execution.run(_planned("a", "b"))
     attempts = [file.read() for file in directory.attempts()]
     assert _brief(attempts) == ["a KILLED 1", "b SKIPPED 1"]
+    assert withdrawn == [{1}]
     assert (attempts[0].message, attempts[0].over) == ("saved", True)
     assert capfd.readouterr().err == "runner: waits for trials to save their last step\n"
 

@@ -11,7 +11,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from runner.errors import ConfigError
-from runner.sweeps.points import Compose, Point, compose_points, grid, params_as_typed
+from runner.override_problems import Compose
+from runner.sweeps.points import Point, compose_points, grid, params_as_typed
 from tests.tiny.composing import composing
 
 
@@ -85,6 +86,12 @@ def test_an_interval_is_for_a_search() -> None:
     assert "hydra/sweeper=optuna" in str(raised.value)
 
 
+@pytest.mark.parametrize("value", ["range(3,1)", "range(1,9,0)", "range(1.0,9.0,0.0)"])
+def test_what_holds_no_value(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"seed=range.* holds no value"):
+        _points("+experiment=tiny", f"seed={value}", "train.steps=1,2")
+
+
 def test_valid_points_have_a_configuration_and_a_fingerprint(compose: Compose) -> None:
     first, second = compose_points(_points("+experiment=tiny", "seed=1,2"), compose)
     assert (first.config.seed, second.config.seed) == (1, 2)
@@ -126,6 +133,15 @@ def test_a_misspelt_key_is_told_once_for_all_its_values(compose: Compose) -> Non
     lines = _refused(compose, "+experiment=tiny", "optimizer.learning_rate=fast,0.1,slow")
     states = [line for line in lines if not line.startswith(" ")]
     assert states == ["optimizer.learning_rate is 'fast'", "optimizer.learning_rate is 'slow'"]
+
+
+def test_one_misspelt_key_does_not_hide_another(compose: Compose) -> None:
+    lines = _refused(compose, "+experiment=tiny", "traim.steps=3,4", "sesion.x=1", "seed=-1,1")
+    assert [line for line in lines if not line.startswith(" ")] == [
+        "traim.steps is not a key of the configuration",
+        "sesion.x is not a key of the configuration",
+        "seed is -1",
+    ]
 
 
 def test_a_problem_of_all_points_names_none(compose: Compose) -> None:

@@ -21,12 +21,12 @@ from optuna.trial import TrialState
 
 from runner.config import Goal
 from runner.errors import ConfigError, InterruptedRunError, PrunedRunError, SweepError
+from runner.override_problems import Compose
 from runner.run_directory import FAILED, FINISHED, PRUNED, RUNNING, RunRecord, open_run
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.execution import Execution
 from runner.sweeps.job import Job, carry_out
 from runner.sweeps.objective import Objective
-from runner.sweeps.points import Compose
 from runner.sweeps.search import Search
 from runner.sweeps.search_space import search_space
 from runner.sweeps.study import SWEEPER, open_storage, open_study

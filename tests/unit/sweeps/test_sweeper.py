@@ -7,10 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose
+from hydra._internal.callbacks import Callbacks
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import HydraContext
 
+from runner.config import Mode, ScaffoldConfig
+from runner.errors import ConfigError, Problem
+from runner.sweeps.grid_sweep import GridSweep
+from runner.sweeps.points import ComposedPoint, Point
 from runner.sweeps.sweeper import launching
 from tests.tiny.command_line import CONF, Command, in_process
+from tests.tiny.composing import composing
+from tests.tiny.configs import tiny
 
 
 @pytest.fixture
@@ -23,6 +33,7 @@ def command(
 
 OPTUNA = "hydra/sweeper=optuna"
 RATE = "optimizer.learning_rate=interval(0.1,1)"
+BODY = "scaffolds.body.variables.include=['body/*']"
 MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
     ("seed=1,2", "train.steps=3,0"): ("train.steps is 0", "in 2 of 4 trials: seed=1 train.steps"),
     ("trian.steps=1,2",): ("trian.steps is not a key", "choices: train.steps"),
@@ -72,11 +83,35 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
         "model._target_ is 'tests.tiny.experiment.Nett'",
         "in 1 of 2 trials: model._target_=tests.tiny.experiment.Nett",
     ),
+    (BODY, "scaffolds.body.checkpoint=null,/nosuch/model", "tracking=none"): (
+        "scaffolds.body.checkpoint: there is no checkpoint at /nosuch/model",
+        "in 1 of 2 trials: scaffolds.body.checkpoint=/nosuch/model",
+    ),
+    ("data.batch_size=8,0",): (
+        "data.batch_size is 0",
+        "in 1 of 2 trials: data.batch_size=0",
+    ),
+    ("+model.units=3,x", "tracking=none"): (
+        "model.units is 'x'",
+        "takes a whole number (in 1 of 2 trials: model.units=x)",
+    ),
+    ("seed=1,2", "traim.steps=3", "sesion.x=1,2"): (
+        "traim.steps is not a key",
+        "sesion.x is not a key",
+    ),
     ("hydra.sweeper.params=3",): ("hydra.sweeper.params is 3", "it must be a mapping"),
     ("seed=1,2", "sweep.bands=[sed]"): ("sweep.bands names 'sed'", "choices: seed"),
     (OPTUNA, RATE, "hydra.sweeper.constraints={validation/los: {max: 0.5}}"): (
         "hydra.sweeper.constraints names 'validation/los'",
         "choices: validation/loss, validation/accuracy",
+    ),
+    (OPTUNA, RATE, "hydra.sweeper.constraints={validation/loss: {min: 1, max: 0}}"): (
+        "hydra.sweeper.constraints.validation/loss is {'min': 1, 'max': 0}",
+        "min is above max",
+    ),
+    (OPTUNA, "train.steps=int(interval(9,2))"): (
+        "train.steps=int(interval(9,2)) cannot be searched",
+        "its end 2 is below its start 9",
     ),
     (OPTUNA, RATE, "hydra.sweeper.storage={_target_: optuna.storages.InMemoryStorage}"): (
         "hydra.sweeper.storage is optuna.storages.InMemoryStorage",
@@ -147,3 +182,62 @@ def test_hydras_serial_launcher_is_given_one_trial_at_a_time(
     launching(BasicLauncher())(overrides, 3)
     launching(Parallel())(overrides, 5)
     assert launched == [([["a=1"]], 3), ([["a=2"]], 4), (overrides, 5)]
+
+
+def _grid(overrides: list[str]) -> GridSweep:
+    sweep = GridSweep()
+    sweep.setup(
+        hydra_context=HydraContext(GlobalHydra.instance().config_loader(), Callbacks()),
+        task_function=lambda config: None,
+        config=compose("config", overrides, return_hydra_config=True),
+    )
+    return sweep
+
+
+NO_SOURCE = "scaffolds.body.checkpoint: there is no checkpoint at /nosuch/model"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "mode", "told"),
+    [
+        ([], Mode.train, ["no such target", NO_SOURCE]),
+        (["hydra/launcher=processes"], Mode.train, ["no such target", NO_SOURCE]),
+        (["hydra/launcher=slurm"], Mode.train, ["no such target"]),
+        (["hydra.job.chdir=true"], Mode.train, ["no such target"]),
+        ([], Mode.plan, ["no such target"]),
+    ],
+)
+def test_sources_are_looked_for_with_targets_where_trials_train_here(
+    overrides: list[str],
+    mode: Mode,
+    told: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(composed: object) -> None:
+        raise ConfigError(Problem("no such target"))
+
+    monkeypatch.setattr("runner.sweeps.sweeper.check_targets", refuse)
+    monkeypatch.chdir(tmp_path)
+    with composing(tmp_path / "conf"):
+        sweep = _grid(overrides)
+    config = tiny(mode=mode, scaffolds={"body": ScaffoldConfig(checkpoint="/nosuch/model")})
+    with pytest.raises(ConfigError) as raised:
+        sweep.check_trials([ComposedPoint(Point((), {}), config, "f")])
+    assert [each.state for each in raised.value.problems] == told
+
+
+def test_attempts_that_wait_are_taken_out_of_slurms_queue_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    withdrawn: list[Any] = []
+    monkeypatch.setattr(
+        "runner.sweeps.sweeper.withdraw",
+        lambda folder, numbers: withdrawn.append([folder, numbers]),
+    )
+    monkeypatch.chdir(tmp_path)
+    for launcher in ("basic", "processes", "slurm_local", "slurm"):
+        with composing(tmp_path / "conf"):
+            sweep = _grid([f"hydra/launcher={launcher}", "hydra.sweep.dir=runs/sweeps/001"])
+        sweep.take_out_of_queue({3})
+    assert withdrawn == [["runs/sweeps/001/.submitit/%j", {3}]]

@@ -56,3 +56,13 @@ def test_what_differs_only_in_values_is_checked_once(monkeypatch: pytest.MonkeyP
     models = [{"_target_": NET, "units": units} for units in range(3)]
     check_targets(_composed(*({"model": each} for each in models)))
     assert sorted(checked) == ["data", "loss", "metrics.accuracy", "model", "optimizer"]
+
+
+def test_values_that_do_not_fit_are_told_each() -> None:
+    models = [{"_target_": NET, "units": units} for units in (3, "x", 0.5, "x", 4.0)]
+    with pytest.raises(ConfigError) as raised:
+        check_targets(_composed(*({"model": each} for each in models)))
+    assert {each.state: each.cause for each in raised.value.problems} == {
+        "model.units is 'x'": f"{NET} takes a whole number (in 2 of 5 trials: n=1; n=3)",
+        "model.units is 0.5": f"{NET} takes a whole number (in 1 of 5 trials: n=2)",
+    }
