@@ -177,11 +177,14 @@ def _number_problems(resolved: Mapping[str, Any]) -> list[Problem]:
 
 
 def _batch_problems(data: Any) -> list[Problem]:
-    """Returns a problem where `data.batch_size` is given and no number of examples."""
+    """Returns a problem where `data.batch_size` is a number of which there is no batch.
+
+    Anything but a number is between the configuration and the data's own class.
+    """
     size = data.get("batch_size") if isinstance(data, Mapping) else None
-    if size in (None, "???") or (isinstance(size, int) and size >= 1 and size is not True):
+    if not isinstance(size, int | float) or size >= 1:
         return []
-    return [Problem(f"data.batch_size is {size!r}", "it must be a whole number, and at least 1")]
+    return [Problem(f"data.batch_size is {size!r}", "it must be at least 1")]
 
 
 def _model_problems(resolved: Mapping[str, Any]) -> list[Problem]:
