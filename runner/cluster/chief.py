@@ -72,7 +72,7 @@ class Chief:
         interrupted = self._interruption.received
         first: list[_Hook] = [_StopWorkersHook(channel, interrupted)]
         if training.synchronous is not None:
-            first.append(training.synchronous.hook(self._restarted, interrupted))
+            first.append(training.synchronous.hook(self._restarted))
         return first, [_TasksHook(channel, record, interrupted, say, self._cluster.grace_secs)]
 
     def _restarted(self) -> bool:

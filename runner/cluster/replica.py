@@ -51,7 +51,9 @@ class Replica:
         cluster = self._cluster
         if cluster is None or not cluster.synchronous:
             return None
-        return Synchronization(cluster.workers - cluster.backup, cluster.workers)
+        return Synchronization(
+            cluster.workers - cluster.backup, cluster.workers, replica_index(cluster)
+        )
 
     @contextmanager
     def scope(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from runner.cluster.tokens import Tokens
 from runner.gradients import Gradients
 
 _Optimizer: TypeAlias = tf.compat.v1.train.Optimizer
@@ -23,17 +24,20 @@ class Synchronization:
     Attributes:
       aggregated: so many gradients are averaged; those of slower workers are dropped.
       workers: how many train.
+      index: which of them this one is; the chief is 0.
     """
 
     aggregated: int
     workers: int
+    index: int = 0
 
 
 class SynchronousUpdate:
     """`tf.compat.v1.train.SyncReplicasOptimizer` around an optimizer.
 
     The gradients are averaged first and then changed, so that clipping is that of one process with
-    a batch as large as those of all workers together.
+    a batch as large as those of all workers together. Each worker has tokens of its own, see
+    `Tokens`.
 
     Attributes:
       train_op: hands in this worker's gradients, and waits until the update is made.
@@ -61,24 +65,27 @@ class SynchronousUpdate:
             replicas_to_aggregate=synchronization.aggregated,
             total_num_replicas=synchronization.workers,
         )
-        self.train_op: tf.Operation = self._synchronizer.apply_gradients(
-            gradients, global_step=global_step
-        ).op
-        self._workers = synchronization.workers
+        shared = self._synchronizer.apply_gradients(gradients, global_step=global_step).op
+        self._tokens = Tokens(global_step, synchronization.workers, synchronization.index)
+        # It sets the local step to a token of the shared queue, when the gradients are handed in.
+        local_step, token = shared.inputs
+        with tf.control_dependencies(token.op.control_inputs):
+            own = self._tokens.take()
+        with tf.device(local_step.device):
+            self.train_op: tf.Operation = tf.raw_ops.AssignVariableOp(
+                resource=local_step, value=own
+            )
 
     def hook(
-        self,
-        restarted: Callable[[], bool] | None = None,
-        interrupted: Callable[[], bool] = lambda: False,
+        self, restarted: Callable[[], bool] | None = None
     ) -> tf.compat.v1.train.SessionRunHook:
         """Returns what prepares each session.
 
         Args:
           restarted: of the chief, whether its newest session is not the first that the parameter
             servers have seen; None for a worker.
-          interrupted: whether the chief ends only to go on later.
         """
-        return _SynchronousHook(self._synchronizer, self._workers, restarted, interrupted)
+        return _SynchronousHook(self._synchronizer, self._tokens, restarted)
 
 
 class _Changed(_Optimizer):
@@ -98,37 +105,38 @@ class _Changed(_Optimizer):
 
 
 class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
-    """What TensorFlow's own hook does, but for the first tokens.
+    """What TensorFlow's own hook does, but for the tokens.
 
     A worker goes on to its next batch when it gets a token. TensorFlow's hook hands out a set of
     them at the start, so that a worker may give two gradients for the first update, and be ahead
     of the others ever after. Here a first start hands out none, and each update has one gradient
     of each worker. A chief that comes back does not know who waits for a token that was lost with
-    it, and hands out one for each.
+    it, and hands out one for each of the others.
     """
 
     def __init__(
         self,
         synchronizer: tf.compat.v1.train.SyncReplicasOptimizer,
-        workers: int,
+        tokens: Tokens,
         restarted: Callable[[], bool] | None,
-        interrupted: Callable[[], bool],
     ) -> None:
-        self._synchronizer, self._workers = synchronizer, workers
-        self._restarted, self._interrupted = restarted, interrupted
+        self._synchronizer, self._tokens = synchronizer, tokens
+        self._restarted = restarted
+        self._collector: threading.Thread | None = None
         self._ending = False
 
     def begin(self) -> None:
-        """Adds what hands out tokens."""
+        """Adds what hands out tokens, and takes them back."""
+        self._drop = self._tokens.drop()
         if self._restarted is not None:
-            self._tokens = self._synchronizer.get_init_tokens_op(self._workers)
-            self._others = self._synchronizer.get_init_tokens_op(self._workers - 1)
-            (self._update,) = self._synchronizer.get_chief_queue_runner().enqueue_ops
+            self._wake = self._tokens.wake_others()
+            (shared,) = self._synchronizer.get_chief_queue_runner().enqueue_ops
+            self._update = self._tokens.hand_out(shared.inputs[1])
 
     def after_create_session(
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
     ) -> None:
-        """Sets the steps from which on gradients count; the chief begins to collect them.
+        """Sets the steps from which on gradients count.
 
         Raises:
           tf.errors.AbortedError: when a variable is not initialised any more, so that a new session
@@ -137,15 +145,28 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
         without = session.run(self._synchronizer.ready_for_local_init_op)
         if without.size:
             raise tf.errors.AbortedError(None, None, f"not initialised: {without}")
+        # Before the local step is set: whoever drops the token of an update has it counted then,
+        # and its next gradient is not too old.
+        session.run(self._drop)
         if self._restarted is None:
             session.run(self._synchronizer.local_step_init_op)
             return
         session.run(self._synchronizer.chief_init_op)
         if self._restarted():
-            session.run(self._tokens)
+            session.run(self._wake)
         # Not one of the coordinator's threads: at the end it waits for gradients that do not come,
         # and TensorFlow would wait two minutes for it, until closing the session ends it.
-        threading.Thread(target=self._collect, args=(session, coord), daemon=True).start()
+        self._collector = threading.Thread(target=self._collect, args=(session, coord), daemon=True)
+
+    def before_run(self, run_context: tf.compat.v1.train.SessionRunContext) -> None:
+        """Begins to collect with the session's first step.
+
+        Until then other hooks prepare it, and who finds it closed cannot tell that a server is
+        lost, so that no other would be made.
+        """
+        collector, self._collector = self._collector, None
+        if collector is not None:
+            collector.start()
 
     def _collect(self, session: tf.compat.v1.Session, coord: tf.train.Coordinator) -> None:
         """Makes one update after another of what the workers hand in."""
@@ -164,10 +185,7 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
                 return
 
     def end(self, session: tf.compat.v1.Session) -> None:
-        """Wakes the workers that wait for an update that will not be.
-
-        Of an end to go on after, nobody finds a token that was left over.
-        """
+        """Wakes the workers that wait for an update that will not be."""
         self._ending = True
         if self._restarted is not None:
-            session.run(self._others if self._interrupted() else self._tokens)
+            session.run(self._wake)

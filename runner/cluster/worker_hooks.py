@@ -60,7 +60,7 @@ class ChiefHook(tf.compat.v1.train.SessionRunHook):
         self._last_step, self._training = last_step, training
         self._say, self._interruption = say, interruption
         self._clock, self._sleep = clock, sleep
-        self._dropped, self._asked = 0, False
+        self._dropped, self._asked, self._over = 0, False, False
         self._session: _Session
 
     def begin(self) -> None:
@@ -71,11 +71,12 @@ class ChiefHook(tf.compat.v1.train.SessionRunHook):
             self._after = self._channel.state()
 
     def after_create_session(self, session: _Session, coord: tf.train.Coordinator) -> None:
-        """Takes no step when training is already over."""
+        """Learns whether training is already over, so that no step is taken."""
         self._session, self._asked = session, False
         step = int(session.run(self._step))
         self._say(f"trains from step {step}")
-        if self._is_at_end(self._channel.look(session), step) and self._is_over(session):
+        self._over = self._is_at_end(self._channel.look(session), step) and self._is_over(session)
+        if self._over:
             coord.request_stop()
 
     def record(self, metrics: Mapping[str, float], step: int) -> None:
@@ -92,7 +93,14 @@ class ChiefHook(tf.compat.v1.train.SessionRunHook):
             self._channel.ask_to_stop(self._session)
 
     def before_run(self, run_context: _RunContext) -> _RunArgs:
-        """Asks for the step and what the chief says."""
+        """Asks for the step and what the chief says.
+
+        Raises:
+          StopIteration: when training was over before the step, as a session finds that was made in
+            place of a lost one; a monitored session ends by it in good order.
+        """
+        if self._over:
+            raise StopIteration("training is over")
         after = self._after
         return _RunArgs((self._training.step, after.finished, after.saved, after.ready))
 

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+_RunArgs: TypeAlias = tf.compat.v1.train.SessionRunArgs
 _RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
 _RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
 
@@ -17,15 +18,27 @@ class StopAtStepHook(tf.compat.v1.train.StopAtStepHook):
     def __init__(self, last_step: int) -> None:
         """Stops when the global step reaches `last_step`."""
         super().__init__(last_step=last_step)
-        self._until = last_step
+        self._until, self._over = last_step, False
 
     def after_create_session(
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
     ) -> None:
         """Stops at once when a resumed session is at its end."""
         super().after_create_session(session, coord)
-        if int(session.run(tf.compat.v1.train.get_global_step())) >= self._until:
+        self._over = int(session.run(tf.compat.v1.train.get_global_step())) >= self._until
+        if self._over:
             coord.request_stop()
+
+    def before_run(self, run_context: _RunContext) -> _RunArgs:
+        """Asks for the step.
+
+        Raises:
+          StopIteration: when the last step was done already, as a session finds that was made in
+            place of a lost one during a step; a monitored session ends by it in good order.
+        """
+        if self._over:
+            raise StopIteration("the last step is done")
+        return super().before_run(run_context)
 
     def after_run(self, run_context: _RunContext, run_values: _RunValues) -> None:
         """Stops after the last step."""

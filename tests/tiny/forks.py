@@ -111,6 +111,7 @@ class Server:
                 if answer == 0:
                     request["given"] = given
                     return request
+                self._ended.pop(answer, None)  # Numbers of processes come again.
                 self._living.add(answer)
                 for descriptor in given:
                     os.close(descriptor)

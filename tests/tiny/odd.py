@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -31,20 +32,56 @@ class Slow(Blobs):
     """Batches that come slowly."""
 
     def train(self) -> tf.data.Dataset:
-        def wait() -> np.int64:
-            time.sleep(0.05)
-            return np.int64(0)
+        return _each_after(super().train(), lambda: time.sleep(0.05))
 
-        return (
-            super()
-            .train()
-            .map(
-                lambda features, labels: (
-                    features,
-                    labels + tf.ensure_shape(tf.numpy_function(wait, [], tf.int64), []),
-                )
-            )
-        )
+
+class Held(Blobs):
+    """Batches that wait for a test.
+
+    Args:
+      slow: a file; training batches come slowly as long as it exists.
+      evaluating: a file that the first validation batch makes, to wait until it is gone.
+    """
+
+    def __init__(
+        self,
+        batch_size: int = 8,
+        seed: int = 0,
+        slow: str = "slow",
+        evaluating: str = "evaluating",
+    ) -> None:
+        super().__init__(batch_size, seed)
+        self._slow, self._evaluating = Path(slow), Path(evaluating)
+
+    def train(self) -> tf.data.Dataset:
+        def wait() -> None:
+            if self._slow.exists():
+                time.sleep(0.1)
+
+        return _each_after(super().train(), wait)
+
+    def validation(self) -> tf.data.Dataset:
+        def wait() -> None:
+            self._evaluating.touch()
+            while self._evaluating.exists():
+                time.sleep(0.02)
+
+        batches = super().validation()
+        return _each_after(batches.take(1), wait).concatenate(batches.skip(1))
+
+
+def _each_after(batches: tf.data.Dataset, wait: Callable[[], None]) -> tf.data.Dataset:
+    """Returns batches of which each is given after `wait`."""
+
+    def waited() -> np.int64:
+        wait()
+        return np.int64(0)
+
+    def held(features: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        nothing = tf.ensure_shape(tf.numpy_function(waited, [], tf.int64), [])
+        return features, labels + nothing
+
+    return batches.map(held)
 
 
 class Plain(keras.Model):

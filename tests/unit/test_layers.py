@@ -183,6 +183,7 @@ WITH_TENSORFLOW = [
     "runner.sync",
     "runner.averages",
     "runner.gradients",
+    "runner.cluster.tokens",
     "runner.cluster.synchronous",
     "runner.experiment",
     "runner.variable_names",

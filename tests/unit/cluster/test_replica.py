@@ -94,5 +94,7 @@ def test_batches_are_dealt_out_without_overlap() -> None:
 
 def test_synchronous_updates_wait_for_all_but_the_backups() -> None:
     replica = Replica(cluster(synchronous=True, backup=1))
-    assert replica.synchronization == Synchronization(aggregated=2, workers=3)
+    assert replica.synchronization == Synchronization(aggregated=2, workers=3, index=0)
+    worker = Replica(cluster("worker", 1, synchronous=True)).synchronization
+    assert worker == Synchronization(aggregated=3, workers=3, index=2)
     assert Replica(cluster()).synchronization is None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,7 @@ def prepared(
             session.run([each.initializer for each in built.variables.values()])
         session.run([local, training.input_initializer])
         hook.after_create_session(session, coordinator)
+        hook.before_run(None)
         yield session, coordinator
         coordinator.request_stop()
 
@@ -130,21 +132,139 @@ def test_an_update_does_not_wait_for_a_backup(in_process: Callable[..., InProces
     servers = in_process(2, 1, synchronous=True, backup=1)
     built = build(8, ClipConfig(), servers.task("chief"))
     with prepared(servers, "chief", built, lambda: False) as (session, _):
-        # Tokens that the other worker leaves let this one be ahead, and give some in vain.
-        steps = [session.run(training_of(built).step) for _ in range(20)]
-    assert steps[-1] >= 3
+        assert [session.run(training_of(built).step) for _ in range(5)] == [1, 2, 3, 4, 5]
+
+
+def both(servers: InProcess) -> dict[str, BuiltGraph]:
+    return {kind: build(8, ClipConfig(), servers.task(kind)) for kind in ("chief", "worker")}
+
+
+@contextmanager
+def waiting(session: Any, built: BuiltGraph, watching: Any, watched: BuiltGraph) -> Iterator[None]:
+    """A worker waits in a step, its gradients handed in; the step ends before the block does.
+
+    Args:
+      session: the worker's.
+      built: its graph.
+      watching: a session of the chief's.
+      watched: the graph of that.
+    """
+    with watched.graph.as_default():
+        counts = [
+            tf.raw_ops.ResourceAccumulatorNumAccumulated(handle=each.outputs[0])
+            for each in watched.graph.get_operations()
+            if each.type == "ResourceConditionalAccumulator"
+        ]
+
+    def step() -> None:
+        with suppress(tf.errors.CancelledError):
+            session.run(training_of(built).train_op)
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while min(watching.run(counts)) < 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    yield
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_nobody_takes_the_token_of_a_worker_that_is_gone(
+    in_process: Callable[..., InProcess],
+) -> None:
+    servers = in_process(2, 1, synchronous=True)
+    built = both(servers)
+    with prepared(servers, "chief", built["chief"], lambda: False) as (session, _):
+        with (
+            prepared(servers, "worker", built["worker"], None) as (lost, _),
+            waiting(lost, built["worker"], session, built["chief"]),
+        ):
+            lost.close()
+        assert session.run(training_of(built["chief"]).step) == 1
+        with pytest.raises(tf.errors.DeadlineExceededError):
+            session.run(
+                training_of(built["chief"]).train_op,
+                options=tf.compat.v1.RunOptions(timeout_in_ms=1500),
+            )
+
+
+def test_a_worker_that_comes_back_is_in_step_with_the_others(
+    in_process: Callable[..., InProcess],
+) -> None:
+    servers = in_process(2, 1, synchronous=True)
+    built, again = both(servers), build(8, ClipConfig(), servers.task("worker"))
+    steps: dict[str, list[int]] = {"chief": [], "worker": []}
+
+    def take(kind: str, session: Any) -> None:
+        for _ in range(5):
+            steps[kind].append(int(session.run(training_of(built[kind]).step)))
+
+    with prepared(servers, "chief", built["chief"], lambda: False) as (session, _):
+        with (
+            prepared(servers, "worker", built["worker"], None) as (lost, _),
+            waiting(lost, built["worker"], session, built["chief"]),
+        ):
+            lost.close()
+        assert session.run(training_of(built["chief"]).step) == 1
+        built["worker"] = again
+        with prepared(servers, "worker", again, None) as (back, _):
+            worker = threading.Thread(target=take, args=("worker", back))
+            worker.start()
+            take("chief", session)
+            worker.join()
+    assert steps == {"chief": [2, 3, 4, 5, 6], "worker": [2, 3, 4, 5, 6]}
 
 
 def test_a_chief_that_comes_back_wakes_who_lost_a_token(
     in_process: Callable[..., InProcess],
 ) -> None:
     servers = in_process(2, 1, synchronous=True)
+    built, again = both(servers), build(8, ClipConfig(), servers.task("chief"))
+    with (
+        prepared(servers, "chief", built["chief"], lambda: False) as (session, coordinator),
+        prepared(servers, "worker", built["worker"], None) as (worker, _),
+        waiting(worker, built["worker"], session, built["chief"]),
+    ):
+        coordinator.request_stop()
+        session.close()
+        with prepared(servers, "chief", again, lambda: True):
+            pass
+
+
+class Losing:
+    """A session that has lost the server which collects gradients."""
+
+    def __init__(self, update: Any) -> None:
+        self.update, self.closed = update, threading.Event()
+
+    def run(self, fetched: Any) -> Any:
+        if fetched is self.update:
+            raise tf.errors.UnavailableError(None, None, "lost")
+        return np.zeros(0)
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_a_server_that_is_lost_before_the_first_step_leaves_the_session_to_the_hooks(
+    in_process: Callable[..., InProcess],
+) -> None:
+    servers = in_process(2, 1, synchronous=True)
     built = build(8, ClipConfig(), servers.task("chief"))
-    with prepared(servers, "chief", built, lambda: True) as (session, _):
-        # Two tokens at once: this worker alone may hand in a gradient for each.
-        for _ in range(2):
-            session.run(training_of(built).train_op)
-        assert session.run(training_of(built).step) >= 1
+    synchronous = training_of(built).synchronous
+    assert synchronous is not None
+    hook: Any = synchronous.hook(lambda: False)
+    with built.graph.as_default():
+        hook.begin()
+    session, coordinator = Losing(hook._update), tf.train.Coordinator()
+    hook.after_create_session(session, coordinator)
+    assert not session.closed.wait(0.2)
+    hook.before_run(None)
+    assert session.closed.wait(20)
+    with pytest.raises(tf.errors.UnavailableError):
+        coordinator.raise_requested_exception()
 
 
 def test_uninitialised_variables_are_an_error(in_process: Callable[..., InProcess]) -> None:

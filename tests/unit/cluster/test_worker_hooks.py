@@ -139,6 +139,9 @@ def test_a_session_made_when_all_is_over_takes_no_step(servers: InProcess) -> No
         coordinator = tf.train.Coordinator()
         found.hook.after_create_session(found.worker, coordinator)
         assert coordinator.should_stop()
+        # TensorFlow runs the step in which the session before was lost again, stopped or not.
+        with pytest.raises(StopIteration, match="training is over"):
+            found.hook.before_run(SimpleNamespace(session=found.worker))
 
 
 def test_a_session_is_given_up_when_the_chief_makes_the_model_anew(servers: InProcess) -> None:
