@@ -135,6 +135,10 @@ def _forward(
     def forward(features: Any, labels: Any) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         outputs = full_precision(model(features, training=training))
         values = {name: function(labels, outputs) for name, function in functions.items()}
+        # A gradient of 0 for a metric would still be NaN wherever the metric's own derivative is.
+        values |= {
+            name: tf.stop_gradient(value) for name, value in values.items() if name != "loss"
+        }
         # Keras collects regularisation losses per call, inside this function only.
         penalty = tf.add_n([tf.constant(0.0), *getattr(model, "losses", [])])
         return values, penalty

@@ -240,6 +240,17 @@ def test_step_is_read_after_the_train_op() -> None:
         assert [int(session.run(built.training.step)) for _ in range(3)] == [1, 2, 3]
 
 
+def test_a_metric_that_is_nan_does_not_reach_the_gradients() -> None:
+    built = _build(tiny(metrics={"undefined": {"_target_": f"{HERE}.Undefined"}}))
+    assert built.training is not None
+    with _session(built) as session:
+        for _ in range(2):
+            session.run(built.training.train_op)
+        values = session.run(built.training.values)
+    assert np.isfinite(values["loss"])
+    assert np.isnan(values["undefined"])
+
+
 def test_regularisation_is_part_of_the_loss() -> None:
     built = _build(tiny(model={"_target_": f"{HERE}.Regularised"}, metrics={}))
     assert built.training is not None
