@@ -113,6 +113,8 @@ def loop_hooks(
             raise NonFiniteLossError(problem)
         screen.line(str(problem))
 
+    cluster = config.cluster
+    others_train = leader is not None and not cluster.synchronous and cluster.workers > 1
     names = graph_names(built.variables, training)
     evaluation = EvaluationHook(
         built.split,
@@ -123,6 +125,7 @@ def loop_hooks(
         averages=training.averages if config.train.evaluate_ema else None,
         cut=interruption.received,
         due=directory.evaluation_due,
+        others_train=others_train,
     )
     references = References(
         {"graph": names, "run": _run_names(built, directory, tracker, evaluation)},
@@ -165,6 +168,7 @@ def loop_hooks(
             finite,
             refuse,
             save_failed,
+            others_train=others_train,
         ),
         *last,
         # Last, so that a signal during the other hooks' work costs no further step.

@@ -15,7 +15,7 @@ from runner.config import Goal
 from runner.durable_files import write_json
 from runner.errors import NonFiniteLossError, Problem, SaveError
 from runner.hooks.finite import FiniteCheck
-from runner.hooks.scheduled import Clock, ScheduledHook
+from runner.hooks.scheduled import Clock, ScheduledHook, present_step
 from runner.saving import is_save_error, save
 from runner.schedule import When
 
@@ -71,6 +71,8 @@ class CheckpointHook(ScheduledHook):
         finite: FiniteCheck | None = None,
         refuse: Refuse = raise_non_finite,
         on_error: OnSaveError = raise_save_error,
+        *,
+        others_train: bool = False,
         clock: Clock = time.monotonic,
     ) -> None:
         """Stores its arguments.
@@ -84,11 +86,14 @@ class CheckpointHook(ScheduledHook):
           refuse: is given the variables that hold them, and the step; nothing is saved then.
           on_error: is given why a save failed, such as a full disk; if it does not raise, the next
             save is the next try. A failure at the end is raised in any case.
+          others_train: whether other workers move the step on while earlier hooks act; a
+            checkpoint is then of the step at which it is saved.
           clock: seconds from any origin.
         """
         super().__init__(step, every, at_end=True, clock=clock)
         self._saver, self._directory = saver, directory
         self._finite, self._refuse, self._on_error = finite, refuse, on_error
+        self._others_train = others_train
 
     def after_create_session(self, session: _Session, coord: tf.train.Coordinator) -> None:
         """Learns the step, and whether it is already saved."""
@@ -99,6 +104,8 @@ class CheckpointHook(ScheduledHook):
 
     def act(self, session: _Session, step: int) -> None:
         """Saves."""
+        if self._others_train:
+            step = present_step(session)
         names = self._finite.non_finite(session) if self._finite else []
         if names:
             self._refuse(names, step)

@@ -15,7 +15,7 @@ from runner.averages import AveragedWeights
 from runner.durable_files import write_json
 from runner.errors import ConfigError, Problem
 from runner.experiment import Split
-from runner.hooks.scheduled import Clock, ScheduledHook
+from runner.hooks.scheduled import Clock, ScheduledHook, present_step
 from runner.schedule import When
 
 _Session: TypeAlias = tf.compat.v1.Session
@@ -83,6 +83,8 @@ class EvaluationHook(ScheduledHook):
         averages: AveragedWeights | None = None,
         cut: Callable[[], bool] = lambda: False,
         due: Path | None = None,
+        *,
+        others_train: bool = False,
         clock: Clock = time.monotonic,
     ) -> None:
         """Stores its arguments.
@@ -96,12 +98,15 @@ class EvaluationHook(ScheduledHook):
           averages: evaluated in place of the weights; None evaluates the weights.
           cut: asked after each batch whether to leave the evaluation to the next session.
           due: the file by which that session knows; None forgets the evaluation.
+          others_train: whether other workers change the weights meanwhile; a result is then told
+            of the step at which it is there.
           clock: seconds from any origin.
         """
         super().__init__(step, every, at_end=True, clock=clock)
         self.metrics = tuple(split.sums)
         self._split, self._on_result, self._at_end = split, on_result, at_end
         self._averages, self._cut, self._due = averages, cut, due
+        self._others_train = others_train
 
     def after_create_session(self, session: _Session, coord: tf.train.Coordinator) -> None:
         """Makes up for an evaluation of this step that was cut short."""
@@ -109,7 +114,8 @@ class EvaluationHook(ScheduledHook):
         self.latest = None  # What a session before this one found may be of steps to be repeated.
         if self._due is None or not self._due.is_file():
             return
-        if int(json.loads(self._due.read_text())["step"]) == self._step:
+        due = int(json.loads(self._due.read_text())["step"])
+        if due == self._step or (self._others_train and due < self._step):
             self._trigger.done(self._step)
             self.act(session, self._step)
         else:
@@ -129,6 +135,8 @@ class EvaluationHook(ScheduledHook):
             if self._due is not None:
                 write_json(self._due, {"step": step})
             return
+        if self._others_train:
+            step = present_step(session)
         self.latest = (step, metrics)
         self._on_result(session, metrics, step)
         if self._due is not None:

@@ -49,7 +49,7 @@ class ScheduledHook(tf.compat.v1.train.SessionRunHook):
 
     def after_create_session(self, session: _Session, coord: tf.train.Coordinator) -> None:
         """Learns the step that the session starts from."""
-        self._step = int(session.run(tf.compat.v1.train.get_global_step()))
+        self._step = present_step(session)
         self._trigger.start(self._step, self._clock())
 
     def before_run(self, run_context: _RunContext) -> _RunArgs:
@@ -70,6 +70,11 @@ class ScheduledHook(tf.compat.v1.train.SessionRunHook):
     def act(self, session: _Session, step: int) -> None:
         """Does what the hook is for, after the global step `step`."""
         raise NotImplementedError
+
+
+def present_step(session: _Session) -> int:
+    """Returns the global step, also where other workers have moved it on since the own step."""
+    return int(session.run(tf.compat.v1.train.get_global_step()))
 
 
 def require_scalar(name: str, value: tf.Tensor) -> None:

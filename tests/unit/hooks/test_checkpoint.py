@@ -47,6 +47,24 @@ def test_the_last_step_is_saved_once(
     assert saved == [3, 6]
 
 
+def test_where_others_train_meanwhile_the_step_is_that_of_the_save(
+    counter: Counter, tmp_path: Path
+) -> None:
+    class _Others(tf.train.SessionRunHook):
+        def begin(self) -> None:
+            self.updates = counter.step_variable.assign_add(10)
+
+        def after_run(
+            self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+        ) -> None:
+            run_context.session.run(self.updates)
+
+    hook = CheckpointHook(counter.saver, tmp_path, counter.step, 1, others_train=True)
+    counter.run([_Others(), StopAtStepHook(12), hook])
+    assert _steps(tmp_path) == [11, 22]
+    assert tf.train.load_variable(str(tmp_path), "global_step") == 22
+
+
 def test_the_graph_is_not_saved(counter: Counter, tmp_path: Path) -> None:
     counter.run([StopAtStepHook(2), _hook(counter, tmp_path, every=1)])
     assert not list(tmp_path.glob("*.meta"))

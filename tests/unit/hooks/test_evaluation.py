@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,36 @@ def test_what_is_due_of_another_step_is_left_to_the_schedule(
     )
     assert results.steps == [3, 4]
     assert not due.exists()
+
+
+def test_where_others_train_meanwhile_a_result_is_of_the_step_at_which_it_is_there(
+    counter: Counter, tmp_path: Path
+) -> None:
+    results, due = _Results(), tmp_path / "due.json"
+    due.write_text('{"step": 0}')
+    split = _split([1.0])
+    others = tf.group(split.initializer, counter.step_variable.assign_add(10))
+    split = replace(split, initializer=others)
+    counter.run(
+        [
+            EvaluationHook(split, counter.step, 12, results, due=due, others_train=True),
+            StopAtStepHook(23),
+        ]
+    )
+    # The one that was cut short before; after step 12, at the end.
+    assert results.steps == [10, 22, 33]
+    assert not due.exists()
+
+
+def test_one_that_was_cut_short_is_made_up_for_although_others_trained_on(
+    counter: Counter, tmp_path: Path
+) -> None:
+    counter.run([StopAtStepHook(5), CheckpointHook(counter.saver, tmp_path, counter.step, 5)])
+    results, due = _Results(), tmp_path / "due.json"
+    due.write_text('{"step": 3}')
+    hook = EvaluationHook(_split([1.0]), counter.step, 9, results, due=due, others_train=True)
+    counter.run([hook, StopAtStepHook(6)], own=tmp_path)
+    assert results.steps == [5, 6]
 
 
 def test_averages_are_evaluated_in_place_of_the_weights(counter: Counter) -> None:
