@@ -13,8 +13,9 @@ from runner.cluster.tokens import Tokens
 from runner.gradients import Gradients
 
 _Optimizer: TypeAlias = tf.compat.v1.train.Optimizer
-# What the loss of a server raises, and a monitored session recovers from.
-_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError)
+# What else than the errors that a monitored session recovers from the loss of a server may raise in
+# an update: it is cancelled, or finds a variable of the server's successor not initialised.
+_LOST = (tf.errors.CancelledError, tf.errors.FailedPreconditionError)
 
 
 @dataclass(frozen=True)
@@ -177,8 +178,8 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
                 continue  # The chief's own step waits too, and its error says for whom.
             except Exception as error:  # noqa: BLE001 - the session's next step raises it
                 if not coord.should_stop():
-                    coord.request_stop(error)
-                    if isinstance(error, _LOST) and not self._ending:
+                    _report(error, coord)
+                    if not self._ending:
                         # The chief's own step waits for this update at a server that may live, and
                         # would wait on.
                         session.close()
@@ -189,3 +190,13 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
         self._ending = True
         if self._restarted is not None:
             session.run(self._wake)
+
+
+def _report(error: Exception, coord: tf.train.Coordinator) -> None:
+    """Requests a stop because of an error of an update, as one to recover from if it is that."""
+    try:
+        if isinstance(error, _LOST):
+            raise tf.errors.AbortedError(error.node_def, error.op, error.message) from error
+        raise error
+    except Exception as told:  # noqa: BLE001 - the coordinator raises it again
+        coord.request_stop(told)
