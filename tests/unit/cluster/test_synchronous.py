@@ -279,6 +279,21 @@ def test_an_update_that_fails_ends_the_step_but_not_the_making_of_the_session(
         coordinator.raise_requested_exception()
 
 
+def test_a_server_that_an_update_does_not_wait_for_is_missed(
+    in_process: Callable[..., InProcess],
+) -> None:
+    servers = in_process(2, 1, synchronous=True)
+    built = build(8, ClipConfig(), servers.task("chief"))
+    with prepared(servers, "chief", built, lambda: False) as (session, coordinator):
+        with built.graph.as_default():
+            handle = built.variables["head/bias"].handle
+            lose = tf.raw_ops.DestroyResourceOp(resource=handle)
+        with waiting(session, built, session, built):
+            session.run(lose)  # As where its server was killed and started again.
+        with pytest.raises(tf.errors.AbortedError, match="not initialised"):
+            coordinator.raise_requested_exception()
+
+
 def test_uninitialised_variables_are_an_error(in_process: Callable[..., InProcess]) -> None:
     servers = in_process(2, 1, synchronous=True)
     built = build(8, ClipConfig(), servers.task("worker"))
