@@ -72,7 +72,9 @@ class Chief:
         interrupted = self._interruption.received
         first: list[_Hook] = [_StopWorkersHook(channel, interrupted)]
         if training.synchronous is not None:
-            first.append(training.synchronous.hook(self._restarted))
+            first.append(
+                training.synchronous.hook(self._restarted, self._cluster.recovery_wait_secs)
+            )
         return first, [_TasksHook(channel, record, interrupted, say, self._cluster.grace_secs)]
 
     def _restarted(self) -> bool:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from runner.cluster.addresses import answers, wait_until_answering
 from runner.cluster.channel import flags_of_a_session, ready_flags
+from runner.cluster.cluster_session import cluster_session, telling_losses
 from runner.cluster.server import session_config
 from runner.cluster.tasks import parameter_servers, telling_tasks, trainers
 from runner.cluster_config import ClusterConfig
@@ -63,12 +64,12 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
         Raises:
           ClusterError: when the servers do not answer in time.
         """
-        with self._waiting():
+        with self._waiting(), telling_losses():
             wait_for_servers(self._cluster, self._say)
             self._begin_anew()
             session = super().create_session()
             session.run(self._ready)
-            return session
+            return cluster_session(session)
 
     def _begin_anew(self) -> None:
         cluster = self._cluster
@@ -117,9 +118,9 @@ class ClusterWorkerSessionCreator(WorkerSessionCreator):
         Raises:
           ClusterError: when either does not come in time.
         """
-        with self._waiting():
+        with self._waiting(), telling_losses():
             wait_for_servers(self._cluster, self._say)
-            return self._when_ready()
+            return cluster_session(self._when_ready())
 
     def _when_ready(self) -> tf.compat.v1.Session:
         (address,) = self._cluster.addresses.chief

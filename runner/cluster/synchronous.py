@@ -13,8 +13,9 @@ from runner.cluster.tokens import Tokens
 from runner.gradients import Gradients
 
 _Optimizer: TypeAlias = tf.compat.v1.train.Optimizer
-# What the loss of a server raises, and a monitored session recovers from.
-_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError)
+# What else than the errors that a monitored session recovers from the loss of a server may raise in
+# an update: it is cancelled, or finds a variable of the server's successor not initialised.
+_LOST = (tf.errors.CancelledError, tf.errors.FailedPreconditionError)
 
 
 @dataclass(frozen=True)
@@ -77,15 +78,16 @@ class SynchronousUpdate:
             )
 
     def hook(
-        self, restarted: Callable[[], bool] | None = None
+        self, restarted: Callable[[], bool] | None = None, look_secs: float = 1.0
     ) -> tf.compat.v1.train.SessionRunHook:
         """Returns what prepares each session.
 
         Args:
           restarted: of the chief, whether its newest session is not the first that the parameter
             servers have seen; None for a worker.
+          look_secs: how often the chief looks whether the servers still hold its variables.
         """
-        return _SynchronousHook(self._synchronizer, self._tokens, restarted)
+        return _SynchronousHook(self._synchronizer, self._tokens, restarted, look_secs)
 
 
 class _Changed(_Optimizer):
@@ -119,10 +121,11 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
         synchronizer: tf.compat.v1.train.SyncReplicasOptimizer,
         tokens: Tokens,
         restarted: Callable[[], bool] | None,
+        look_secs: float,
     ) -> None:
         self._synchronizer, self._tokens = synchronizer, tokens
-        self._restarted = restarted
-        self._collector: threading.Thread | None = None
+        self._restarted, self._look_secs = restarted, look_secs
+        self._threads: list[threading.Thread] = []
         self._ending = False
 
     def begin(self) -> None:
@@ -142,9 +145,7 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
           tf.errors.AbortedError: when a variable is not initialised any more, so that a new session
             is made.
         """
-        without = session.run(self._synchronizer.ready_for_local_init_op)
-        if without.size:
-            raise tf.errors.AbortedError(None, None, f"not initialised: {without}")
+        self._require_initialized(session)
         # Before the local step is set: whoever drops the token of an update has it counted then,
         # and its next gradient is not too old.
         session.run(self._drop)
@@ -154,9 +155,12 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
         session.run(self._synchronizer.chief_init_op)
         if self._restarted():
             session.run(self._wake)
-        # Not one of the coordinator's threads: at the end it waits for gradients that do not come,
+        # Not the coordinator's threads: at the end one waits for gradients that do not come,
         # and TensorFlow would wait two minutes for it, until closing the session ends it.
-        self._collector = threading.Thread(target=self._collect, args=(session, coord), daemon=True)
+        self._threads = [
+            threading.Thread(target=each, args=(session, coord), daemon=True)
+            for each in (self._collect, self._watch)
+        ]
 
     def before_run(self, run_context: tf.compat.v1.train.SessionRunContext) -> None:
         """Begins to collect with the session's first step.
@@ -164,9 +168,9 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
         Until then other hooks prepare it, and who finds it closed cannot tell that a server is
         lost, so that no other would be made.
         """
-        collector, self._collector = self._collector, None
-        if collector is not None:
-            collector.start()
+        threads, self._threads = self._threads, []
+        for each in threads:
+            each.start()
 
     def _collect(self, session: tf.compat.v1.Session, coord: tf.train.Coordinator) -> None:
         """Makes one update after another of what the workers hand in."""
@@ -176,16 +180,51 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
             except tf.errors.DeadlineExceededError:
                 continue  # The chief's own step waits too, and its error says for whom.
             except Exception as error:  # noqa: BLE001 - the session's next step raises it
-                if not coord.should_stop():
-                    coord.request_stop(error)
-                    if isinstance(error, _LOST) and not self._ending:
-                        # The chief's own step waits for this update at a server that may live, and
-                        # would wait on.
-                        session.close()
+                self._fail(error, session, coord)
                 return
+
+    def _watch(self, session: tf.compat.v1.Session, coord: tf.train.Coordinator) -> None:
+        """Looks whether all servers still hold the variables.
+
+        An update waits for a worker at the servers that lack its gradient. Where another one is
+        lost meanwhile, nobody would notice, and the worker would wait for that to be made ready.
+        """
+        while not coord.wait_for_stop(self._look_secs):
+            try:
+                self._require_initialized(session)
+            except tf.errors.DeadlineExceededError:
+                continue
+            except Exception as error:  # noqa: BLE001 - the session's next step raises it
+                self._fail(error, session, coord)
+                return
+
+    def _require_initialized(self, session: tf.compat.v1.Session) -> None:
+        without = session.run(self._synchronizer.ready_for_local_init_op)
+        if without.size:
+            raise tf.errors.AbortedError(None, None, f"not initialised: {without}")
+
+    def _fail(
+        self, error: Exception, session: tf.compat.v1.Session, coord: tf.train.Coordinator
+    ) -> None:
+        if coord.should_stop():
+            return
+        _report(error, coord)
+        if not self._ending:
+            # The chief's own step waits for an update at a server that may live, and would wait on.
+            session.close()
 
     def end(self, session: tf.compat.v1.Session) -> None:
         """Wakes the workers that wait for an update that will not be."""
         self._ending = True
         if self._restarted is not None:
             session.run(self._wake)
+
+
+def _report(error: Exception, coord: tf.train.Coordinator) -> None:
+    """Requests a stop because of an error of an update, as one to recover from if it is that."""
+    try:
+        if isinstance(error, _LOST):
+            raise tf.errors.AbortedError(error.node_def, error.op, error.message) from error
+        raise error
+    except Exception as told:  # noqa: BLE001 - the coordinator raises it again
+        coord.request_stop(told)

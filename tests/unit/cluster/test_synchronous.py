@@ -236,20 +236,31 @@ def test_a_chief_that_comes_back_wakes_who_lost_a_token(
 class Losing:
     """A session that has lost the server which collects gradients."""
 
-    def __init__(self, update: Any) -> None:
-        self.update, self.closed = update, threading.Event()
+    def __init__(self, update: Any, error: Exception) -> None:
+        self.update, self.error, self.closed = update, error, threading.Event()
 
     def run(self, fetched: Any) -> Any:
         if fetched is self.update:
-            raise tf.errors.UnavailableError(None, None, "lost")
+            raise self.error
         return np.zeros(0)
 
     def close(self) -> None:
         self.closed.set()
 
 
-def test_a_server_that_is_lost_before_the_first_step_leaves_the_session_to_the_hooks(
+@pytest.mark.parametrize(
+    ("lost", "told"),
+    [
+        (tf.errors.UnavailableError, tf.errors.UnavailableError),
+        (tf.errors.CancelledError, tf.errors.AbortedError),
+        (tf.errors.FailedPreconditionError, tf.errors.AbortedError),
+        (tf.errors.InvalidArgumentError, tf.errors.InvalidArgumentError),
+    ],
+)
+def test_an_update_that_fails_ends_the_step_but_not_the_making_of_the_session(
     in_process: Callable[..., InProcess],
+    lost: type[tf.errors.OpError],
+    told: type[tf.errors.OpError],
 ) -> None:
     servers = in_process(2, 1, synchronous=True)
     built = build(8, ClipConfig(), servers.task("chief"))
@@ -258,13 +269,29 @@ def test_a_server_that_is_lost_before_the_first_step_leaves_the_session_to_the_h
     hook: Any = synchronous.hook(lambda: False)
     with built.graph.as_default():
         hook.begin()
-    session, coordinator = Losing(hook._update), tf.train.Coordinator()
+    session = Losing(hook._update, lost(None, None, "the update failed"))
+    coordinator = tf.train.Coordinator()
     hook.after_create_session(session, coordinator)
     assert not session.closed.wait(0.2)
     hook.before_run(None)
     assert session.closed.wait(20)
-    with pytest.raises(tf.errors.UnavailableError):
+    with pytest.raises(told, match="the update failed"):
         coordinator.raise_requested_exception()
+
+
+def test_a_server_that_an_update_does_not_wait_for_is_missed(
+    in_process: Callable[..., InProcess],
+) -> None:
+    servers = in_process(2, 1, synchronous=True)
+    built = build(8, ClipConfig(), servers.task("chief"))
+    with prepared(servers, "chief", built, lambda: False) as (session, coordinator):
+        with built.graph.as_default():
+            handle = built.variables["head/bias"].handle
+            lose = tf.raw_ops.DestroyResourceOp(resource=handle)
+        with waiting(session, built, session, built):
+            session.run(lose)  # As where its server was killed and started again.
+        with pytest.raises(tf.errors.AbortedError, match="not initialised"):
+            coordinator.raise_requested_exception()
 
 
 def test_uninitialised_variables_are_an_error(in_process: Callable[..., InProcess]) -> None:
