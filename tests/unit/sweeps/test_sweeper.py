@@ -168,6 +168,24 @@ def test_learning_curves_and_steps_to_a_threshold_need_no_optuna(
     assert all(row[2:4] == ["of", "2"] for row in rows[1:])
 
 
+def test_secrets_of_all_trials_are_masked(command: Command, tmp_path: Path) -> None:
+    outcome = command(
+        "seed=10001,10002",
+        "tracking.mask.names=[seed,data.seed]",
+        "tracking=none",
+        "sweep.figures=false",
+    )
+    assert outcome.code == 0, outcome.err
+    assert {line.split()[1] for line in outcome.out.splitlines()[-2:]} == {"***1", "***2"}
+    texts = [
+        file.read_text()
+        for pattern in ("runs/sweeps/001/*.json", "runs/tiny/*/*.json", "runs/tiny/*/*.yaml")
+        for file in tmp_path.glob(pattern)
+    ]
+    assert len(texts) >= 7
+    assert not any("10001" in each or "10002" in each for each in texts)
+
+
 def test_hydras_serial_launcher_is_given_one_trial_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
