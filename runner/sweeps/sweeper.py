@@ -175,16 +175,31 @@ class RunnerSweeper(Sweeper):
             return self._conduct(overrides, composed, objectives, interruption)
 
     def check_trials(self, composed: Sequence[ComposedPoint]) -> None:
-        """Checks what the trials name beside their configuration: targets and sources.
+        """Checks what the trials name beside their configuration: folder, targets and sources.
 
         Raises:
           ConfigError: with every mistake.
         """
-        checks: list[Callable[[], object]] = [lambda: check_targets(composed)]
+        checks: list[Callable[[], object]] = [
+            self._check_working_directory,
+            lambda: check_targets(composed),
+        ]
         trains = composed[0].config.mode is Mode.train
-        if trains and starts_here(self._master.hydra.launcher) and not self._master.hydra.job.chdir:
+        if trains and starts_here(self._master.hydra.launcher):
             checks.append(lambda: check_sources(composed))
         require_all(*checks)
+
+    def _check_working_directory(self) -> None:
+        if self._master.hydra.job.chdir:
+            raise ConfigError(
+                Problem(
+                    "hydra.job.chdir is true",
+                    "run_dir, tracking.uri and paths of data would lead elsewhere in a trial than"
+                    " in its sweep",
+                    "leave it out: each run has a folder of its own, and a hook is given it by"
+                    " ${run:directory}",
+                )
+            )
 
     def _conduct(
         self,

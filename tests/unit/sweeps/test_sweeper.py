@@ -100,6 +100,10 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
         "sesion.x is not a key",
     ),
     ("hydra.sweeper.params=3",): ("hydra.sweeper.params is 3", "it must be a mapping"),
+    ("seed=1,2", "hydra.job.chdir=true", "tracking=none"): (
+        "hydra.job.chdir is true",
+        "would lead elsewhere in a trial than in its sweep",
+    ),
     ("seed=1,2", "sweep.bands=[sed]"): ("sweep.bands names 'sed'", "choices: seed"),
     (OPTUNA, RATE, "hydra.sweeper.constraints={validation/los: {max: 0.5}}"): (
         "hydra.sweeper.constraints names 'validation/los'",
@@ -221,7 +225,7 @@ NO_SOURCE = "scaffolds.body.checkpoint: there is no checkpoint at /nosuch/model"
         ([], Mode.train, ["no such target", NO_SOURCE]),
         (["hydra/launcher=processes"], Mode.train, ["no such target", NO_SOURCE]),
         (["hydra/launcher=slurm"], Mode.train, ["no such target"]),
-        (["hydra.job.chdir=true"], Mode.train, ["no such target"]),
+        (["hydra.job.chdir=true"], Mode.plan, ["hydra.job.chdir is true", "no such target"]),
         ([], Mode.plan, ["no such target"]),
     ],
 )
