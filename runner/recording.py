@@ -28,6 +28,7 @@ from runner.restoration.report import text
 from runner.run_context import RunContext
 from runner.run_directory import PROVENANCE, PRUNED, RunDirectory
 from runner.sources import FINGERPRINT_TAG
+from runner.sweeps.trial import TAG
 from runner.tracking import (
     RUN_DIR_TAG,
     Mask,
@@ -100,10 +101,11 @@ def _open_tracker(context: RunContext, directory: RunDirectory) -> Tracker:
     record = directory.require()
     # The code of a process is what it was at its first trial, whatever its files have become.
     environment = environment_tags if context.trial is None else _environment_of_trials
+    mask = Mask(context.config.tracking.mask, asdict(context.config))
     tags = {
         FINGERPRINT_TAG: record.fingerprint,
         RUN_DIR_TAG: str(directory.path.resolve()),
-        "runner.overrides": " ".join(context.overrides),
+        "runner.overrides": " ".join(mask.overrides(context.overrides)),
         **environment(Path.cwd()),
     }
     experiment, trial = context.config.name, context.trial
@@ -112,7 +114,9 @@ def _open_tracker(context: RunContext, directory: RunDirectory) -> Tracker:
         return context.store.open(directory.path, experiment, name, tags)
     trial.started(directory.path)
     tracker = context.store.open(directory.path, experiment, name, tags, trial.parent)
-    tracker.set_tags(trial.tags)  # Those of a run that is resumed are not taken from above.
+    keys = {name: name.removeprefix(f"{TAG}.") for name in trial.tags}
+    # Those of a run that is resumed are not taken from above.
+    tracker.set_tags({name: str(mask.value(keys[name], tag)) for name, tag in trial.tags.items()})
     return tracker
 
 
@@ -123,7 +127,7 @@ def _record_start(
     mask = Mask(config.tracking.mask, asdict(config))
     plain = mask.settings(asdict(config))
     write_text(directory.config, OmegaConf.to_yaml(OmegaConf.create(plain)), lasting=False)
-    shown = [mask.text(each) for each in context.overrides]
+    shown = mask.overrides(context.overrides)
     write_text(directory.overrides, OmegaConf.to_yaml(OmegaConf.create(shown)), lasting=False)
     tracker.log_parameters(flatten(plain))
     data = json.dumps(plain["data"], sort_keys=True, default=str)

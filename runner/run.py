@@ -32,7 +32,7 @@ from runner.run_directory import (
 from runner.screen import Screen
 from runner.sources import Sources, plan_run
 from runner.sweeps.trial import Trial
-from runner.tracking import FollowerProcess, open_store
+from runner.tracking import FollowerProcess, Mask, open_store
 from runner.training import train_run
 
 
@@ -160,11 +160,12 @@ def _train(context: RunContext) -> float:
 
 def _record(context: RunContext) -> RunRecord:
     config, settings, trial = context.config, context.sources.settings(), context.trial
+    mask = Mask(config.tracking.mask, asdict(config))
     return RunRecord(
         config.name,
         fingerprint(settings),
         RUNNING,
-        settings,
+        mask.settings(settings),
         trial=trial.name(Path(config.run_dir)) if trial is not None else "",
     )
 

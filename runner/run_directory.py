@@ -33,7 +33,7 @@ class RunRecord:
       name: the experiment.
       fingerprint: of the configuration, see `runner.fingerprint`.
       status: RUNNING, FINISHED, FAILED, KILLED or PRUNED; RUNNING with a free lock was killed.
-      settings: the configuration that the fingerprint is of.
+      settings: the configuration that the fingerprint is of, secrets masked.
       objective: the best value of the objective; None before the run has ended.
       sources: scaffold name -> the checkpoint that it started from.
       trial: the sweep's trial that it is, see `runner.sweeps.trial`; empty for a run by itself.
@@ -352,7 +352,8 @@ def _nothing_to_resume(container: Path, record: RunRecord) -> Problem:
     changes = differences(found.settings, record.settings)
     return Problem(
         f"the interrupted run {directory.path} has another configuration",
-        "; ".join(changes) or "the same values in another order, and that of scaffolds counts",
+        "; ".join(changes)
+        or "another secret, or the same values in another order, and that of scaffolds counts",
         "repeat its configuration, or use resume=never to start anew",
     )
 

@@ -44,6 +44,7 @@ def train_run(
     Raises:
       InterruptedRunError: after a signal; the last step is saved.
       PrunedRunError: when the trial is pruned; the last step is saved.
+      SweepError: when the trial's objective is NaN.
       NonFiniteLossError: when the loss is NaN or infinite.
       ConfigError: when the training data end, an evaluated split is empty, or a hook does not fit.
     """
@@ -53,6 +54,7 @@ def train_run(
         interruption.check()
         if context.trial is not None:
             context.trial.check()
+            context.trial.judge(best)
     context.screen.line(f"results: {tracker.location()}")
     context.screen.line(f"files:   {directory.path}")
     if context.store.open_command():

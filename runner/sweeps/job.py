@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,7 @@ def _trained(
     job: Job, attempt: Attempt, trial: Trial, train: Train, interruption: Interruption
 ) -> _Outcome:
     try:
-        with interruption.prompt():
+        with interruption.prompt(), _working_directory_kept():
             trial.report = _report(job, attempt)
             objective = _train_when_free(trial, train)
         if objective is not None and math.isnan(objective):
@@ -180,6 +181,16 @@ def _trained(
         outcome = _Outcome(TrialStatus.FAILED, f"{type(error).__name__}: {error}", 1)
         traceback.print_exc()
     return replace(outcome, objective=_recorded_objective(trial.run_dir))
+
+
+@contextmanager
+def _working_directory_kept() -> Iterator[None]:
+    """Goes back to the working directory: further trials of this process have relative paths."""
+    before = Path.cwd()
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def _end_with_sweep(outcome: _Outcome, interruption: Interruption) -> None:

@@ -13,6 +13,7 @@ from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.unopened_runs import unopened_runs
 from runner.tracking import (
+    Mask,
     RunStatus,
     Tracker,
     environment_tags,
@@ -28,6 +29,7 @@ def open_parent(
     config: RunConfig,
     name: str | None,
     overrides: Sequence[str],
+    mask: Mask | None = None,
 ) -> Tracker:
     """Opens the parent run of a sweep, the one recorded from its directory before if there is one.
 
@@ -39,15 +41,18 @@ def open_parent(
       config: of one of the trials, for where runs are recorded.
       name: the experiment that is swept; None for a sweep over experiments.
       overrides: the command line's.
+      mask: knows the secrets of all trials; by default, those of `config`.
 
     Raises:
       TrackingError: another process records from this directory.
     """
     tracking = config.tracking
-    tags = {"runner.overrides": " ".join(overrides), **environment_tags(Path.cwd())}
+    mask = mask or Mask(tracking.mask, asdict(config))
+    shown = " ".join(mask.overrides(overrides))
+    tags = {"runner.overrides": shown, **environment_tags(Path.cwd())}
     # The follower of the trials in this process, if there are any.
     follower = shared_follower(mlflow_uri(tracking)) if is_tracked(tracking) else None
-    store = open_store(tracking, asdict(config), follower)
+    store = open_store(tracking, asdict(config), follower, mask)
     store.connect()
     run_name = f"{name} sweep" if name is not None else "sweep"
     tracker = store.open(directory, name or "sweep", run_name, tags)

@@ -81,6 +81,8 @@ def _opened(directory: Path, storage: Any) -> Any:
     if storage is None:
         # Two processes that make the tables at once disturb each other.
         with FileLock(directory / "study.lock"):
+            # It holds what is drawn as it is, secrets included.
+            (directory / DATABASE).touch(mode=0o600)
             return _database(f"sqlite:///{directory / DATABASE}")
     try:
         return _database(storage)

@@ -125,7 +125,7 @@ def open_sweep(
     resume: str,
     *,
     join: bool = False,
-    masked: Callable[[str], str] = str,
+    masked: Callable[[Sequence[str]], list[str]] = list,
 ) -> SweepDirectory:
     """Returns the directory of the same sweep, to go on with, or a new, numbered one.
 
@@ -137,7 +137,7 @@ def open_sweep(
       resume: `auto` goes on with the newest one that is the same; `must` only goes on; `never`
         begins anew.
       join: whether several processes may work at the sweep.
-      masked: takes the secrets out of a text, for the sweep's record.
+      masked: takes the secrets out of overrides, for the sweep's record.
 
     Raises:
       RunInUseError: another process works at it.
@@ -163,7 +163,7 @@ def open_sweep(
         directory = SweepDirectory(container / f"{max(numbers, default=0) + 1:03d}")
         directory.path.mkdir()
         _claim(directory, join=False)
-        shown = [masked(each) for each in identity.overrides]
+        shown = masked(identity.overrides)
         record = {"fingerprint": identity.fingerprint, "overrides": shown}
         write_json(directory.path / RECORD, record)
         return directory

@@ -32,6 +32,7 @@ from runner.sweeps.learning_curves import check_bands
 from runner.sweeps.objective import Objective
 from runner.sweeps.parent_run import close_parent, name_trials, open_parent, settle_trials
 from runner.sweeps.points import ComposedPoint, Point, compose_points, params_as_typed
+from runner.sweeps.shown_trials import shown_trials
 from runner.sweeps.slurm_queue import LAUNCHER as SLURM
 from runner.sweeps.slurm_queue import withdraw
 from runner.sweeps.source_check import check_sources, starts_here
@@ -174,16 +175,31 @@ class RunnerSweeper(Sweeper):
             return self._conduct(overrides, composed, objectives, interruption)
 
     def check_trials(self, composed: Sequence[ComposedPoint]) -> None:
-        """Checks what the trials name beside their configuration: targets and sources.
+        """Checks what the trials name beside their configuration: folder, targets and sources.
 
         Raises:
           ConfigError: with every mistake.
         """
-        checks: list[Callable[[], object]] = [lambda: check_targets(composed)]
+        checks: list[Callable[[], object]] = [
+            self._check_working_directory,
+            lambda: check_targets(composed),
+        ]
         trains = composed[0].config.mode is Mode.train
-        if trains and starts_here(self._master.hydra.launcher) and not self._master.hydra.job.chdir:
+        if trains and starts_here(self._master.hydra.launcher):
             checks.append(lambda: check_sources(composed))
         require_all(*checks)
+
+    def _check_working_directory(self) -> None:
+        if self._master.hydra.job.chdir:
+            raise ConfigError(
+                Problem(
+                    "hydra.job.chdir is true",
+                    "run_dir, tracking.uri and paths of data would lead elsewhere in a trial than"
+                    " in its sweep",
+                    "leave it out: each run has a folder of its own, and a hook is given it by"
+                    " ${run:directory}",
+                )
+            )
 
     def _conduct(
         self,
@@ -196,7 +212,8 @@ class RunnerSweeper(Sweeper):
         names = {each.config.name for each in composed}
         name = config.name if len(names) == 1 else None
         trains = config.mode is Mode.train
-        with self._directory(overrides, config, trains=trains) as directory:
+        mask = Mask(config.tracking.mask, {}, (asdict(each.config) for each in composed))
+        with self._directory(overrides, config, mask, trains=trains) as directory:
             launcher = self._launcher(directory)
             directory.stop_on_failure(config.sweep.on_error.name == "stop")
             execution = Execution(
@@ -209,16 +226,16 @@ class RunnerSweeper(Sweeper):
             )
             if not trains:
                 trials = self.run_trials(composed, execution, directory)
-                conclusion = self._conclusion(trials, objectives, config)
+                conclusion = self._conclusion(trials, objectives, config, mask)
             else:
                 lines = [str(each.input_line) for each in overrides]
                 if directory.joined:
                     # Another process has opened the parent run, and may end before this one.
                     self.run_trials(composed, execution, directory)
                     directory.lock.acquire()
-                tracker = open_parent(directory.path, config, name, lines)
+                tracker = open_parent(directory.path, config, name, lines, mask)
                 conclusion = self._tracked(
-                    tracker, composed, execution, directory, objectives, interruption
+                    tracker, composed, execution, directory, objectives, interruption, mask
                 )
         conclusion.tell()
         return list(conclusion.trials)
@@ -231,12 +248,13 @@ class RunnerSweeper(Sweeper):
         directory: SweepDirectory,
         objectives: Sequence[Objective],
         interruption: Interruption,
+        mask: Mask,
     ) -> Conclusion:
         status, tags = RunStatus.FAILED, {}
         try:
             trials = self.run_trials(composed, execution, directory)
             record_unopened(directory, composed)
-            conclusion = self._conclusion(trials, objectives, composed[0].config)
+            conclusion = self._conclusion(trials, objectives, composed[0].config, mask)
             tags = conclusion.record(tracker, directory.path)
             # A sweep that went to its end is finished, whatever its trials' own statuses are.
             finished = any(each.status is TrialStatus.FINISHED for each in trials)
@@ -264,22 +282,29 @@ class RunnerSweeper(Sweeper):
                 settle_trials(configs, [file.read() for file in directory.attempts()])
 
     def _conclusion(
-        self, trials: Sequence[Attempt], objectives: Sequence[Objective], config: RunConfig
+        self,
+        trials: Sequence[Attempt],
+        objectives: Sequence[Objective],
+        config: RunConfig,
+        mask: Mask,
     ) -> Conclusion:
+        shown = shown_trials(trials, mask)
+        secret = any(one.values != other.values for one, other in zip(shown, trials, strict=True))
         return Conclusion(
-            trials,
+            shown,
             objectives,
             config.sweep,
-            lambda: self.best(trials, objectives),
-            lambda: self.study(trials, objectives),
-            self.unmended(trials),
+            lambda: self.best(shown, objectives),
+            # A study that is kept has values as they are.
+            lambda: (RunnerSweeper.study if secret else type(self).study)(self, shown, objectives),
+            self.unmended(shown),
             self.again,
             self.screen,
         )
 
     @contextmanager
     def _directory(
-        self, overrides: Sequence[Override], config: RunConfig, *, trains: bool
+        self, overrides: Sequence[Override], config: RunConfig, mask: Mask, *, trains: bool
     ) -> Iterator[SweepDirectory]:
         if not trains:
             with unrecorded_sweep(shared=self._launcher_target != _SERIAL) as directory:
@@ -295,7 +320,7 @@ class RunnerSweeper(Sweeper):
             SweepIdentity(tuple(deciding), self.identity()),
             config.resume.value,
             join=self.joins,
-            masked=Mask(config.tracking.mask, asdict(config)).text,
+            masked=mask.overrides,
         )
         try:
             yield directory

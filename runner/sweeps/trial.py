@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from runner.errors import Problem, PrunedRunError
+from runner.errors import Problem, PrunedRunError, SweepError
 from runner.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
@@ -91,6 +92,11 @@ class Trial:
         """Raises `PrunedRunError` if the trial is pruned."""
         if self.pruned:
             raise PrunedRunError(Problem(f"pruned at step {self._step}"))
+
+    def judge(self, objective: float) -> None:
+        """Raises `SweepError` if the trial, trained to its end, has come to nothing."""
+        if math.isnan(objective):
+            raise SweepError(Problem("the objective is nan"))
 
 
 def _append(file: Path, step: int, metrics: Mapping[str, float]) -> None:

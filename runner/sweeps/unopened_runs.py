@@ -13,7 +13,7 @@ from runner.sweeps.attempt import FAILURES, Attempt
 from runner.sweeps.points import ComposedPoint
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.trial import TAG
-from runner.tracking import RunStatus, is_tracked, mlflow_uri, open_store, shared_follower
+from runner.tracking import Mask, RunStatus, is_tracked, mlflow_uri, open_store, shared_follower
 
 _FOLDER, _RECORDED = "unopened", "attempt"
 # MLflow refuses longer ones.
@@ -55,17 +55,19 @@ def _record(directory: Path, name: str, attempt: Attempt, config: RunConfig) -> 
     if recorded.is_file() and recorded.read_text() == name:
         return
     settings = _settings(config, attempt.values)
+    mask = Mask(config.tracking.mask, settings)
     store = open_store(config.tracking, settings, shared_follower(mlflow_uri(config.tracking)))
     tracker = store.open(
         folder,
         config.name,
         f"{config.name} trial {attempt.trial}",
-        {"runner.overrides": " ".join(attempt.overrides)},
+        {"runner.overrides": " ".join(mask.overrides(attempt.overrides))},
         str(directory),
     )
+    values = {key: str(mask.value(key, value)) for key, value in attempt.values.items()}
     tracker.set_tags(
         {
-            **{f"{TAG}.{key}": value for key, value in attempt.values.items()},
+            **{f"{TAG}.{key}": value for key, value in values.items()},
             "runner.exception": attempt.message[:_TAG_LENGTH],
         }
     )

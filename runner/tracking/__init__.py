@@ -47,6 +47,7 @@ def open_store(
     config: TrackingConfig,
     settings: Mapping[str, object],
     follower: FollowerProcess | None = None,
+    mask: Mask | None = None,
 ) -> RunStore:
     """Returns the stores that a configuration names; nothing is contacted yet.
 
@@ -54,6 +55,7 @@ def open_store(
       config: where runs are recorded, and how.
       settings: the whole configuration, nested, in which secrets are looked for.
       follower: a follower process that has been started ahead.
+      mask: knows the secrets, also those of other configurations; by default, only these.
 
     Raises:
       TrackingUriError: the URI is malformed, or of a kind that MLflow does not offer.
@@ -61,4 +63,4 @@ def open_store(
     """
     if not is_tracked(config):
         return LoggingStore()
-    return JournalStore(config, Mask(config.mask, settings), follower)
+    return JournalStore(config, mask or Mask(config.mask, settings), follower)

@@ -24,6 +24,7 @@ from runner.tracking.journal import Journal
 from runner.tracking.masking import Mask
 from runner.tracking.no_tracker import no_artifacts
 from runner.tracking.records import Artifact, Dataset, End, Metrics, Parameters, Tags, Text
+from runner.tracking.source_control import COMMAND_TAG
 from runner.tracking.tracker import RunStatus, RunStore, TrackedRun, Tracker
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
 from runner.tracking_config import TrackingConfig
@@ -330,7 +331,10 @@ class JournalStore(RunStore):
 
 
 def _masked(tags: Mapping[str, str], mask: Mask) -> dict[str, str]:
-    return {name: mask.text(str(value)) for name, value in tags.items()}
+    return {
+        name: mask.command(value) if name == COMMAND_TAG else mask.text(str(value))
+        for name, value in tags.items()
+    }
 
 
 def _place(address: Address, run_id: str | None, experiment_id: str | None) -> str:

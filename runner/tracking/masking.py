@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -16,6 +17,10 @@ MASKED = "***"
 # A shorter value occurs by chance within other words.
 _MIN_LENGTH = 5
 
+# A sweep's values in one override: `hydra.sweeper.params={data.token: [a, b]}`.
+_PARAMS = "hydra.sweeper.params"
+_KEY = re.compile(r"[\w.@/]+(?=\s*['\"]?\s*:)")
+
 
 class Mask:
     """Puts `***` in place of secrets.
@@ -26,17 +31,24 @@ class Mask:
     Args:
       config: the patterns.
       settings: the configuration, nested.
+      others: further ones with secrets of their own, such as those of a sweep's trials.
 
     Raises:
       ConfigError: a pattern of `config.values` is no regular expression.
     """
 
-    def __init__(self, config: MaskConfig, settings: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        config: MaskConfig,
+        settings: Mapping[str, object],
+        others: Iterable[Mapping[str, object]] = (),
+    ) -> None:
         self._names = [pattern.lower() for pattern in config.names]
         self._patterns = _compiled(config.values)
         found = {
             str(value)
-            for name, value in flatten(settings).items()
+            for each in (settings, *others)
+            for name, value in flatten(each).items()
             if self._is_secret(name, value) and len(str(value)) >= _MIN_LENGTH
         }
         # The longest first: one secret may be a part of another.
@@ -49,6 +61,28 @@ class Mask:
         for pattern in self._patterns:
             text = pattern.sub(_masked, text)
         return text
+
+    def overrides(self, overrides: Iterable[str]) -> list[str]:
+        """Returns overrides, or other arguments, without the secrets in them.
+
+        What is given to a secret key is masked whole: a sweep lists values that no single
+        configuration has.
+        """
+        return [self._override(each) for each in overrides]
+
+    def command(self, command: str) -> str:
+        """Returns a shell's command without the secrets in it."""
+        return shlex.join(self.overrides(shlex.split(command)))
+
+    def _override(self, override: str) -> str:
+        key, _, value = override.partition("=")
+        name = key.lstrip("+~")
+        names = [name, name.removeprefix(f"{_PARAMS}.")]
+        if name == _PARAMS:
+            names = _KEY.findall(value)
+        if any(self._is_secret(each, value) for each in names):
+            return f"{key}={MASKED}"
+        return self.text(override)
 
     def value(self, name: str, value: object) -> object:
         """Returns the value of the dotted `name` without the secrets in it."""

@@ -48,7 +48,7 @@ def environment_tags(directory: Path) -> dict[str, str]:
     tags = {
         SOURCE_NAME_TAG: _program(Path(sys.argv[0])),
         SOURCE_TYPE_TAG: "LOCAL",
-        COMMAND_TAG: _PASSWORD.sub("***", shlex.join(sys.orig_argv)),
+        COMMAND_TAG: shlex.join(_PASSWORD.sub("***", each) for each in sys.orig_argv),
         HOST_TAG: socket.gethostname(),
         PYTHON_TAG: platform.python_version(),
         **git_tags(directory),

@@ -190,6 +190,13 @@ class PlainModel:
         return tf.matmul(features, self.weights)
 
 
+class NanInValidation(Blobs):
+    """Blobs whose validation features are no numbers."""
+
+    def validation(self) -> tf.data.Dataset:
+        return super().validation().map(lambda x, y: (x * np.nan, y))
+
+
 class NoTest:
     """Data without a test split."""
 

@@ -129,6 +129,7 @@ FREE_OF_TENSORFLOW = [
     "runner.sweeps.slurm_queue",
     "runner.cluster.trial_link",
     "runner.cluster.local",
+    "runner.sweeps.shown_trials",
     "runner.sweeps.summary",
     "runner.sweeps.learning_curves",
     "runner.sweeps.curve_figure",

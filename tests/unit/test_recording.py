@@ -15,7 +15,7 @@ import pytest
 
 import runner.recording
 from runner.config import Resume
-from runner.errors import InterruptedRunError, PrunedRunError
+from runner.errors import InterruptedRunError, PrunedRunError, SweepError
 from runner.run import run_experiment
 from runner.run_directory import RunDirectory
 from runner.sweeps.trial import Trial
@@ -87,6 +87,20 @@ def test_a_pruned_run_is_resumed_by_nobody_and_a_failed_one_by_its_own_trial(
     assert sorted(again.curve) == [10, 20]
     assert [runs.record(number).status for number in (1, 2, 3)] == ["PRUNED", *["FINISHED"] * 2]
     assert runs.count() == 3
+
+
+def test_a_trial_whose_objective_is_nan_has_failed_and_only_evaluates_again(
+    runs: Runs, tmp_path: Path
+) -> None:
+    config = runs.config()
+    config.data["_target_"] = "tests.tiny.odd.NanInValidation"
+    for _ in range(2):
+        trial, screen = Trial(str(tmp_path / "sweep"), {}), runs.screen()
+        with pytest.raises(SweepError, match="the objective is nan"):
+            run_experiment(config, screen=screen, trial=trial)
+        assert runs.record().status == "FAILED"
+    assert not [line for line in runs.lines() if line.startswith("step") and "20/20" in line]
+    assert runs.count() == 1
 
 
 def test_a_store_that_is_lost_on_the_way_does_not_stop_training(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -91,6 +92,21 @@ def test_an_objective_that_is_nan_has_failed(sweep: SweepDirectory) -> None:
     with pytest.raises(SweepError, match="the objective is nan"):
         _carry_out(sweep, lambda trial: float("nan"))
     assert sweep.attempt(0).read().status is TrialStatus.FAILED
+
+
+def test_a_trial_leaves_the_working_directory_as_it_was(
+    sweep: SweepDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+
+    def train(trial: Trial) -> float:
+        os.chdir("other")
+        raise ValueError("mine")
+
+    with pytest.raises(SweepError, match="ValueError: mine"):
+        _carry_out(sweep, train)
+    assert Path.cwd() == tmp_path
 
 
 def test_the_curve_is_that_of_the_run_and_not_of_former_attempts(

@@ -12,7 +12,7 @@ from runner.run_directory import KILLED, RUNNING, RunDirectory, RunRecord
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.parent_run import close_parent, name_trials, open_parent, settle_trials
 from runner.sweeps.sweep_directory import SweepDirectory
-from runner.tracking import LoggingStore, LoggingTracker, RunStatus
+from runner.tracking import LoggingStore, LoggingTracker, Mask, RunStatus
 from runner.tracking.journal import Journal
 from runner.tracking.records import End
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
@@ -39,6 +39,21 @@ def test_a_sweep_that_goes_on_has_one_run(uri: str, tmp_path: Path) -> None:
     assert (run.info.run_name, run.info.status) == ("tiny sweep", "FINISHED")
     assert run.data.tags["runner.overrides"] == "+experiment=tiny seed=1,2"
     assert run.data.tags["runner.sweep.trials"] == "2"
+
+
+def test_the_parent_run_has_no_trials_secrets(tmp_path: Path) -> None:
+    config = tiny(tracking=TrackingConfig(uri=None, tensorboard=True))
+    mask = Mask(config.tracking.mask, {}, [{"data": {"token": f"secret-{n}"}} for n in range(2)])
+    overrides = ["data.token=secret-0,secret-1", "data.path=/secret-0,/secret-1"]
+    tracker = open_parent(tmp_path / "sweep", config, "tiny", overrides, mask)
+    tracker.log_text("secret-0 secret-1", "summary.txt")
+    close_parent(tracker, RunStatus.FINISHED, {})
+    files = TrackingDirectory(tmp_path / "sweep")
+    opening = files.opening()
+    assert opening is not None
+    assert opening.tags["runner.overrides"] == "data.token=*** data.path=/***,/***"
+    (journal,) = files.journal.glob("*.journal")
+    assert '"*** ***"' in journal.read_text()
 
 
 def test_a_sweep_over_experiments_has_a_name_of_its_own(uri: str, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def _attempt(status: TrialStatus, **metrics: float) -> Attempt:
 
 def test_a_study_is_kept_in_the_sweeps_folder_and_gone_on_with(tmp_path: Path) -> None:
     _study(tmp_path).ask()
-    assert (tmp_path / "study.db").exists()
+    assert (tmp_path / "study.db").stat().st_mode & 0o777 == 0o600
     assert len(_study(tmp_path).trials) == 1
 
 

@@ -80,7 +80,12 @@ def test_a_failure_stops_the_sweep_where_that_is_asked_for(tmp_path: Path, stops
 
 
 def test_secrets_are_left_out_or_the_owners(tmp_path: Path) -> None:
-    directory = open_sweep(tmp_path, IDENTITY, "auto", masked=lambda text: text.replace("1,2", "*"))
+    directory = open_sweep(
+        tmp_path,
+        IDENTITY,
+        "auto",
+        masked=lambda texts: [each.replace("1,2", "*") for each in texts],
+    )
     directory.lock.release()
     record = directory.read()
     assert record is not None

@@ -100,6 +100,10 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
         "sesion.x is not a key",
     ),
     ("hydra.sweeper.params=3",): ("hydra.sweeper.params is 3", "it must be a mapping"),
+    ("seed=1,2", "hydra.job.chdir=true", "tracking=none"): (
+        "hydra.job.chdir is true",
+        "would lead elsewhere in a trial than in its sweep",
+    ),
     ("seed=1,2", "sweep.bands=[sed]"): ("sweep.bands names 'sed'", "choices: seed"),
     (OPTUNA, RATE, "hydra.sweeper.constraints={validation/los: {max: 0.5}}"): (
         "hydra.sweeper.constraints names 'validation/los'",
@@ -168,6 +172,24 @@ def test_learning_curves_and_steps_to_a_threshold_need_no_optuna(
     assert all(row[2:4] == ["of", "2"] for row in rows[1:])
 
 
+def test_secrets_of_all_trials_are_masked(command: Command, tmp_path: Path) -> None:
+    outcome = command(
+        "seed=10001,10002",
+        "tracking.mask.names=[seed,data.seed]",
+        "tracking=none",
+        "sweep.figures=false",
+    )
+    assert outcome.code == 0, outcome.err
+    assert {line.split()[1] for line in outcome.out.splitlines()[-2:]} == {"***1", "***2"}
+    texts = [
+        file.read_text()
+        for pattern in ("runs/sweeps/001/*.json", "runs/tiny/*/*.json", "runs/tiny/*/*.yaml")
+        for file in tmp_path.glob(pattern)
+    ]
+    assert len(texts) >= 7
+    assert not any("10001" in each or "10002" in each for each in texts)
+
+
 def test_hydras_serial_launcher_is_given_one_trial_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -203,7 +225,7 @@ NO_SOURCE = "scaffolds.body.checkpoint: there is no checkpoint at /nosuch/model"
         ([], Mode.train, ["no such target", NO_SOURCE]),
         (["hydra/launcher=processes"], Mode.train, ["no such target", NO_SOURCE]),
         (["hydra/launcher=slurm"], Mode.train, ["no such target"]),
-        (["hydra.job.chdir=true"], Mode.train, ["no such target"]),
+        (["hydra.job.chdir=true"], Mode.plan, ["hydra.job.chdir is true", "no such target"]),
         ([], Mode.plan, ["no such target"]),
     ],
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import PrunedRunError
+from runner.errors import PrunedRunError, SweepError
 from runner.run_directory import RunDirectory
 from runner.sweeps.trial import Trial
 
@@ -41,6 +41,13 @@ def test_evaluations_are_reported_until_one_prunes() -> None:
     assert trial.curve == {10: {"loss": 0.5}, 20: {"loss": 2.0}, 30: {"loss": 2.0}}
     with pytest.raises(PrunedRunError, match=r"^pruned at step 20$"):
         trial.check()
+
+
+def test_an_objective_that_is_nan_is_no_result() -> None:
+    trial = Trial("sweep", {})
+    trial.judge(0.5)
+    with pytest.raises(SweepError, match=r"^the objective is nan$"):
+        trial.judge(float("nan"))
 
 
 def test_without_a_listener_nothing_is_pruned() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from runner.errors import ConfigError
@@ -53,6 +55,33 @@ def test_the_patterns_are_the_users(mask: Mask) -> None:
     assert own.text("987654 axxb password=abc") == "*** a***b password=abc"
     assert own.value("password", "abc") == "abc"
     assert own.value("card.pin", None) is None
+
+
+@pytest.mark.parametrize(
+    ("override", "masked"),
+    [
+        ("+data.hf_token=abc-1,def-2", "+data.hf_token=***"),
+        ("data.hf_token=choice(abc-1, def-2)", "data.hf_token=***"),
+        ("hydra.sweeper.params={seed: [1], data.hf_token: [a, b]}", "hydra.sweeper.params=***"),
+        ("hydra.sweeper.params={seed: [1, 2]}", "hydra.sweeper.params={seed: [1, 2]}"),
+        ("++hydra.sweeper.params.data.pin=1,2", "++hydra.sweeper.params.data.pin=***"),
+        ("data.path=/k3y-of-mine,/another", "data.path=/***,/another"),
+        ("--config-dir", "--config-dir"),
+    ],
+)
+def test_every_value_that_an_override_gives_to_a_secret_key_is_masked(
+    override: str, masked: str
+) -> None:
+    mask = Mask(MaskConfig(names=["*token", "*api_key*", "data.pin"]), SETTINGS)
+    assert mask.overrides([override]) == [masked]
+    command = shlex.join(["python", "it's", override])
+    assert shlex.split(mask.command(command)) == ["python", "it's", masked]
+
+
+def test_secrets_of_other_configurations_are_known_too() -> None:
+    settings = ({"password": f"word-{number}"} for number in range(3))
+    mask = Mask(MaskConfig(), SETTINGS, settings)
+    assert mask.text("word-0 word-2 k3y-of-mine") == "*** *** ***"
 
 
 def test_every_pattern_that_is_malformed_is_told() -> None:

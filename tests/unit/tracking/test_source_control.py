@@ -114,7 +114,7 @@ def test_the_command_is_kept_without_passwords(
     command = ["python", "-m", "runner", "name=my run", "tracking.uri=http://me:s3cret@host:1"]
     monkeypatch.setattr(sys, "orig_argv", command)
     assert environment_tags(repository)["runner.command"] == (
-        "python -m runner 'name=my run' tracking.uri=http://me:***@host:1"
+        "python -m runner 'name=my run' 'tracking.uri=http://me:***@host:1'"
     )
 
 
