@@ -24,6 +24,7 @@ from runner.sweeps.search_space import SearchSpace
 from runner.sweeps.study import (
     SWEEPER,
     CustomSpace,
+    judged,
     sampler,
     tell,
     trial_of,
@@ -191,6 +192,8 @@ class Search:
     def _tell(self, attempt: Attempt) -> None:
         if attempt.status not in _DECIDED:
             return
+        if judged(attempt, self._objectives).status is not attempt.status:
+            self._directory.failed()
         trial = self._of(attempt.trial)
         for name, value in attempt.metrics.items():
             trial.set_user_attr(name, value)

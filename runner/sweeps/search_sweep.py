@@ -141,7 +141,7 @@ class SearchSweep(RunnerSweeper):
         self, composed: Sequence[ComposedPoint], execution: Execution, directory: SweepDirectory
     ) -> list[Attempt]:
         """Searches, and returns the last attempts of all processes at this sweep."""
-        from runner.sweeps.study import attempt_of
+        from runner.sweeps.study import attempt_of, judged
 
         wanted = self._sweeper["n_trials"]
         if self._search is None:
@@ -156,8 +156,8 @@ class SearchSweep(RunnerSweeper):
         self._complete = search.finished() >= wanted
         # Of trials from other folders, the study knows.
         known = [attempt_of(each, self._objectives) for each in study.get_trials(deepcopy=False)]
-        attempts = [*known, *(file.read() for file in directory.attempts())]
-        return list({each.trial: each for each in attempts}.values())
+        attempts = [judged(file.read(), self._objectives) for file in directory.attempts()]
+        return list({each.trial: each for each in [*known, *attempts]}.values())
 
     def _opened(self, config: RunConfig, directory: SweepDirectory) -> Search:
         from runner.sweeps.search import Search

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,16 +191,32 @@ def tell(
 
     It is not told of one that is to be gone on with, and stays RUNNING there.
     """
+    attempt = judged(attempt, objectives)
     if attempt.status not in _STATES:
         return
-    state = _STATES[attempt.status]
     values = [each.of(attempt) for each in objectives]
-    usable = [value for value in values if value is not None and not math.isnan(value)]
-    if state is TrialState.COMPLETE and len(usable) == len(objectives):
-        study.tell(number, usable, skip_if_finished=True)
-    else:
-        failed = TrialState.FAIL if state is TrialState.COMPLETE else state
-        study.tell(number, state=failed, skip_if_finished=True)
+    finished = attempt.status is TrialStatus.FINISHED
+    study.tell(
+        number,
+        [value for value in values if value is not None] if finished else None,
+        state=_STATES[attempt.status],
+        skip_if_finished=True,
+    )
+
+
+def judged(attempt: Attempt, objectives: Sequence[Objective]) -> Attempt:
+    """Returns the attempt, as a failure if it finished and an objective is NaN or missing."""
+    if attempt.status is not TrialStatus.FINISHED:
+        return attempt
+    values = {each.name: each.of(attempt) for each in objectives}
+    lacking = [
+        f"{name} is {'missing' if value is None else value}"
+        for name, value in values.items()
+        if value is None or math.isnan(value)
+    ]
+    if not lacking:
+        return attempt
+    return replace(attempt, status=TrialStatus.FAILED, message="; ".join(lacking), exit_code=1)
 
 
 def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:

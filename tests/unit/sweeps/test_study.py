@@ -17,6 +17,7 @@ from runner.sweeps.study import (
     check,
     custom_points,
     custom_space,
+    judged,
     objectives_of,
     open_storage,
     open_study,
@@ -120,6 +121,17 @@ def test_several_objectives_are_told_and_none_may_be_missing(tmp_path: Path) -> 
         tell(study, study.ask().number, attempt, [LOSS, ACCURACY])
     assert [trial.values for trial in study.trials] == [[0.5, 0.25], None, None]
     assert study.trials[1].state is TrialState.FAIL
+
+
+def test_a_finished_trial_without_a_usable_objective_has_failed() -> None:
+    finished = _attempt(TrialStatus.FINISHED, loss=0.5, accuracy=float("nan"))
+    found = judged(finished, [LOSS, ACCURACY])
+    assert (found.status, found.message) == (TrialStatus.FAILED, "validation/accuracy is nan")
+    assert judged(finished, [LOSS]) is finished
+    missing = judged(_attempt(TrialStatus.FINISHED), [LOSS])
+    assert (missing.message, missing.exit_code) == ("validation/loss is missing", 1)
+    killed = _attempt(TrialStatus.KILLED)
+    assert judged(killed, [LOSS]) is killed
 
 
 def test_objectives_are_the_experiments_or_the_sweepers() -> None:
