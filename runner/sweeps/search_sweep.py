@@ -106,8 +106,23 @@ class SearchSweep(RunnerSweeper):
             problems += error.problems
         if problems:
             raise ConfigError(*problems)
+        self._check_known_study()
         self._check_custom_space()
         return self._objectives
+
+    def _check_known_study(self) -> None:
+        """Checks a study that is named, before anything is made."""
+        import optuna
+
+        from runner.sweeps.study import check_study, open_storage
+
+        storage, name = self._sweeper.get("storage"), self._sweeper.get("study_name")
+        if storage is None or not name:
+            return
+        opened = open_storage(Path(), storage)
+        if name in optuna.get_all_study_names(opened):
+            study = optuna.load_study(study_name=name, storage=opened)
+            check_study(study, self._objectives, self._given_space)
 
     def _check_custom_space(self) -> None:
         from runner.sweeps.study import custom_points, custom_space
@@ -161,11 +176,12 @@ class SearchSweep(RunnerSweeper):
 
     def _opened(self, config: RunConfig, directory: SweepDirectory) -> Search:
         from runner.sweeps.search import Search
-        from runner.sweeps.study import custom_space, open_storage, open_study
+        from runner.sweeps.study import check_study, custom_space, open_storage, open_study
 
         storage = open_storage(directory.path, self._sweeper.get("storage"))
         name = self._study_name(config, directory)
         self._study = open_study(storage, name, self._sweeper, self._objectives)
+        check_study(self._study, self._objectives, self._given_space)
         return Search(
             self._study,
             storage,

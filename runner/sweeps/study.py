@@ -11,6 +11,7 @@ from typing import Any
 
 import optuna
 from filelock import FileLock
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import GridSampler, QMCSampler, RandomSampler
 from optuna.storages import InMemoryStorage, RDBStorage
 from optuna.study import StudyDirection
@@ -31,6 +32,9 @@ logger = logging.getLogger(__name__)
 DATABASE = "study.db"
 SWEEPER = "runner.sweeper"
 """User attribute of a trial: the process that sweeps it."""
+
+MESSAGE = "runner.message"
+"""User attribute of a trial that was never started: what became of it."""
 
 OBJECTIVES = "runner.objectives"
 """User attribute of a study: the names of its objectives."""
@@ -153,20 +157,60 @@ def open_study(
         directions=[StudyDirection[each.upper()] for each in directions],
         load_if_exists=True,
     )
+    _check_objectives(study, objectives)
+    if OBJECTIVES not in study.user_attrs:
+        study.set_user_attr(OBJECTIVES, [each.name for each in objectives])
+    return study
+
+
+def check_study(study: optuna.Study, objectives: Sequence[Objective], space: SearchSpace) -> None:
+    """Checks that a study, which may have trials, can be gone on with.
+
+    Raises:
+      ConfigError: it has other objectives, or values were drawn that Optuna does not mix with those
+        of the space: other choices, another kind of number, or only one of them logarithmic.
+    """
+    require_all(lambda: _check_objectives(study, objectives), lambda: _check_space(study, space))
+
+
+def _check_objectives(study: optuna.Study, objectives: Sequence[Objective]) -> None:
     found = [each.name.lower() for each in study.directions]
     wanted = [each.name for each in objectives]
+    directions = [each.goal.value for each in objectives]
     names = study.user_attrs.get(OBJECTIVES)
     if found != directions or names not in (None, wanted):
         raise ConfigError(
             Problem(
-                f"the study {name!r} exists, with the objectives {names or ''} {found}",
+                f"the study {study.study_name!r} exists, with the objectives {names or ''} {found}",
                 f"this sweep has {wanted} {directions}",
                 "give hydra.sweeper.study_name another name, or repeat its objectives",
             )
         )
-    if names is None:
-        study.set_user_attr(OBJECTIVES, wanted)
-    return study
+
+
+def _check_space(study: optuna.Study, space: SearchSpace) -> None:
+    drawn: dict[str, BaseDistribution] = {}
+    for trial in study.get_trials(deepcopy=False):
+        drawn |= trial.distributions
+    problems = [
+        Problem(
+            f"the study {study.study_name!r} exists, with other values of {name}",
+            f"it has drawn from {drawn[name]}, and this sweep draws from {distribution}",
+            "give hydra.sweeper.study_name another name, or repeat its values; without a name,"
+            " resume=never begins another study",
+        )
+        for name, distribution in space.distributions().items()
+        if name in drawn and not _mix(drawn[name], distribution)
+    ]
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _mix(one: BaseDistribution, other: BaseDistribution) -> bool:
+    """Whether a study may draw from both: ranges may have other ends."""
+    if isinstance(one, CategoricalDistribution) or isinstance(other, CategoricalDistribution):
+        return one == other
+    return type(one) is type(other) and getattr(one, "log", None) == getattr(other, "log", None)
 
 
 def trial_id(study: optuna.Study, storage: Any, number: int) -> int:
@@ -224,6 +268,7 @@ def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:
     names = [each.name.removeprefix("validation/") for each in objectives]
     metrics = dict(zip(names, trial.values or (), strict=False))
     status = _STATUSES[trial.state]
+    message = trial.user_attrs.get(MESSAGE, "it was tried from another folder")
     return Attempt(
         trial.number,
         1,
@@ -234,7 +279,7 @@ def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:
         objective=metrics.get(names[0]),
         metrics=metrics,
         curve=tuple(sorted(trial.intermediate_values.items())),
-        message="it was tried from another folder" if status is TrialStatus.FAILED else "",
+        message=message if status is TrialStatus.FAILED else "",
     )
 
 

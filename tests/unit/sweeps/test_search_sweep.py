@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from hydra import compose
 from hydra._internal.callbacks import Callbacks
@@ -42,6 +43,7 @@ def search(tmp_path: Path) -> Iterator[Search]:
         fails: Sequence[int] = (),
         metrics: Mapping[str, float] | None = None,
         on_failure: bool = False,
+        overrides: Sequence[str] = OVERRIDES,
         **settings: Any,
     ) -> tuple[SearchSweep, list[Attempt]]:
         sweep = SearchSweep(
@@ -59,10 +61,10 @@ def search(tmp_path: Path) -> Iterator[Search]:
             task_function=lambda config: None,
             config=compose("config", [], return_hydra_config=True),
         )
-        sweep.points(OverridesParser.create().parse_overrides(OVERRIDES))
+        sweep.points(OverridesParser.create().parse_overrides(list(overrides)))
         config = tiny(resume=Resume[resume])
         sweep.objectives(config)
-        directory = open_sweep(tmp_path / folder, SweepIdentity(tuple(OVERRIDES)), resume)
+        directory = open_sweep(tmp_path / folder, SweepIdentity(tuple(overrides)), resume)
         directory.stop_on_failure(on_failure)
 
         def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
@@ -147,6 +149,18 @@ def test_a_trial_of_which_an_objective_is_nan_stops_the_sweep_on_request(
 ) -> None:
     _, trials = search("one", metrics={"loss": float("nan")}, on_failure=True)
     assert [each.status for each in trials] == [TrialStatus.FAILED]
+
+
+def test_a_named_study_of_other_values_is_refused_before_anything_is_made(
+    search: Search, tmp_path: Path
+) -> None:
+    search("one", study_name="mine")
+    study = optuna.load_study(study_name="mine", storage=f"sqlite:///{tmp_path}/shared.db")
+    (name,) = study.trials[0].params
+    with pytest.raises(ConfigError, match=f"'mine' exists, with other values of {name}"):
+        search("other", study_name="mine", overrides=["optimizer.learning_rate=1,2"])
+    assert not (tmp_path / "other").exists()
+    assert len(study.trials) == 2
 
 
 def test_settings_that_are_built_have_a_target() -> None:

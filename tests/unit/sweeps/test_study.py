@@ -5,16 +5,23 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.trial import TrialState
 
 from runner.config import Goal
 from runner.errors import ConfigError
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.objective import Objective
-from runner.sweeps.search_space import SearchSpace
+from runner.sweeps.search_space import Dimension, SearchSpace
 from runner.sweeps.study import (
     attempt_of,
     check,
+    check_study,
     custom_points,
     custom_space,
     judged,
@@ -55,6 +62,33 @@ def test_a_study_with_other_objectives_is_refused(tmp_path: Path) -> None:
     assert "hydra.sweeper.study_name" in str(raised.value)
     with pytest.raises(ConfigError, match="exists"):
         _study(tmp_path, Objective("validation/other", Goal.minimize))
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (CategoricalDistribution(["1", "2"]), CategoricalDistribution(["1", "2", "3"])),
+        (CategoricalDistribution(["1", "2"]), IntDistribution(1, 2)),
+        (IntDistribution(1, 2), FloatDistribution(1, 2)),
+        (FloatDistribution(1, 2), FloatDistribution(1, 2, log=True)),
+        (IntDistribution(1, 2), IntDistribution(1, 5, step=2)),
+    ],
+)
+def test_a_study_of_other_values_is_refused(
+    tmp_path: Path, before: BaseDistribution, now: BaseDistribution
+) -> None:
+    study = _study(tmp_path)
+    study.ask({"seed": before})
+    space = SearchSpace((), (Dimension("++seed", "seed", now), Dimension("b", "b", now)))
+    try:
+        study.ask({"seed": now})
+    except ValueError:  # Optuna itself refuses them, too late.
+        with pytest.raises(ConfigError, match="'s' exists, with other values of seed") as raised:
+            check_study(study, [LOSS], space)
+        assert "hydra.sweeper.study_name" in str(raised.value)
+    else:
+        check_study(study, [LOSS], space)
+        assert now == IntDistribution(1, 5, step=2)
 
 
 def test_a_storage_may_be_any_url_or_object(tmp_path: Path) -> None:
