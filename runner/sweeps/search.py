@@ -21,13 +21,14 @@ from runner.sweeps.execution import Execution, Planned
 from runner.sweeps.left_behind import end_of
 from runner.sweeps.objective import Objective
 from runner.sweeps.points import Point, compose_points
+from runner.sweeps.samplers import DRAWING_ERRORS, sampler
 from runner.sweeps.search_space import SearchSpace
 from runner.sweeps.study import (
     MESSAGE,
     SWEEPER,
     CustomSpace,
+    exhausted,
     judged,
-    sampler,
     tell,
     trial_id,
     trial_of,
@@ -89,6 +90,8 @@ class Search:
                     left = self._claim()
                     asked = [] if left else self._ask(compose)
                 if not left and not asked:
+                    if self.exhausted() and self.finished() < int(self._sweeper["n_trials"]):
+                        self._say("the sampler has nothing more to try")
                     return
                 planned = [*asked, *self._still_unfinished(left)]
                 for attempt in execution.run(planned):
@@ -107,8 +110,12 @@ class Search:
         """Returns how many trials of the study have finished or were pruned."""
         return len([each for each in self._trials() if each.state in _FINISHED])
 
+    def exhausted(self) -> bool:
+        """Returns whether the sampler has nothing more to try."""
+        return exhausted(self._study, self._sweeper)
+
     def _ask(self, compose: Compose) -> list[Planned]:
-        """Asks for as many trials as are launched at once, and are missing.
+        """Asks for as many trials as are launched at once, and are missing; none if there are none.
 
         Raises:
           ConfigError: the custom space has made a mistake; the trials have failed then.
@@ -120,7 +127,7 @@ class Search:
         missing = int(self._sweeper["n_trials"]) - counted
         planned = []
         try:
-            for _ in range(min(int(self._sweeper["n_jobs"]), missing)):
+            for _ in range(0 if self.exhausted() else min(int(self._sweeper["n_jobs"]), missing)):
                 trial = self._drawn()
                 more = self._custom(trial) if self._custom is not None else None
                 planned.append(self._planned(trial, self._space.point(trial.params, more)))
@@ -147,7 +154,7 @@ class Search:
             )
         try:
             trial = self._study.ask(self._space.distributions())
-        except (ValueError, TypeError, RuntimeError, ImportError) as error:
+        except DRAWING_ERRORS as error:
             raise SweepError(
                 Problem(
                     "Optuna draws no trial",

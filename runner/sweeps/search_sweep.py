@@ -107,7 +107,7 @@ class SearchSweep(RunnerSweeper):
         if problems:
             raise ConfigError(*problems)
         self._check_known_study()
-        self._check_custom_space()
+        self._check_draws()
         return self._objectives
 
     def _check_known_study(self) -> None:
@@ -124,13 +124,15 @@ class SearchSweep(RunnerSweeper):
             study = optuna.load_study(study_name=name, storage=opened)
             check_study(study, self._objectives, self._given_space)
 
-    def _check_custom_space(self) -> None:
+    def _check_draws(self) -> None:
+        from runner.sweeps.samplers import try_sampler
         from runner.sweeps.study import custom_points, custom_space
 
         custom = custom_space(self._sweeper)
         if custom is not None:
             points = custom_points(self._given_space, custom)
             self.check_trials(compose_points(points, self.compose))
+        try_sampler(self._sweeper, self._given_space, custom, self._objectives)
 
     @property
     def _given_space(self) -> SearchSpace:
@@ -169,6 +171,11 @@ class SearchSweep(RunnerSweeper):
         search, study = self._search, self._study
         search.run(execution, self.compose)
         self._complete = search.finished() >= wanted
+        if search.exhausted():
+            self.again = (
+                "the same command goes on with those that were killed or not started; the sampler"
+                " has nothing else to try, and resume=never begins another study"
+            )
         # Of trials from other folders, the study knows.
         known = [attempt_of(each, self._objectives) for each in study.get_trials(deepcopy=False)]
         attempts = [judged(file.read(), self._objectives) for file in directory.attempts()]

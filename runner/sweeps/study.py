@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import optuna
 from filelock import FileLock
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.samplers import GridSampler, QMCSampler, RandomSampler
+from optuna.samplers import RandomSampler
 from optuna.storages import InMemoryStorage, RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
@@ -24,8 +25,9 @@ from runner.sweeps.constraints import constraints
 from runner.sweeps.mappings import given_mapping
 from runner.sweeps.objective import Objective
 from runner.sweeps.points import Point
+from runner.sweeps.samplers import sampler
 from runner.sweeps.search_space import SearchSpace
-from runner.targets import build_target, locate_target
+from runner.targets import build_target
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,9 @@ SWEEPER = "runner.sweeper"
 
 MESSAGE = "runner.message"
 """User attribute of a trial that was never started: what became of it."""
+
+EXHAUSTED = "runner.exhausted"
+"""User attribute of a study: the sampler that has nothing more to try, as it is configured."""
 
 OBJECTIVES = "runner.objectives"
 """User attribute of a study: the names of its objectives."""
@@ -118,32 +123,12 @@ def _database(url: str) -> RDBStorage:
     return RDBStorage(url, engine_kwargs=arguments)
 
 
-def sampler(sweeper: Mapping[str, Any], drawn: int = 0) -> optuna.samplers.BaseSampler:
-    """Builds the sampler.
-
-    With a seed, one that is built anew would draw the study's first trials again. So it is given
-    another seed, unless it keeps its place in the study itself.
-
-    Args:
-      sweeper: the sweeper's configuration.
-      drawn: how many trials the study has already.
-
-    Raises:
-      ConfigError: it cannot be built.
-    """
-    key, node = "hydra.sweeper.sampler", sweeper["sampler"]
-    target, seed = locate_target(key, node), node.get("seed")
-    keeps_place = isinstance(target, type) and issubclass(target, GridSampler | QMCSampler)
-    if drawn and seed is not None and not keeps_place:
-        node = {**node, "seed": seed + drawn}
-    built: optuna.samplers.BaseSampler = build_target(key, node)
-    return built
-
-
 def open_study(
     storage: Any, name: str, sweeper: Mapping[str, Any], objectives: Sequence[Objective]
 ) -> optuna.Study:
     """Opens the study, or goes on with one of this name.
+
+    When its sampler has tried all that it has, the study notes that: see `exhausted`.
 
     Raises:
       ConfigError: the sampler or pruner cannot be built, or the study has other objectives.
@@ -157,10 +142,23 @@ def open_study(
         directions=[StudyDirection[each.upper()] for each in directions],
         load_if_exists=True,
     )
+    # Samplers stop a study when it is told of its last trial; Optuna knows that only in `optimize`.
+    study.stop = lambda: study.set_user_attr(  # type: ignore[method-assign]
+        EXHAUSTED, _sampler_named(sweeper)
+    )
     _check_objectives(study, objectives)
     if OBJECTIVES not in study.user_attrs:
         study.set_user_attr(OBJECTIVES, [each.name for each in objectives])
     return study
+
+
+def exhausted(study: optuna.Study, sweeper: Mapping[str, Any]) -> bool:
+    """Whether this sampler, with these arguments, has nothing more to try in the study."""
+    return study.user_attrs.get(EXHAUSTED) == _sampler_named(sweeper)
+
+
+def _sampler_named(sweeper: Mapping[str, Any]) -> str:
+    return json.dumps(sweeper["sampler"], sort_keys=True, default=str)
 
 
 def check_study(study: optuna.Study, objectives: Sequence[Objective], space: SearchSpace) -> None:

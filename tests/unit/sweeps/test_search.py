@@ -438,3 +438,26 @@ def test_a_trial_whose_process_died_while_it_was_drawn_is_replaced(
     sweep.settings["sampler"] = given
     states = [trial.state for trial in sweep.run(RATE).trials]
     assert states == [TrialState.FAIL, TrialState.COMPLETE]
+
+
+def test_a_search_ends_where_its_sampler_has_nothing_more_to_try(sweep: Sweep) -> None:
+    sweep.settings["sampler"] = {
+        "_target_": "optuna.samplers.GridSampler",
+        "search_space": {"optimizer.learning_rate": [0.25, 0.5]},
+    }
+    for _ in range(2):
+        said: list[str] = []
+        study = sweep.run(RATE, say=said.append)
+        assert sorted(str(trial.value) for trial in study.trials) == ["0.25", "0.5"]
+        assert said == ["the sampler has nothing more to try"]
+    sweep.settings["n_trials"] = 2
+    sweep.run(RATE, say=said.append)
+    assert len(said) == 1
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_a_sampler_stops_whatever_the_pruner(sweep: Sweep) -> None:
+    sweep.settings["pruner"] = {"_target_": "optuna.pruners.HyperbandPruner"}
+    sweep.settings["sampler"] = {"_target_": "optuna.samplers.BruteForceSampler"}
+    study = sweep.run("optimizer.learning_rate=choice(0.25, 0.5)")
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 2

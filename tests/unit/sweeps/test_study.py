@@ -24,11 +24,11 @@ from runner.sweeps.study import (
     check_study,
     custom_points,
     custom_space,
+    exhausted,
     judged,
     objectives_of,
     open_storage,
     open_study,
-    sampler,
     tell,
 )
 from tests.tiny.spaces import conditional
@@ -89,6 +89,19 @@ def test_a_study_of_other_values_is_refused(
     else:
         check_study(study, [LOSS], space)
         assert now == IntDistribution(1, 5, step=2)
+
+
+def test_a_sampler_that_stops_has_exhausted_the_study(tmp_path: Path) -> None:
+    node = {"_target_": "optuna.samplers.GridSampler", "search_space": {"seed": [1, 2]}}
+    sweeper = {**SWEEPER, "sampler": node}
+    study = open_study(open_storage(tmp_path, None), "s", sweeper, [LOSS])
+    for left in (True, False):
+        number = study.ask({"seed": IntDistribution(1, 8)}).number
+        tell(study, number, _attempt(TrialStatus.FINISHED, loss=0.5), [LOSS])
+        assert exhausted(study, sweeper) is not left
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 2
+    assert not exhausted(study, {**sweeper, "sampler": {**node, "search_space": {"seed": [3]}}})
+    assert not exhausted(study, SWEEPER)
 
 
 def test_a_storage_may_be_any_url_or_object(tmp_path: Path) -> None:
@@ -209,19 +222,6 @@ def test_all_mistakes_in_a_search_are_told_together(tmp_path: Path) -> None:
     ]
     check(tmp_path, SWEEPER)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_seed_is_another_one_when_a_study_goes_on() -> None:
-    def first(drawn: int, **sampler_node: Any) -> float:
-        study = optuna.create_study(sampler=sampler({"sampler": sampler_node}, drawn))
-        return study.ask().suggest_float("x", 0.0, 1.0)
-
-    random = {"_target_": "optuna.samplers.RandomSampler", "seed": 1}
-    assert first(0, **random) == first(0, **random) != first(3, **random)
-    # That one keeps its place in the study.
-    space = {"x": [number / 50 for number in range(50)]}
-    grid = {"_target_": "optuna.samplers.GridSampler", "search_space": space, "seed": 1}
-    assert first(0, **grid) == first(3, **grid)
 
 
 def test_of_trials_from_elsewhere_the_study_tells(tmp_path: Path) -> None:
