@@ -10,8 +10,9 @@ from typing import Any
 
 import optuna
 from filelock import FileLock
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from runner.errors import Problem, SweepError
 from runner.file_lock import is_held
 from runner.override_problems import Compose
 from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus, this_process
@@ -20,12 +21,16 @@ from runner.sweeps.execution import Execution, Planned
 from runner.sweeps.left_behind import end_of
 from runner.sweeps.objective import Objective
 from runner.sweeps.points import Point, compose_points
+from runner.sweeps.samplers import DRAWING_ERRORS, sampler
 from runner.sweeps.search_space import SearchSpace
 from runner.sweeps.study import (
+    MESSAGE,
     SWEEPER,
     CustomSpace,
-    sampler,
+    exhausted,
+    judged,
     tell,
+    trial_id,
     trial_of,
 )
 from runner.sweeps.sweep_directory import SweepDirectory
@@ -85,6 +90,8 @@ class Search:
                     left = self._claim()
                     asked = [] if left else self._ask(compose)
                 if not left and not asked:
+                    if self.exhausted() and self.finished() < int(self._sweeper["n_trials"]):
+                        self._say("the sampler has nothing more to try")
                     return
                 planned = [*asked, *self._still_unfinished(left)]
                 for attempt in execution.run(planned):
@@ -103,33 +110,68 @@ class Search:
         """Returns how many trials of the study have finished or were pruned."""
         return len([each for each in self._trials() if each.state in _FINISHED])
 
+    def exhausted(self) -> bool:
+        """Returns whether the sampler has nothing more to try."""
+        return exhausted(self._study, self._sweeper)
+
     def _ask(self, compose: Compose) -> list[Planned]:
-        """Asks for as many trials as are launched at once, and are missing.
+        """Asks for as many trials as are launched at once, and are missing; none if there are none.
 
         Raises:
           ConfigError: the custom space has made a mistake; the trials have failed then.
+          SweepError: so has the sampler, or the study does not take what it draws.
         """
         living = self._living()  # Before the trials: who ends meanwhile has told of them all.
         trials = self._trials()
         counted = len([each for each in trials if self._counts(each, living)])
         missing = int(self._sweeper["n_trials"]) - counted
-        asked: list[optuna.Trial] = []
         planned = []
         try:
-            for _ in range(min(int(self._sweeper["n_jobs"]), missing)):
-                trial = self._study.ask(self._space.distributions())
-                asked.append(trial)
-                trial.set_user_attr(SWEEPER, self._name)
+            for _ in range(0 if self.exhausted() else min(int(self._sweeper["n_jobs"]), missing)):
+                trial = self._drawn()
                 more = self._custom(trial) if self._custom is not None else None
                 planned.append(self._planned(trial, self._space.point(trial.params, more)))
             if planned:
                 check_targets(compose_points([each.point for each in planned], compose))
         except BaseException:
-            for trial in asked:
-                self._study.tell(trial, state=TrialState.FAIL)
+            for each in self._trials():
+                mine = each.user_attrs.get(SWEEPER) == self._name
+                if mine and each.state is TrialState.RUNNING and each.number not in self._taken:
+                    self._fail(each.number)
             raise
         self._taken |= {each.number for each in planned}
         return planned
+
+    def _drawn(self) -> optuna.Trial:
+        """Asks for a trial, which from its first moment says whose it is.
+
+        Otherwise nobody could take it over if this process died, or its sampler failed.
+        """
+        if not self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            # Optuna hands out those that wait before it makes others.
+            self._study.add_trial(
+                create_trial(state=TrialState.WAITING, user_attrs={SWEEPER: self._name})
+            )
+        try:
+            trial = self._study.ask(self._space.distributions())
+        except DRAWING_ERRORS as error:
+            raise SweepError(
+                Problem(
+                    "Optuna draws no trial",
+                    f"{type(error).__name__}: {error}",
+                    "mend hydra.sweeper.sampler or the space; where a study was searched with"
+                    " another space, give hydra.sweeper.study_name another name, or resume=never",
+                )
+            ) from error
+        trial.set_user_attr(SWEEPER, self._name)
+        return trial
+
+    def _fail(self, number: int) -> None:
+        """Gives up a trial that was never started."""
+        # Not by a Trial, which would ask the sampler, and that may be what fails.
+        identifier = trial_id(self._study, self._storage, number)
+        self._storage.set_trial_user_attr(identifier, MESSAGE, "it was not started")
+        self._study.tell(number, state=TrialState.FAIL)
 
     def _counts(self, trial: FrozenTrial, living: Collection[str]) -> bool:
         """Whether no other trial is to be asked for in place of this one."""
@@ -171,7 +213,7 @@ class Search:
             elif self._was_here(trial.user_attrs.get(SWEEPER)):
                 # Its process died before it said what was to be run.
                 self._replaced.add(trial.number)
-                self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+                self._fail(trial.number)
             if len(claimed) == int(self._sweeper["n_jobs"]):
                 break
         return claimed
@@ -191,6 +233,8 @@ class Search:
     def _tell(self, attempt: Attempt) -> None:
         if attempt.status not in _DECIDED:
             return
+        if judged(attempt, self._objectives).status is not attempt.status:
+            self._directory.failed()
         trial = self._of(attempt.trial)
         for name, value in attempt.metrics.items():
             trial.set_user_attr(name, value)

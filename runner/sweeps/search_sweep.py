@@ -106,16 +106,33 @@ class SearchSweep(RunnerSweeper):
             problems += error.problems
         if problems:
             raise ConfigError(*problems)
-        self._check_custom_space()
+        self._check_known_study()
+        self._check_draws()
         return self._objectives
 
-    def _check_custom_space(self) -> None:
+    def _check_known_study(self) -> None:
+        """Checks a study that is named, before anything is made."""
+        import optuna
+
+        from runner.sweeps.study import check_study, open_storage
+
+        storage, name = self._sweeper.get("storage"), self._sweeper.get("study_name")
+        if storage is None or not name:
+            return
+        opened = open_storage(Path(), storage)
+        if name in optuna.get_all_study_names(opened):
+            study = optuna.load_study(study_name=name, storage=opened)
+            check_study(study, self._objectives, self._given_space)
+
+    def _check_draws(self) -> None:
+        from runner.sweeps.samplers import try_sampler
         from runner.sweeps.study import custom_points, custom_space
 
         custom = custom_space(self._sweeper)
         if custom is not None:
             points = custom_points(self._given_space, custom)
             self.check_trials(compose_points(points, self.compose))
+        try_sampler(self._sweeper, self._given_space, custom, self._objectives)
 
     @property
     def _given_space(self) -> SearchSpace:
@@ -141,7 +158,7 @@ class SearchSweep(RunnerSweeper):
         self, composed: Sequence[ComposedPoint], execution: Execution, directory: SweepDirectory
     ) -> list[Attempt]:
         """Searches, and returns the last attempts of all processes at this sweep."""
-        from runner.sweeps.study import attempt_of
+        from runner.sweeps.study import attempt_of, judged
 
         wanted = self._sweeper["n_trials"]
         if self._search is None:
@@ -154,18 +171,24 @@ class SearchSweep(RunnerSweeper):
         search, study = self._search, self._study
         search.run(execution, self.compose)
         self._complete = search.finished() >= wanted
+        if search.exhausted():
+            self.again = (
+                "the same command goes on with those that were killed or not started; the sampler"
+                " has nothing else to try, and resume=never begins another study"
+            )
         # Of trials from other folders, the study knows.
         known = [attempt_of(each, self._objectives) for each in study.get_trials(deepcopy=False)]
-        attempts = [*known, *(file.read() for file in directory.attempts())]
-        return list({each.trial: each for each in attempts}.values())
+        attempts = [judged(file.read(), self._objectives) for file in directory.attempts()]
+        return list({each.trial: each for each in [*known, *attempts]}.values())
 
     def _opened(self, config: RunConfig, directory: SweepDirectory) -> Search:
         from runner.sweeps.search import Search
-        from runner.sweeps.study import custom_space, open_storage, open_study
+        from runner.sweeps.study import check_study, custom_space, open_storage, open_study
 
         storage = open_storage(directory.path, self._sweeper.get("storage"))
         name = self._study_name(config, directory)
         self._study = open_study(storage, name, self._sweeper, self._objectives)
+        check_study(self._study, self._objectives, self._given_space)
         return Search(
             self._study,
             storage,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import optuna
 from filelock import FileLock
-from optuna.samplers import GridSampler, QMCSampler, RandomSampler
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.samplers import RandomSampler
 from optuna.storages import InMemoryStorage, RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
@@ -22,14 +25,21 @@ from runner.sweeps.constraints import constraints
 from runner.sweeps.mappings import given_mapping
 from runner.sweeps.objective import Objective
 from runner.sweeps.points import Point
+from runner.sweeps.samplers import sampler
 from runner.sweeps.search_space import SearchSpace
-from runner.targets import build_target, locate_target
+from runner.targets import build_target
 
 logger = logging.getLogger(__name__)
 
 DATABASE = "study.db"
 SWEEPER = "runner.sweeper"
 """User attribute of a trial: the process that sweeps it."""
+
+MESSAGE = "runner.message"
+"""User attribute of a trial that was never started: what became of it."""
+
+EXHAUSTED = "runner.exhausted"
+"""User attribute of a study: the sampler that has nothing more to try, as it is configured."""
 
 OBJECTIVES = "runner.objectives"
 """User attribute of a study: the names of its objectives."""
@@ -115,32 +125,12 @@ def _database(url: str) -> RDBStorage:
     return RDBStorage(url, engine_kwargs=arguments)
 
 
-def sampler(sweeper: Mapping[str, Any], drawn: int = 0) -> optuna.samplers.BaseSampler:
-    """Builds the sampler.
-
-    With a seed, one that is built anew would draw the study's first trials again. So it is given
-    another seed, unless it keeps its place in the study itself.
-
-    Args:
-      sweeper: the sweeper's configuration.
-      drawn: how many trials the study has already.
-
-    Raises:
-      ConfigError: it cannot be built.
-    """
-    key, node = "hydra.sweeper.sampler", sweeper["sampler"]
-    target, seed = locate_target(key, node), node.get("seed")
-    keeps_place = isinstance(target, type) and issubclass(target, GridSampler | QMCSampler)
-    if drawn and seed is not None and not keeps_place:
-        node = {**node, "seed": seed + drawn}
-    built: optuna.samplers.BaseSampler = build_target(key, node)
-    return built
-
-
 def open_study(
     storage: Any, name: str, sweeper: Mapping[str, Any], objectives: Sequence[Objective]
 ) -> optuna.Study:
     """Opens the study, or goes on with one of this name.
+
+    When its sampler has tried all that it has, the study notes that: see `exhausted`.
 
     Raises:
       ConfigError: the sampler or pruner cannot be built, or the study has other objectives.
@@ -154,20 +144,73 @@ def open_study(
         directions=[StudyDirection[each.upper()] for each in directions],
         load_if_exists=True,
     )
+    # Samplers stop a study when it is told of its last trial; Optuna knows that only in `optimize`.
+    study.stop = lambda: study.set_user_attr(  # type: ignore[method-assign]
+        EXHAUSTED, _sampler_named(sweeper)
+    )
+    _check_objectives(study, objectives)
+    if OBJECTIVES not in study.user_attrs:
+        study.set_user_attr(OBJECTIVES, [each.name for each in objectives])
+    return study
+
+
+def exhausted(study: optuna.Study, sweeper: Mapping[str, Any]) -> bool:
+    """Whether this sampler, with these arguments, has nothing more to try in the study."""
+    return study.user_attrs.get(EXHAUSTED) == _sampler_named(sweeper)
+
+
+def _sampler_named(sweeper: Mapping[str, Any]) -> str:
+    return json.dumps(sweeper["sampler"], sort_keys=True, default=str)
+
+
+def check_study(study: optuna.Study, objectives: Sequence[Objective], space: SearchSpace) -> None:
+    """Checks that a study, which may have trials, can be gone on with.
+
+    Raises:
+      ConfigError: it has other objectives, or values were drawn that Optuna does not mix with those
+        of the space: other choices, another kind of number, or only one of them logarithmic.
+    """
+    require_all(lambda: _check_objectives(study, objectives), lambda: _check_space(study, space))
+
+
+def _check_objectives(study: optuna.Study, objectives: Sequence[Objective]) -> None:
     found = [each.name.lower() for each in study.directions]
     wanted = [each.name for each in objectives]
+    directions = [each.goal.value for each in objectives]
     names = study.user_attrs.get(OBJECTIVES)
     if found != directions or names not in (None, wanted):
         raise ConfigError(
             Problem(
-                f"the study {name!r} exists, with the objectives {names or ''} {found}",
+                f"the study {study.study_name!r} exists, with the objectives {names or ''} {found}",
                 f"this sweep has {wanted} {directions}",
                 "give hydra.sweeper.study_name another name, or repeat its objectives",
             )
         )
-    if names is None:
-        study.set_user_attr(OBJECTIVES, wanted)
-    return study
+
+
+def _check_space(study: optuna.Study, space: SearchSpace) -> None:
+    drawn: dict[str, BaseDistribution] = {}
+    for trial in study.get_trials(deepcopy=False):
+        drawn |= trial.distributions
+    problems = [
+        Problem(
+            f"the study {study.study_name!r} exists, with other values of {name}",
+            f"it has drawn from {drawn[name]}, and this sweep draws from {distribution}",
+            "give hydra.sweeper.study_name another name, or repeat its values; without a name,"
+            " resume=never begins another study",
+        )
+        for name, distribution in space.distributions().items()
+        if name in drawn and not _mix(drawn[name], distribution)
+    ]
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _mix(one: BaseDistribution, other: BaseDistribution) -> bool:
+    """Whether a study may draw from both: ranges may have other ends."""
+    if isinstance(one, CategoricalDistribution) or isinstance(other, CategoricalDistribution):
+        return one == other
+    return type(one) is type(other) and getattr(one, "log", None) == getattr(other, "log", None)
 
 
 def trial_id(study: optuna.Study, storage: Any, number: int) -> int:
@@ -192,16 +235,32 @@ def tell(
 
     It is not told of one that is to be gone on with, and stays RUNNING there.
     """
+    attempt = judged(attempt, objectives)
     if attempt.status not in _STATES:
         return
-    state = _STATES[attempt.status]
     values = [each.of(attempt) for each in objectives]
-    usable = [value for value in values if value is not None and not math.isnan(value)]
-    if state is TrialState.COMPLETE and len(usable) == len(objectives):
-        study.tell(number, usable, skip_if_finished=True)
-    else:
-        failed = TrialState.FAIL if state is TrialState.COMPLETE else state
-        study.tell(number, state=failed, skip_if_finished=True)
+    finished = attempt.status is TrialStatus.FINISHED
+    study.tell(
+        number,
+        [value for value in values if value is not None] if finished else None,
+        state=_STATES[attempt.status],
+        skip_if_finished=True,
+    )
+
+
+def judged(attempt: Attempt, objectives: Sequence[Objective]) -> Attempt:
+    """Returns the attempt, as a failure if it finished and an objective is NaN or missing."""
+    if attempt.status is not TrialStatus.FINISHED:
+        return attempt
+    values = {each.name: each.of(attempt) for each in objectives}
+    lacking = [
+        f"{name} is {'missing' if value is None else value}"
+        for name, value in values.items()
+        if value is None or math.isnan(value)
+    ]
+    if not lacking:
+        return attempt
+    return replace(attempt, status=TrialStatus.FAILED, message="; ".join(lacking), exit_code=1)
 
 
 def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:
@@ -209,6 +268,7 @@ def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:
     names = [each.name.removeprefix("validation/") for each in objectives]
     metrics = dict(zip(names, trial.values or (), strict=False))
     status = _STATUSES[trial.state]
+    message = trial.user_attrs.get(MESSAGE, "it was tried from another folder")
     return Attempt(
         trial.number,
         1,
@@ -219,7 +279,7 @@ def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:
         objective=metrics.get(names[0]),
         metrics=metrics,
         curve=tuple(sorted(trial.intermediate_values.items())),
-        message="it was tried from another folder" if status is TrialStatus.FAILED else "",
+        message=message if status is TrialStatus.FAILED else "",
     )
 
 

@@ -138,6 +138,7 @@ FREE_OF_TENSORFLOW = [
     "runner.sweeps.target_check",
     "runner.sweeps.source_check",
     "runner.sweeps.search_space",
+    "runner.sweeps.samplers",
     "runner.sweeps.study",
     "runner.sweeps.reporting",
     "runner.sweeps.job",

@@ -29,7 +29,7 @@ from runner.sweeps.job import Job, carry_out
 from runner.sweeps.objective import Objective
 from runner.sweeps.search import Search
 from runner.sweeps.search_space import search_space
-from runner.sweeps.study import SWEEPER, open_storage, open_study
+from runner.sweeps.study import SWEEPER, attempt_of, open_storage, open_study
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.trial import Trial
 from tests.tiny.composing import composing
@@ -399,3 +399,65 @@ def test_a_mistake_of_a_custom_space_ends_the_search(sweep: Sweep, custom: Any) 
     (trial,) = sweep.study().trials
     assert trial.state is TrialState.FAIL
     assert sweep.batches == []
+
+
+def test_a_trial_of_which_the_sampler_fails_is_given_up(sweep: Sweep) -> None:
+    sweep.settings["sampler"] = {
+        "_target_": "optuna.samplers.GridSampler",
+        "search_space": {"seed": [1, 2]},
+    }
+    with pytest.raises(SweepError, match=r"Optuna draws no trial") as raised:
+        sweep.run(RATE)
+    assert "optimizer.learning_rate, is not found in the given grid" in str(raised.value)
+    assert "hydra.sweeper.sampler" in str(raised.value)
+    (trial,) = sweep.study().trials
+    assert trial.state is TrialState.FAIL
+    assert attempt_of(trial, OBJECTIVES).message == "it was not started"
+
+
+class Ended(optuna.samplers.RandomSampler):
+    """Ends the process while it draws."""
+
+    def sample_independent(self, *arguments: Any) -> Any:
+        raise Killed
+
+
+def test_a_trial_whose_process_died_while_it_was_drawn_is_replaced(
+    sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep.settings["n_trials"] = 1
+    # What a process that is killed does not do any more.
+    monkeypatch.setattr(Search, "_fail", lambda self, number: None)
+    sampler = {"_target_": f"{__name__}.Ended"}
+    given, sweep.settings["sampler"] = sweep.sweeper["sampler"], sampler
+    with pytest.raises(Killed):
+        sweep.run(RATE)
+    (trial,) = sweep.study().trials
+    assert trial.state is TrialState.RUNNING
+    monkeypatch.undo()
+    sweep.settings["sampler"] = given
+    states = [trial.state for trial in sweep.run(RATE).trials]
+    assert states == [TrialState.FAIL, TrialState.COMPLETE]
+
+
+def test_a_search_ends_where_its_sampler_has_nothing_more_to_try(sweep: Sweep) -> None:
+    sweep.settings["sampler"] = {
+        "_target_": "optuna.samplers.GridSampler",
+        "search_space": {"optimizer.learning_rate": [0.25, 0.5]},
+    }
+    for _ in range(2):
+        said: list[str] = []
+        study = sweep.run(RATE, say=said.append)
+        assert sorted(str(trial.value) for trial in study.trials) == ["0.25", "0.5"]
+        assert said == ["the sampler has nothing more to try"]
+    sweep.settings["n_trials"] = 2
+    sweep.run(RATE, say=said.append)
+    assert len(said) == 1
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_a_sampler_stops_whatever_the_pruner(sweep: Sweep) -> None:
+    sweep.settings["pruner"] = {"_target_": "optuna.pruners.HyperbandPruner"}
+    sweep.settings["sampler"] = {"_target_": "optuna.samplers.BruteForceSampler"}
+    study = sweep.run("optimizer.learning_rate=choice(0.25, 0.5)")
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 2

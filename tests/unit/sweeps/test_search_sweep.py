@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import optuna
 import pytest
 from hydra import compose
 from hydra._internal.callbacks import Callbacks
@@ -36,25 +38,34 @@ def search(tmp_path: Path) -> Iterator[Search]:
     storage = f"sqlite:///{tmp_path}/shared.db"
 
     def run(
-        folder: str, resume: str = "auto", fails: Sequence[int] = (), n_trials: int = 2
+        folder: str,
+        resume: str = "auto",
+        fails: Sequence[int] = (),
+        metrics: Mapping[str, float] | None = None,
+        on_failure: bool = False,
+        overrides: Sequence[str] = OVERRIDES,
+        **settings: Any,
     ) -> tuple[SearchSweep, list[Attempt]]:
         sweep = SearchSweep(
-            n_trials=n_trials,
-            n_jobs=1,
-            storage=storage,
-            sampler={"_target_": "optuna.samplers.RandomSampler"},
-            pruner={"_target_": "optuna.pruners.NopPruner"},
+            **{
+                "n_trials": 2,
+                "n_jobs": 1,
+                "storage": storage,
+                "sampler": {"_target_": "optuna.samplers.RandomSampler"},
+                "pruner": {"_target_": "optuna.pruners.NopPruner"},
+                **settings,
+            }
         )
         sweep.setup(
             hydra_context=HydraContext(GlobalHydra.instance().config_loader(), Callbacks()),
             task_function=lambda config: None,
             config=compose("config", [], return_hydra_config=True),
         )
-        sweep.points(OverridesParser.create().parse_overrides(OVERRIDES))
+        sweep.points(OverridesParser.create().parse_overrides(list(overrides)))
         config = tiny(resume=Resume[resume])
         sweep.objectives(config)
-        directory = open_sweep(tmp_path / folder, SweepIdentity(tuple(OVERRIDES)), resume)
-        directory.stop_on_failure(False)
+        directory = open_sweep(tmp_path / folder, SweepIdentity(tuple(overrides)), resume)
+        directory.stop_on_failure(on_failure)
 
         def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
             job = Job(directory, directory.attempt(first))
@@ -66,6 +77,8 @@ def search(tmp_path: Path) -> Iterator[Search]:
 
             with contextlib.suppress(SweepError):
                 carry_out(replace(job, storage=storage), train)
+                if metrics is not None:
+                    job.file.update(metrics=metrics)
 
         try:
             execution = Execution(directory, launch, retries=0)
@@ -118,6 +131,36 @@ def test_failures_are_mended_by_others(search: Search, capsys: pytest.CaptureFix
     assert "1 of 2 trials have finished before" in capsys.readouterr().out
     search("one", n_trials=1)
     assert "2 trials have finished before, and n_trials is 1\n" in capsys.readouterr().out
+
+
+def test_a_trial_of_which_any_objective_is_nan_has_failed(search: Search, tmp_path: Path) -> None:
+    sweep, trials = search(
+        "one",
+        metrics={"loss": 0.5, "accuracy": float("nan")},
+        objectives={"validation/loss": "minimize", "validation/accuracy": "maximize"},
+    )
+    assert [each.status for each in trials] == [TrialStatus.FAILED] * 2
+    assert trials[0].message == "validation/accuracy is nan"
+    assert sweep.unmended(trials) == trials
+
+
+def test_a_trial_of_which_an_objective_is_nan_stops_the_sweep_on_request(
+    search: Search, tmp_path: Path
+) -> None:
+    _, trials = search("one", metrics={"loss": float("nan")}, on_failure=True)
+    assert [each.status for each in trials] == [TrialStatus.FAILED]
+
+
+def test_a_named_study_of_other_values_is_refused_before_anything_is_made(
+    search: Search, tmp_path: Path
+) -> None:
+    search("one", study_name="mine")
+    study = optuna.load_study(study_name="mine", storage=f"sqlite:///{tmp_path}/shared.db")
+    (name,) = study.trials[0].params
+    with pytest.raises(ConfigError, match=f"'mine' exists, with other values of {name}"):
+        search("other", study_name="mine", overrides=["optimizer.learning_rate=1,2"])
+    assert not (tmp_path / "other").exists()
+    assert len(study.trials) == 2
 
 
 def test_settings_that_are_built_have_a_target() -> None:

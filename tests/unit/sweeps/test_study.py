@@ -5,22 +5,30 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.trial import TrialState
 
 from runner.config import Goal
 from runner.errors import ConfigError
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.objective import Objective
-from runner.sweeps.search_space import SearchSpace
+from runner.sweeps.search_space import Dimension, SearchSpace
 from runner.sweeps.study import (
     attempt_of,
     check,
+    check_study,
     custom_points,
     custom_space,
+    exhausted,
+    judged,
     objectives_of,
     open_storage,
     open_study,
-    sampler,
     tell,
 )
 from tests.tiny.spaces import conditional
@@ -54,6 +62,46 @@ def test_a_study_with_other_objectives_is_refused(tmp_path: Path) -> None:
     assert "hydra.sweeper.study_name" in str(raised.value)
     with pytest.raises(ConfigError, match="exists"):
         _study(tmp_path, Objective("validation/other", Goal.minimize))
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (CategoricalDistribution(["1", "2"]), CategoricalDistribution(["1", "2", "3"])),
+        (CategoricalDistribution(["1", "2"]), IntDistribution(1, 2)),
+        (IntDistribution(1, 2), FloatDistribution(1, 2)),
+        (FloatDistribution(1, 2), FloatDistribution(1, 2, log=True)),
+        (IntDistribution(1, 2), IntDistribution(1, 5, step=2)),
+    ],
+)
+def test_a_study_of_other_values_is_refused(
+    tmp_path: Path, before: BaseDistribution, now: BaseDistribution
+) -> None:
+    study = _study(tmp_path)
+    study.ask({"seed": before})
+    space = SearchSpace((), (Dimension("++seed", "seed", now), Dimension("b", "b", now)))
+    try:
+        study.ask({"seed": now})
+    except ValueError:  # Optuna itself refuses them, too late.
+        with pytest.raises(ConfigError, match="'s' exists, with other values of seed") as raised:
+            check_study(study, [LOSS], space)
+        assert "hydra.sweeper.study_name" in str(raised.value)
+    else:
+        check_study(study, [LOSS], space)
+        assert now == IntDistribution(1, 5, step=2)
+
+
+def test_a_sampler_that_stops_has_exhausted_the_study(tmp_path: Path) -> None:
+    node = {"_target_": "optuna.samplers.GridSampler", "search_space": {"seed": [1, 2]}}
+    sweeper = {**SWEEPER, "sampler": node}
+    study = open_study(open_storage(tmp_path, None), "s", sweeper, [LOSS])
+    for left in (True, False):
+        number = study.ask({"seed": IntDistribution(1, 8)}).number
+        tell(study, number, _attempt(TrialStatus.FINISHED, loss=0.5), [LOSS])
+        assert exhausted(study, sweeper) is not left
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 2
+    assert not exhausted(study, {**sweeper, "sampler": {**node, "search_space": {"seed": [3]}}})
+    assert not exhausted(study, SWEEPER)
 
 
 def test_a_storage_may_be_any_url_or_object(tmp_path: Path) -> None:
@@ -122,6 +170,17 @@ def test_several_objectives_are_told_and_none_may_be_missing(tmp_path: Path) -> 
     assert study.trials[1].state is TrialState.FAIL
 
 
+def test_a_finished_trial_without_a_usable_objective_has_failed() -> None:
+    finished = _attempt(TrialStatus.FINISHED, loss=0.5, accuracy=float("nan"))
+    found = judged(finished, [LOSS, ACCURACY])
+    assert (found.status, found.message) == (TrialStatus.FAILED, "validation/accuracy is nan")
+    assert judged(finished, [LOSS]) is finished
+    missing = judged(_attempt(TrialStatus.FINISHED), [LOSS])
+    assert (missing.message, missing.exit_code) == ("validation/loss is missing", 1)
+    killed = _attempt(TrialStatus.KILLED)
+    assert judged(killed, [LOSS]) is killed
+
+
 def test_objectives_are_the_experiments_or_the_sweepers() -> None:
     assert objectives_of(SWEEPER, LOSS) == [LOSS]
     given = {**SWEEPER, "objectives": {"validation/accuracy": "maximize"}}
@@ -163,19 +222,6 @@ def test_all_mistakes_in_a_search_are_told_together(tmp_path: Path) -> None:
     ]
     check(tmp_path, SWEEPER)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_seed_is_another_one_when_a_study_goes_on() -> None:
-    def first(drawn: int, **sampler_node: Any) -> float:
-        study = optuna.create_study(sampler=sampler({"sampler": sampler_node}, drawn))
-        return study.ask().suggest_float("x", 0.0, 1.0)
-
-    random = {"_target_": "optuna.samplers.RandomSampler", "seed": 1}
-    assert first(0, **random) == first(0, **random) != first(3, **random)
-    # That one keeps its place in the study.
-    space = {"x": [number / 50 for number in range(50)]}
-    grid = {"_target_": "optuna.samplers.GridSampler", "search_space": space, "seed": 1}
-    assert first(0, **grid) == first(3, **grid)
 
 
 def test_of_trials_from_elsewhere_the_study_tells(tmp_path: Path) -> None:
