@@ -131,6 +131,7 @@ FREE_OF_TENSORFLOW = [
     "runner.cluster.local",
     "runner.sweeps.summary",
     "runner.sweeps.learning_curves",
+    "runner.sweeps.literal_text",
     "runner.sweeps.curve_figure",
     "runner.sweeps.points",
     "runner.sweeps.composed_once",
