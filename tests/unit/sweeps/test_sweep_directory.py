@@ -90,6 +90,21 @@ def test_secrets_are_left_out_or_the_owners(tmp_path: Path) -> None:
     assert (directory.path / "trials").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_failure_that_is_not_the_last_holds_trials_where_it_may_stop_them(
+    tmp_path: Path, stops: bool
+) -> None:
+    directory = SweepDirectory(tmp_path)
+    directory.stop_on_failure(stops)
+    directory.failed(last=False)
+    assert (directory.held(), directory.stopped()) == (stops, False)
+    directory.go_on()
+    assert not directory.held()
+    directory.failed(last=False)
+    directory.stop_on_failure(stops)  # As the next command does.
+    assert not directory.held()
+
+
 def test_who_joins_does_not_undo_that_the_others_have_stopped(tmp_path: Path) -> None:
     directory = open_sweep(tmp_path, IDENTITY, "auto")
     directory.stop_on_failure(True)
