@@ -159,9 +159,18 @@ def open_sweep(
 
     Raises:
       RunInUseError: another process works at it.
-      RunDirectoryError: when `must` finds no such sweep.
+      RunDirectoryError: when `must` finds no such sweep, or `container` cannot be made.
     """
-    container.mkdir(parents=True, exist_ok=True)
+    try:
+        container.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunDirectoryError(
+            Problem(
+                f"hydra.sweep.dir is {container}",
+                f"it cannot be made: {error.strerror}",
+                "give hydra.sweep.dir=... a folder that can be written",
+            )
+        ) from error
     with FileLock(container / ".lock"):
         numbers = sorted(int(p.name) for p in container.glob("*") if p.name.isdecimal())
         for number in reversed(numbers) if resume != "never" else ():

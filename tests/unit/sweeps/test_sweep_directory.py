@@ -41,6 +41,14 @@ def test_must_needs_one(tmp_path: Path) -> None:
         _open(tmp_path, "must")
 
 
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirectoryError, match=r"hydra\.sweep\.dir is .*/file/sweeps\n") as raised:
+        _open(tmp_path / "file" / "sweeps")
+    assert "it cannot be made: Not a directory" in str(raised.value)
+    assert "give hydra.sweep.dir=... a folder that can be written" in str(raised.value)
+
+
 def test_one_process_works_at_a_grid_and_several_at_a_search(tmp_path: Path) -> None:
     directory = open_sweep(tmp_path, IDENTITY, "auto")
     with pytest.raises(RunInUseError, match="001 is in use"):
