@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TextIO
 
 from filelock import Timeout
 
@@ -37,6 +38,7 @@ _NICENESS = 5
 
 # Whose log a thread writes to: several runs are delivered at once.
 _thread = threading.local()
+_writing = threading.Lock()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -196,7 +198,7 @@ def _serve() -> bool:
         try:
             results[name] = sync(TrackingDirectory(Path(name)), wakes=wakes)
         except RunnerError as error:
-            print(f"runner.sync: {error}", file=sys.stderr)
+            _write_line(sys.stderr, f"runner.sync: {error}")
         finally:
             _answer(name, results[name])
 
@@ -240,9 +242,16 @@ def _ring(wakes: list[threading.Event]) -> None:
 
 def _answer(name: str, delivered: bool) -> None:
     try:
-        print(f"{ANSWER}{int(delivered)}{name}", flush=True)
+        _write_line(sys.stdout, f"{ANSWER}{int(delivered)}{name}")
     except OSError:
         logger.info("The process that asked has ended.")
+
+
+def _write_line(stream: TextIO, line: str) -> None:
+    """Writes a line that no other thread's runs into, as `print` with its two writes would."""
+    with _writing:
+        stream.write(f"{line}\n")
+        stream.flush()
 
 
 def _wait(wake: threading.Event, seconds: float) -> None:

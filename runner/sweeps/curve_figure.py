@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from runner.sweeps.learning_curves import Band
+from runner.sweeps.literal_text import show_literally
 from runner.sweeps.objective import Objective
+
+logger = logging.getLogger(__name__)
 
 # Okabe and Ito's colours, told apart by colour-blind eyes too; yellow is too pale for a line.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -28,6 +32,8 @@ def draw_bands(
 ) -> list[Path]:
     """Draws the figure and returns its file; none where there are no curves, or too many.
 
+    Where it cannot be drawn, there is none either, which the log tells: the trials are worth more.
+
     Args:
       found: from `learning_curves.bands`.
       objective: what the curves show.
@@ -38,8 +44,12 @@ def draw_bands(
     drawn = [band for band in found if band.steps]
     if not 1 <= len(drawn) <= MOST:
         return []
-    path.parent.mkdir(parents=True, exist_ok=True)
-    band_figure(drawn, objective, repeated_over, threshold).savefig(path, dpi=120)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        band_figure(drawn, objective, repeated_over, threshold).savefig(path, dpi=120)
+    except Exception as error:  # noqa: BLE001 - of whatever library draws
+        logger.warning("The figure %s is left out: %s", path.stem, error)
+        return []
     return [path]
 
 
@@ -86,6 +96,7 @@ def band_figure(
         axes.spines[side].set_visible(False)
     # Below the axes, where no curve is hidden whatever its shape.
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+    show_literally(figure)
     return figure
 
 

@@ -54,11 +54,19 @@ class Planned:
 
 @dataclass(frozen=True)
 class _Turn:
-    """A planned trial's next attempt, and whether that is launched by itself."""
+    """A planned trial's next attempt.
+
+    Attributes:
+      planned: the trial.
+      attempt: which one it is, from 1.
+      alone: whether it is launched by itself.
+      before: the last attempt that was started; None before any was.
+    """
 
     planned: Planned
     attempt: int = 1
     alone: bool = False
+    before: Attempt | None = None
 
 
 class Execution:
@@ -102,21 +110,32 @@ class Execution:
         ended: dict[int, Attempt] = {}
         turns = [_Turn(each) for each in planned]
         while turns:
-            # Those to be launched by themselves come last, one at a time.
-            together = [each for each in turns if not each.alone] or turns[:1]
+            together = self._next(turns)
             rest = [each for each in turns if each not in together]
             turns = [*self._carry_out(together, ended), *rest]
         return [ended[each.number] for each in planned]
 
+    def _next(self, turns: Sequence[_Turn]) -> Sequence[_Turn]:
+        """Returns what is launched together: trials to be launched by themselves come last.
+
+        Where a failure stops the sweep, what may prove to be one comes before any other trial.
+        """
+        alone = [each for each in turns if each.alone]
+        others = [each for each in turns if not each.alone]
+        if self._directory.stops_on_failure():
+            return alone[:1] or [each for each in others if each.before is not None] or others
+        return others or alone[:1]
+
     def _carry_out(self, turns: Sequence[_Turn], ended: dict[int, Attempt]) -> list[_Turn]:
         """Launches once; notes what has ended and returns what is to be launched again."""
+        self._directory.go_on()
         numbers = self._directory.add([self._attempt(each) for each in turns])
         files = [self._directory.attempt(number) for number in numbers]
         crash = self._launched([each.planned.point.overrides for each in turns], numbers[0], files)
         cause = f"{type(crash).__name__}: {_first_line(crash)}" if crash is not None else ""
         attempts = [file.settle(cause) for file in files]
-        unstarted = [each.status is TrialStatus.SKIPPED for each in attempts]
-        if crash is not None and all(unstarted) and not self._directory.stopped():
+        none = all(each.status is TrialStatus.SKIPPED for each in attempts)
+        if crash is not None and none and not self._directory.stopped():
             raise SweepError(
                 Problem(
                     "the launcher started no trial",
@@ -130,7 +149,8 @@ class Execution:
         for turn, attempt in zip(turns, attempts, strict=True):
             following = self._following(turn, attempt, crashed=crash is not None, of=len(turns))
             if following is None:
-                ended[turn.planned.number] = attempt
+                unstarted = attempt.status is TrialStatus.SKIPPED
+                ended[turn.planned.number] = turn.before or attempt if unstarted else attempt
                 if attempt.status in FAILURES:
                     self._directory.failed()
             else:
@@ -190,13 +210,13 @@ class Execution:
         """Returns the trial's next turn, or None when it has ended."""
         if self._directory.stopped():
             return None
-        if crashed and attempt.status is TrialStatus.SKIPPED:
+        if attempt.status is TrialStatus.SKIPPED and (crashed or self._directory.held()):
             return turn
         taken_along = self._collective and crashed and of > 1
         if taken_along and attempt.message.startswith(DIED):
-            return replace(turn, alone=True)
+            return replace(turn, alone=True, before=attempt)
         if attempt.status in FAILURES and turn.attempt <= self._retries:
-            return replace(turn, attempt=turn.attempt + 1)
+            return replace(turn, attempt=turn.attempt + 1, before=attempt)
         return None
 
     def _attempt(self, turn: _Turn) -> Attempt:

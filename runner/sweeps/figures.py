@@ -20,6 +20,7 @@ from optuna.visualization import matplotlib as plots
 
 from runner.config import Goal
 from runner.sweeps.attempt import Attempt, TrialStatus
+from runner.sweeps.literal_text import show_literally
 from runner.sweeps.objective import Objective
 
 logger = logging.getLogger(__name__)
@@ -95,19 +96,20 @@ def draw(
     for name, make in _figures(study, objectives).items():
         if name in besides:
             continue
+        path = folder / f"{name}.png"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Of the plots' own making, about few trials.
             try:
                 make()
-            except (ValueError, RuntimeError) as error:
+                figure = pyplot.gcf()
+                show_literally(figure)
+                figure.set_size_inches(10, 6)
+                figure.savefig(path, bbox_inches="tight", dpi=120)
+            except Exception as error:  # noqa: BLE001 - of whatever library draws
                 logger.warning("The figure %s is left out: %s", name, error)
                 continue
             finally:
-                figure = pyplot.gcf()
                 pyplot.close("all")
-        path = folder / f"{name}.png"
-        figure.set_size_inches(10, 6)
-        figure.savefig(path, bbox_inches="tight", dpi=120)
         found.append(path)
     return found
 

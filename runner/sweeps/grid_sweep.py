@@ -10,7 +10,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from runner.sweeps.attempt import Attempt, TrialStatus
+from runner.sweeps.attempt import DIED, Attempt, TrialStatus
 from runner.sweeps.execution import Execution, Planned
 from runner.sweeps.left_behind import end_of
 from runner.sweeps.points import ComposedPoint, Point, grid
@@ -61,8 +61,28 @@ class GridSweep(RunnerSweeper):
                 planned.append(Planned(number, each.point, each.fingerprint, metric))
         if done:
             self.screen.line(f"{len(done)} of {len(composed)} trials have finished before")
+        deaths = _deaths(attempts)
+        planned.sort(key=lambda each: deaths.get(each.number, -1))
         done |= {attempt.trial: attempt for attempt in execution.run(planned)}
         return [done[number] for number in numbers]
+
+
+def _deaths(attempts: Sequence[Attempt]) -> dict[int, int]:
+    """Returns trial -> the place of its last attempt, where that one's process died.
+
+    Such a trial may take the process that sweeps with it, each time: those that can end come first,
+    and of the others those whose turn was longest ago.
+    """
+    started = {
+        attempt.trial: (place, attempt)
+        for place, attempt in enumerate(attempts)
+        if attempt.status is not TrialStatus.SKIPPED
+    }
+    return {
+        trial: place
+        for trial, (place, attempt) in started.items()
+        if attempt.status is TrialStatus.KILLED and attempt.message.startswith(DIED)
+    }
 
 
 def _numbers(points: Sequence[Point], attempts: Sequence[Attempt]) -> list[int]:

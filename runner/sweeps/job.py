@@ -121,8 +121,8 @@ def carry_out(job: Job, train: Train) -> float | None:
         return outcome.objective
     name = " ".join(f"{key}={value}" for key, value in attempt.values.items())
     print(f"runner: trial {attempt.trial} {name} failed: {outcome.message}", file=sys.stderr)
-    if outcome.ended_by is None and attempt.last:
-        job.directory.failed()
+    if outcome.ended_by is None:
+        job.directory.failed(last=attempt.last)
     if outcome.ended_by is not None and may_be_requeued(os.environ) and not job.file.called_off():
         # Without a result of the job, its launcher waits for what Slurm starts again.
         raise SystemExit(outcome.exit_code) from outcome.ended_by
@@ -135,7 +135,8 @@ def _outcome(job: Job, attempt: Attempt, train: Train, interruption: Interruptio
     startable = (TrialStatus.WAITING, TrialStatus.RUNNING, TrialStatus.KILLED)
     if attempt.over or attempt.status not in startable:
         return _Outcome(attempt.status)
-    if job.directory.stopped() or job.file.called_off() or interruption.received():
+    stopped = job.directory.stopped() or job.directory.held()
+    if stopped or job.file.called_off() or interruption.received():
         if attempt.status is TrialStatus.WAITING:
             job.file.update(status=TrialStatus.SKIPPED, message="the sweep stopped before it")
         return _Outcome(attempt.status)

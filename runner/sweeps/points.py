@@ -9,11 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hydra.core.override_parser.types import Override, RangeSweep
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import (
+    ChoiceSweep,
+    Override,
+    Quote,
+    QuotedString,
+    RangeSweep,
+)
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from runner.cluster.specification import resolve_trial
-from runner.composition import experiment_names, running, without_hydra
+from runner.composition import experiment_names, forced, running, without_hydra
 from runner.config import RunConfig
 from runner.errors import ConfigError, Problem, RunnerError
 from runner.identity import Identity
@@ -22,6 +30,7 @@ from runner.sweeps.mappings import given_mapping
 from runner.validation import validate
 
 _SHOWN = 3
+_REMEDY = "mend its ends, its step or its pattern"
 
 
 @dataclass(frozen=True)
@@ -65,30 +74,67 @@ def params_as_typed(params: Any, overrides: Sequence[Override]) -> list[str]:
 
     Args:
       params: key -> values, as a text in the grammar of the command line or as a list; or None.
+        What is in a list is one value, also a list or a text with commas.
       overrides: the command line's.
 
     Raises:
-      ConfigError: they are no mapping.
+      ConfigError: they are no mapping, or a list is empty.
     """
     given = {name_of(each) for each in overrides}
-    return [
-        f"{key}={_grammar(value)}"
+    left = {
+        key: value
         for key, value in given_mapping("params", params, "{seed: [1,2]}").items()
         if key.lstrip("+~") not in given
+    }
+    problems = [
+        Problem(
+            f"hydra.sweeper.params has {key}: []",
+            "a list holds values, and a trial needs one",
+            f"give it values, such as {key}: [1,2], or delete it",
+        )
+        for key, value in left.items()
+        if isinstance(value, list) and not value
     ]
+    if problems:
+        raise ConfigError(*problems)
+    return [forced(f"{key}={_as_typed(value)}") for key, value in left.items()]
 
 
-def _grammar(value: Any) -> str:
+def _as_typed(values: Any) -> str:
+    if isinstance(values, list):
+        return ",".join(map(_one_value, values))
+    return values if isinstance(values, str) else _one_value(values)
+
+
+def _one_value(value: Any) -> str:
+    """Returns a value in the grammar of the command line."""
     if isinstance(value, list):
-        return ",".join(_grammar(each) for each in value)
+        return f"[{','.join(map(_one_value, value))}]"
+    if isinstance(value, Mapping):
+        pairs = (f"{key}:{_one_value(each)}" for key, each in value.items())
+        return f"{{{','.join(pairs)}}}"
+    if isinstance(value, str):
+        return value if _is_one_value(value) else QuotedString(value, Quote.single).with_quotes()
+    if isinstance(value, bool):
+        return str(value).lower()
     return "null" if value is None else str(value)
+
+
+def _is_one_value(text: str) -> bool:
+    """Whether a text is, as it stands, a value of the command line; what calls a function is."""
+    try:
+        values = OverridesParser.create().parse_override(f"key={text}").value()
+    except HydraException:
+        return False
+    return bool(text) and not (isinstance(values, ChoiceSweep) and values.simple_form)
 
 
 def grid(overrides: Sequence[Override]) -> list[Point]:
     """Returns every combination of the swept values, the last key's changing fastest.
 
     Raises:
-      ConfigError: for an interval, which holds no list of values, and for what holds no value.
+      ConfigError: for an interval, which holds no list of values, for what holds no value, and for
+        a key with values that is given twice.
     """
     problems = [
         Problem(
@@ -100,12 +146,11 @@ def grid(overrides: Sequence[Override]) -> list[Point]:
         if each.is_interval_sweep()
     ]
     problems += [
-        Problem(
-            f"{each.input_line} holds no value", "a trial needs one", "mend its ends, or its step"
-        )
+        Problem(f"{each.input_line} holds no value", "a trial needs one", _REMEDY)
         for each in overrides
         if each.is_sweep_override() and not each.is_interval_sweep() and not _values(each)
     ]
+    problems += _given_twice(overrides)
     if problems:
         raise ConfigError(*problems)
     dimensions = [
@@ -120,6 +165,23 @@ def grid(overrides: Sequence[Override]) -> list[Point]:
             {name: value for _, name, value in chosen if name},
         )
         for chosen in itertools.product(*dimensions)
+    ]
+
+
+def _given_twice(overrides: Sequence[Override]) -> list[Problem]:
+    """Returns the keys whose values another override would replace in every trial."""
+    found: dict[str, list[Override]] = {}
+    for each in overrides:
+        if not each.is_delete():
+            found.setdefault(name_of(each), []).append(each)
+    return [
+        Problem(
+            f"{name} is given {len(same)} times: {' '.join(str(each.input_line) for each in same)}",
+            "the last one would hold in every trial",
+            "give all its values in one override",
+        )
+        for name, same in found.items()
+        if len(same) > 1 and any(each.is_sweep_override() for each in same)
     ]
 
 

@@ -54,6 +54,7 @@ class SweepDirectory:
         self.lock = FileLock(path / "lock")
         self.joined = False
         self._stop = path / "stopped"
+        self._held = path / "held"
 
     def attempt(self, number: int) -> AttemptFile:
         """Returns the file of an attempt."""
@@ -88,11 +89,28 @@ class SweepDirectory:
             return
         self.path.mkdir(parents=True, exist_ok=True)
         self._stop.write_text("on failure" if stop else "never")
+        self.go_on()
 
-    def failed(self) -> None:
-        """Stops the sweep if that is what a failure does."""
-        if self._stop.exists() and self._stop.read_text() == "on failure":
+    def stops_on_failure(self) -> bool:
+        """Whether a trial's failure is yet to stop the sweep."""
+        return self._stop.exists() and self._stop.read_text() == "on failure"
+
+    def failed(self, *, last: bool = True) -> None:
+        """Stops the sweep if that is what a failure does; holds it if the trial is tried again."""
+        if not self.stops_on_failure():
+            return
+        if last:
             self._stop.write_text("stopped")
+        else:
+            self._held.touch()
+
+    def held(self) -> bool:
+        """Whether no trial is to be started before a failed one is tried again."""
+        return self._held.exists()
+
+    def go_on(self) -> None:
+        """Has trials started again after they were held."""
+        self._held.unlink(missing_ok=True)
 
     def read(self) -> dict[str, Any] | None:
         """Returns the sweep's record, or None when the folder holds none."""
@@ -141,9 +159,18 @@ def open_sweep(
 
     Raises:
       RunInUseError: another process works at it.
-      RunDirectoryError: when `must` finds no such sweep.
+      RunDirectoryError: when `must` finds no such sweep, or `container` cannot be made.
     """
-    container.mkdir(parents=True, exist_ok=True)
+    try:
+        container.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunDirectoryError(
+            Problem(
+                f"hydra.sweep.dir is {container}",
+                f"it cannot be made: {error.strerror}",
+                "give hydra.sweep.dir=... a folder that can be written",
+            )
+        ) from error
     with FileLock(container / ".lock"):
         numbers = sorted(int(p.name) for p in container.glob("*") if p.name.isdecimal())
         for number in reversed(numbers) if resume != "never" else ():

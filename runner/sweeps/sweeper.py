@@ -166,7 +166,9 @@ class RunnerSweeper(Sweeper):
             raise ConfigError(
                 Problem("mode is swept over", "the trials of a sweep do the same thing")
             )
-        check_bands(config.sweep.bands, self.swept(points))
+        swept = self.swept(points)
+        _check_settings(swept)
+        check_bands(config.sweep.bands, swept)
         require_launcher(self._launcher_target)
         if config.mode is Mode.train and is_tracked(config.tracking):
             shared_follower(mlflow_uri(config.tracking))  # Its imports overlap those of targets.
@@ -351,6 +353,21 @@ class RunnerSweeper(Sweeper):
             task_function=_given(self.task_function),
             config=self._master,
         )
+
+
+def _check_settings(swept: Collection[str] | None) -> None:
+    """Raises ConfigError where keys of `sweep` are swept, of which there is one for all trials."""
+    problems = [
+        Problem(
+            f"{name} is swept over",
+            "it holds for the sweep, not for a trial",
+            f"give it one value, {name}=...",
+        )
+        for name in sorted(swept or ())
+        if name.split(".")[0] == "sweep"
+    ]
+    if problems:
+        raise ConfigError(*problems)
 
 
 def _given(value: T | None) -> T:

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.config import RunConfig
 from runner.durable_files import write_text
-from runner.sweeps.attempt import FAILURES, Attempt
+from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
 from runner.sweeps.points import ComposedPoint
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.trial import TAG
@@ -21,7 +21,7 @@ _TAG_LENGTH = 5000
 
 
 def record_unopened(directory: SweepDirectory, composed: Sequence[ComposedPoint]) -> None:
-    """Records each trial whose last attempt has failed and has no run.
+    """Records each trial whose last attempt that was started has failed and has no run.
 
     A trial that so fails again, when its sweep goes on, is still one run.
 
@@ -36,7 +36,8 @@ def record_unopened(directory: SweepDirectory, composed: Sequence[ComposedPoint]
     last = {}
     for file in directory.attempts():
         attempt = file.read()
-        last[attempt.trial] = (file.path.stem, attempt)
+        if attempt.status is not TrialStatus.SKIPPED:
+            last[attempt.trial] = (file.path.stem, attempt)
     for name, attempt in last.values():
         config = configs.get(attempt.fingerprint, composed[0].config)
         unopened = attempt.status in FAILURES and attempt.run_dir is None

@@ -132,6 +132,7 @@ FREE_OF_TENSORFLOW = [
     "runner.sweeps.shown_trials",
     "runner.sweeps.summary",
     "runner.sweeps.learning_curves",
+    "runner.sweeps.literal_text",
     "runner.sweeps.curve_figure",
     "runner.sweeps.points",
     "runner.sweeps.composed_once",

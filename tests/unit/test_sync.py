@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import io
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from filelock import FileLock
 from mlflow import MlflowClient
 
 from runner.sync import main, sync
+from runner.tracking.follower_process import ANSWER, AWAIT
 from runner.tracking.journal import Journal
 from runner.tracking.records import End, Metrics
 from runner.tracking.tracker import RunStatus
@@ -170,3 +173,30 @@ def test_a_malformed_uri_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
     directory = record(tmp_path / "run", "http://127.0.0.1:9")
     assert main([str(directory.run_directory), "--uri", "sqlit:///x"]) == 2
     assert "knows no scheme" in capsys.readouterr().err
+
+
+class Pipe(io.StringIO):
+    """Lets other threads write after each write, as a pipe's reader may."""
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        time.sleep(0.001)
+        return written
+
+
+def test_answers_given_at_the_same_time_are_lines_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [str(tmp_path / str(number)) for number in range(20)]
+    both = Pipe()  # As in the process that follows runs.
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n" + "".join(f"{name}\n" for name in names)))
+    monkeypatch.setattr("sys.stdout", both)
+    monkeypatch.setattr("sys.stderr", both)
+    monkeypatch.setattr("os.nice", lambda increment: increment)
+    assert main([AWAIT]) == 1
+    lines = both.getvalue().splitlines()
+    assert sorted(line for line in lines if ANSWER in line) == sorted(
+        f"{ANSWER}0{name}" for name in names
+    )
+    told = [line for line in lines if line.startswith("runner.sync: ")]
+    assert len(told) == len(names)

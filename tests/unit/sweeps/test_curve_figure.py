@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from runner.config import Goal
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.curve_figure import MOST, band_figure, draw_bands
@@ -58,6 +60,25 @@ def test_too_many_bands_to_tell_apart_are_left_to_another_figure(tmp_path: Path)
     assert draw_bands(_bands(MOST + 1, 1), ACCURACY, path, []) == []
     assert draw_bands([], ACCURACY, path, []) == []
     assert not path.exists()
+
+
+def test_a_value_that_would_be_a_malformed_formula_is_drawn_as_it_is(tmp_path: Path) -> None:
+    trial = Attempt(
+        0, 1, (), {"note": r"^$\w+$"}, status=TrialStatus.FINISHED, curve=((10, 0.5), (20, 0.6))
+    )
+    path = tmp_path / "learning_curves.png"
+    objective = Objective(r"validation/$\w$", Goal.maximize)
+    assert draw_bands(bands([trial], objective, []), objective, path, [r"$\w$"]) == [path]
+
+
+def test_a_figure_that_cannot_be_drawn_is_told_and_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "figures").write_text("in its folder's place")
+    path = tmp_path / "figures" / "learning_curves.png"
+    assert draw_bands(_bands(2, 2), ACCURACY, path, ["seed"]) == []
+    (message,) = caplog.messages
+    assert message.startswith("The figure learning_curves is left out: [Errno ")
 
 
 def test_it_needs_no_optuna() -> None:

@@ -93,9 +93,53 @@ def test_a_trial_is_tried_again_before_it_stops_the_sweep(directory: SweepDirect
     directory.stop_on_failure(True)
     launcher = Launcher(directory, _failing("b"))
     attempts = Execution(directory, launcher, retries=2).run(_planned("a", "b", "c"))
-    assert _brief(attempts) == ["a FINISHED 1", "b FAILED 3", "c FINISHED 1"]
-    assert launcher.launched == [["a", "b", "c"], ["b"], ["b"]]
+    assert _brief(attempts) == ["a FINISHED 1", "b FAILED 3", "c SKIPPED 1"]
+    assert launcher.launched == [["a", "b", "c"], ["b"], ["b"], ["c"]]
     assert directory.stopped()
+
+
+def test_what_was_held_for_a_trial_tried_again_is_started_after_it(
+    directory: SweepDirectory,
+) -> None:
+    directory.stop_on_failure(True)
+    started: list[str] = []
+
+    def work(overrides: Sequence[str]) -> float:
+        started.append(overrides[0])
+        if started.count("b") == 1 and overrides[0] == "b":
+            raise ValueError("no")
+        return 1.0
+
+    execution = Execution(directory, Launcher(directory, work), retries=1)
+    attempts = execution.run(_planned("a", "b", "c", "d"))
+    assert _brief(attempts) == ["a FINISHED 1", "b FINISHED 2", "c FINISHED 1", "d FINISHED 1"]
+    assert started == ["a", "b", "b", "c", "d"]
+    assert not directory.stopped()
+
+
+def test_without_a_request_to_stop_what_fails_is_tried_again_after_the_others(
+    directory: SweepDirectory,
+) -> None:
+    launcher = Launcher(directory, _failing("b"))
+    attempts = Execution(directory, launcher, retries=1).run(_planned("a", "b", "c"))
+    assert _brief(attempts) == ["a FINISHED 1", "b FAILED 2", "c FINISHED 1"]
+    assert launcher.launched == [["a", "b", "c"], ["b"]]
+
+
+def test_the_death_of_a_process_stops_the_sweep_on_request(directory: SweepDirectory) -> None:
+    directory.stop_on_failure(True)
+
+    def work(overrides: Sequence[str]) -> float:
+        if overrides[0] == "b":
+            raise Died
+        return 1.0
+
+    launcher = Launcher(directory, work)
+    attempts = Execution(directory, launcher, retries=0).run(_planned("a", "b", "c", "d"))
+    # It took c along, which had begun; d never has.
+    assert _brief(attempts) == ["a FINISHED 1", "b KILLED 1", "c KILLED 1", "d SKIPPED 1"]
+    assert launcher.launched == [["a", "b", "c", "d"], ["b"], ["d"], ["c"]]
+    assert attempts[2].message == "its process was killed: RuntimeError: a worker was terminated"
 
 
 def test_what_a_dead_process_takes_along_is_not_blamed(

@@ -22,7 +22,7 @@ def _trial(number: int, loss: float, **changes: Any) -> Attempt:
         "curve": ((1, 1.0), (2, loss)),
     }
     values = {"rate": f"{0.1 * (number % 3)}", "optimizer": "adam" if number % 2 else "sgd"}
-    return Attempt(number, 1, (), values, **{**given, **changes})
+    return Attempt(number, 1, (), **{"values": values, **given, **changes})
 
 
 TRIALS = [
@@ -62,6 +62,34 @@ def test_one_trial_or_none_has_what_can_be_drawn(tmp_path: Path) -> None:
     one = [file.stem for file in draw(study_of(TRIALS[:1], [LOSS]), [LOSS], tmp_path)]
     assert one == ["objective_over_trials", "learning_curves"]
     assert draw(study_of(TRIALS[6:], [LOSS]), [LOSS], tmp_path) == []
+
+
+def test_values_that_would_be_malformed_formulas_are_drawn_as_they_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    objective = Objective(r"validation/$\w$", Goal.minimize)
+    trials = [
+        _trial(number, 0.1 * number, objective=0.1 * number, values={r"$\k$": value})
+        for number, value in enumerate([r"^$\w+$", r"$\d$", "b"])
+    ]
+    files = draw(study_of(trials, [objective]), [objective], tmp_path)
+    assert len(files) == 5
+    assert caplog.messages == []
+
+
+def test_a_figure_that_cannot_be_drawn_is_told_and_the_others_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "slices.png").mkdir()
+    names = [file.stem for file in draw(study_of(TRIALS, [LOSS]), [LOSS], tmp_path)]
+    assert names == [
+        "objective_over_trials",
+        "parallel_coordinates",
+        "importances",
+        "learning_curves",
+    ]
+    (message,) = caplog.messages
+    assert message.startswith("The figure slices is left out: [Errno ")
 
 
 def test_what_matters_is_found() -> None:

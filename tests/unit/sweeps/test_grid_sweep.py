@@ -74,6 +74,37 @@ def test_the_same_grid_in_another_order_trains_nothing_again(tmp_path: Path) -> 
     assert [each.trial for each in trials] == [0, 2, 1, 3, 5, 4]
 
 
+class _Died(BaseException):
+    """The end of the process that sweeps."""
+
+
+def test_a_trial_that_ended_the_sweeping_process_comes_last_the_next_time(tmp_path: Path) -> None:
+    directory = SweepDirectory(tmp_path)
+    launched: list[int] = []
+    deadly = {0, 2}
+
+    def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
+        for number in range(first, first + len(overrides)):
+            file = directory.attempt(number)
+            trial = file.read().trial
+            launched.append(trial)
+            if trial in deadly:
+                file.update(status=TrialStatus.RUNNING)
+                raise _Died
+            carry_out(Job(directory, file), lambda trial: 0.5)
+
+    sweep, composed = GridSweep(), _composed("a", "b", "c", "d")
+    execution = Execution(directory, launch, retries=0)
+    for _ in range(4):
+        with pytest.raises(_Died):
+            sweep.trials(composed, execution, directory)
+    # Those that can end have done so, and the others take turns.
+    assert launched == [0, 1, 2, 3, 0, 2]
+    deadly.clear()
+    trials = sweep.trials(composed, execution, directory)
+    assert [each.trial for each in trials] == [0, 1, 2, 3]
+
+
 class _Answering(io.StringIO):
     """A screen that does something when it is written to."""
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -73,6 +73,42 @@ def test_params_are_what_the_command_line_does_not_give() -> None:
     assert params_as_typed({"+a": 1}, _parsed("++a=2")) == []
 
 
+@pytest.mark.parametrize(
+    ("values", "typed"),
+    [
+        ([[1, 2], [3, 4]], "[1,2],[3,4]"),
+        ([{"a": [True, None]}, {}], "{a:[true,null]},{}"),
+        ({"a": 1, "b": "c,d"}, "{a:1,b:'c,d'}"),
+        (["a,b"], "'a,b'"),
+        (["it's", r"^$\w+$", ""], r"'it\'s','^$\w+$',''"),
+        (["1e-3", "a b", "[1,2]", "'q'"], "1e-3,a b,[1,2],'q'"),
+        ([False, 0.5, float("inf")], "false,0.5,inf"),
+    ],
+)
+def test_what_is_in_a_list_of_params_is_one_value(values: object, typed: str) -> None:
+    assert params_as_typed({"+data.note": values}, []) == [f"+data.note={typed}"]
+    (override,) = _parsed(f"+data.note={typed}")
+    count = len(list(override.sweep_string_iterator())) if override.is_sweep_override() else 1
+    assert count == (len(values) if isinstance(values, list) else 1)
+
+
+def test_a_text_that_calls_a_function_is_left_to_hydra_also_in_a_list() -> None:
+    assert params_as_typed({"seed": ["range(1,3)"]}, []) == ["seed=range(1,3)"]
+
+
+def test_params_need_no_plus_for_a_scaffolds_key_either() -> None:
+    typed = params_as_typed({"scaffolds.body.trainable": [True, False]}, [])
+    assert typed == ["++scaffolds.body.trainable=true,false"]
+    assert params_as_typed({"scaffolds.a.optional": 1}, _parsed("++scaffolds.a.optional=2")) == []
+
+
+def test_params_without_a_value() -> None:
+    with pytest.raises(ConfigError, match=r"hydra\.sweeper\.params has seed: \[\]") as raised:
+        params_as_typed({"seed": [], "name": [], "run_dir": ["a"]}, [])
+    assert [each.state[-9:] for each in raised.value.problems] == [" seed: []", " name: []"]
+    assert params_as_typed({"seed": []}, _parsed("seed=1")) == []
+
+
 def test_params_are_a_mapping() -> None:
     assert params_as_typed(None, []) == []
     with pytest.raises(ConfigError, match=r"hydra\.sweeper\.params is 3") as raised:
@@ -90,6 +126,32 @@ def test_an_interval_is_for_a_search() -> None:
 def test_what_holds_no_value(value: str) -> None:
     with pytest.raises(ConfigError, match=r"seed=range.* holds no value"):
         _points("+experiment=tiny", f"seed={value}", "train.steps=1,2")
+
+
+def test_a_pattern_that_nothing_matches_holds_no_value(tmp_path: Path) -> None:
+    with composing(tmp_path / "conf"):
+        parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+        with pytest.raises(ConfigError, match=r"optimizer=glob\(zzz\*\) holds no value"):
+            grid(parser.parse_overrides(["+experiment=tiny", "optimizer=glob(zzz*)"]))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "state"),
+    [
+        (("seed=1,2", "seed=3"), "seed is given 2 times: seed=1,2 seed=3"),
+        (("++seed=3", "seed=1,2", "seed=4,5"), "seed is given 3 times: ++seed=3 seed=1,2 seed=4,5"),
+    ],
+)
+def test_a_key_with_values_is_given_once(overrides: Sequence[str], state: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        _points("+experiment=tiny", *overrides, "train.steps=1,2")
+    assert [each.state for each in raised.value.problems] == [state]
+
+
+def test_a_key_may_be_given_twice_where_that_sweeps_nothing_and_deleted_before() -> None:
+    (point,) = _points("seed=1", "seed=2")
+    assert point.overrides == ("seed=1", "seed=2")
+    assert len(_points("~data.note", "+data.note=1,2")) == 2
 
 
 def test_valid_points_have_a_configuration_and_a_fingerprint(compose: Compose) -> None:

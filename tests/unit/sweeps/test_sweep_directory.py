@@ -41,6 +41,14 @@ def test_must_needs_one(tmp_path: Path) -> None:
         _open(tmp_path, "must")
 
 
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirectoryError, match=r"hydra\.sweep\.dir is .*/file/sweeps\n") as raised:
+        _open(tmp_path / "file" / "sweeps")
+    assert "it cannot be made: Not a directory" in str(raised.value)
+    assert "give hydra.sweep.dir=... a folder that can be written" in str(raised.value)
+
+
 def test_one_process_works_at_a_grid_and_several_at_a_search(tmp_path: Path) -> None:
     directory = open_sweep(tmp_path, IDENTITY, "auto")
     with pytest.raises(RunInUseError, match="001 is in use"):
@@ -93,6 +101,21 @@ def test_secrets_are_left_out_or_the_owners(tmp_path: Path) -> None:
     assert _open(tmp_path).path == directory.path
     directory.add([Attempt(0, 1, (), {})])
     assert (directory.path / "trials").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_failure_that_is_not_the_last_holds_trials_where_it_may_stop_them(
+    tmp_path: Path, stops: bool
+) -> None:
+    directory = SweepDirectory(tmp_path)
+    directory.stop_on_failure(stops)
+    directory.failed(last=False)
+    assert (directory.held(), directory.stopped()) == (stops, False)
+    directory.go_on()
+    assert not directory.held()
+    directory.failed(last=False)
+    directory.stop_on_failure(stops)  # As the next command does.
+    assert not directory.held()
 
 
 def test_who_joins_does_not_undo_that_the_others_have_stopped(tmp_path: Path) -> None:

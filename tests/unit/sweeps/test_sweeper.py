@@ -43,6 +43,11 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
         "in 1 of 2 trials: optimizer.learning_rate=x",
     ),
     ("mode=plan,train",): ("mode is swept over", "do the same thing"),
+    ("sweep.on_error=continue,stop", "sweep.retries=0,1"): (
+        "sweep.on_error is swept over",
+        "sweep.retries is swept over",
+    ),
+    (OPTUNA, "sweep.retries=0,1"): ("sweep.retries is swept over", "it holds for the sweep"),
     ("sweep.retries=-1", "seed=1,2"): ("sweep.retries is -1", "at least 0"),
     ("sweep.on_error=ignore", "seed=1,2"): ("sweep.on_error has a value", "choices: continue"),
     (RATE,): (f"{RATE} is an interval", "hydra/sweeper=optuna"),

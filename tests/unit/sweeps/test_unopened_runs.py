@@ -60,7 +60,8 @@ def test_a_trial_without_a_run_of_its_own_is_a_failed_run(
     for message in ("no second-secret", "nor this second-secret", None):
         tracker = open_parent(directory.path, config, "tiny", [])
         if message is not None:
-            directory.add([_failed(1, 2, message)])
+            skipped = Attempt(1, 3, (), {}, status=TrialStatus.SKIPPED)
+            directory.add([_failed(1, 2, message), skipped])
         before = _journal(directory.path)
         record_unopened(directory, composed)
         assert (_journal(directory.path) == before) is (message is None)
