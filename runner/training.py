@@ -139,7 +139,7 @@ def _session_creator(
         "restorer": restorer,
     }
     if leader is not None:
-        return leader.session_creator(say=context.screen.line, **arguments)
+        return leader.session_creator(directory.path, say=context.screen.line, **arguments)
     return ChiefSessionCreator(
         config=tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=config.session.intra_op_threads,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -43,10 +44,11 @@ class Chief:
         self._target: str
         self._creator: ClusterChiefSessionCreator | None = None
 
-    def session_creator(self, **arguments: Any) -> ClusterChiefSessionCreator:
+    def session_creator(self, run: Path, **arguments: Any) -> ClusterChiefSessionCreator:
         """Starts the server, and returns the creator of the run's sessions.
 
         Args:
+          run: the run's directory.
           **arguments: those of `ClusterChiefSessionCreator` but its cluster, target and `waiting`.
 
         Raises:
@@ -54,7 +56,12 @@ class Chief:
         """
         self._target = start_server(self._config).target
         self._creator = ClusterChiefSessionCreator(
-            self._cluster, self._target, self._interruption.prompt, **arguments
+            self._cluster,
+            self._target,
+            self._interruption.prompt,
+            # Another machine may have mounted the configured folder elsewhere.
+            run=str(run.relative_to(self._config.run_dir)),
+            **arguments,
         )
         return self._creator
 
