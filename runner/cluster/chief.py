@@ -107,6 +107,19 @@ class Chief:
             raise
         self._tell(left_flag if self._interruption.received() else released_flag, say)
 
+    def release(self, say: Callable[[str], None]) -> None:
+        """Lets the parameter servers end that are still there, of a run that is trained already.
+
+        Args:
+          say: is given a line for people.
+
+        Raises:
+          ConfigError: when the server cannot listen at its address.
+        """
+        say("cluster: trained already, so that only the record is closed")
+        self._target = start_server(self._config).target
+        self._tell(released_flag, say)
+
     def _tell(self, flag: Callable[[int], Flag], say: Callable[[str], None]) -> None:
         """Sets a flag on each parameter server; says so where one does not answer."""
         servers = parameter_servers(self._cluster)
