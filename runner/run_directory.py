@@ -35,6 +35,7 @@ class RunRecord:
       status: RUNNING, FINISHED, FAILED, KILLED or PRUNED; RUNNING with a free lock was killed.
       settings: the configuration that the fingerprint is of, secrets masked.
       objective: the best value of the objective; None before the run has ended.
+      trained: whether a cluster's chief has nothing left to do but to close the record.
       sources: scaffold name -> the checkpoint that it started from.
       trial: the sweep's trial that it is, see `runner.sweeps.trial`; empty for a run by itself.
     """
@@ -46,6 +47,7 @@ class RunRecord:
     objective: float | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     trial: str = ""
+    trained: bool = False
 
 
 class RunDirectory:

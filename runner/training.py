@@ -8,8 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from runner.cluster.chief import Chief, chief_of
+from runner.config import RunConfig
 from runner.errors import ConfigError
-from runner.experiment import BuiltGraph
+from runner.experiment import BuiltGraph, Training
 from runner.input_pipeline import input_ended
 from runner.interruption import Interruption
 from runner.loop_hooks import loop_hooks
@@ -85,8 +86,14 @@ def _loop(
     config, training = context.config, built.training
     if training is None:
         raise ValueError("the graph was built without a training step")
+    leader = chief_of(config, interruption)
+    record = directory.require()
+    if leader is not None and record.trained:
+        # It died when it had let go of the servers, without which it could not even look.
+        with interruption.deferred():
+            leader.release(context.screen.line)
+        return _number(record.objective)
     with built.graph.as_default():
-        leader = chief_of(config, interruption)
         saver = resuming_saver(built, config.cluster, directory.checkpoints, context.screen.line)
         creator = _session_creator(context, built, saver, restorer, directory, leader)
         hooks = loop_hooks(context, built, training, directory, tracker, interruption, leader)
@@ -96,19 +103,28 @@ def _loop(
             with (
                 interruption.deferred(),
                 leader.leading(context.screen.line) if leader else nullcontext(),
-                MonitoredSession(creator, hooks.all) as session,
             ):
-                while not session.should_stop():
-                    try:
-                        session.run(training.train_op)
-                    except tf.errors.OutOfRangeError as error:
-                        # MonitoredSession would take it for an orderly end.
-                        raise ConfigError(input_ended(config)) from error
+                with MonitoredSession(creator, hooks.all) as session:
+                    _train(session, training, config)
+                reached = hooks.best.best()
+                goes_on = interruption.received() or (context.trial and context.trial.pruned)
+                directory.update(objective=reached, trained=leader is not None and not goes_on)
         finally:
             hooks.progress.close()
-    reached = hooks.best.best()
-    directory.update(objective=reached)
-    return float("nan") if reached is None else reached
+    return _number(reached)
+
+
+def _train(session: MonitoredSession, training: Training, config: RunConfig) -> None:
+    while not session.should_stop():
+        try:
+            session.run(training.train_op)
+        except tf.errors.OutOfRangeError as error:
+            # MonitoredSession would take it for an orderly end.
+            raise ConfigError(input_ended(config)) from error
+
+
+def _number(objective: float | None) -> float:
+    return float("nan") if objective is None else objective
 
 
 def _session_creator(
@@ -141,7 +157,7 @@ def _session_creator(
         "restorer": restorer,
     }
     if leader is not None:
-        return leader.session_creator(say=context.screen.line, **arguments)
+        return leader.session_creator(directory.path, say=context.screen.line, **arguments)
     return ChiefSessionCreator(
         config=tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=config.session.intra_op_threads,

@@ -87,6 +87,7 @@ class Channel:
                 self._take = queue.dequeue_many(self._size)
             self._finished, self._saved = Flag(_FINISHED, _HOST), Flag(_SAVED, _HOST)
             self._stop, self._ready = Flag(_STOP, _HOST), ready_flags(1)[0]
+            self._name_run()
             self._ended = _ended_flags(tasks)
             self._now = self.state()
 
@@ -111,6 +112,16 @@ class Channel:
         now = self._now
         return State(*session.run((now.finished, now.saved, now.ready)))
 
+    def lead(self, session: tf.compat.v1.Session, run: str) -> None:
+        """Says which run the chief trains: its directory, relative to the configured `run_dir`."""
+        session.run(self._name, {self._run: run})
+
+    def run(self, session: tf.compat.v1.Session) -> str | None:
+        """Returns what the newest chief has called its run; None before one has."""
+        if not session.run(self._is_named):
+            return None
+        return str(session.run(self._named), "utf-8")
+
     def finish(self, session: tf.compat.v1.Session) -> None:
         """Says that training has ended."""
         session.run(self._finished.set)
@@ -130,6 +141,15 @@ class Channel:
     def is_asked_to_stop(self, session: tf.compat.v1.Session) -> bool:
         """Whether a task has asked."""
         return bool(session.run(self._stop.value))
+
+    def _name_run(self) -> None:
+        # Like a flag, it is in no checkpoint.
+        with tf.device(_HOST):
+            run = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name="cluster_run")
+            self._run = tf.compat.v1.placeholder(tf.string, [])
+            self._name = tf.raw_ops.AssignVariableOp(resource=run, value=self._run)
+            self._is_named = tf.raw_ops.VarIsInitializedOp(resource=run)
+            self._named = tf.raw_ops.ReadVariableOp(resource=run, dtype=tf.string)
 
     def end(self, session: tf.compat.v1.Session, task: str) -> None:
         """Says that a task has ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -43,10 +44,11 @@ class Chief:
         self._target: str
         self._creator: ClusterChiefSessionCreator | None = None
 
-    def session_creator(self, **arguments: Any) -> ClusterChiefSessionCreator:
+    def session_creator(self, run: Path, **arguments: Any) -> ClusterChiefSessionCreator:
         """Starts the server, and returns the creator of the run's sessions.
 
         Args:
+          run: the run's directory.
           **arguments: those of `ClusterChiefSessionCreator` but its cluster, target and `waiting`.
 
         Raises:
@@ -54,7 +56,12 @@ class Chief:
         """
         self._target = start_server(self._config).target
         self._creator = ClusterChiefSessionCreator(
-            self._cluster, self._target, self._interruption.prompt, **arguments
+            self._cluster,
+            self._target,
+            self._interruption.prompt,
+            # Another machine may have mounted the configured folder elsewhere.
+            run=str(run.relative_to(self._config.run_dir)),
+            **arguments,
         )
         return self._creator
 
@@ -101,6 +108,19 @@ class Chief:
             self._tell(left_flag, say)
             raise
         self._tell(left_flag if self._interruption.received() else released_flag, say)
+
+    def release(self, say: Callable[[str], None]) -> None:
+        """Lets the parameter servers end that are still there, of a run that is trained already.
+
+        Args:
+          say: is given a line for people.
+
+        Raises:
+          ConfigError: when the server cannot listen at its address.
+        """
+        say("cluster: trained already, so that only the record is closed")
+        self._target = start_server(self._config).target
+        self._tell(released_flag, say)
 
     def _tell(self, flag: Callable[[int], Flag], say: Callable[[str], None]) -> None:
         """Sets a flag on each parameter server; says so where one does not answer."""

@@ -23,7 +23,7 @@ from runner.fingerprint import fingerprint
 from runner.graph import build_graph
 from runner.hooks import evaluate
 from runner.interruption import Interruption
-from runner.run_directory import FINISHED, RUNNING, RunDirectory, runs
+from runner.run_directory import FINISHED, RUNNING, RunDirectory
 from runner.screen import Screen
 from runner.sources import Sources
 from runner.tracking import open_store
@@ -53,8 +53,11 @@ def follow_checkpoints(config: RunConfig, screen: Screen) -> None:
         evaluated: str | None = None
         while True:
             interruption.check()
-            saved = link.ask(lambda session, channel: bool(channel.look(session).saved))
-            status = followed.look()
+            heard = link.ask(
+                lambda session, channel: (channel.run(session), channel.look(session).saved)
+            )
+            name, saved = heard or (None, False)
+            status = followed.look(name)
             newest = followed.newest()
             if newest is not None and newest != evaluated:
                 result = evaluated_checkpoint(built, newest)
@@ -63,21 +66,22 @@ def follow_checkpoints(config: RunConfig, screen: Screen) -> None:
                 step, metrics = result
                 shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
                 screen.line(f"step {step}  validation  {shown}")
-                link.send({f"validation/{name}": each for name, each in metrics.items()}, step)
+                link.send(metrics, step, followed.name)
                 evaluated = newest
             elif saved or status == FINISHED:
                 break
             else:
-                patience.look(answers=saved is not None, run=followed)
+                patience.look(answers=heard is not None, run=followed)
                 time.sleep(config.cluster.recovery_wait_secs)
         link.ask(lambda session, channel: channel.end(session, EVALUATOR))
     screen.line("done")
 
 
 class FollowedRun:
-    """The run whose checkpoints are evaluated.
+    """The run whose checkpoints are evaluated: that of the chief.
 
     Attributes:
+      name: what the chief calls it, its directory relative to `container`; None until it has.
       directory: of the run; None until there is one.
       status: what it said of itself when it was last looked at; None until there is one.
     """
@@ -90,16 +94,24 @@ class FollowedRun:
           identity: the fingerprint of the run.
         """
         self._container, self._identity = container, identity
+        self.name: str | None = None
         self.directory: RunDirectory | None = None
         self.status: str | None = None
 
-    def look(self) -> str | None:
-        """Finds the newest run that goes on, else the one that was followed; returns its status."""
-        for directory, record in runs(self._container):
-            same = self.directory is not None and directory.path == self.directory.path
-            if record.fingerprint == self._identity and (same or record.status == RUNNING):
-                self.directory, self.status = directory, record.status
-                break
+    def look(self, name: str | None) -> str | None:
+        """Finds the run, and returns its status.
+
+        Args:
+          name: what the chief calls its run now; None where it is not known, so that the run is
+            that of before.
+        """
+        self.name = self.name if name is None else name
+        directory = RunDirectory(self._container / self.name) if self.name is not None else None
+        record = directory.read() if directory is not None else None
+        if record is None or record.fingerprint != self._identity:
+            self.directory = self.status = None
+        else:
+            self.directory, self.status = directory, record.status
         return self.status
 
     def newest(self) -> str | None:
@@ -188,9 +200,17 @@ class _Link:
         ):
             return None
 
-    def send(self, metrics: Mapping[str, float], step: int) -> None:
-        """Sends metrics to the chief; says so where they do not arrive."""
-        sent = self.ask(lambda session, channel: channel.send(session, EVALUATOR, metrics, step))
-        if not sent:
-            why = "ps 0 does not answer" if sent is None else "the chief took none for long"
+    def send(self, metrics: Mapping[str, float], step: int, run: str | None) -> None:
+        """Sends the metrics of a run to the chief; says so where they do not arrive."""
+        values = {f"validation/{name}": value for name, value in metrics.items()}
+
+        def deliver(session: _Session, channel: Channel) -> str:
+            if channel.run(session) not in (None, run):  # A server that is new knows none.
+                return "the chief trains another run now"
+            sent = channel.send(session, EVALUATOR, values, step)
+            return "" if sent else "the chief took none for long"
+
+        problem = self.ask(deliver)
+        if problem != "":
+            why = problem or "ps 0 does not answer"
             self._say(f"step {step}: these metrics are not recorded: {why}")

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from runner.cluster.addresses import answers, wait_until_answering
-from runner.cluster.channel import flags_of_a_session, ready_flags
+from runner.cluster.channel import Channel, flags_of_a_session, ready_flags
 from runner.cluster.cluster_session import cluster_session, telling_losses
 from runner.cluster.server import session_config
 from runner.cluster.tasks import parameter_servers, telling_tasks, trainers
@@ -39,6 +39,7 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
         target: str,
         waiting: Waiting = nullcontext,
         *,
+        run: str = "",
         say: _Say = lambda line: None,
         **arguments: Any,
     ) -> None:
@@ -48,11 +49,12 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
           cluster: the resolved cluster.
           target: of this task's server.
           waiting: gives the context in which a session is made.
+          run: the run's directory, relative to the configured `run_dir`, for the evaluator.
           say: is told whom it waits for.
           **arguments: all but `master` and `config`.
         """
         self._cluster, self._target = cluster, target
-        self._waiting, self._say = waiting, say
+        self._waiting, self._run, self._say = waiting, run, say
         super().__init__(master=target, config=session_config(cluster), **arguments)
 
     def create_session(self) -> tf.compat.v1.Session:
@@ -78,10 +80,12 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
             flags = flags_of_a_session(telling_tasks(cluster), cluster.ps)
             self._unset = [each.unset for each in flags]
             self._ready = [each.set for each in ready_flags(cluster.ps)]
+            self._channel = Channel(telling_tasks(cluster))
             self._is_known = tf.raw_ops.VarIsInitializedOp(resource=step.handle)
         with tf.compat.v1.Session(self._target, config=session_config(cluster)) as session:
             self.restarted = bool(session.run(self._is_known))
             session.run(self._unset)
+            self._channel.lead(session, self._run)
         if self.restarted and len(trainers(cluster)) > 1:
             time.sleep(cluster.recovery_wait_secs)  # Steps in flight end meanwhile.
 

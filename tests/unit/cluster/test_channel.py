@@ -44,6 +44,11 @@ def test_metrics_and_ends_reach_the_chief(
         assert (found[1][1], str(found[1][2]["loss"])) == (4, "nan")
         assert told.receive(chief) == []
 
+        assert telling.run(worker) is None
+        told.lead(chief, "001")
+        told.lead(chief, "002")
+        assert telling.run(worker) == "002"
+
         assert told.running(chief) == ["worker0", "evaluator"]
         telling.end(worker, "worker0")
         assert told.running(chief) == ["evaluator"]

@@ -24,10 +24,10 @@ from runner.cluster.server import session_config, start_server
 from runner.cluster.worker import _train
 from runner.cluster_config import AddressesConfig, ClusterConfig, TaskConfig
 from runner.config import RestorationConfig, RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
-from runner.errors import ClusterError, ConfigError
+from runner.errors import ClusterError, ConfigError, InterruptedRunError
 from runner.graph import build_graph
 from runner.interruption import Interruption
-from runner.run_directory import FINISHED
+from runner.run_directory import FINISHED, RUNNING
 from runner.screen import Screen
 from tests.tiny import runs
 from tests.tiny.configs import tiny
@@ -121,6 +121,40 @@ def test_a_run_goes_on_from_its_own_checkpoint_on_fresh_servers(tmp_path: Path) 
     assert runs.saved(tmp_path, "global_step") == 6
 
 
+def test_a_chief_that_died_after_its_servers_had_ended_needs_none(tmp_path: Path) -> None:
+    signalled = {
+        "_target_": "tests.tiny.hooks.SignalOnce",
+        "step": 2,
+        "marker": str(tmp_path / "signalled"),
+        "number": 15,
+    }
+    changes: dict[str, Any] = {"train": TrainConfig(steps=3), "hooks": {"signal": signalled}}
+    made = runs.directory(tmp_path)
+    with pytest.raises(InterruptedRunError), servers() as cluster:
+        runs.run(tmp_path, cluster=cluster, **changes)
+    assert not made.require().trained
+    with servers() as cluster:
+        runs.run(tmp_path, cluster=cluster, **changes)
+    record = made.require()
+    assert (record.status, record.trained) == (FINISHED, True)
+
+    made.update(status=RUNNING)
+    chief, server = free_addresses(2)
+    gone = replace(cluster, ps=1, addresses=AddressesConfig([chief], [], [server]))
+    lines = runs.run(tmp_path, cluster=gone, **changes)
+    assert lines[2:4] == [
+        "cluster: trained already, so that only the record is closed",
+        "cluster: no server hears that it may end, because of ps 0",
+    ]
+    assert made.require() == record
+
+    # Or when they were still to hear of it.
+    made.update(status=RUNNING)
+    with servers() as cluster:
+        runs.run(tmp_path, cluster=cluster, **changes)
+    assert made.require() == record
+
+
 def test_a_run_goes_on_with_another_number_of_workers(tmp_path: Path) -> None:
     hooks = {
         f"stop_{step}": {
@@ -201,8 +235,9 @@ def test_a_server_that_is_gone_at_the_end_is_no_error() -> None:
     first, second = free_addresses(2)
     addresses = AddressesConfig([first], [], [second])
     cluster = ClusterConfig(ps=1, addresses=addresses, task=TaskConfig("chief", 0))
-    leader = Chief(tiny(cluster=cluster), Interruption())
-    leader.session_creator()
+    config = tiny(cluster=cluster)
+    leader = Chief(config, Interruption())
+    leader.session_creator(Path(config.run_dir))
     lines: list[str] = []
     with leader.leading(lines.append):
         pass

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
-from runner.cluster.evaluator import FollowedRun, Patience, evaluated_checkpoint
+from runner.cluster.channel import Channel
+from runner.cluster.evaluator import FollowedRun, Patience, _Link, evaluated_checkpoint
+from runner.cluster.server import session_config
 from runner.cluster_config import AddressesConfig, ClusterConfig
 from runner.errors import ClusterError
 from runner.graph import build_graph
 from runner.run_directory import FINISHED, KILLED, RUNNING, RunDirectory, RunRecord
 from tests.tiny import runs
 from tests.tiny.configs import tiny
+from tests.unit.cluster.conftest import InProcess
 
 
 def make(container: Path, number: int, status: str, identity: str = "mine") -> RunDirectory:
@@ -24,21 +28,47 @@ def make(container: Path, number: int, status: str, identity: str = "mine") -> R
     return directory
 
 
-def test_the_newest_run_that_goes_on_is_followed_to_its_end(tmp_path: Path) -> None:
+def test_the_run_of_the_chief_is_followed_to_its_end(tmp_path: Path) -> None:
     followed = FollowedRun(tmp_path, "mine")
-    make(tmp_path, 1, FINISHED)
+    first = make(tmp_path, 1, RUNNING)
     make(tmp_path, 2, RUNNING, "another")
-    assert (followed.look(), followed.newest()) == (None, None)
+    assert (followed.look(None), followed.newest()) == (None, None)
+    assert (followed.look("002"), followed.look("005")) == (None, None)
+    assert followed.look("001") == RUNNING
+    # Another command has begun it.
     third = make(tmp_path, 3, RUNNING)
-    assert followed.look() == RUNNING
-    third.update(status=KILLED)
-    assert followed.look() == KILLED
-    fourth = make(tmp_path, 4, RUNNING)
-    assert followed.look() == RUNNING
-    fourth.update(status=FINISHED)
-    assert followed.look() == FINISHED
+    first.update(status=KILLED)
+    assert (followed.look("001"), followed.look(None)) == (KILLED, KILLED)
+    assert (followed.name, followed.directory and followed.directory.path) == ("001", first.path)
+    # The chief is started anew.
+    third.update(status=FINISHED)
+    assert followed.look("003") == FINISHED
     assert followed.directory is not None
-    assert followed.directory.path == fourth.path
+    assert followed.directory.path == third.path
+    itself = FollowedRun(third.path, "mine")
+    assert itself.look(".") == FINISHED
+
+
+def test_metrics_of_a_run_that_is_over_are_not_sent(in_process: Callable[..., InProcess]) -> None:
+    servers = in_process(1, 1, evaluator=True)
+    lines: list[str] = []
+    link = _Link(tiny(cluster=servers.task("evaluator")), lines.append)
+    with tf.Graph().as_default():
+        channel = Channel(["evaluator"])
+        with tf.compat.v1.Session(
+            servers.target("chief"), config=session_config(servers.cluster)
+        ) as session:
+            link.send({"loss": 0.5}, 1, "001")  # To a server that is new.
+            channel.lead(session, "001")
+            link.send({"loss": 0.5}, 2, "001")
+            channel.lead(session, "002")
+            link.send({"loss": 0.5}, 3, "001")
+            assert channel.receive(session) == [
+                ("evaluator", step, {"validation/loss": 0.5}) for step in (1, 2)
+            ]
+    assert lines == [
+        "step 3: these metrics are not recorded: the chief trains another run now",
+    ]
 
 
 def test_patience_ends_when_nobody_is_there_for_long() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from runner.cluster.channel import Channel
 from runner.cluster.session_creators import (
     ClusterChiefSessionCreator,
     ClusterWorkerSessionCreator,
@@ -70,8 +71,10 @@ def test_the_first_session_of_fresh_servers_is_no_restart(
     servers = in_process(1, 1)
     with tf.Graph().as_default():
         model()
-        creator = ClusterChiefSessionCreator(servers.cluster, servers.target("chief"))
-        creator.create_session().close()
+        channel = Channel([])
+        creator = ClusterChiefSessionCreator(servers.cluster, servers.target("chief"), run="001")
+        with creator.create_session() as session:
+            assert channel.run(session) == "001"
         assert not creator.restarted
         creator.create_session().close()
         assert creator.restarted
