@@ -243,6 +243,7 @@ WITH_TENSORFLOW = [
     "runner.recording",
     "runner.cluster.server",
     "runner.cluster.channel",
+    "runner.cluster.agreement",
     "runner.cluster.session_creators",
     "runner.cluster.chief",
     "runner.cluster.worker_hooks",
