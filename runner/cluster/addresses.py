@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
+import re
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,14 +14,33 @@ from runner.errors import ClusterError, Problem
 
 # A server that lives accepts a connection at once; this bounds the wait for a silent machine.
 _CONNECT_SECONDS = 2.0
+# A name, an IPv4 address, or an IPv6 address in brackets.
+_HOST = re.compile(r"[\w.-]+|\[[\w:.%]+\]")
 
 
 def split(address: str) -> tuple[str, int] | None:
     """Returns host and port of `host:port`; None for anything else."""
-    host, colon, port = address.rpartition(":")
-    if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
+    host, _, port = address.rpartition(":")
+    if not (_HOST.fullmatch(host) and port.isdecimal() and 0 < int(port) < 65536):
         return None
     return host.strip("[]"), int(port)
+
+
+def place(address: str) -> tuple[str, int] | str:
+    """Returns what is the same for all spellings of an address, without asking a name server.
+
+    What is no address is returned as it is.
+    """
+    parts = split(address)
+    if parts is None:
+        return address
+    host, port = parts[0].lower(), parts[1]
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return host, port
+    # A server listens at all addresses of its machine, those of the loopback interface too.
+    return ("localhost" if found.is_loopback else str(found)), port
 
 
 def in_use(address: str) -> bool:

@@ -68,7 +68,9 @@ def _listed(addresses: Sequence[str]) -> str:
     return ", ".join(addresses) or "none"
 
 
-# Key -> what to give in place of a number that is below 1, not above 0, or negative.
+# What TensorFlow and the system can count in milliseconds, about 30 years.
+_MOST_SECONDS = 1e9
+# Key -> what to give in place of a number that is below 1, not above 0, negative, or too large.
 _AT_LEAST_ONE = {
     "workers": "the chief counts: cluster.workers=1 is the chief alone",
     "ps": "cluster.ps=1 holds all variables on one server",
@@ -83,6 +85,10 @@ _NOT_NEGATIVE = {
     "restarts": "cluster.restarts=0 starts nothing again",
     "backup": "cluster.backup=0 waits for all workers",
 }
+_SECONDS = {
+    **_ABOVE_ZERO,
+    "grace_secs": "the default is cluster.grace_secs=30",
+}
 
 
 def number_problems(cluster: ClusterConfig) -> list[Problem]:
@@ -92,6 +98,7 @@ def number_problems(cluster: ClusterConfig) -> list[Problem]:
         (_AT_LEAST_ONE, lambda value: value < 1, "it must be at least 1"),
         (_ABOVE_ZERO, lambda value: not value > 0, "it must be above 0"),
         (_NOT_NEGATIVE, lambda value: not value >= 0, "it must not be negative"),
+        (_SECONDS, lambda value: value > _MOST_SECONDS, f"it must be at most {_MOST_SECONDS:g}"),
     ):
         for key, remedy in keys.items():
             value = getattr(cluster, key)

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from runner.cluster.addresses import answers
+from runner.cluster.agreement import Agreement
 from runner.cluster.channel import Channel, Flag, left_flag, released_flag
 from runner.cluster.server import naming_the_missing, session_config, start_server
 from runner.cluster.session_creators import ClusterChiefSessionCreator
@@ -49,18 +50,20 @@ class Chief:
 
         Args:
           run: the run's directory.
-          **arguments: those of `ClusterChiefSessionCreator` but its cluster, target and `waiting`.
+          **arguments: those of `ClusterChiefSessionCreator` but the first three, `run` and `agree`.
 
         Raises:
           ConfigError: when the server cannot listen at its address.
         """
         self._target = start_server(self._config).target
+        agreement = Agreement(self._config, self._target, session_config(self._cluster))
         self._creator = ClusterChiefSessionCreator(
             self._cluster,
             self._target,
             self._interruption.prompt,
             # Another machine may have mounted the configured folder elsewhere.
             run=str(run.relative_to(self._config.run_dir)),
+            agree=agreement.leave,
             **arguments,
         )
         return self._creator

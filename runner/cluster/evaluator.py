@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeVar
 import tensorflow as tf
 
 from runner.cluster.addresses import not_answering
+from runner.cluster.agreement import Agreement
 from runner.cluster.channel import Channel
 from runner.cluster.server import remote_config
 from runner.cluster.session_creators import wait_for_servers
@@ -40,7 +41,7 @@ def follow_checkpoints(config: RunConfig, screen: Screen) -> None:
 
     Raises:
       ClusterError: when the parameter servers do not come in time, or the first of them or the run
-        is gone for `cluster.max_wait_secs`.
+        is gone for `cluster.max_wait_secs`; at once when the chief has other settings.
       InterruptedRunError: after a signal.
     """
     with Interruption(config.session.grace_seconds).handled() as interruption:
@@ -49,6 +50,8 @@ def follow_checkpoints(config: RunConfig, screen: Screen) -> None:
         built = build_graph(config, "validation", train=False)
         wait_for_servers(config.cluster, screen.line)
         link = _Link(config, screen.line)
+        first = f"grpc://{config.cluster.addresses.ps[0]}"
+        agreement = Agreement(config, first, remote_config())
         patience = Patience(config)
         evaluated: str | None = None
         while True:
@@ -56,6 +59,8 @@ def follow_checkpoints(config: RunConfig, screen: Screen) -> None:
             heard = link.ask(
                 lambda session, channel: (channel.run(session), channel.look(session).saved)
             )
+            if followed.directory is None and heard is not None:
+                agreement.check()
             name, saved = heard or (None, False)
             status = followed.look(name)
             newest = followed.newest()

@@ -19,6 +19,7 @@ from runner.errors import ClusterError, Problem
 from runner.session.session_creators import ChiefSessionCreator, WorkerSessionCreator
 
 _Say: TypeAlias = Callable[[str], None]
+_Agree: TypeAlias = Callable[[], None]
 # Makes what a signal may end at once, having nothing to save.
 Waiting: TypeAlias = Callable[[], AbstractContextManager[None]]
 
@@ -41,6 +42,7 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
         *,
         run: str = "",
         say: _Say = lambda line: None,
+        agree: _Agree = lambda: None,
         **arguments: Any,
     ) -> None:
         """Stores the cluster, and takes the arguments of `ChiefSessionCreator`.
@@ -51,10 +53,11 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
           waiting: gives the context in which a session is made.
           run: the run's directory, relative to the configured `run_dir`, for the evaluator.
           say: is told whom it waits for.
+          agree: is called when the servers answer, before others may go on.
           **arguments: all but `master` and `config`.
         """
         self._cluster, self._target = cluster, target
-        self._waiting, self._run, self._say = waiting, run, say
+        self._waiting, self._run, self._say, self._agree = waiting, run, say, agree
         super().__init__(master=target, config=session_config(cluster), **arguments)
 
     def create_session(self) -> tf.compat.v1.Session:
@@ -68,6 +71,7 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
         """
         with self._waiting(), telling_losses():
             wait_for_servers(self._cluster, self._say)
+            self._agree()
             self._begin_anew()
             session = super().create_session()
             session.run(self._ready)
@@ -101,6 +105,7 @@ class ClusterWorkerSessionCreator(WorkerSessionCreator):
         waiting: Waiting = nullcontext,
         *,
         say: _Say = lambda line: None,
+        agree: _Agree = lambda: None,
     ) -> None:
         """Stores the cluster.
 
@@ -110,9 +115,10 @@ class ClusterWorkerSessionCreator(WorkerSessionCreator):
           scaffold: as in TensorFlow.
           waiting: gives the context in which a session is waited for.
           say: is told whom it waits for.
+          agree: is called before each look at the model, and when it is ready.
         """
         self._cluster, self._target, self._own_scaffold = cluster, target, scaffold
-        self._waiting, self._say = waiting, say
+        self._waiting, self._say, self._agree = waiting, say, agree
         # One look at each call: TensorFlow does not tell that it waits.
         super().__init__(scaffold, target, session_config(cluster), max_wait_secs=0)
 
@@ -120,7 +126,7 @@ class ClusterWorkerSessionCreator(WorkerSessionCreator):
         """Waits for the parameter servers and the chief, and returns a new session.
 
         Raises:
-          ClusterError: when either does not come in time.
+          ClusterError: when either does not come in time, or `agree` raises it.
         """
         with self._waiting(), telling_losses():
             wait_for_servers(self._cluster, self._say)
@@ -132,8 +138,11 @@ class ClusterWorkerSessionCreator(WorkerSessionCreator):
         deadline = time.monotonic() + limit
         told = False
         while True:
+            self._agree()
             try:
-                return super().create_session()
+                session = super().create_session()
+                self._agree()
+                return session
             except tf.errors.DeadlineExceededError as error:
                 if time.monotonic() >= deadline:
                     raise ClusterError(self._not_ready(address)) from error

@@ -14,13 +14,14 @@ from runner.cluster_config import (
     CHIEF,
     EVALUATOR,
     PS,
+    TASKS,
     WORKER,
     AddressesConfig,
     ClusterConfig,
     TaskConfig,
 )
 from runner.config import Mode, RunConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError, Problem, ranked
 
 
 def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
@@ -61,6 +62,7 @@ def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
                 f"cluster.task.type is {cluster.task.type}, and there are no addresses",
                 "a task must know where the others are",
                 "set cluster.addresses.chief, .worker and .ps, or TF_CONFIG",
+                () if cluster.task.type in TASKS else ranked(cluster.task.type, TASKS),
             )
         )
     elif not cluster.local:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.cluster.addresses import in_use, split
+from runner.cluster.addresses import in_use, place, split
 from runner.cluster.tasks import addresses_by_type
 from runner.cluster.tf_config import index_problem
 from runner.cluster_config import EVALUATOR, TASKS, ClusterConfig
@@ -40,19 +40,20 @@ def address_problems(cluster: ClusterConfig, source: str) -> list[Problem]:
                 "give `ps` at least one address; workers without any are not offered",
             )
         )
-    known: dict[str, str] = {}
+    known: dict[object, tuple[str, str]] = {}
     for kind, hosts in by_type.items():
         for index, address in enumerate(hosts):
             task = f"{kind} {index}"
-            if address in known:
+            other, spelt = known.setdefault(place(address), (task, address))
+            if other != task:
+                also = "" if spelt == address else f", which is {address}"
                 problems.append(
                     Problem(
-                        f"{source}: {known[address]} and {task} are both at {address}",
+                        f"{source}: {other} and {task} are both at {spelt}{also}",
                         "two tasks cannot share a port",
                         "give each an address of its own",
                     )
                 )
-            known.setdefault(address, task)
     return problems
 
 

@@ -166,6 +166,8 @@ def _task(task: Any, problems: list[Problem]) -> tuple[str, int]:
     kind = CHIEF if kind == MASTER else kind
     index = task.get("index", 0)
     try:
+        if isinstance(index, float) and not index.is_integer():
+            raise ValueError(index)
         return kind, int(index)
     except (TypeError, ValueError):
         problems.append(

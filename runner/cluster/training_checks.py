@@ -39,7 +39,7 @@ def training_problems(config: RunConfig, cluster: ClusterConfig) -> list[Problem
                 "train.evaluate_ema=false evaluates the weights; or train.ema_decay=null",
             )
         )
-    if cluster.backup and not cluster.synchronous:
+    if cluster.backup > 0 and not cluster.synchronous:
         problems.append(
             Problem(
                 f"cluster.backup is {cluster.backup}, and cluster.synchronous is false",
@@ -47,7 +47,7 @@ def training_problems(config: RunConfig, cluster: ClusterConfig) -> list[Problem
                 "cluster.synchronous=true, or cluster.backup=0",
             )
         )
-    elif cluster.backup >= workers:
+    elif cluster.backup >= workers > 0:
         problems.append(
             Problem(
                 f"cluster.backup is {cluster.backup}, and {workers} workers train",

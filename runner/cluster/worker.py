@@ -8,8 +8,9 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+from runner.cluster.agreement import Agreement
 from runner.cluster.channel import ready_flags
-from runner.cluster.server import naming_the_missing, start_server
+from runner.cluster.server import naming_the_missing, session_config, start_server
 from runner.cluster.session_creators import ClusterWorkerSessionCreator
 from runner.cluster.worker_hooks import ChiefHook, FiniteLossHook
 from runner.config import RunConfig
@@ -35,7 +36,7 @@ def run_worker(config: RunConfig, screen: Screen) -> None:
     `session.grace_seconds` are nearly over.
 
     Raises:
-      ClusterError: when others do not come in time.
+      ClusterError: when others do not come in time, or the chief has other settings.
       ConfigError: when the training data end.
       NonFiniteLossError: when the loss of this worker is NaN or infinite, unless
         `train.non_finite.action` is `stop`, for which it asks the chief.
@@ -69,6 +70,7 @@ def _train(
             _scaffold(training, config.cluster.ps),
             interruption.prompt,
             say=screen.line,
+            agree=Agreement(config, target, session_config(config.cluster)).check,
         )
         chief = ChiefHook(config.cluster, config.train.steps, training, screen.line, interruption)
         hooks: list[_Hook] = [

@@ -13,6 +13,10 @@ _RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
 _RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
 
 
+# A server is lost, which says nothing about the input: a monitored session recovers from them.
+_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError)
+
+
 class InputStateHook(tf.compat.v1.train.SessionRunHook):
     """Tries after the first step whether the input's position can be saved.
 
@@ -36,7 +40,11 @@ class InputStateHook(tf.compat.v1.train.SessionRunHook):
         self._tried = False
 
     def after_run(self, run_context: _RunContext, run_values: _RunValues) -> None:
-        """Tries once."""
+        """Tries once.
+
+        Raises:
+          tf.errors.OpError: a server was lost meanwhile; the next session tries again.
+        """
         if self._tried:
             return
         self._tried = True
@@ -44,10 +52,14 @@ class InputStateHook(tf.compat.v1.train.SessionRunHook):
         try:
             session.run(self._state.serialize_strictly)
             return
+        except _LOST:
+            raise
         except tf.errors.OpError as error:
             refused = error
         try:
             session.run(self._state.serialize)
+        except _LOST:
+            raise
         except tf.errors.OpError as error:
             session.run(self._state.leave_out)
             self._say(
@@ -64,6 +76,7 @@ class InputStateHook(tf.compat.v1.train.SessionRunHook):
 
 
 def _reason(error: tf.errors.OpError) -> str:
-    """Returns the last line that is not about a place in the graph."""
+    """Returns the last line that is not about a place in the graph or a message between servers."""
     lines = [line.strip() for line in str(error.message).splitlines()]
-    return [line for line in lines if line and not line.startswith("[[")][-1]
+    told = [line for line in lines if line and not line.startswith("[[")]
+    return ([line for line in told if "grpc" not in line.lower()] or told)[-1]

@@ -105,7 +105,8 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
         (before, first), now = self._shown, self._clock()
         rate = (step - first) / (now - before) if now > before else 0.0
         self._shown = (now, step)
-        left = f", {(self._steps - step) / rate:.0f} s left" if rate else ""
+        # Asynchronous workers may take the step beyond the last one.
+        left = f", {max(self._steps - step, 0) / rate:.0f} s left" if rate else ""
         self._screen.line(f"step {step}/{self._steps}  {text}  ({rate:.0f} steps/s{left})")
 
     def end(self, session: tf.compat.v1.Session) -> None:

@@ -247,6 +247,7 @@ WITH_TENSORFLOW = [
     "runner.cluster.server",
     "runner.cluster.channel",
     "runner.cluster.cluster_session",
+    "runner.cluster.agreement",
     "runner.cluster.session_creators",
     "runner.cluster.chief",
     "runner.cluster.worker_hooks",

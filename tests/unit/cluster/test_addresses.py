@@ -14,6 +14,7 @@ from runner.cluster.addresses import (
     free_addresses,
     in_use,
     not_answering,
+    place,
     split,
     wait_until_answering,
 )
@@ -39,10 +40,22 @@ def listening() -> Iterator[str]:
         ("host:0", None),
         ("host:65536", None),
         ("host:port", None),
+        ("my_host-1.lan:80", ("my_host-1.lan", 80)),
+        ("http://localhost:80", None),
+        ("local host:80", None),
+        ("::1:80", None),
     ],
 )
 def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int] | None) -> None:
     assert split(address) == parts
+
+
+def test_spellings_of_one_address_are_known() -> None:
+    same = ["localhost:80", "LOCALHOST:80", "127.0.0.1:80", "127.0.1.1:80", "[::1]:80"]
+    assert len(set(map(place, same))) == 1
+    assert place("[2001:db8:0::1]:80") == place("[2001:DB8::1]:80")
+    others = ["localhost:81", "10.0.0.1:80", "host:80", "b"]
+    assert len({place(each) for each in [*same, *others]}) == 5
 
 
 def test_a_port_with_a_listener_is_in_use_and_answers(listening: str) -> None:

@@ -190,11 +190,13 @@ def test_a_worker_whose_data_end_says_so(tmp_path: Path) -> None:
         )
         built = build_graph(worker, "validation", train=True)
         target = start_server(worker).target
+        # The chief, which is to go on, has the same configuration.
+        alike = replace(worker, data=tiny().data, hooks={"wait": wait})
         errors: list[BaseException] = []
 
         def work() -> None:
             try:
-                _train(worker, built, target, Screen(), Interruption())
+                _train(alike, built, target, Screen(), Interruption())
             except BaseException as error:  # noqa: BLE001 - looked at below
                 errors.append(error)
             (tmp_path / "waits.go").touch()

@@ -15,7 +15,7 @@ from runner.cluster.session_creators import (
     ClusterWorkerSessionCreator,
 )
 from runner.cluster.worker import missing_of_model
-from runner.errors import ClusterError, InterruptedRunError
+from runner.errors import ClusterError, InterruptedRunError, Problem
 from runner.interruption import Interruption
 from tests.unit.cluster.conftest import InProcess
 
@@ -27,14 +27,16 @@ def model() -> None:
         v1.train.get_or_create_global_step()
 
 
-def worker_session(servers: InProcess, limit: float) -> Any:
+def worker_session(
+    servers: InProcess, limit: float, agree: Callable[[], None] = lambda: None
+) -> Any:
     cluster = servers.task("worker")
     cluster.max_wait_secs = limit
     with tf.Graph().as_default():
         model()
         scaffold = v1.train.Scaffold(ready_for_local_init_op=missing_of_model(1))
         return ClusterWorkerSessionCreator(
-            cluster, servers.target("worker"), scaffold
+            cluster, servers.target("worker"), scaffold, agree=agree
         ).create_session()
 
 
@@ -58,11 +60,21 @@ def test_a_worker_waits_until_the_chief_has_restored(in_process: Callable[..., I
 
     with tf.Graph().as_default():
         model()
-        creator = ClusterChiefSessionCreator(servers.cluster, servers.target("chief"))
+        told: list[str] = []
+        creator = ClusterChiefSessionCreator(
+            servers.cluster, servers.target("chief"), agree=lambda: told.append("chief")
+        )
         for _ in range(2):
             creator.create_session().close()
             assert creator.restarted
-    worker_session(servers, 5.0).close()
+    worker_session(servers, 5.0, lambda: told.append("worker")).close()
+    assert told == ["chief", "chief", "worker", "worker"]
+
+    def refuse() -> None:
+        raise ClusterError(Problem("other settings"))
+
+    with pytest.raises(ClusterError, match="other settings"):
+        worker_session(servers, 5.0, refuse)
 
 
 def test_the_first_session_of_fresh_servers_is_no_restart(

@@ -110,6 +110,13 @@ def test_all_mistakes_in_addresses_are_told_at_once() -> None:
     ]
 
 
+def test_two_tasks_at_one_address_in_two_spellings_are_refused() -> None:
+    cluster = addressed("ps", chief=["localhost:1"], worker=["a:1"], ps=["127.0.0.1:1"])
+    assert states(cluster)[0] == (
+        "cluster.addresses: chief 0 and ps 0 are both at localhost:1, which is 127.0.0.1:1"
+    )
+
+
 def test_two_chiefs_and_workers_without_servers_are_refused() -> None:
     cluster = addressed("chief", chief=["a:1", "b:1"], ps=[])
     assert states(cluster) == [
@@ -141,6 +148,8 @@ def test_a_wrong_task_is_told_with_the_valid_ones(
 def test_a_task_without_addresses_is_refused() -> None:
     cluster = ClusterConfig(task=TaskConfig("ps"))
     assert states(cluster) == ["cluster.task.type is ps, and there are no addresses"]
+    (problem,) = problems(tiny(cluster=ClusterConfig(task=TaskConfig("cheif"))))
+    assert problem.choices[0] == "chief"
 
 
 def test_a_port_in_use_is_told_before_anything_is_started() -> None:
@@ -220,7 +229,7 @@ def test_all_numbers_are_checked() -> None:
     )
     found = problems(tiny(cluster=cluster))
     assert all(each.cause and each.remedy for each in found)
-    assert [state.partition(" ")[0].removeprefix("cluster.") for state in states(cluster)][:8] == [
+    assert [state.partition(" ")[0].removeprefix("cluster.") for state in states(cluster)] == [
         "workers",
         "ps",
         "partition_bytes",
@@ -230,6 +239,12 @@ def test_all_numbers_are_checked() -> None:
         "restarts",
         "backup",
     ]
+
+
+@pytest.mark.parametrize("key", ["max_wait_secs", "recovery_wait_secs", "grace_secs"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_no_wait_is_without_end(key: str, value: float) -> None:
+    assert states(ClusterConfig(local=True, **{key: value})) == [f"cluster.{key} is {value}"]
 
 
 def test_backup_replicas_need_synchronous_updates_and_leave_one() -> None:

@@ -108,6 +108,12 @@ def test_without_a_chief_the_first_worker_is_it(
     assert (found.task_type, found.task_index) == task
 
 
+def test_half_a_task_is_refused() -> None:
+    assert states({"cluster": CLUSTER, "task": {"type": "worker", "index": 0.9}}) == [
+        "TF_CONFIG: task.index is 0.9"
+    ]
+
+
 def test_an_index_out_of_range_is_told_in_the_numbers_of_the_variable() -> None:
     cluster = {"worker": ["a:1", "b:1"], "evaluator": ["e:1"]}
     assert states({"cluster": cluster, "task": {"type": "worker", "index": 2}}) == [

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.experiment import InputState
@@ -41,3 +45,44 @@ def test_what_cannot_be_saved_is_left_out(counter: Counter) -> None:
     (line,), counts = _State(failing, failing).run(counter)
     assert line.startswith("input: its position is not saved (")
     assert counts == [0, 0, 1]
+
+
+class _Session:
+    """Fails with the given errors in turn, and remembers what is run."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.ran: list[Any] = []
+        self._errors = list(errors)
+
+    def run(self, fetched: Any) -> None:
+        self.ran.append(fetched)
+        if self._errors:
+            raise self._errors.pop(0)
+
+
+def _try(*errors: Exception) -> tuple[list[str], _Session]:
+    lines: list[str] = []
+    operations: Any = ("serialize", "strictly", "leave out", "position")
+    hook, session = InputStateHook(InputState(*operations), lines.append), _Session(*errors)
+    hook.after_create_session(SimpleNamespace(), SimpleNamespace())
+    hook.after_run(SimpleNamespace(session=session), SimpleNamespace())
+    return lines, session
+
+
+@pytest.mark.parametrize("lost", [tf.errors.UnavailableError, tf.errors.AbortedError])
+def test_a_lost_server_is_left_to_the_recovery(lost: type[tf.errors.OpError]) -> None:
+    error, refused = lost(None, None, "gone"), tf.errors.FailedPreconditionError(None, None, "no")
+    with pytest.raises(lost, match="gone"):
+        _try(error)
+    with pytest.raises(lost, match="gone"):
+        _try(refused, error)
+
+
+def test_the_reason_is_not_the_message_between_servers() -> None:
+    text = """PyFunc is stateful.
+Additional GRPC error information from remote target /job:ps while calling /tensorflow.Worker:
+:UNKNOWN:Error received from peer  {grpc_status:14, grpc_message:"Socket closed"}
+\t [[{{node SerializeIterator}}]]"""
+    (line,), session = _try(tf.errors.FailedPreconditionError(None, None, text))
+    assert line.startswith("input: its position is saved, but not all its state (PyFunc is statef")
+    assert session.ran == ["strictly", "serialize"]

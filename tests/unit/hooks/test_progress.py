@@ -56,6 +56,13 @@ def test_time_left_counts_from_where_the_session_started(counter: Counter, tmp_p
     assert _written(screen) == "step 15/215  loss 150  (10 steps/s, 20 s left)\n"
 
 
+def test_no_time_is_left_beyond_the_last_step(counter: Counter) -> None:
+    screen = _screen(terminal=False)
+    progress = ProgressHook(counter.step, 3, screen, _Clock())
+    counter.run([StopAtStepHook(5), _metrics(counter, progress), progress])
+    assert _written(screen) == "step 5/3  loss 50  (10 steps/s, 0 s left)\n"
+
+
 def test_a_terminal_shows_a_bar_that_disappears(counter: Counter) -> None:
     screen = _screen(terminal=True)
     progress = ProgressHook(counter.step, 10, screen)
