@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import warnings
@@ -26,6 +27,7 @@ from runner.sweeps.objective import Objective
 logger = logging.getLogger(__name__)
 
 Draw = Callable[[], Any]
+_Value = bool | int | float | str
 
 # It would tell of each study on the screen.
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -38,7 +40,7 @@ def study_of(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> optu
     )
     keys = list(dict.fromkeys(key for trial in trials for key in trial.values))
     choices = {
-        key: list(
+        key: _ordered(
             dict.fromkeys(_value(trial.values[key]) for trial in trials if key in trial.values)
         )
         for key in keys
@@ -166,8 +168,20 @@ def _comparable(study: optuna.Study) -> bool:
     )
 
 
-def _value(text: str) -> bool | int | float | str:
+def _ordered(values: Collection[_Value]) -> list[_Value]:
+    """Returns numbers in their order, and what is not all numbers as it comes."""
+    if all(isinstance(each, int | float) and not isinstance(each, bool) for each in values):
+        return sorted(values, key=float)
+    return list(values)
+
+
+def _value(text: str) -> _Value:
     """Returns a swept value as what it is, so that numbers are drawn in their order."""
+    with contextlib.suppress(ValueError):
+        # YAML's numbers need a point before an exponent.
+        number = float(text)
+        if math.isfinite(number) and not text.lstrip("+-").isdecimal():
+            return number
     try:
         found = yaml.safe_load(text)
     except yaml.YAMLError:

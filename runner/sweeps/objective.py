@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runner.config import Goal
 from runner.sweeps.attempt import Attempt
@@ -26,3 +26,7 @@ class Objective:
         if value is None:
             return attempt.objective
         return value
+
+    def on(self, split: str) -> Objective:
+        """Returns the same metric of another split."""
+        return replace(self, name=f"{split}/{self.name.removeprefix('validation/')}")

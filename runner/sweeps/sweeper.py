@@ -228,6 +228,8 @@ class RunnerSweeper(Sweeper):
             )
             if not trains:
                 trials = self.run_trials(composed, execution, directory)
+                if config.mode is Mode.evaluate:
+                    objectives = [each.on("test") for each in objectives]
                 conclusion = self._conclusion(trials, objectives, config, mask)
             else:
                 lines = [str(each.input_line) for each in overrides]

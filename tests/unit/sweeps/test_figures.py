@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState
 
 from runner.config import Goal
@@ -37,6 +38,23 @@ def test_a_grid_becomes_a_study() -> None:
     assert study.trials[1].params == {"rate": 0.1, "optimizer": "adam"}
     assert study.trials[1].intermediate_values == {1: 1.0, 2: pytest.approx(0.6)}
     assert study.best_trial.number == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "choices"),
+    [
+        (["1e-2", "1e-3", "3e-3", "10"], (0.001, 0.003, 0.01, 10)),
+        (["b", "2", "1"], ("b", 2, 1)),
+        (["true", "false"], (True, False)),
+        (["nan", "1", "inf"], ("nan", 1, "inf")),
+    ],
+)
+def test_numbers_stand_in_their_order(typed: list[str], choices: tuple[object, ...]) -> None:
+    trials = [_trial(number, 0.5, values={"x": value}) for number, value in enumerate(typed)]
+    distribution = study_of(trials, [LOSS]).trials[0].distributions["x"]
+    assert isinstance(distribution, CategoricalDistribution)
+    assert distribution.choices == choices
+    assert [type(each) for each in distribution.choices] == [type(each) for each in choices]
 
 
 def test_figures_of_one_objective(tmp_path: Path) -> None:

@@ -195,6 +195,15 @@ def test_secrets_of_all_trials_are_masked(command: Command, tmp_path: Path) -> N
     assert not any("10001" in each or "10002" in each for each in texts)
 
 
+def test_the_table_of_evaluations_names_the_split_that_was_evaluated(command: Command) -> None:
+    given = ("seed=1,2", "train.steps=2", "train.evaluate_every=2", "tracking=none")
+    assert "  validation/loss  " in command(*given, "sweep.figures=false").out
+    outcome = command(*given, "mode=evaluate")
+    assert outcome.code == 0, outcome.err
+    (head,) = [line for line in outcome.out.splitlines() if line.startswith("trial  ")]
+    assert head.split() == ["trial", "seed", "test/loss", "status", "run"]
+
+
 def test_hydras_serial_launcher_is_given_one_trial_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
