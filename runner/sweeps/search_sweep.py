@@ -14,8 +14,8 @@ from omegaconf import OmegaConf
 
 from runner.config import Resume, RunConfig
 from runner.durable_files import write_json
-from runner.errors import ConfigError, Problem, ranked
-from runner.sweeps.attempt import Attempt
+from runner.errors import ConfigError, Problem, SweepError, ranked
+from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.execution import Execution
 from runner.sweeps.extras import require_extra
 from runner.sweeps.objective import Objective
@@ -157,7 +157,15 @@ class SearchSweep(RunnerSweeper):
     def trials(
         self, composed: Sequence[ComposedPoint], execution: Execution, directory: SweepDirectory
     ) -> list[Attempt]:
-        """Searches, and returns the last attempts of all processes at this sweep."""
+        """Searches, and returns the last attempts of all processes at this sweep.
+
+        A mistake that shows only now, as of a constraint, ends the search and is kept: what is done
+        is told first.
+
+        Raises:
+          ConfigError: a mistake has shown before any trial was done.
+          SweepError: so has the launcher, or the sampler.
+        """
         from runner.sweeps.study import attempt_of, judged
 
         wanted = self._sweeper["n_trials"]
@@ -169,7 +177,13 @@ class SearchSweep(RunnerSweeper):
             elif before:
                 self.screen.line(f"{before} of {wanted} trials have finished before")
         search, study = self._search, self._study
-        search.run(execution, self.compose)
+        try:
+            if self.cut_short is None:
+                search.run(execution, self.compose)
+        except (ConfigError, SweepError) as error:
+            if not any(file.read().status in _DONE for file in directory.attempts()):
+                raise
+            self.cut_short = error
         self._complete = search.finished() >= wanted
         if search.exhausted():
             self.again = (
@@ -215,8 +229,12 @@ class SearchSweep(RunnerSweeper):
             return str(record["study"])
 
     def unmended(self, trials: Sequence[Attempt]) -> list[Attempt]:
-        """Returns the failures; none where others have taken their place."""
-        return [] if self._complete else super().unmended(trials)
+        """Returns the failures; none where others have taken their place.
+
+        None either where a mistake has ended the search, which is told instead.
+        """
+        ended = self._complete or self.cut_short is not None
+        return [] if ended else super().unmended(trials)
 
     def best(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
         """Returns the study's best, all of them where there are several objectives.
@@ -231,6 +249,8 @@ class SearchSweep(RunnerSweeper):
         """Returns the study."""
         return self._study
 
+
+_DONE = (TrialStatus.FINISHED, TrialStatus.PRUNED, TrialStatus.FAILED)
 
 # Settings that are built, with an example of each.
 _NODES = {

@@ -163,6 +163,20 @@ def test_a_named_study_of_other_values_is_refused_before_anything_is_made(
     assert len(study.trials) == 2
 
 
+def test_a_mistake_that_shows_late_leaves_what_is_done_to_be_told(search: Search) -> None:
+    target = {"_target_": "tests.tiny.spaces.divided"}
+    sweep, trials = search("one", metrics={"loss": 0.5}, constraints={"mine": target})
+    assert isinstance(sweep.cut_short, ConfigError)
+    assert "divided gives no number" in str(sweep.cut_short)
+    assert [each.status for each in trials] == [TrialStatus.FINISHED]
+    assert sweep.unmended(trials) == []
+
+
+def test_a_mistake_that_shows_before_anything_is_done_is_raised(search: Search) -> None:
+    with pytest.raises(ConfigError, match=r"learning_rat\b"):
+        search("one", custom_search_space={"_target_": "tests.tiny.spaces.misspelt_later"})
+
+
 def test_settings_that_are_built_have_a_target() -> None:
     sweep = SearchSweep(
         n_trials=0,
