@@ -26,7 +26,7 @@ from runner.sweeps.mappings import given_mapping
 from runner.sweeps.objective import Objective
 from runner.sweeps.points import Point
 from runner.sweeps.samplers import sampler
-from runner.sweeps.search_space import SearchSpace
+from runner.sweeps.search_space import SearchSpace, as_shown
 from runner.targets import build_target
 
 logger = logging.getLogger(__name__)
@@ -271,7 +271,7 @@ def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:
         trial.number,
         1,
         (),
-        {key.lstrip("+~"): str(value) for key, value in trial.params.items()},
+        {key.lstrip("+~"): as_shown(value) for key, value in trial.params.items()},
         metric=objectives[0].name,
         status=status,
         objective=metrics.get(names[0]),
