@@ -13,6 +13,7 @@ from hydra.core.override_parser.types import (
     Quote,
     QuotedString,
     RangeSweep,
+    Sweep,
 )
 from optuna.distributions import (
     BaseDistribution,
@@ -154,7 +155,7 @@ def search_space(overrides: Sequence[Override]) -> SearchSpace:
 
 def _distribution(override: Override) -> BaseDistribution:
     value = override.value()
-    tags = value.tags if isinstance(value, IntervalSweep | RangeSweep) else set()
+    tags = value.tags if isinstance(value, Sweep) else set()
     unknown = sorted(tags - set(TAGS))
     if unknown:
         raise ValueError(f"there is no tag {unknown[0]!r}, only {', '.join(TAGS)}")
@@ -171,6 +172,8 @@ def _distribution(override: Override) -> BaseDistribution:
         if value.step == 0:
             raise ValueError("its step is 0")
         return _of_range(list(value.range()), log)
+    if log:
+        raise ValueError("choices have no logarithm; take an interval")
     choices = list(override.sweep_string_iterator())
     return CategoricalDistribution(choices)
 

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from runner.config import Resume, RunConfig
 from runner.durable_files import write_json
-from runner.errors import ConfigError, Problem, SweepError, ranked
+from runner.errors import ConfigError, Problem, SweepError, require_all
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.execution import Execution
 from runner.sweeps.extras import require_extra
@@ -89,23 +89,12 @@ class SearchSweep(RunnerSweeper):
         from runner.sweeps.study import check, objectives_of
 
         (own,) = super().objectives(config)
-        self._objectives = objectives_of(self._sweeper, own)
         metrics = [f"validation/{name}" for name in ("loss", *config.metrics)]
-        problems = [
-            Problem(
-                f"hydra.sweeper.objectives names {each.name!r}",
-                "no evaluation gives it",
-                choices=ranked(each.name, metrics),
-            )
-            for each in self._objectives
-            if each.name not in metrics
-        ]
-        try:
-            check(Path(), self._sweeper, metrics)
-        except ConfigError as error:
-            problems += error.problems
-        if problems:
-            raise ConfigError(*problems)
+        require_all(
+            lambda: objectives_of(self._sweeper, own, metrics),
+            lambda: check(Path(), self._sweeper, metrics),
+        )
+        self._objectives = objectives_of(self._sweeper, own, metrics)
         self._check_known_study()
         self._check_draws()
         return self._objectives
@@ -273,7 +262,7 @@ def _check_settings(sweeper: Mapping[str, Any]) -> None:
     problems = [
         Problem(f"hydra.sweeper.{key} is {sweeper.get(key)!r}", "it must be a whole number above 0")
         for key in ("n_trials", "n_jobs")
-        if not isinstance(sweeper.get(key), int) or sweeper[key] < 1
+        if type(sweeper.get(key)) is not int or sweeper[key] < 1
     ]
     problems += [
         Problem(

@@ -106,6 +106,8 @@ MISTAKES = {
     "range(1, 9, 0)": "its step is 0",
     "range(1.0, 9.0, 0.0)": "its step is 0",
     "tag(log, range(0.5, 2.0, 0.5))": "exclude each other",
+    "tag(foo, choice(1, 2))": "there is no tag 'foo', only log",
+    "tag(log, choice(1, 2))": "choices have no logarithm; take an interval",
     "range(3, 1)": "it holds no value",
 }
 

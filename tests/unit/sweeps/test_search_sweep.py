@@ -180,7 +180,7 @@ def test_a_mistake_that_shows_before_anything_is_done_is_raised(search: Search) 
 def test_settings_that_are_built_have_a_target() -> None:
     sweep = SearchSweep(
         n_trials=0,
-        n_jobs=1,
+        n_jobs=True,
         sampler="tpe",
         pruner={},
         storage={"url": "a"},
@@ -190,6 +190,7 @@ def test_settings_that_are_built_have_a_target() -> None:
         sweep.points([])
     assert [each.state.split()[0].rpartition(".")[2] for each in raised.value.problems] == [
         "n_trials",
+        "n_jobs",
         "sampler",
         "pruner",
         "custom_search_space",
@@ -201,12 +202,13 @@ def test_names_of_metrics_are_checked_together(tmp_path: Path) -> None:
     sweep = SearchSweep(
         sampler={"_target_": "optuna.samplers.RandomSampler"},
         pruner={"_target_": "optuna.pruners.NopPruner"},
-        objectives={"validation/los": "minimize"},
+        objectives={"validation/los": "minimize", "validation/loss": "down"},
         constraints={"validation/accurac": {"max": 0.5}},
     )
     with pytest.raises(ConfigError, match="constraints names 'validation/accurac'") as raised:
         sweep.objectives(tiny())
     assert "hydra.sweeper.objectives names 'validation/los'" in str(raised.value)
+    assert "hydra.sweeper.objectives.validation/loss is 'down'" in str(raised.value)
     assert "choices: validation/accuracy" in str(raised.value)
 
 
