@@ -174,7 +174,11 @@ def test_a_mistake_that_shows_late_leaves_what_is_done_to_be_told(search: Search
 
 def test_a_mistake_that_shows_before_anything_is_done_is_raised(search: Search) -> None:
     with pytest.raises(ConfigError, match=r"learning_rat\b"):
-        search("one", custom_search_space={"_target_": "tests.tiny.spaces.misspelt_later"})
+        search(
+            "one",
+            overrides=["+experiment=tiny"],
+            custom_search_space={"_target_": "tests.tiny.spaces.misspelt_later"},
+        )
 
 
 def test_settings_that_are_built_have_a_target() -> None:
