@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -180,9 +181,16 @@ class SearchSweep(RunnerSweeper):
                 " has nothing else to try, and resume=never begins another study"
             )
         # Of trials from other folders, the study knows.
-        known = [attempt_of(each, self._objectives) for each in study.get_trials(deepcopy=False)]
+        stored = study.get_trials(deepcopy=False)
+        known = [attempt_of(each, self._objectives) for each in stored]
         attempts = [judged(file.read(), self._objectives) for file in directory.attempts()]
-        return list({each.trial: each for each in [*known, *attempts]}.values())
+        infeasible = {
+            each.number for each in stored if max(each.constraints.values(), default=0) > 0
+        }
+        return [
+            replace(each, infeasible=each.trial in infeasible and each.status in _FEASIBLE)
+            for each in {each.trial: each for each in [*known, *attempts]}.values()
+        ]
 
     def _opened(self, config: RunConfig, directory: SweepDirectory) -> Search:
         from runner.sweeps.search import Search
@@ -239,7 +247,9 @@ class SearchSweep(RunnerSweeper):
         return self._study
 
 
-_DONE = (TrialStatus.FINISHED, TrialStatus.PRUNED, TrialStatus.FAILED)
+# Those of which it matters whether they are feasible.
+_FEASIBLE = (TrialStatus.FINISHED, TrialStatus.PRUNED)
+_DONE = (*_FEASIBLE, TrialStatus.FAILED)
 
 # Settings that are built, with an example of each.
 _NODES = {

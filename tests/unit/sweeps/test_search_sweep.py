@@ -163,6 +163,15 @@ def test_a_named_study_of_other_values_is_refused_before_anything_is_made(
     assert len(study.trials) == 2
 
 
+def test_a_trial_that_violates_a_constraint_is_known(search: Search) -> None:
+    sweep, trials = search("one", fails=[1], constraints={"validation/loss": {"max": 0.5}})
+    found = [(each.status, each.infeasible) for each in trials]
+    assert found == [(TrialStatus.FINISHED, True), (TrialStatus.FAILED, False)]
+    assert sweep.best(trials, sweep.objectives(tiny())) == []
+    _, trials = search("one", metrics={"loss": 0.25}, constraints={"validation/loss": {"max": 0.5}})
+    assert [each.infeasible for each in trials] == [True, False, False]
+
+
 def test_a_mistake_that_shows_late_leaves_what_is_done_to_be_told(search: Search) -> None:
     target = {"_target_": "tests.tiny.spaces.divided"}
     sweep, trials = search("one", metrics={"loss": 0.5}, constraints={"mine": target})
