@@ -67,6 +67,7 @@ class Attempt:
       exit_code: the exit code that its error alone would have had.
       run_dir: the run's directory; None before there is one.
       over: of a killed one, whether its sweep has seen that, so that it is not started again.
+      infeasible: whether its search knows that it violates a constraint.
       study: where intermediate values are reported; None where nobody asks for them.
     """
 
@@ -87,6 +88,7 @@ class Attempt:
     exit_code: int = 1
     run_dir: str | None = None
     over: bool = False
+    infeasible: bool = False
     study: Mapping[str, Any] | None = None
 
 

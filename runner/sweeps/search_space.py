@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import (
+    IntervalSweep,
+    Override,
+    Quote,
+    QuotedString,
+    RangeSweep,
+    Sweep,
+)
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -14,10 +22,15 @@ from optuna.distributions import (
     IntDistribution,
 )
 
+from runner.composition import forced
 from runner.errors import ConfigError, Problem
 from runner.sweeps.points import Point, name_of
 
 TAGS = ("log",)
+
+# Texts that Hydra's grammar takes for texts, without quotes; and those of its words among them.
+_PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
+_WORDS = ("null", "true", "false", "nan", "inf")
 
 
 @dataclass(frozen=True)
@@ -69,8 +82,9 @@ class SearchSpace:
         chosen = {each.name: values[each.name] for each in self.dimensions}
         others = {**{k: v for k, v in values.items() if k not in chosen}, **(more or {})}
         overrides = [each.override(chosen[each.name]) for each in self.dimensions]
-        overrides += [f"{key}={value}" for key, value in others.items()]
-        named = {name: str(value) for name, value in {**chosen, **others}.items()}
+        # Hydra knows none of the keys that are a scaffold's; of the command line, they are marked.
+        overrides += [forced(f"{key}={as_override(value)}") for key, value in others.items()]
+        named = {name: as_shown(value) for name, value in {**chosen, **others}.items()}
         return Point((*self.fixed, *overrides), {k.lstrip("+~"): v for k, v in named.items()})
 
     def samples(self) -> list[Point]:
@@ -81,6 +95,28 @@ class SearchSpace:
         for name, values in samples.items():
             points += [self.point({**first, name: value}) for value in values[1:]]
         return points
+
+
+def as_override(value: object) -> str:
+    """Returns a value in the grammar of Hydra's overrides, in which it is one value of its type."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        plain = _PLAIN.fullmatch(value) and value.lower() not in _WORDS
+        return value if plain else QuotedString(value, Quote.single).with_quotes()
+    if isinstance(value, Mapping):
+        items = (f"{key}:{as_override(each)}" for key, each in value.items())
+        return f"{{{','.join(items)}}}"
+    if isinstance(value, Sequence):
+        return f"[{','.join(as_override(each) for each in value)}]"
+    return str(value)
+
+
+def as_shown(value: object) -> str:
+    """Returns a value as a table has it: a text as it is."""
+    return value if isinstance(value, str) else as_override(value)
 
 
 def search_space(overrides: Sequence[Override]) -> SearchSpace:
@@ -119,7 +155,7 @@ def search_space(overrides: Sequence[Override]) -> SearchSpace:
 
 def _distribution(override: Override) -> BaseDistribution:
     value = override.value()
-    tags = value.tags if isinstance(value, IntervalSweep | RangeSweep) else set()
+    tags = value.tags if isinstance(value, Sweep) else set()
     unknown = sorted(tags - set(TAGS))
     if unknown:
         raise ValueError(f"there is no tag {unknown[0]!r}, only {', '.join(TAGS)}")
@@ -136,6 +172,8 @@ def _distribution(override: Override) -> BaseDistribution:
         if value.step == 0:
             raise ValueError("its step is 0")
         return _of_range(list(value.range()), log)
+    if log:
+        raise ValueError("choices have no logarithm; take an interval")
     choices = list(override.sweep_string_iterator())
     return CategoricalDistribution(choices)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,8 @@ from omegaconf import OmegaConf
 
 from runner.config import Resume, RunConfig
 from runner.durable_files import write_json
-from runner.errors import ConfigError, Problem, ranked
-from runner.sweeps.attempt import Attempt
+from runner.errors import ConfigError, Problem, SweepError, require_all
+from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.execution import Execution
 from runner.sweeps.extras import require_extra
 from runner.sweeps.objective import Objective
@@ -89,23 +90,12 @@ class SearchSweep(RunnerSweeper):
         from runner.sweeps.study import check, objectives_of
 
         (own,) = super().objectives(config)
-        self._objectives = objectives_of(self._sweeper, own)
         metrics = [f"validation/{name}" for name in ("loss", *config.metrics)]
-        problems = [
-            Problem(
-                f"hydra.sweeper.objectives names {each.name!r}",
-                "no evaluation gives it",
-                choices=ranked(each.name, metrics),
-            )
-            for each in self._objectives
-            if each.name not in metrics
-        ]
-        try:
-            check(Path(), self._sweeper, metrics)
-        except ConfigError as error:
-            problems += error.problems
-        if problems:
-            raise ConfigError(*problems)
+        require_all(
+            lambda: objectives_of(self._sweeper, own, metrics),
+            lambda: check(Path(), self._sweeper, metrics),
+        )
+        self._objectives = objectives_of(self._sweeper, own, metrics)
         self._check_known_study()
         self._check_draws()
         return self._objectives
@@ -157,7 +147,15 @@ class SearchSweep(RunnerSweeper):
     def trials(
         self, composed: Sequence[ComposedPoint], execution: Execution, directory: SweepDirectory
     ) -> list[Attempt]:
-        """Searches, and returns the last attempts of all processes at this sweep."""
+        """Searches, and returns the last attempts of all processes at this sweep.
+
+        A mistake that shows only now, as of a constraint, ends the search and is kept: what is done
+        is told first.
+
+        Raises:
+          ConfigError: a mistake has shown before any trial was done.
+          SweepError: so has the launcher, or the sampler.
+        """
         from runner.sweeps.study import attempt_of, judged
 
         wanted = self._sweeper["n_trials"]
@@ -169,7 +167,13 @@ class SearchSweep(RunnerSweeper):
             elif before:
                 self.screen.line(f"{before} of {wanted} trials have finished before")
         search, study = self._search, self._study
-        search.run(execution, self.compose)
+        try:
+            if self.cut_short is None:
+                search.run(execution, self.compose)
+        except (ConfigError, SweepError) as error:
+            if not any(file.read().status in _DONE for file in directory.attempts()):
+                raise
+            self.cut_short = error
         self._complete = search.finished() >= wanted
         if search.exhausted():
             self.again = (
@@ -177,9 +181,16 @@ class SearchSweep(RunnerSweeper):
                 " has nothing else to try, and resume=never begins another study"
             )
         # Of trials from other folders, the study knows.
-        known = [attempt_of(each, self._objectives) for each in study.get_trials(deepcopy=False)]
+        stored = study.get_trials(deepcopy=False)
+        known = [attempt_of(each, self._objectives) for each in stored]
         attempts = [judged(file.read(), self._objectives) for file in directory.attempts()]
-        return list({each.trial: each for each in [*known, *attempts]}.values())
+        infeasible = {
+            each.number for each in stored if max(each.constraints.values(), default=0) > 0
+        }
+        return [
+            replace(each, infeasible=each.trial in infeasible and each.status in _FEASIBLE)
+            for each in {each.trial: each for each in [*known, *attempts]}.values()
+        ]
 
     def _opened(self, config: RunConfig, directory: SweepDirectory) -> Search:
         from runner.sweeps.search import Search
@@ -215,8 +226,12 @@ class SearchSweep(RunnerSweeper):
             return str(record["study"])
 
     def unmended(self, trials: Sequence[Attempt]) -> list[Attempt]:
-        """Returns the failures; none where others have taken their place."""
-        return [] if self._complete else super().unmended(trials)
+        """Returns the failures; none where others have taken their place.
+
+        None either where a mistake has ended the search, which is told instead.
+        """
+        ended = self._complete or self.cut_short is not None
+        return [] if ended else super().unmended(trials)
 
     def best(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
         """Returns the study's best, all of them where there are several objectives.
@@ -231,6 +246,10 @@ class SearchSweep(RunnerSweeper):
         """Returns the study."""
         return self._study
 
+
+# Those of which it matters whether they are feasible.
+_FEASIBLE = (TrialStatus.FINISHED, TrialStatus.PRUNED)
+_DONE = (*_FEASIBLE, TrialStatus.FAILED)
 
 # Settings that are built, with an example of each.
 _NODES = {
@@ -253,7 +272,7 @@ def _check_settings(sweeper: Mapping[str, Any]) -> None:
     problems = [
         Problem(f"hydra.sweeper.{key} is {sweeper.get(key)!r}", "it must be a whole number above 0")
         for key in ("n_trials", "n_jobs")
-        if not isinstance(sweeper.get(key), int) or sweeper[key] < 1
+        if type(sweeper.get(key)) is not int or sweeper[key] < 1
     ]
     problems += [
         Problem(

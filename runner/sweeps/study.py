@@ -19,14 +19,14 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from runner.config import Goal
-from runner.errors import ConfigError, Problem, require_all
+from runner.errors import ConfigError, Problem, ranked, require_all
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.constraints import constraints
 from runner.sweeps.mappings import given_mapping
 from runner.sweeps.objective import Objective
 from runner.sweeps.points import Point
 from runner.sweeps.samplers import sampler
-from runner.sweeps.search_space import SearchSpace
+from runner.sweeps.search_space import SearchSpace, as_shown
 from runner.targets import build_target
 
 logger = logging.getLogger(__name__)
@@ -273,7 +273,7 @@ def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:
         trial.number,
         1,
         (),
-        {key.lstrip("+~"): str(value) for key, value in trial.params.items()},
+        {key.lstrip("+~"): as_shown(value) for key, value in trial.params.items()},
         metric=objectives[0].name,
         status=status,
         objective=metrics.get(names[0]),
@@ -353,12 +353,19 @@ def custom_points(space: SearchSpace, custom: CustomSpace, count: int = 5) -> li
     return points
 
 
-def objectives_of(sweeper: Mapping[str, Any], default: Objective) -> list[Objective]:
+def objectives_of(
+    sweeper: Mapping[str, Any], default: Objective, metrics: Sequence[str]
+) -> list[Objective]:
     """Returns `hydra.sweeper.objectives`, or the experiment's own.
 
+    Args:
+      sweeper: the sweeper's configuration.
+      default: the experiment's own.
+      metrics: those that an evaluation gives, such as `validation/loss`.
+
     Raises:
-      ConfigError: they are no mapping, a goal is no goal, or a pruner is to compare several
-        objectives.
+      ConfigError: with every mistake: they are no mapping, a goal is no goal, there is no such
+        metric, or a pruner is to compare several objectives.
     """
     example = "{validation/loss: minimize}"
     given = given_mapping("objectives", sweeper.get("objectives"), example)
@@ -370,6 +377,15 @@ def objectives_of(sweeper: Mapping[str, Any], default: Objective) -> list[Object
         )
         for name, goal in given.items()
         if str(goal) not in Goal.__members__
+    ]
+    problems += [
+        Problem(
+            f"hydra.sweeper.objectives names {name!r}",
+            "no evaluation gives it",
+            choices=ranked(name, metrics),
+        )
+        for name in given or [default.name]
+        if name not in metrics
     ]
     pruner = str(sweeper["pruner"].get("_target_", ""))
     if len(given) > 1 and not pruner.endswith(".NopPruner"):

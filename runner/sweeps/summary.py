@@ -20,16 +20,18 @@ _FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 def ranked_trials(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
     """Returns the trials by the first objective, the best first; then those without, and failures.
 
-    NaN is worse than any number.
+    Those that violate a constraint come after all that do not, before the failures. NaN
+    is worse than any number.
     """
     first = objectives[0]
 
-    def key(trial: Attempt) -> tuple[bool, bool, float, int]:
+    def key(trial: Attempt) -> tuple[bool, bool, bool, float, int]:
         value = first.of(trial)
         known = value is not None and not math.isnan(value)
         sign = -1.0 if first.goal is Goal.maximize else 1.0
         return (
             trial.status in FAILURES,
+            trial.infeasible,
             not known,
             sign * value if known and value is not None else 0.0,
             trial.trial,
@@ -51,7 +53,7 @@ def rows(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[lis
             str(trial.trial),
             *(short_value(trial.values.get(key, "")) for key in swept),
             *(_number(each.of(trial)) for each in objectives),
-            trial.status.value,
+            trial.status.value + (", infeasible" if trial.infeasible else ""),
             _run(trial),
         ]
         for trial in ranked_trials(trials, objectives)

@@ -20,7 +20,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 from runner.config import Mode, RunConfig
-from runner.errors import ConfigError, InterruptedRunError, Problem, require_all
+from runner.errors import ConfigError, InterruptedRunError, Problem, RunnerError, require_all
 from runner.interruption import Interruption
 from runner.screen import Screen
 from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
@@ -75,6 +75,8 @@ class RunnerSweeper(Sweeper):
         self.config: DictConfig | None = None
         self.screen = Screen()
         self._composed: ComposedOnce | None = None
+        # What ended the sweep before its end; it is raised when all that is done has been told.
+        self.cut_short: RunnerError | None = None
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -242,6 +244,8 @@ class RunnerSweeper(Sweeper):
                     tracker, composed, execution, directory, objectives, interruption, mask
                 )
         conclusion.tell()
+        if self.cut_short is not None:
+            raise self.cut_short
         return list(conclusion.trials)
 
     def _tracked(
@@ -262,7 +266,7 @@ class RunnerSweeper(Sweeper):
             tags = conclusion.record(tracker, directory.path)
             # A sweep that went to its end is finished, whatever its trials' own statuses are.
             finished = any(each.status is TrialStatus.FINISHED for each in trials)
-            if finished and not directory.stopped():
+            if finished and not directory.stopped() and self.cut_short is None:
                 status = RunStatus.FINISHED
         except (InterruptedRunError, SystemExit):
             status = RunStatus.KILLED

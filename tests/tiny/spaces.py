@@ -24,6 +24,12 @@ def misspelt(trial: Any) -> None:
     trial.suggest_float("optimizer.learning_rat", 0.1, 1.0)
 
 
+def misspelt_later(trial: Any) -> None:
+    """Draws a value for a key that there is not, in a study that is kept."""
+    kept = type(trial.storage).__name__ != "InMemoryStorage"
+    trial.suggest_float("optimizer.learning_rat" if kept else "optimizer.learning_rate", 0.1, 1.0)
+
+
 def raising(trial: Any) -> None:
     """Fails at once."""
     raise ZeroDivisionError("by zero")
@@ -51,3 +57,8 @@ def forgetful(metrics: Mapping[str, float]) -> None:
 def divided(metrics: Mapping[str, float]) -> float:
     """Fails where the loss is one half."""
     return 1.0 / (metrics["loss"] - 0.5)
+
+
+def undivided(metrics: Mapping[str, float]) -> float:
+    """Fails where the loss is anything but one half."""
+    return 1.0 / (metrics["loss"] == 0.5)

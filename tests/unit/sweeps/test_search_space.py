@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from optuna.distributions import (
@@ -56,6 +58,36 @@ def test_a_point_has_what_is_fixed_what_is_drawn_and_more() -> None:
     assert point.values == {"optimizer": "sgd", "seed": "2", "drawn": "0.5", "model.units": "3"}
 
 
+VALUES: list[Any] = [
+    *(None, True, 3, -0.5, 1e-7, 1e22, "adam", "a/b.c-d", "null", "True", "nan", "1", "1e-3", ""),
+    *("a, b", "a b", "it's", 'the "one"', "[1,2]", "back\\slash\\", "-x", "a:b", "x=y", "é", "$x"),
+    [1, "a, b", None],
+    {"a": [1.5, "2"], "b": {"c": None}},
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_values_of_a_custom_space_are_those_that_hydra_reads(value: Any) -> None:
+    point = SearchSpace((), ()).point({"data.note": value})
+    (override,) = OverridesParser.create().parse_overrides(list(point.overrides))
+    assert not override.is_sweep_override()
+    found = override.value()
+    assert (type(found), found) == (type(value), value)
+    assert SearchSpace((), ()).point({}, {"data.note": value}) == point
+
+
+def test_values_of_a_custom_space_are_shown_as_they_are_written() -> None:
+    point = SearchSpace((), ()).point({"+a": None, "b": "x, y", "c": True, "d": [1, "x"]})
+    assert point.values == {"a": "null", "b": "x, y", "c": "true", "d": "[1,x]"}
+
+
+def test_keys_of_scaffolds_are_forced_as_on_the_command_line() -> None:
+    key = "scaffolds.body.trainable"
+    point = SearchSpace((), ()).point({key: False, "+model.units": 3})
+    assert point.overrides == (f"++{key}=false", "+model.units=3")
+    assert point.values[key] == "false"
+
+
 def test_samples_hold_every_choice_and_every_end() -> None:
     space = _space("a=1,2,3", "b=interval(0.5,1.5)")
     assert [dict(point.values) for point in space.samples()] == [
@@ -74,6 +106,8 @@ MISTAKES = {
     "range(1, 9, 0)": "its step is 0",
     "range(1.0, 9.0, 0.0)": "its step is 0",
     "tag(log, range(0.5, 2.0, 0.5))": "exclude each other",
+    "tag(foo, choice(1, 2))": "there is no tag 'foo', only log",
+    "tag(log, choice(1, 2))": "choices have no logarithm; take an interval",
     "range(3, 1)": "it holds no value",
 }
 

@@ -163,10 +163,37 @@ def test_a_named_study_of_other_values_is_refused_before_anything_is_made(
     assert len(study.trials) == 2
 
 
+def test_a_trial_that_violates_a_constraint_is_known(search: Search) -> None:
+    sweep, trials = search("one", fails=[1], constraints={"validation/loss": {"max": 0.5}})
+    found = [(each.status, each.infeasible) for each in trials]
+    assert found == [(TrialStatus.FINISHED, True), (TrialStatus.FAILED, False)]
+    assert sweep.best(trials, sweep.objectives(tiny())) == []
+    _, trials = search("one", metrics={"loss": 0.25}, constraints={"validation/loss": {"max": 0.5}})
+    assert [each.infeasible for each in trials] == [True, False, False]
+
+
+def test_a_mistake_that_shows_late_leaves_what_is_done_to_be_told(search: Search) -> None:
+    target = {"_target_": "tests.tiny.spaces.divided"}
+    sweep, trials = search("one", metrics={"loss": 0.5}, constraints={"mine": target})
+    assert isinstance(sweep.cut_short, ConfigError)
+    assert "divided gives no number" in str(sweep.cut_short)
+    assert [each.status for each in trials] == [TrialStatus.FINISHED]
+    assert sweep.unmended(trials) == []
+
+
+def test_a_mistake_that_shows_before_anything_is_done_is_raised(search: Search) -> None:
+    with pytest.raises(ConfigError, match=r"learning_rat\b"):
+        search(
+            "one",
+            overrides=["+experiment=tiny"],
+            custom_search_space={"_target_": "tests.tiny.spaces.misspelt_later"},
+        )
+
+
 def test_settings_that_are_built_have_a_target() -> None:
     sweep = SearchSweep(
         n_trials=0,
-        n_jobs=1,
+        n_jobs=True,
         sampler="tpe",
         pruner={},
         storage={"url": "a"},
@@ -176,6 +203,7 @@ def test_settings_that_are_built_have_a_target() -> None:
         sweep.points([])
     assert [each.state.split()[0].rpartition(".")[2] for each in raised.value.problems] == [
         "n_trials",
+        "n_jobs",
         "sampler",
         "pruner",
         "custom_search_space",
@@ -187,12 +215,13 @@ def test_names_of_metrics_are_checked_together(tmp_path: Path) -> None:
     sweep = SearchSweep(
         sampler={"_target_": "optuna.samplers.RandomSampler"},
         pruner={"_target_": "optuna.pruners.NopPruner"},
-        objectives={"validation/los": "minimize"},
+        objectives={"validation/los": "minimize", "validation/loss": "down"},
         constraints={"validation/accurac": {"max": 0.5}},
     )
     with pytest.raises(ConfigError, match="constraints names 'validation/accurac'") as raised:
         sweep.objectives(tiny())
     assert "hydra.sweeper.objectives names 'validation/los'" in str(raised.value)
+    assert "hydra.sweeper.objectives.validation/loss is 'down'" in str(raised.value)
     assert "choices: validation/accuracy" in str(raised.value)
 
 

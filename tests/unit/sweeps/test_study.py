@@ -35,6 +35,7 @@ from tests.tiny.spaces import conditional
 
 LOSS = Objective("validation/loss", Goal.minimize)
 ACCURACY = Objective("validation/accuracy", Goal.maximize)
+METRICS = [LOSS.name, ACCURACY.name]
 SWEEPER: dict[str, Any] = {
     "sampler": {"_target_": "optuna.samplers.RandomSampler", "seed": 1},
     "pruner": {"_target_": "optuna.pruners.ThresholdPruner", "upper": 1.0},
@@ -182,15 +183,15 @@ def test_a_finished_trial_without_a_usable_objective_has_failed() -> None:
 
 
 def test_objectives_are_the_experiments_or_the_sweepers() -> None:
-    assert objectives_of(SWEEPER, LOSS) == [LOSS]
+    assert objectives_of(SWEEPER, LOSS, METRICS) == [LOSS]
     given = {**SWEEPER, "objectives": {"validation/accuracy": "maximize"}}
-    assert objectives_of(given, LOSS) == [ACCURACY]
+    assert objectives_of(given, LOSS, METRICS) == [ACCURACY]
 
 
 def test_mistakes_in_objectives_are_told_together() -> None:
     given = {"validation/loss": "minimise", "validation/accuracy": "maximize"}
     with pytest.raises(ConfigError, match="it must be a goal") as raised:
-        objectives_of({**SWEEPER, "objectives": given}, LOSS)
+        objectives_of({**SWEEPER, "objectives": given}, LOSS, METRICS)
     assert "there are 2 objectives, and trials are pruned by one" in str(raised.value)
 
 
@@ -198,11 +199,11 @@ def test_objectives_are_a_mapping_to_texts() -> None:
     with pytest.raises(
         ConfigError, match=r"hydra\.sweeper\.objectives is 'validation/loss'"
     ) as raised:
-        objectives_of({**SWEEPER, "objectives": "validation/loss"}, LOSS)
+        objectives_of({**SWEEPER, "objectives": "validation/loss"}, LOSS, METRICS)
     assert "it must be a mapping" in str(raised.value)
     assert "hydra.sweeper.objectives={validation/loss: minimize}" in str(raised.value)
     with pytest.raises(ConfigError, match=r"loss is \[1\]"):
-        objectives_of({**SWEEPER, "objectives": {"validation/loss": [1]}}, LOSS)
+        objectives_of({**SWEEPER, "objectives": {"validation/loss": [1]}}, LOSS, METRICS)
 
 
 def test_all_mistakes_in_a_search_are_told_together(tmp_path: Path) -> None:

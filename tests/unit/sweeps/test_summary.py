@@ -41,6 +41,13 @@ def test_the_best_comes_first_and_failures_last(objective: Objective) -> None:
     assert [each.trial for each in ranked_trials(TRIALS, [objective])] == [2, 0, 4, 3, 1]
 
 
+def test_what_violates_a_constraint_is_marked_and_comes_before_failures_alone() -> None:
+    trials = [*TRIALS, _trial(5, 0.125, infeasible=True)]
+    assert [each.trial for each in ranked_trials(trials, [LOSS])] == [2, 0, 4, 3, 5, 1]
+    statuses = [row[-2] for row in rows(trials, [LOSS])]
+    assert statuses[-2:] == ["FINISHED, infeasible", "FAILED"]
+
+
 def test_a_larger_accuracy_is_better() -> None:
     trials = [_trial(0, 0.1, metrics={"accuracy": 0.1}), _trial(1, 0.1, metrics={"accuracy": 0.9})]
     assert ranked_trials(trials, [ACCURACY])[0].trial == 1

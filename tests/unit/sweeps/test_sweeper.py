@@ -157,6 +157,16 @@ def test_without_optuna_the_message_says_how_to_get_it(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_late_mistake_is_told_after_what_is_done(command: Command) -> None:
+    constraint = "hydra.sweeper.constraints={mine: {_target_: tests.tiny.spaces.undivided}}"
+    outcome = command(OPTUNA, RATE, constraint, "tracking=none", "sweep.figures=false")
+    assert outcome.code == 2
+    assert "\ntrial  " in outcome.out
+    assert " FINISHED  tiny/001\n" in outcome.out
+    assert "tests.tiny.spaces.undivided gives no number" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
 def test_learning_curves_and_steps_to_a_threshold_need_no_optuna(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
