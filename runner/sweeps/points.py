@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hydra.core.override_parser.types import Override, RangeSweep
+from hydra.core.utils import env_override
 from omegaconf import DictConfig
 
 from runner.cluster.specification import resolve_trial
@@ -166,7 +167,8 @@ def _composed(point: Point, compose: Compose) -> ComposedPoint:
 
 
 def _validated(point: Point, config: DictConfig) -> ComposedPoint:
-    with running(config):
+    # As Hydra has it when it runs the trial.
+    with running(config), env_override(config.hydra.job.env_set):
         valid = validate(without_hydra(config), experiment_names())
         resolve_trial(valid, os.environ)
         return ComposedPoint(point, valid, Identity(valid).fingerprint())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -154,6 +155,16 @@ def test_a_source_that_does_not_compose_is_found_too(compose: Compose) -> None:
     )
     assert lines[0] == "scaffolds.body.checkpoint: experiment 'tinny' is not known"
     assert "in 1 of 2 trials" in lines[1]
+
+
+def test_a_trial_is_checked_with_the_variables_that_it_is_given(compose: Compose) -> None:
+    overrides = ["+experiment=tiny", "name=${oc.env:RUNNER_TEST_NAME}"]
+    points = [
+        Point((*overrides, f"+hydra.job.env_set.RUNNER_TEST_NAME={name}"), {"name": name})
+        for name in ("one", "two")
+    ]
+    assert [each.config.name for each in compose_points(points, compose)] == ["one", "two"]
+    assert "RUNNER_TEST_NAME" not in os.environ
 
 
 def test_mistakes_in_a_trials_cluster_are_told_before_the_first(
