@@ -40,6 +40,7 @@ FREE_OF_TENSORFLOW = [
     "runner.identity",
     "runner.durable_files",
     "runner.file_lock",
+    "runner.moved_folders",
     "runner.run_owner",
     "runner.run_directory",
     "runner.argument_values",
