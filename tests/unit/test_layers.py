@@ -134,6 +134,7 @@ FREE_OF_TENSORFLOW = [
     "runner.sweeps.summary",
     "runner.sweeps.learning_curves",
     "runner.sweeps.curve_figure",
+    "runner.sweeps.spelling",
     "runner.sweeps.points",
     "runner.sweeps.composed_once",
     "runner.sweeps.target_check",

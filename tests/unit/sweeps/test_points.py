@@ -54,6 +54,14 @@ def test_a_deletion_and_a_group_in_a_package_stay_as_they_are_written() -> None:
     assert first.values == {"scaffold@scaffolds.cnn": "digits_cnn"}
 
 
+def test_values_are_as_they_are_and_overrides_as_they_must_be_spelt() -> None:
+    (first, second) = _points(r"scaffolds.cnn.checkpoint=experiment\:tiny,'a, b'")
+    assert first.overrides == (r"scaffolds.cnn.checkpoint=experiment\:tiny",)
+    assert first.values == {"scaffolds.cnn.checkpoint": "experiment:tiny"}
+    assert second.overrides == ("scaffolds.cnn.checkpoint='a, b'",)
+    assert second.values == {"scaffolds.cnn.checkpoint": "a, b"}
+
+
 def test_without_several_values_there_is_one_point() -> None:
     (point,) = _points("+experiment=tiny", "seed=1")
     assert (point.values, str(point)) == ({}, "the only one")
