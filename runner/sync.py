@@ -140,7 +140,9 @@ def _connector(
             return TensorBoardRun(directory.tensorboard)
         from runner.tracking.mlflow_tracker import MlflowStore
 
-        run = MlflowStore(uri).open_run(opening, position.run_id, _parent(opening, uri))
+        store = MlflowStore(uri)
+        parent = _parent(opening, uri, store.id_of)
+        run = store.open_run(opening, position.run_id, parent)
         if opening.system_metrics and directory.is_written():
             run.monitor()
         return run
@@ -148,13 +150,20 @@ def _connector(
     return connect
 
 
-def _parent(opening: Opening, uri: str) -> str | None:
-    """Returns the store's name of the run that this one is a part of."""
+def _parent(opening: Opening, uri: str, id_of: Callable[[Opening], str | None]) -> str | None:
+    """Returns the store's name of the run that this one is a part of.
+
+    Args:
+      opening: what this one is.
+      uri: the store's.
+      id_of: asks the store, which may have been moved or copied with the folders.
+    """
     if opening.parent is None:
         return None
     parent = TrackingDirectory(Path(opening.parent))
     # Asked before the position: whoever opens it there meanwhile has then said so.
-    expected = parent.opening() is not None and (parent.is_written() or parent.is_delivered(uri))
+    opened = parent.opening()
+    expected = opened is not None and (parent.is_written() or parent.is_delivered(uri))
     found = parent.position(uri).run_id
     if found is None and expected:
         raise AwaitedRunError(
@@ -164,6 +173,8 @@ def _parent(opening: Opening, uri: str) -> str | None:
                 f"see what hinders that: {parent.log}",
             )
         )
+    if found is None and opened is not None:
+        found = id_of(opened)
     if found is None:
         raise TrackingError(
             Problem(

@@ -15,6 +15,7 @@ from filelock import FileLock
 
 from runner.durable_files import write_json
 from runner.file_lock import is_held
+from runner.moved_folders import moved, way_to
 
 
 class TrialStatus(str, Enum):
@@ -104,8 +105,10 @@ class AttemptFile:
     def read(self) -> Attempt:
         """Returns what is known."""
         content: dict[str, Any] = json.loads(self.path.read_text())
+        way = content.get("way_to_run")
         known = {each.name for each in fields(Attempt)}
         content = {key: value for key, value in content.items() if key in known}
+        content["run_dir"] = moved(content.get("run_dir"), way, self.path.parent)
         content["overrides"] = tuple(content["overrides"])
         content["values"] = dict(content["values"])
         content["curve"] = tuple((step, value) for step, value in content["curve"])
@@ -115,7 +118,9 @@ class AttemptFile:
     def write(self, attempt: Attempt) -> None:
         """Replaces the file in one step."""
         # As pairs: the keys of a mapping would be sorted.
-        write_json(self.path, asdict(attempt) | {"values": list(attempt.values.items())})
+        values = list(attempt.values.items())
+        way = way_to(attempt.run_dir, self.path.parent)
+        write_json(self.path, asdict(attempt) | {"values": values, "way_to_run": way})
 
     def update(self, **changes: Any) -> Attempt:
         """Changes some attributes and returns them all."""

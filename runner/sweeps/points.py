@@ -17,6 +17,7 @@ from hydra.core.override_parser.types import (
     QuotedString,
     RangeSweep,
 )
+from hydra.core.utils import env_override
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
@@ -27,6 +28,7 @@ from runner.errors import ConfigError, Problem, RunnerError
 from runner.identity import Identity
 from runner.override_problems import Compose, compose_all
 from runner.sweeps.mappings import given_mapping
+from runner.sweeps.spelling import plain
 from runner.validation import validate
 
 _SHOWN = 3
@@ -39,7 +41,7 @@ class Point:
 
     Attributes:
       overrides: all of them, as Hydra composes them.
-      values: swept key -> value.
+      values: swept key -> value, as it is and not as the overrides spell it.
     """
 
     overrides: tuple[str, ...]
@@ -154,7 +156,10 @@ def grid(overrides: Sequence[Override]) -> list[Point]:
     if problems:
         raise ConfigError(*problems)
     dimensions = [
-        [(f"{each.get_key_element()}={value}", name_of(each), value) for value in _values(each)]
+        [
+            (f"{each.get_key_element()}={value}", name_of(each), plain(value))
+            for value in _values(each)
+        ]
         if each.is_sweep_override()
         else [(str(each.input_line), "", "")]
         for each in overrides
@@ -228,7 +233,8 @@ def _composed(point: Point, compose: Compose) -> ComposedPoint:
 
 
 def _validated(point: Point, config: DictConfig) -> ComposedPoint:
-    with running(config):
+    # As Hydra has it when it runs the trial.
+    with running(config), env_override(config.hydra.job.env_set):
         valid = validate(without_hydra(config), experiment_names())
         resolve_trial(valid, os.environ)
         return ComposedPoint(point, valid, Identity(valid).fingerprint())
@@ -237,8 +243,12 @@ def _validated(point: Point, config: DictConfig) -> ComposedPoint:
 def _of_any_value(problem: Problem, point: Point) -> Problem:
     """Returns a problem whose remedy is the same for all values of a key: `+key=...`."""
     remedy = problem.remedy
-    for key, value in point.values.items():
-        if re.search(rf"(^|[ +]){re.escape(key)}={re.escape(value)}$", remedy):
+    for override in point.overrides:
+        key, _, value = override.partition("=")
+        key = key.lstrip("+~")
+        if key in point.values and re.search(
+            rf"(^|[ +]){re.escape(key)}={re.escape(value)}$", remedy
+        ):
             remedy = f"{remedy.removesuffix(value)}..."
     return replace(problem, remedy=remedy, choices=tuple(problem.choices))
 

@@ -14,6 +14,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.core.plugins import Plugins
+from hydra.core.utils import env_override
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
@@ -191,7 +192,8 @@ class RunnerSweeper(Sweeper):
         trains = composed[0].config.mode is Mode.train
         if trains and starts_here(self._master.hydra.launcher):
             checks.append(lambda: check_sources(composed))
-        require_all(*checks)
+        with env_override(self._master.hydra.job.env_set):
+            require_all(*checks)
 
     def _check_working_directory(self) -> None:
         if self._master.hydra.job.chdir:

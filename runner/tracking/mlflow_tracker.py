@@ -88,6 +88,20 @@ class MlflowStore:
             )
         return MlflowRun(client, run, self.address)
 
+    def id_of(self, opening: Opening) -> str | None:
+        """Returns MLflow's id of a run that was created before, from whatever folder; or None.
+
+        Raises:
+          TrackingError: the store cannot be used.
+        """
+        client = self._connected()
+        with self._reported(f"run {opening.run_name!r} of {opening.experiment!r} cannot be found"):
+            experiment = client.get_experiment_by_name(opening.experiment)
+            if experiment is None:
+                return None
+            run = self._find(client, experiment.experiment_id, opening.uid)
+            return None if run is None else str(run.info.run_id)
+
     def run(self, run_id: str) -> TrackedRun:
         """Returns a run.
 

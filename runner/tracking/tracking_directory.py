@@ -13,6 +13,7 @@ from filelock import FileLock
 
 from runner.durable_files import write_json
 from runner.file_lock import is_held
+from runner.moved_folders import moved, way_to
 from runner.run_directory import RunDirectory
 
 # A process that looks whether the writer lives holds its lock for an instant.
@@ -125,12 +126,15 @@ class TrackingDirectory:
         content = _read(self.path / "opening.json")
         if content is None:
             return None
-        return Opening(**{**content, "stores": tuple(content["stores"])})
+        way = content.pop("way_to_parent", None)
+        parent = moved(content["parent"], way, self.run_directory)
+        return Opening(**{**content, "parent": parent, "stores": tuple(content["stores"])})
 
     def write_opening(self, opening: Opening) -> None:
         """Replaces what the run is; only its owner may read it, for URIs hold passwords."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_json(self.path / "opening.json", asdict(opening))
+        way = way_to(opening.parent, self.run_directory)
+        write_json(self.path / "opening.json", asdict(opening) | {"way_to_parent": way})
 
     def position(self, uri: str) -> Position:
         """Returns how far a store has been given the journal."""

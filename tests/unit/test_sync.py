@@ -111,6 +111,20 @@ def test_a_part_waits_for_the_run_that_it_is_a_part_of(tmp_path: Path, database:
     assert run.data.tags["mlflow.parentRunId"] == parent.position(uri).run_id
 
 
+def test_a_part_that_was_moved_with_its_database_needs_no_delivery_of_the_whole(
+    tmp_path: Path, database: Path
+) -> None:
+    uri = f"sqlite:///{database}"
+    old, new = tmp_path / "old", tmp_path / "new"
+    parent = record(old / "sweep", uri)
+    part = record(old / "part", uri, parent=str(parent.run_directory))
+    assert main([str(parent.run_directory)]) == main([str(part.run_directory)]) == 0
+    old.rename(new)
+    moved = f"sqlite:///{database.rename(new / 'mlflow.db')}"
+    assert main([str(new / "part"), "--uri", moved]) == 0
+    assert runs(moved) == {"sweep": ("FINISHED", 5), "part": ("FINISHED", 5)}
+
+
 @pytest.mark.parametrize("held", ["writer.lock", "lock"])
 def test_a_part_waits_without_a_word_for_a_run_that_is_being_delivered(
     tmp_path: Path,

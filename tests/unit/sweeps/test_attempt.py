@@ -31,6 +31,17 @@ def test_changes_leave_the_rest(file: AttemptFile) -> None:
     assert file.read().objective == 0.5
 
 
+def test_the_run_is_found_where_it_was_moved_with_the_sweep(tmp_path: Path) -> None:
+    run = tmp_path / "old" / "tiny" / "001"
+    run.mkdir(parents=True)
+    trials = tmp_path / "old" / "trials"
+    trials.mkdir()
+    AttemptFile(trials / "0000.json").write(Attempt(0, 1, (), {}, run_dir=str(run)))
+    (tmp_path / "old").rename(tmp_path / "new")
+    found = AttemptFile(tmp_path / "new" / "trials" / "0000.json").read()
+    assert found.run_dir == str(tmp_path / "new" / "tiny" / "001")
+
+
 def test_what_runs_with_a_free_lock_was_killed(file: AttemptFile) -> None:
     file.update(status=TrialStatus.RUNNING)
     settled = file.settle()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -51,6 +52,14 @@ def test_a_deletion_and_a_group_in_a_package_stay_as_they_are_written() -> None:
     (first, _) = _points("~scaffolds.lstm", "scaffold@scaffolds.cnn=digits_cnn,random")
     assert first.overrides == ("~scaffolds.lstm", "scaffold@scaffolds.cnn=digits_cnn")
     assert first.values == {"scaffold@scaffolds.cnn": "digits_cnn"}
+
+
+def test_values_are_as_they_are_and_overrides_as_they_must_be_spelt() -> None:
+    (first, second) = _points(r"scaffolds.cnn.checkpoint=experiment\:tiny,'a, b'")
+    assert first.overrides == (r"scaffolds.cnn.checkpoint=experiment\:tiny",)
+    assert first.values == {"scaffolds.cnn.checkpoint": "experiment:tiny"}
+    assert second.overrides == ("scaffolds.cnn.checkpoint='a, b'",)
+    assert second.values == {"scaffolds.cnn.checkpoint": "a, b"}
 
 
 def test_without_several_values_there_is_one_point() -> None:
@@ -216,6 +225,16 @@ def test_a_source_that_does_not_compose_is_found_too(compose: Compose) -> None:
     )
     assert lines[0] == "scaffolds.body.checkpoint: experiment 'tinny' is not known"
     assert "in 1 of 2 trials" in lines[1]
+
+
+def test_a_trial_is_checked_with_the_variables_that_it_is_given(compose: Compose) -> None:
+    overrides = ["+experiment=tiny", "name=${oc.env:RUNNER_TEST_NAME}"]
+    points = [
+        Point((*overrides, f"+hydra.job.env_set.RUNNER_TEST_NAME={name}"), {"name": name})
+        for name in ("one", "two")
+    ]
+    assert [each.config.name for each in compose_points(points, compose)] == ["one", "two"]
+    assert "RUNNER_TEST_NAME" not in os.environ
 
 
 def test_mistakes_in_a_trials_cluster_are_told_before_the_first(

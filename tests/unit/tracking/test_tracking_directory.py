@@ -46,6 +46,16 @@ def test_files_of_before_times_were_kept_are_read(tmp_path: Path) -> None:
     assert (position.end_time, position.last_time) == (None, None)
 
 
+def test_the_parent_is_found_where_both_have_been_moved(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    sweep = old / "sweeps" / "001"
+    sweep.mkdir(parents=True)
+    TrackingDirectory(old / "tiny" / "001").write_opening(replace(OPENING, parent=str(sweep)))
+    old.rename(new)
+    opening = TrackingDirectory(new / "tiny" / "001").opening()
+    assert opening == replace(OPENING, parent=str(new / "sweeps" / "001"))
+
+
 def test_only_its_owner_may_read_what_holds_passwords(tmp_path: Path) -> None:
     directory = TrackingDirectory(tmp_path)
     directory.write_opening(replace(OPENING, stores=("http://me:s3cret@host",)))

@@ -1,0 +1,39 @@
+"""Values in Hydra's grammar as they are, without what the grammar asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import QuotedString
+from hydra.errors import HydraException
+
+_MARKS = frozenset("'\"\\")
+
+
+def plain(value: str) -> str:
+    """Returns one value of an override without its quotes and escapes.
+
+    Quotes stay where they alone tell a text from something else, as in `'1'` or `'null'`, and
+    within lists and mappings.
+    """
+    if _MARKS.isdisjoint(value):
+        return value
+    element = _parsed(value)
+    if isinstance(element, str):
+        return element
+    if (
+        isinstance(element, QuotedString)
+        and element.text
+        and isinstance(_parsed(element.text), str)
+    ):
+        return element.text
+    return value
+
+
+def _parsed(text: str) -> Any:
+    """Returns what the grammar makes of a text, which is the text where it makes nothing of it."""
+    try:
+        return OverridesParser.create().parse_rule(text, "element")
+    except HydraException:
+        return text
