@@ -69,6 +69,7 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
             wait_for_servers(self._cluster, self._say)
             self._begin_anew()
             session = super().create_session()
+            self._channel.undo(session, int(session.run(tf.compat.v1.train.get_global_step())))
             session.run(self._ready)
             return session
 
