@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from runner.cluster.launcher_watch import tell_begun
 from runner.cluster.replica import Replica
+from runner.cluster.tasks import is_task
+from runner.cluster_config import CHIEF
 from runner.config import Mode, PlanFormat, RunConfig
 from runner.damaged_checkpoints import recover
 from runner.errors import PlanError, Problem, RunDirectoryError
@@ -139,6 +143,8 @@ def _train(context: RunContext) -> float:
         plan = _warm_start(context, built, plan)
     with Interruption(config.session.grace_seconds).handled() as interruption:
         directory = open_run(container, record, resume, dedicated=context.dedicated)
+        if is_task(config.cluster, CHIEF):
+            tell_begun(os.environ)
         for killed in settle_killed_runs(container):
             store.settle(killed.path)
         recover(directory, screen.line)

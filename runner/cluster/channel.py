@@ -103,6 +103,12 @@ class Channel:
         """Returns task, step and metrics of all that was sent since."""
         return [tuple(json.loads(each)) for each in session.run(self._take)]
 
+    def undo(self, session: tf.compat.v1.Session, step: int) -> None:
+        """Takes back what was sent of later steps, which the chief has undone."""
+        for task, sent, metrics in self.receive(session):
+            if sent <= step:
+                self.send(session, task, metrics, sent)
+
     def state(self) -> State:
         """Returns new tensors, read once what controls their making has run."""
         return State(self._finished.read(), self._saved.read(), self._ready.read())

@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from runner.cluster.addresses import not_answering
+from runner.cluster.addresses import answers, not_answering
 from runner.cluster.agreement import Agreement
 from runner.cluster.channel import Channel
 from runner.cluster.server import remote_config
@@ -22,7 +22,7 @@ from runner.errors import ClusterError, Problem
 from runner.experiment import BuiltGraph
 from runner.fingerprint import fingerprint
 from runner.graph import build_graph
-from runner.hooks import evaluate
+from runner.hooks.evaluation import EvaluationCutError, evaluate
 from runner.interruption import Interruption
 from runner.run_directory import FINISHED, RUNNING, RunDirectory
 from runner.screen import Screen
@@ -49,37 +49,51 @@ def follow_checkpoints(config: RunConfig, screen: Screen) -> None:
         followed = FollowedRun(Path(config.run_dir), fingerprint(Sources(config, store).settings()))
         built = build_graph(config, "validation", train=False)
         wait_for_servers(config.cluster, screen.line)
-        link = _Link(config, screen.line)
-        first = f"grpc://{config.cluster.addresses.ps[0]}"
-        agreement = Agreement(config, first, remote_config())
-        patience = Patience(config)
-        evaluated: str | None = None
-        while True:
-            interruption.check()
-            heard = link.ask(
-                lambda session, channel: (channel.run(session), channel.look(session).saved)
-            )
-            if followed.directory is None and heard is not None:
-                agreement.check()
-            name, saved = heard or (None, False)
-            status = followed.look(name)
-            newest = followed.newest()
-            if newest is not None and newest != evaluated:
-                result = evaluated_checkpoint(built, newest)
-                if result is None:
-                    continue  # There is a newer one.
-                step, metrics = result
-                shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-                screen.line(f"step {step}  validation  {shown}")
-                link.send(metrics, step, followed.name)
-                evaluated = newest
-            elif saved or status == FINISHED:
-                break
-            else:
-                patience.look(answers=heard is not None, run=followed)
-                time.sleep(config.cluster.recovery_wait_secs)
-        link.ask(lambda session, channel: channel.end(session, EVALUATOR))
+        # TensorFlow would tell at length of an exception in the midst of its work.
+        with interruption.deferred():
+            _follow(config, screen, interruption, followed, built)
+        interruption.check()
     screen.line("done")
+
+
+def _follow(
+    config: RunConfig,
+    screen: Screen,
+    interruption: Interruption,
+    followed: FollowedRun,
+    built: BuiltGraph,
+) -> None:
+    link = _Link(config, screen.line)
+    first = f"grpc://{config.cluster.addresses.ps[0]}"
+    agreement = Agreement(config, first, remote_config())
+    patience = Patience(config)
+    evaluated: str | None = None
+    while True:
+        interruption.check()
+        heard = link.ask(
+            lambda session, channel: (channel.run(session), channel.look(session).saved)
+        )
+        if followed.directory is None and heard is not None:
+            agreement.check()
+        name, saved = heard or (None, False)
+        status = followed.look(name)
+        newest = followed.newest()
+        if newest is not None and newest != evaluated:
+            result = evaluated_checkpoint(built, newest, interruption.received)
+            if result is None:
+                continue  # There is a newer one, or a signal has come.
+            step, metrics = result
+            shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+            screen.line(f"step {step}  validation  {shown}")
+            link.send(metrics, step, followed.name)
+            evaluated = newest
+        elif saved or status == FINISHED:
+            break
+        else:
+            patience.look(answers=heard is not None, run=followed)
+            with interruption.prompt():
+                time.sleep(config.cluster.recovery_wait_secs)
+    link.ask(lambda session, channel: channel.end(session, EVALUATOR))
 
 
 class FollowedRun:
@@ -127,8 +141,16 @@ class FollowedRun:
         return newest
 
 
-def evaluated_checkpoint(built: BuiltGraph, checkpoint: str) -> tuple[int, dict[str, float]] | None:
-    """Returns the step and the metrics of a checkpoint; None where it is removed meanwhile."""
+def evaluated_checkpoint(
+    built: BuiltGraph, checkpoint: str, cut: Callable[[], bool] = lambda: False
+) -> tuple[int, dict[str, float]] | None:
+    """Returns the step and the metrics of a checkpoint; None where it is removed or cut meanwhile.
+
+    Args:
+      built: the graph.
+      checkpoint: its path.
+      cut: asked after each batch whether to end without a result.
+    """
     with built.graph.as_default(), _Session() as session:
         try:
             built.saver.restore(session, checkpoint)
@@ -137,9 +159,11 @@ def evaluated_checkpoint(built: BuiltGraph, checkpoint: str) -> tuple[int, dict[
             if Path(f"{checkpoint}.index").exists():
                 raise
             return None
-        return int(session.run(tf.compat.v1.train.get_global_step())), evaluate(
-            session, built.split
-        )
+        step = int(session.run(tf.compat.v1.train.get_global_step()))
+        try:
+            return step, evaluate(session, built.split, cut)
+        except EvaluationCutError:
+            return None
 
 
 class Patience:
@@ -194,9 +218,11 @@ class _Link:
 
     def ask(self, question: Callable[[_Session, Channel], _Value]) -> _Value | None:
         """Returns the answer; None while the server is away."""
-        target = f"grpc://{self._cluster.addresses.ps[0]}"
+        address = self._cluster.addresses.ps[0]
+        if not answers(address):
+            return None  # A session would look for 10 s, in which no signal is heeded.
         try:
-            with _Session(target, graph=self._graph, config=remote_config()) as session:
+            with _Session(f"grpc://{address}", self._graph, remote_config()) as session:
                 return question(session, self._channel)
         except (
             tf.errors.UnavailableError,

@@ -13,6 +13,8 @@ from pathlib import Path
 LIFELINE = "RUNNER_LIFELINE"
 # File for the objective, which the starting process returns to a sweep.
 OBJECTIVE = "RUNNER_OBJECTIVE_FILE"
+# Of a file beside that one, which is there when the chief has begun or resumed its run.
+_BEGUN = ".begun"
 # How long a task has to end in good order when the starting process is gone.
 _GRACE_SECONDS = 15.0
 
@@ -25,6 +27,18 @@ def end_with_launcher(environ: Mapping[str, str]) -> None:
     descriptor = environ.get(LIFELINE)
     if descriptor is not None:
         threading.Thread(target=_watch, args=(int(descriptor),), daemon=True).start()
+
+
+def tell_begun(environ: Mapping[str, str]) -> None:
+    """Tells the process that started this one, if any, that a run is begun or resumed."""
+    file = environ.get(OBJECTIVE)
+    if file is not None:
+        Path(file).with_suffix(_BEGUN).touch()
+
+
+def has_begun(environ: Mapping[str, str]) -> bool:
+    """Whether a task that was started in this environment has told of its run."""
+    return Path(environ[OBJECTIVE]).with_suffix(_BEGUN).exists()
 
 
 def hand_over(objective: float | None, environ: Mapping[str, str]) -> None:

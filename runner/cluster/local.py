@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.cluster.addresses import free_addresses, in_use
-from runner.cluster.launcher_watch import LIFELINE, OBJECTIVE
+from runner.cluster.launcher_watch import LIFELINE, OBJECTIVE, has_begun
 from runner.cluster.tf_config import VARIABLE, write_tf_config
 from runner.cluster.trial_link import TRIAL, TrialLink
 from runner.cluster_config import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
@@ -131,9 +131,11 @@ class LocalCluster:
         if cluster.evaluator:
             self._tasks.append(self._start(EVALUATOR, 0, cluster.restarts))
 
-    def _start(self, kind: str, index: int, restarts: int, *extra: str) -> _Task:
+    def _start(self, kind: str, index: int, restarts: int) -> _Task:
         addresses = {each: hosts for each, hosts in self._addresses.items() if hosts}
         environment = {**self._environment, VARIABLE: write_tf_config(addresses, kind, index)}
+        # Even where a new run was asked for, the chief goes on with the one that it has begun.
+        extra = ["resume=auto"] if kind == CHIEF and has_begun(self._environment) else []
         inherited = [self._lifeline]
         with ExitStack() as stack:
             if kind == CHIEF and self._link is not None:
@@ -201,9 +203,7 @@ class LocalCluster:
             error.exit_code = code if code > 0 else 1
             raise error
         self._say(task.name, f"{how}; it is started again, {task.restarts - 1} times left")
-        # Even where a new run was asked for, the chief goes on with the one that it has begun.
-        extra = ["resume=auto"] if task.kind == CHIEF else []
-        return self._start(task.kind, task.index, task.restarts - 1, *extra)
+        return self._start(task.kind, task.index, task.restarts - 1)
 
     def _failed(self, task: _Task, how: str, *, mistake: bool) -> Problem:
         restarts = self._cluster.restarts

@@ -74,6 +74,7 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
             self._agree()
             self._begin_anew()
             session = super().create_session()
+            self._channel.undo(session, int(session.run(tf.compat.v1.train.get_global_step())))
             session.run(self._ready)
             return cluster_session(session)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from runner.cluster import chief
 from runner.cluster.addresses import answers, free_addresses
 from runner.cluster.channel import released_flag
 from runner.cluster.chief import Chief
+from runner.cluster.launcher_watch import OBJECTIVE, has_begun
 from runner.cluster.parameter_server import serve
 from runner.cluster.server import session_config, start_server
 from runner.cluster.worker import _train
@@ -82,8 +84,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_warm_start_gives_the_servers_the_values_of_the_source(
-    source: Path, tmp_path: Path
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(OBJECTIVE, str(tmp_path / "objective"))
     scaffold = ScaffoldConfig(
         VariablesConfig(["body/dense/*"]), str(source / "001" / "checkpoints"), trainable=False
     )
@@ -95,6 +98,7 @@ def test_a_warm_start_gives_the_servers_the_values_of_the_source(
             restoration=RestorationConfig(verify=True),
             train=TrainConfig(steps=4, evaluate_every=2, checkpoint_every=2),
         )
+    assert has_begun(os.environ)
     assert any(line.startswith("  body: 2 variables") for line in lines)
     for name in ("body/dense/kernel", "body/dense/bias"):
         np.testing.assert_array_equal(runs.saved(tmp_path, name), runs.saved(source, name))

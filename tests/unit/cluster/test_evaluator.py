@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,21 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from runner.cluster.addresses import free_addresses
 from runner.cluster.channel import Channel
-from runner.cluster.evaluator import FollowedRun, Patience, _Link, evaluated_checkpoint
+from runner.cluster.evaluator import (
+    FollowedRun,
+    Patience,
+    _Link,
+    evaluated_checkpoint,
+    follow_checkpoints,
+)
 from runner.cluster.server import session_config
 from runner.cluster_config import AddressesConfig, ClusterConfig
-from runner.errors import ClusterError
+from runner.errors import ClusterError, InterruptedRunError
 from runner.graph import build_graph
 from runner.run_directory import FINISHED, KILLED, RUNNING, RunDirectory, RunRecord
+from runner.screen import Screen
 from tests.tiny import runs
 from tests.tiny.configs import tiny
 from tests.unit.cluster.conftest import InProcess
@@ -71,6 +81,41 @@ def test_metrics_of_a_run_that_is_over_are_not_sent(in_process: Callable[..., In
     ]
 
 
+class Signalling(Screen):
+    """Sends this process a signal with each line."""
+
+    def line(self, text: str) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_does_not_break_into_what_tensorflow_does(
+    in_process: Callable[..., InProcess], tmp_path: Path
+) -> None:
+    runs.run(tmp_path)
+    servers = in_process(1, 1, evaluator=True)
+    with tf.Graph().as_default() as graph:
+        channel = Channel(["evaluator"])
+    target, config = servers.target("chief"), session_config(servers.cluster)
+    with tf.compat.v1.Session(target, graph, config) as session:
+        channel.lead(session, "001")
+    evaluating = tiny(cluster=servers.task("evaluator"), run_dir=str(tmp_path))
+    with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
+        follow_checkpoints(evaluating, Signalling())
+    with tf.compat.v1.Session(target, graph, config) as session:
+        ((task, step, _),) = channel.receive(session)
+    assert (task, step) == ("evaluator", 20)
+
+
+def test_a_server_that_is_gone_keeps_nobody_waiting() -> None:
+    chief, server = free_addresses(2)
+    cluster = ClusterConfig(addresses=AddressesConfig([chief], [], [server]), evaluator=True)
+    lines: list[str] = []
+    begun = time.monotonic()
+    _Link(tiny(cluster=cluster), lines.append).send({"loss": 0.5}, 1, "001")
+    assert time.monotonic() - begun < 5
+    assert lines == ["step 1: these metrics are not recorded: ps 0 does not answer"]
+
+
 def test_patience_ends_when_nobody_is_there_for_long() -> None:
     cluster = ClusterConfig(addresses=AddressesConfig(["a:1"], [], ["b:1"]), max_wait_secs=10)
     times: Iterator[float]
@@ -103,6 +148,7 @@ def test_a_checkpoint_that_is_removed_meanwhile_is_passed_over(tmp_path: Path) -
     result: Any = evaluated_checkpoint(built, str(checkpoints / "model.ckpt-20"))
     assert (result[0], set(result[1])) == (20, {"loss", "accuracy"})
     assert evaluated_checkpoint(built, str(checkpoints / "model.ckpt-15")) is None
+    assert evaluated_checkpoint(built, str(checkpoints / "model.ckpt-20"), lambda: True) is None
     for file in checkpoints.glob("model.ckpt-10.data*"):
         file.unlink()
     with pytest.raises(Exception, match=r"model\.ckpt-10"):

@@ -6,10 +6,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from runner.cluster.launcher_watch import LIFELINE, end_with_launcher
+from runner.cluster.launcher_watch import (
+    LIFELINE,
+    OBJECTIVE,
+    end_with_launcher,
+    has_begun,
+    tell_begun,
+)
 
 PROGRAM = """
 import os, time
@@ -48,3 +55,11 @@ def test_a_process_that_nobody_started_watches_nothing() -> None:
     before = len(os.listdir("/proc/self/task"))
     end_with_launcher({})
     assert len(os.listdir("/proc/self/task")) == before
+
+
+def test_the_chief_tells_that_it_has_begun_a_run(tmp_path: Path) -> None:
+    tell_begun({})
+    environ = {OBJECTIVE: str(tmp_path / "objective")}
+    assert not has_begun(environ)
+    tell_begun(environ)
+    assert has_begun(environ)

@@ -85,18 +85,23 @@ def test_a_task_that_fails_is_started_again_so_often(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = (
+        "from runner.cluster.launcher_watch import tell_begun\n"
         "if kind == 'chief':\n"
-        "    print(sys.argv[1:])\n"
+        "    print('given', sys.argv[1:])\n"
+        "    once(lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
+        "    marker += ' begun'\n"
+        "    tell_begun(os.environ)\n"
         "    once(lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
         "elif kind == 'ps': wait()\n"
     )
     launcher, _ = start(
-        tmp_path, body, ClusterConfig(local=True, workers=1, restarts=1, grace_secs=0.5)
+        tmp_path, body, ClusterConfig(local=True, workers=1, restarts=2, grace_secs=0.5)
     )
     assert launcher.run() is None
     output = capsys.readouterr().out
-    assert "[chief] was killed by SIGKILL; it is started again, 0 times left" in output
-    assert "[chief] ['resume=auto']" in output
+    assert "[chief] was killed by SIGKILL; it is started again, 1 times left" in output
+    # Only what it has begun is it to go on with.
+    assert re.findall(r"given (.*)", output) == ["[]", "[]", "['resume=auto']"]
 
 
 @pytest.mark.parametrize(("code", "restarts"), [(1, 0), (2, 3), (3, 3)])
@@ -216,7 +221,12 @@ def test_a_port_that_is_lost_before_the_start_is_drawn_anew_once(
 ) -> None:
     body = (
         "from runner.cluster.addresses import in_use\n"
+        "from runner.cluster.launcher_watch import has_begun, tell_begun\n"
         "content = json.loads(os.environ['TF_CONFIG'])['cluster']\n"
+        "if kind == 'chief' and not in_use(content[kind][index]):\n"
+        "    print('given', sys.argv[1:])\n"
+        "    tell_begun(os.environ)\n"
+        "while kind == 'ps' and not has_begun(os.environ): time.sleep(0.02)\n"
         "if in_use(content[kind][index]): sys.exit(2)\n"
         "if kind == 'ps' or in_use(content['ps'][0]): wait()\n"
     )
@@ -230,6 +240,7 @@ def test_a_port_that_is_lost_before_the_start_is_drawn_anew_once(
         assert launcher.run() is None
         output = capsys.readouterr().out
         assert "[ps 0] another process has its port; all start again on other ports" in output
+        assert re.findall(r"given (.*)", output) == ["[]", "['resume=auto']"]
         assert alive(pids(output)) == []
         launcher, _ = start(tmp_path, body, cluster, draw=lambda count: [taken] * count)
         with pytest.raises(ClusterError, match="ended with 2"):

@@ -87,8 +87,12 @@ def test_the_first_session_of_fresh_servers_is_no_restart(
         creator = ClusterChiefSessionCreator(servers.cluster, servers.target("chief"), run="001")
         with creator.create_session() as session:
             assert channel.run(session) == "001"
+            for step in (0, 1):
+                channel.send(session, "worker0", {"loss": 0.5}, step)
         assert not creator.restarted
-        creator.create_session().close()
+        with creator.create_session() as session:
+            # What was sent of a step that is undone is undone with it.
+            assert channel.receive(session) == [("worker0", 0, {"loss": 0.5})]
         assert creator.restarted
 
 
