@@ -293,6 +293,9 @@ def task_command(running: Any, shipped: Path) -> list[str]:
         # The experiment's file may ask for a sweep.
         "hydra.mode=RUN",
     ]
+    if running.job.chdir:
+        # This process has gone to the folder that was asked for, and the tasks begin there.
+        overrides += ["hydra.job.chdir=false", "hydra.run.dir=."]
     return [sys.executable, "-m", "runner", *options, *overrides]
 
 
@@ -302,5 +305,6 @@ def _signal(process: subprocess.Popen[str], number: int) -> None:
 
 
 def _python_path() -> str:
-    root, path = str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")
-    return f"{root}{os.pathsep}{path}" if path else root
+    root, path = str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")
+    # The first of `sys.path` is the folder that this process was started in, if `-m` did.
+    return os.pathsep.join(each for each in (root, sys.path[0], path) if each)

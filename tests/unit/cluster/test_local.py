@@ -157,6 +157,10 @@ def test_the_command_of_a_task_is_that_of_the_cluster(tmp_path: Path) -> None:
     start = (sys.executable, "-m", "runner")
     rest = ("+experiment=x", "name=two words", "hydra.searchpath=[more]", "hydra.mode=RUN")
     assert task_command(running, tmp_path) == [*start, "--config-dir", "my/conf", *rest]
+    # The tasks begin where this process has gone to.
+    running.job.chdir = True
+    assert task_command(running, tmp_path)[-2:] == ["hydra.job.chdir=false", "hydra.run.dir=."]
+    running.job.chdir = False
     running.job.config_name = "mine"
     assert task_command(running, Path("elsewhere")) == [
         *(*start, "--config-path", str(tmp_path), "--config-dir", "my/conf"),

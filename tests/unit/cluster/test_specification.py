@@ -66,10 +66,20 @@ def test_a_chief_alone_is_no_cluster() -> None:
     assert resolve(tiny(), alone).cluster == ClusterConfig()
 
 
-def test_a_plan_needs_no_task_and_other_modes_no_cluster() -> None:
+def test_a_plan_needs_no_task_and_other_modes_only_the_chief() -> None:
     assert resolve(tiny(cluster=addressed(None), mode=Mode.plan), {}).cluster.workers == 2
-    evaluation = tiny(mode=Mode.evaluate)
-    assert resolve(evaluation, {"TF_CONFIG": "nonsense"}) == evaluation
+    for mode in (Mode.evaluate, Mode.export):
+        config = tiny(mode=mode)
+        assert resolve(config, {}) == config
+        assert resolve(config, tf_config("chief")) == config
+
+
+def test_only_one_task_evaluates() -> None:
+    expected = "mode is evaluate, and this process is worker 0 of a cluster"
+    (problem,) = problems(tiny(mode=Mode.evaluate), tf_config())
+    assert problem.state == expected
+    (problem,) = problems(tiny(mode=Mode.evaluate, cluster=addressed()))
+    assert problem.state == expected
 
 
 def test_a_task_started_by_a_local_cluster_is_one() -> None:
