@@ -54,8 +54,9 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
           **arguments: all but `master` and `config`.
         """
         self._cluster, self._target = cluster, target
-        self._waiting, self._say, self._agree = waiting, say, agree
+        self._waiting, self._say = waiting, say
         super().__init__(master=target, config=session_config(cluster), **arguments)
+        self._agree = agree
 
     def create_session(self) -> tf.compat.v1.Session:
         """Waits for the parameter servers, and returns a session like its base.
