@@ -254,7 +254,8 @@ def test_all_numbers_are_checked() -> None:
 @pytest.mark.parametrize("key", ["max_wait_secs", "recovery_wait_secs", "grace_secs"])
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_no_wait_is_without_end(key: str, value: float) -> None:
-    assert states(ClusterConfig(local=True, **{key: value})) == [f"cluster.{key} is {value}"]
+    changes: dict[str, Any] = {key: value}
+    assert states(ClusterConfig(local=True, **changes)) == [f"cluster.{key} is {value}"]
 
 
 def test_backup_replicas_need_synchronous_updates_and_leave_one() -> None:
