@@ -48,7 +48,7 @@ class Chief:
         """Starts the server, and returns the creator of the run's sessions.
 
         Args:
-          **arguments: those of `ClusterChiefSessionCreator` but its cluster, target and `waiting`.
+          **arguments: those of `ClusterChiefSessionCreator` but the first three and `agree`.
 
         Raises:
           ConfigError: when the server cannot listen at its address.

@@ -54,9 +54,8 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
           **arguments: all but `master` and `config`.
         """
         self._cluster, self._target = cluster, target
-        self._waiting, self._say = waiting, say
+        self._waiting, self._say, self._agree = waiting, say, agree
         super().__init__(master=target, config=session_config(cluster), **arguments)
-        self._agree = agree
 
     def create_session(self) -> tf.compat.v1.Session:
         """Waits for the parameter servers, and returns a session like its base.
