@@ -55,10 +55,10 @@ def follow_checkpoints(config: RunConfig, screen: Screen) -> None:
         patience = Patience(config)
         evaluated: str | None = None
         while True:
-            if followed.directory is None:
-                agreement.check()
             interruption.check()
             saved = link.ask(lambda session, channel: bool(channel.look(session).saved))
+            if followed.directory is None and saved is not None:
+                agreement.check()
             status = followed.look()
             newest = followed.newest()
             if newest is not None and newest != evaluated:
