@@ -232,6 +232,8 @@ def end_at_once(number: int, terminal: int, cause: str = "") -> NoReturn:
       cause: why the run was not ended in good order.
     """
     error = InterruptedRunError(signal.Signals(number), cause)
-    # Not print: the main thread may hold the stream's lock.
-    os.write(terminal, f"runner: {error}\n".encode())
-    os._exit(error.exit_code)
+    try:
+        # Not print: the main thread may hold the stream's lock.
+        os.write(terminal, f"runner: {error}\n".encode())
+    finally:  # Also where nobody reads it any more.
+        os._exit(error.exit_code)

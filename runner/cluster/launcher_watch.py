@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, TextIO
 
 # Number of a descriptor that is at its end as soon as the starting process is gone.
 LIFELINE = "RUNNER_LIFELINE"
@@ -22,10 +25,12 @@ _GRACE_SECONDS = 15.0
 def end_with_launcher(environ: Mapping[str, str]) -> None:
     """Ends this process when the one that started it dies, however it dies.
 
-    Does nothing in a process that no local cluster has started.
+    What this process prints then goes nowhere, and does not keep it from saving. Does nothing in a
+    process that no local cluster has started.
     """
     descriptor = environ.get(LIFELINE)
     if descriptor is not None:
+        sys.stdout, sys.stderr = _outliving(sys.stdout), _outliving(sys.stderr)
         threading.Thread(target=_watch, args=(int(descriptor),), daemon=True).start()
 
 
@@ -46,6 +51,34 @@ def hand_over(objective: float | None, environ: Mapping[str, str]) -> None:
     file = environ.get(OBJECTIVE)
     if file is not None and objective is not None:
         Path(file).write_text(repr(float(objective)))
+
+
+class _Outliving(io.FileIO):
+    """A pipe that swallows what is written when nobody reads it any more."""
+
+    def write(self, data: Any, /) -> int:
+        """Writes to the pipe, or, once that has failed, nowhere."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return super().write(data)
+
+
+def _outliving(stream: TextIO) -> TextIO:
+    """Returns a stream that writes to the same file, as long as that is read."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream  # Somebody collects it within this process.
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Outliving(stream.fileno(), "w", closefd=False)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
 
 
 def _watch(descriptor: int) -> None:

@@ -28,6 +28,8 @@ from runner.sweeps.trial import Trial
 _LOOK_SECONDS = 0.1
 # What the chief needs to end besides saving, and this process besides waiting for the tasks.
 _MARGIN_SECONDS = 10.0
+# How long tasks have to end where a parameter server is lost, without which nothing can be saved.
+_LOST_SECONDS = 5.0
 # Exit codes that another start would not change: a mistake in the command, a plan with problems.
 _MISTAKES = (ConfigError.exit_code, PlanError.exit_code)
 # Overrides that concern a sweep and not its trials, or the process that started the command.
@@ -72,7 +74,7 @@ class LocalCluster:
         self._chief_seconds = max(cluster.grace_secs, save_seconds + _MARGIN_SECONDS)
         self._link = TrialLink(trial) if trial is not None else None
         self._tasks: list[_Task] = []
-        self._redrawn = False
+        self._redrawn = self._unread = False
         self._printing = threading.Lock()
 
     def run(self) -> float | None:
@@ -106,6 +108,10 @@ class LocalCluster:
                     self._start_all()
                     self._follow(interruption)
                     interruption.check()
+            except ClusterError as error:
+                # The others may take long to end.
+                self._say("cluster", f"{error.problems[0].state}; the other tasks are ended")
+                raise
             finally:
                 try:
                     self._end_all()
@@ -175,6 +181,15 @@ class LocalCluster:
                     self._tasks[self._tasks.index(task)] = self._again(task, code)
             if self._link is not None:
                 self._link.check()
+            if self._unread:
+                raise ClusterError(
+                    Problem(
+                        "nobody reads any more what the tasks say",
+                        "standard output was closed, as `| head` does when it has enough",
+                        "read it to its end, or write it to a file; the same command continues the "
+                        "run",
+                    )
+                )
             time.sleep(_LOOK_SECONDS)
 
     def _has_lost_its_port(self, task: _Task, code: int) -> bool:
@@ -208,8 +223,12 @@ class LocalCluster:
     def _failed(self, task: _Task, how: str, *, mistake: bool) -> Problem:
         restarts = self._cluster.restarts
         if mistake:
-            cause, remedy = "started again it would end in the same way", "mend it"
-        elif restarts:
+            return Problem(
+                f"{task.name} {how}",
+                "started again at once it would end in the same way",
+                "its lines above tell why, and what to do",
+            )
+        if restarts:
             cause = f"it has been started again as often as cluster.restarts={restarts} says"
             remedy = "a larger one tries more often"
         else:
@@ -229,19 +248,22 @@ class LocalCluster:
             time.sleep(_LOOK_SECONDS)
 
     def _end_all(self) -> None:
-        """Ends the chief first: it needs the others to save; the parameter servers last."""
-        for kinds, number in (
-            ((CHIEF,), signal.SIGTERM),
-            ((WORKER, EVALUATOR), signal.SIGTERM),
-            # After a signal they would serve on for a chief, and they have nothing to save.
-            ((PS,), signal.SIGKILL),
-        ):
+        """Ends the chief first: it needs the others to save; the parameter servers last.
+
+        Without one of the servers nothing can be saved, and all others end together.
+        """
+        lost = any(task.kind == PS and task.process.poll() not in (None, 0) for task in self._tasks)
+        order = [(CHIEF, WORKER, EVALUATOR)] if lost else [(CHIEF,), (WORKER, EVALUATOR)]
+        for kinds in (*order, (PS,)):
+            # After a signal servers would serve on for a chief, and they have nothing to save.
+            number = signal.SIGKILL if PS in kinds else signal.SIGTERM
             living = [
                 task for task in self._tasks if task.kind in kinds and task.process.poll() is None
             ]
             for task in living:
                 _signal(task.process, number)
             seconds = self._chief_seconds if CHIEF in kinds else self._cluster.grace_secs
+            seconds = min(seconds, _LOST_SECONDS) if lost else seconds
             deadline = time.monotonic() + seconds
             for task in living:
                 try:
@@ -267,8 +289,15 @@ class LocalCluster:
 
     def _say(self, name: str, line: str) -> None:
         with self._printing:
-            sys.stdout.write(f"[{name}] {line}\n")
-            sys.stdout.flush()
+            try:
+                sys.stdout.write(f"[{name}] {line}\n")
+                sys.stdout.flush()
+            except BrokenPipeError:
+                self._unread = True
+                # The interpreter flushes once more when it ends.
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, sys.stdout.fileno())
+                os.close(nowhere)
 
 
 def task_command(running: Any, shipped: Path) -> list[str]:
@@ -293,6 +322,9 @@ def task_command(running: Any, shipped: Path) -> list[str]:
         # The experiment's file may ask for a sweep.
         "hydra.mode=RUN",
     ]
+    if running.job.chdir:
+        # This process has gone to the folder that was asked for, and the tasks begin there.
+        overrides += ["hydra.job.chdir=false", "hydra.run.dir=."]
     return [sys.executable, "-m", "runner", *options, *overrides]
 
 
@@ -302,5 +334,6 @@ def _signal(process: subprocess.Popen[str], number: int) -> None:
 
 
 def _python_path() -> str:
-    root, path = str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")
-    return f"{root}{os.pathsep}{path}" if path else root
+    root, path = str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")
+    # The first of `sys.path` is the folder that this process was started in, if `-m` did.
+    return os.pathsep.join(each for each in (root, sys.path[0], path) if each)

@@ -37,10 +37,11 @@ def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
     Raises:
       ConfigError: with every mistake in them.
     """
-    if config.mode not in (Mode.train, Mode.plan):
-        return config
     given = config.cluster
     tf_config = read_tf_config(environ)
+    if config.mode not in (Mode.train, Mode.plan):
+        _require_chief(config, tf_config)
+        return config
     problems = conflicts(given, tf_config)
     cluster = given
     if tf_config is not None and not problems:
@@ -92,6 +93,23 @@ def resolve_trial(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
             )
         )
     return found
+
+
+def _require_chief(config: RunConfig, tf_config: TfConfig | None) -> None:
+    """Raises ConfigError where this is one of several tasks that would all do the same."""
+    task = config.cluster.task
+    kind, index = task.type, task.index
+    if tf_config is not None:
+        kind, index = tf_config.task_type, tf_config.task_index
+    if kind not in (None, CHIEF):
+        mode = config.mode.value
+        raise ConfigError(
+            Problem(
+                f"mode is {mode}, and this process is {kind} {index} of a cluster",
+                "one process does that alone, and every task would do it again beside it",
+                f"start mode={mode} in the chief alone, or unset {VARIABLE} and cluster.task",
+            )
+        )
 
 
 def _with(cluster: ClusterConfig, tf_config: TfConfig) -> ClusterConfig:

@@ -271,12 +271,14 @@ def test_a_run_with_every_fault_ends_as_it_should(command: Command, synchronous:
 def test_nothing_is_left_when_the_starting_process_is_killed(command: Command) -> None:
     watched = Watched(command.start(TINY, *LOCAL, SLOW, "train.steps=100000", "tracking=none"))
     watched.wait(r"\[worker 0\] trains from step \d+")
+    watched.wait(r"\[chief\] step \d+/.*")
     watched.process.kill()
     watched.end()
     deadline = time.monotonic() + 40
     while left := living(watched.pids()):
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
+    assert command.record("tiny/001").status == "KILLED"  # It was saved, as after SIGTERM.
 
 
 def test_a_worker_that_never_comes_stops_a_synchronous_run(

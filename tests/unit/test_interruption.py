@@ -218,3 +218,11 @@ def test_the_first_signal_is_told_before_it_raises() -> None:
     (left,) = told
     assert left is not None
     assert left > 90.0
+
+
+def test_a_process_that_nobody_reads_ends_all_the_same() -> None:
+    program = (
+        "import os\nfrom runner.interruption import end_at_once\n"
+        "reader, terminal = os.pipe()\nos.close(reader)\nend_at_once(15, terminal)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 143

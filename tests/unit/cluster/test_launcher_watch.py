@@ -51,6 +51,32 @@ def test_the_end_of_the_pipe_ends_the_process(pipe: tuple[int, int]) -> None:
         assert process.wait(timeout=10) == -15
 
 
+def test_what_nobody_reads_any_more_ends_nothing(pipe: tuple[int, int]) -> None:
+    lifeline, held = pipe
+    program = PROGRAM.replace(
+        "time.sleep(60)",
+        "input()\nfor file in (sys.stdout, sys.stderr):\n"
+        "    for _ in range(2): print('lost', file=file, flush=True)\nos._exit(7)",
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program.replace("import os", "import os, sys")],
+        env={**os.environ, LIFELINE: str(lifeline)},
+        pass_fds=(lifeline,),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    with process.stdin:
+        with process.stdout:
+            assert process.stdout.readline() == "started\n"
+        process.stdin.write("\n")
+    assert process.wait(timeout=10) == 7
+    os.close(held)
+
+
 def test_a_process_that_nobody_started_watches_nothing() -> None:
     before = len(os.listdir("/proc/self/task"))
     end_with_launcher({})

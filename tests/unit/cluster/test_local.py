@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from hydra.conf import ConfigSourceInfo
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
+from runner.cluster import local
 from runner.cluster.addresses import free_addresses
 from runner.cluster.launcher_watch import hand_over
 from runner.cluster.local import LocalCluster, task_command
@@ -115,10 +117,65 @@ def test_a_task_that_fails_for_good_ends_all(
     )
     with pytest.raises(ClusterError, match=f"worker 0 ended with {code}") as error:
         launcher.run()
-    cause = error.value.problems[0].cause
-    assert ("cluster.restarts is 0" in cause) == (code == 1)
+    (problem,) = error.value.problems
+    assert ("cluster.restarts is 0" in problem.cause) == (code == 1)
+    # After a mistake in the command there is nothing to continue.
+    assert ("the same command continues the run" in problem.remedy) == (code == 1)
     assert error.value.exit_code == code
-    assert alive(pids(capsys.readouterr().out)) == []
+    output = capsys.readouterr().out
+    assert f"[cluster] worker 0 ended with {code}; the other tasks are ended" in output
+    assert alive(pids(output)) == []
+
+
+def test_without_a_server_the_others_are_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_LOST_SECONDS", 0.2)
+    body = (
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "open(marker, 'w').close()\n"
+        "others = [os.path.join(os.path.dirname(marker), each) for each in ('chief', 'worker')]\n"
+        "while not all(map(os.path.exists, others)): time.sleep(0.02)\n"
+        "if kind == 'ps': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "wait()\n"
+    )
+    launcher, _ = start(tmp_path, body, ClusterConfig(local=True, workers=2, grace_secs=50))
+    started = time.monotonic()
+    with pytest.raises(ClusterError, match="ps 0 was killed by SIGKILL"):
+        launcher.run()
+    assert time.monotonic() - started < 20
+    output = capsys.readouterr().out
+    told = output.index("[cluster] ps 0 was killed by SIGKILL; the other tasks are ended")
+    for task in ("chief", "worker 0"):
+        assert told < output.index(f"[{task}] does not end, and is killed")
+
+
+def test_a_cluster_whose_lines_nobody_reads_ends_in_good_order(tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom pathlib import Path\n"
+        "from runner.cluster.local import LocalCluster\n"
+        "from runner.cluster_config import ClusterConfig\n"
+        "from runner.errors import ClusterError\n"
+        "cluster = ClusterConfig(local=True, workers=1, grace_secs=5)\n"
+        f"launcher = LocalCluster(cluster, [sys.executable, {str(tmp_path / 'task.py')!r}])\n"
+        "try: launcher.run()\n"
+        "except ClusterError as error: print(error, file=sys.stderr)\n"
+    )
+    body = "while True:\n    print('a line', flush=True)\n    time.sleep(0.05)\n"
+    start(tmp_path, body)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        found = pids("".join(process.stdout.readline() for _ in range(5)))
+        process.stdout.close()
+        told = process.stderr.read()
+    assert process.wait(timeout=10) == 0
+    assert told.startswith("nobody reads any more what the tasks say\n  cause: ")
+    assert "Traceback" not in told
+    assert alive(found) == []
 
 
 def test_a_signal_ends_all_and_what_does_not_end_is_killed(
@@ -162,6 +219,10 @@ def test_the_command_of_a_task_is_that_of_the_cluster(tmp_path: Path) -> None:
     start = (sys.executable, "-m", "runner")
     rest = ("+experiment=x", "name=two words", "hydra.searchpath=[more]", "hydra.mode=RUN")
     assert task_command(running, tmp_path) == [*start, "--config-dir", "my/conf", *rest]
+    # The tasks begin where this process has gone to.
+    running.job.chdir = True
+    assert task_command(running, tmp_path)[-2:] == ["hydra.job.chdir=false", "hydra.run.dir=."]
+    running.job.chdir = False
     running.job.config_name = "mine"
     assert task_command(running, Path("elsewhere")) == [
         *(*start, "--config-path", str(tmp_path), "--config-dir", "my/conf"),

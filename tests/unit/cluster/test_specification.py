@@ -66,10 +66,20 @@ def test_a_chief_alone_is_no_cluster() -> None:
     assert resolve(tiny(), alone).cluster == ClusterConfig()
 
 
-def test_a_plan_needs_no_task_and_other_modes_no_cluster() -> None:
+def test_a_plan_needs_no_task_and_other_modes_only_the_chief() -> None:
     assert resolve(tiny(cluster=addressed(None), mode=Mode.plan), {}).cluster.workers == 2
-    evaluation = tiny(mode=Mode.evaluate)
-    assert resolve(evaluation, {"TF_CONFIG": "nonsense"}) == evaluation
+    for mode in (Mode.evaluate, Mode.export):
+        config = tiny(mode=mode)
+        assert resolve(config, {}) == config
+        assert resolve(config, tf_config("chief")) == config
+
+
+def test_only_one_task_evaluates() -> None:
+    expected = "mode is evaluate, and this process is worker 0 of a cluster"
+    (problem,) = problems(tiny(mode=Mode.evaluate), tf_config())
+    assert problem.state == expected
+    (problem,) = problems(tiny(mode=Mode.evaluate, cluster=addressed()))
+    assert problem.state == expected
 
 
 def test_a_task_started_by_a_local_cluster_is_one() -> None:
@@ -244,7 +254,8 @@ def test_all_numbers_are_checked() -> None:
 @pytest.mark.parametrize("key", ["max_wait_secs", "recovery_wait_secs", "grace_secs"])
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_no_wait_is_without_end(key: str, value: float) -> None:
-    assert states(ClusterConfig(local=True, **{key: value})) == [f"cluster.{key} is {value}"]
+    changes: dict[str, Any] = {key: value}
+    assert states(ClusterConfig(local=True, **changes)) == [f"cluster.{key} is {value}"]
 
 
 def test_backup_replicas_need_synchronous_updates_and_leave_one() -> None:
