@@ -39,6 +39,8 @@ PLUGINS = "hydra_plugins.runner_sweepers."
 
 Train = Callable[[Trial], float | None]
 
+_NAN = "the objective is nan"
+
 
 @dataclass(frozen=True)
 class Job:
@@ -169,7 +171,7 @@ def _trained(
             trial.report = _report(job, attempt)
             objective = _train_when_free(trial, train)
         if objective is not None and math.isnan(objective):
-            return _Outcome(TrialStatus.FAILED, "the objective is nan", 1, objective)
+            return _Outcome(TrialStatus.FAILED, _NAN, 1, objective)
         return _Outcome(TrialStatus.FINISHED, objective=objective)
     except PrunedRunError as error:
         outcome = _Outcome(TrialStatus.PRUNED, str(error))
@@ -181,7 +183,10 @@ def _trained(
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it is told, and the sweep goes on
         outcome = _Outcome(TrialStatus.FAILED, f"{type(error).__name__}: {error}", 1)
         traceback.print_exc()
-    return replace(outcome, objective=_recorded_objective(trial.run_dir))
+    objective = _recorded_objective(trial.run_dir)
+    if outcome.status is TrialStatus.FAILED and objective is not None and math.isnan(objective):
+        outcome = replace(outcome, message=_NAN)  # A cluster's chief has told its exit code alone.
+    return replace(outcome, objective=objective)
 
 
 @contextmanager

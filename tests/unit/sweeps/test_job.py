@@ -12,6 +12,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from runner.errors import (
+    ClusterError,
     ConfigError,
     InterruptedRunError,
     Problem,
@@ -92,6 +93,19 @@ def test_an_objective_that_is_nan_has_failed(sweep: SweepDirectory) -> None:
     with pytest.raises(SweepError, match="the objective is nan"):
         _carry_out(sweep, lambda trial: float("nan"))
     assert sweep.attempt(0).read().status is TrialStatus.FAILED
+
+
+def test_the_chief_of_a_trial_whose_objective_is_nan_has_told_its_exit_code_alone(
+    sweep: SweepDirectory, tmp_path: Path
+) -> None:
+    def train(trial: Trial) -> float:
+        RunDirectory(tmp_path).write(RunRecord("tiny", "f", "FAILED", {}, float("nan")))
+        trial.started(tmp_path)
+        raise ClusterError(Problem("chief ended with 1"))
+
+    with pytest.raises(SweepError, match="the objective is nan"):
+        _carry_out(sweep, train)
+    assert sweep.attempt(0).read().message == "the objective is nan"
 
 
 def test_a_trial_leaves_the_working_directory_as_it_was(
