@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,7 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from runner.cluster.launcher_watch import end_with_launcher, hand_over
+from runner.cluster.launcher_watch import LIFELINE, end_with_launcher, hand_over
 from runner.cluster.local import LocalCluster, task_command
 from runner.cluster.specification import resolve
 from runner.cluster.tasks import is_task, launches
@@ -175,7 +176,11 @@ def _from_job(error: BaseException) -> bool:
 
 
 def _fail(error: RunnerError) -> int:
-    print(f"runner: {error}", file=sys.stderr)
+    told: RunnerError = error
+    if isinstance(error, InterruptedRunError) and LIFELINE in os.environ:
+        # Whether there is a run to continue, the process says that has started this task.
+        told = RunnerError(*(replace(each, remedy="") for each in error.problems))
+    print(f"runner: {told}", file=sys.stderr)
     return error.exit_code
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from hydra.core.global_hydra import GlobalHydra
 
 from runner import __main__ as command_line
 from runner import schema
+from runner.cluster.launcher_watch import LIFELINE
+from runner.errors import InterruptedRunError
 from tests.tiny.command_line import CONF, Command, in_process
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -201,6 +204,18 @@ def test_an_error_of_the_run_itself_is_not_explained_away(
     monkeypatch.setattr(command_line, "validate", fail)
     with pytest.raises(kind, match="a bug"):
         command(*CONF, "+experiment=tiny")
+
+
+def test_a_task_of_a_local_cluster_does_not_say_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = InterruptedRunError(signal.SIGTERM)
+    assert command_line._fail(error) == 143
+    monkeypatch.setenv(LIFELINE, "3")
+    assert command_line._fail(error) == 143
+    ended = "runner: ended by SIGTERM\n"
+    told = f"{ended}  remedy: the same command continues the run\n{ended}"
+    assert capsys.readouterr().err == told
 
 
 def test_help_fits_one_screen_and_names_what_there_is(command: Command) -> None:
