@@ -65,6 +65,7 @@ def _follow(
     link = _Link(config, screen.line)
     patience = Patience(config)
     evaluated: str | None = None
+    link.ask(lambda session, channel: channel.begin(session, EVALUATOR))
     while True:
         interruption.check()
         heard = link.ask(

@@ -58,11 +58,17 @@ def test_a_worker_waits_until_the_chief_has_restored(in_process: Callable[..., I
 
     with tf.Graph().as_default():
         model()
+        channel = Channel(["worker0"])
         creator = ClusterChiefSessionCreator(servers.cluster, servers.target("chief"))
         for _ in range(2):
-            creator.create_session().close()
+            with creator.create_session() as session:
+                channel.end(session, "worker0")
             assert creator.restarted
-    worker_session(servers, 5.0).close()
+        # The chief, started again, waits for no worker that has ended, unless it comes back.
+        with creator.create_session() as session:
+            assert channel.running(session) == []
+            worker_session(servers, 5.0).close()
+            assert channel.running(session) == ["worker0"]
 
 
 def test_the_first_session_of_fresh_servers_is_no_restart(
