@@ -88,7 +88,7 @@ class Channel:
             self._finished, self._saved = Flag(_FINISHED, _HOST), Flag(_SAVED, _HOST)
             self._stop, self._ready = Flag(_STOP, _HOST), ready_flags(1)[0]
             self._name_run()
-            self._ended = _ended_flags(tasks)
+            self._ended = {each: Flag(f"cluster_ended_{each}", _HOST) for each in tasks}
             self._now = self.state()
 
     def send(
@@ -157,8 +157,12 @@ class Channel:
             self._is_named = tf.raw_ops.VarIsInitializedOp(resource=run)
             self._named = tf.raw_ops.ReadVariableOp(resource=run, dtype=tf.string)
 
+    def begin(self, session: tf.compat.v1.Session, task: str) -> None:
+        """Says that a task is there, where an earlier one of that name had ended."""
+        session.run(self._ended[task].unset)
+
     def end(self, session: tf.compat.v1.Session, task: str) -> None:
-        """Says that a task has ended."""
+        """Says that a task has ended: it needs nobody any more, nor does the chief need it."""
         session.run(self._ended[task].set)
 
     def running(self, session: tf.compat.v1.Session) -> list[str]:
@@ -186,18 +190,13 @@ def left_flag(server: int) -> Flag:
     return _on("cluster_left", server)
 
 
-def flags_of_a_session(tasks: Sequence[str], servers: int) -> list[Flag]:
+def flags_of_a_session(servers: int) -> list[Flag]:
     """Returns the flags that speak of one session of the chief's: a new one begins without any."""
     return [
         *ready_flags(servers),
         *(left_flag(each) for each in range(servers)),
         *(Flag(each, _HOST) for each in (_FINISHED, _SAVED, _STOP)),
-        *_ended_flags(tasks).values(),
     ]
-
-
-def _ended_flags(tasks: Sequence[str]) -> dict[str, Flag]:
-    return {each: Flag(f"cluster_ended_{each}", _HOST) for each in tasks}
 
 
 def _on(name: str, server: int) -> Flag:

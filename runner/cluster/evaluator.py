@@ -68,6 +68,7 @@ def _follow(
     agreement = Agreement(config, first, remote_config())
     patience = Patience(config)
     evaluated: str | None = None
+    link.ask(lambda session, channel: channel.begin(session, EVALUATOR))
     while True:
         interruption.check()
         heard = link.ask(

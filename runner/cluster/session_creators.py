@@ -13,7 +13,7 @@ from runner.cluster.addresses import answers, wait_until_answering
 from runner.cluster.channel import Channel, flags_of_a_session, ready_flags
 from runner.cluster.cluster_session import cluster_session, telling_losses
 from runner.cluster.server import session_config
-from runner.cluster.tasks import parameter_servers, telling_tasks, trainers
+from runner.cluster.tasks import own_name, parameter_servers, telling_tasks, trainers
 from runner.cluster_config import ClusterConfig
 from runner.errors import ClusterError, Problem
 from runner.session.session_creators import ChiefSessionCreator, WorkerSessionCreator
@@ -82,7 +82,7 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
         cluster = self._cluster
         step = tf.compat.v1.train.get_global_step()
         if not tf.compat.v1.get_default_graph().finalized:
-            flags = flags_of_a_session(telling_tasks(cluster), cluster.ps)
+            flags = flags_of_a_session(cluster.ps)
             self._unset = [each.unset for each in flags]
             self._ready = [each.set for each in ready_flags(cluster.ps)]
             self._channel = Channel(telling_tasks(cluster))
@@ -131,7 +131,11 @@ class ClusterWorkerSessionCreator(WorkerSessionCreator):
         """
         with self._waiting(), telling_losses():
             wait_for_servers(self._cluster, self._say)
-            return cluster_session(self._when_ready())
+            if not tf.compat.v1.get_default_graph().finalized:
+                self._channel = Channel(telling_tasks(self._cluster))
+            session = self._when_ready()
+            self._channel.begin(session, own_name(self._cluster))
+            return cluster_session(session)
 
     def _when_ready(self) -> tf.compat.v1.Session:
         (address,) = self._cluster.addresses.chief

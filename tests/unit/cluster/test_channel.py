@@ -52,6 +52,9 @@ def test_metrics_and_ends_reach_the_chief(
         assert told.running(chief) == ["worker0", "evaluator"]
         telling.end(worker, "worker0")
         assert told.running(chief) == ["evaluator"]
+        telling.end(worker, "evaluator")
+        telling.begin(worker, "evaluator")
+        assert told.running(chief) == ["evaluator"]
         assert telling.look(worker) == State(False, False, False)
         told.save(chief)
         told.finish(chief)
@@ -77,7 +80,7 @@ def test_a_new_session_of_the_chief_begins_without_flags(
     with tf.Graph().as_default(), tf.compat.v1.Session(servers.target("chief"), config=config) as s:
         channel = Channel(["worker0"])
         ready, released = ready_flags(2), released_flag(1)
-        unset = [each.unset for each in flags_of_a_session(["worker0"], 2)]
+        unset = [each.unset for each in flags_of_a_session(2)]
         s.run(unset)  # None of them is there yet.
         channel.finish(s)
         channel.save(s)
@@ -90,7 +93,7 @@ def test_a_new_session_of_the_chief_begins_without_flags(
         for _ in range(2):
             s.run(unset)
             assert channel.look(s) == State(False, False, False)
-            assert channel.running(s) == ["worker0"]
+            assert channel.running(s) == []  # A worker that has ended does not come back.
             assert not channel.is_asked_to_stop(s)
             flags = (*ready, left_flag(0), released)
             assert s.run([each.value for each in flags]) == [False, False, False, True]

@@ -61,14 +61,20 @@ def test_a_worker_waits_until_the_chief_has_restored(in_process: Callable[..., I
     with tf.Graph().as_default():
         model()
         told: list[str] = []
+        channel = Channel(["worker0"])
         creator = ClusterChiefSessionCreator(
             servers.cluster, servers.target("chief"), agree=lambda: told.append("chief")
         )
         for _ in range(2):
-            creator.create_session().close()
+            with creator.create_session() as session:
+                channel.end(session, "worker0")
             assert creator.restarted
-    worker_session(servers, 5.0, lambda: told.append("worker")).close()
-    assert told == ["chief", "chief", "worker", "worker"]
+        # The chief, started again, waits for no worker that has ended, unless it comes back.
+        with creator.create_session() as session:
+            assert channel.running(session) == []
+            worker_session(servers, 5.0, lambda: told.append("worker")).close()
+            assert channel.running(session) == ["worker0"]
+    assert told == ["chief", "chief", "chief", "worker", "worker"]
 
     def refuse() -> None:
         raise ClusterError(Problem("other settings"))

@@ -76,7 +76,7 @@ def both(servers: InProcess) -> Iterator[Both]:
             value = v1.placeholder(tf.int64, [])
             assign = step.assign(value).op
         channel = Channel(["worker0"])
-        unset = [each.unset for each in flags_of_a_session(["worker0"], 1)]
+        unset = [each.unset for each in flags_of_a_session(1)]
         (ready,) = ready_flags(1)
     with (
         v1.Session(servers.target("worker"), graph, session_config(cluster)) as worker,
@@ -93,6 +93,7 @@ def both(servers: InProcess) -> Iterator[Both]:
         found = Both(hook, worker, chief, channel, set_step, anew, lines, interruption)
         set_step(3)
         anew()
+        channel.begin(chief, "worker0")
         hook.after_create_session(worker, tf.train.Coordinator())
         yield found
 
