@@ -15,7 +15,8 @@ from optuna.exceptions import OptunaError
 from sqlalchemy.exc import SQLAlchemyError
 
 from runner.errors import ConfigError
-from runner.sweeps.study import open_storage, trial_id
+from runner.sweeps.study import trial_id
+from runner.sweeps.study_storage import open_storage
 from runner.targets import build_target
 
 logger = logging.getLogger(__name__)

@@ -104,7 +104,8 @@ class SearchSweep(RunnerSweeper):
         """Checks a study that is named, before anything is made."""
         import optuna
 
-        from runner.sweeps.study import check_study, open_storage
+        from runner.sweeps.study import check_study
+        from runner.sweeps.study_storage import open_storage
 
         storage, name = self._sweeper.get("storage"), self._sweeper.get("study_name")
         if storage is None or not name:
@@ -194,7 +195,8 @@ class SearchSweep(RunnerSweeper):
 
     def _opened(self, config: RunConfig, directory: SweepDirectory) -> Search:
         from runner.sweeps.search import Search
-        from runner.sweeps.study import check_study, custom_space, open_storage, open_study
+        from runner.sweeps.study import check_study, custom_space, open_study
+        from runner.sweeps.study_storage import open_storage
 
         storage = open_storage(directory.path, self._sweeper.get("storage"))
         name = self._study_name(config, directory)

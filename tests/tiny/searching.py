@@ -21,7 +21,8 @@ from runner.sweeps.job import Job, carry_out
 from runner.sweeps.objective import Objective
 from runner.sweeps.search import Search
 from runner.sweeps.search_space import search_space
-from runner.sweeps.study import open_storage, open_study
+from runner.sweeps.study import open_study
+from runner.sweeps.study_storage import open_storage
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.trial import Trial
 

@@ -10,7 +10,8 @@ import pytest
 from runner.config import Goal
 from runner.sweeps.objective import Objective
 from runner.sweeps.reporting import Reporter
-from runner.sweeps.study import DATABASE, open_storage, open_study
+from runner.sweeps.study import open_study
+from runner.sweeps.study_storage import DATABASE, open_storage
 
 PRUNER = {"_target_": "optuna.pruners.ThresholdPruner", "upper": 1.0}
 SWEEPER: dict[str, Any] = {

@@ -27,10 +27,10 @@ from runner.sweeps.study import (
     exhausted,
     judged,
     objectives_of,
-    open_storage,
     open_study,
     tell,
 )
+from runner.sweeps.study_storage import open_storage
 from tests.tiny.spaces import conditional
 
 LOSS = Objective("validation/loss", Goal.minimize)
@@ -103,25 +103,6 @@ def test_a_sampler_that_stops_has_exhausted_the_study(tmp_path: Path) -> None:
     assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 2
     assert not exhausted(study, {**sweeper, "sampler": {**node, "search_space": {"seed": [3]}}})
     assert not exhausted(study, SWEEPER)
-
-
-def test_a_storage_may_be_any_url_or_object(tmp_path: Path) -> None:
-    storage = open_storage(tmp_path, f"sqlite:///{tmp_path}/other.db")
-    assert (tmp_path / "other.db").exists()
-    node = {
-        "_target_": "optuna.storages.JournalStorage",
-        "log_storage": {
-            "_target_": "optuna.storages.journal.JournalFileBackend",
-            "file_path": str(tmp_path / "journal"),
-        },
-    }
-    assert type(open_storage(tmp_path, node)) is not type(storage)
-
-
-@pytest.mark.parametrize("url", ["nosuch://host/db", "nonsense"])
-def test_a_storage_that_cannot_be_opened(tmp_path: Path, url: str) -> None:
-    with pytest.raises(ConfigError, match=r"hydra\.sweeper\.storage cannot be opened"):
-        open_storage(tmp_path, url)
 
 
 @pytest.mark.parametrize(
