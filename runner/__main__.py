@@ -141,6 +141,7 @@ def main() -> int:
 
 def _all_problems(error: Exception) -> Sequence[Problem]:
     """Returns all that is wrong with a command, where Hydra has told of the first mistake alone."""
+    # By now Hydra has cleared its state; its loader is left in the frame that raised.
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code is ConfigLoaderImpl.load_configuration.__code__:
             given = frame.f_locals

@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 
 from runner.durable_files import write_json
 from runner.errors import Problem, RunDirectoryError, RunInUseError
+from runner.numbered_folders import make_container
 from runner.run_owner import OwnerFile
 
 RECORD = "run.json"
@@ -294,16 +295,7 @@ def open_run(
       RunDirectoryError: also when a living process owns the run to resume, or `container` cannot be
         made.
     """
-    try:
-        container.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunDirectoryError(
-            Problem(
-                f"run_dir is {container}",
-                f"it cannot be made: {error.strerror}",
-                "give run_dir=... a folder that can be written",
-            )
-        ) from error
+    make_container(container, "run_dir")
     with FileLock(container / ".lock"):
         directory = interrupted_run(container, record, resume, dedicated=dedicated)
         if directory is not None:

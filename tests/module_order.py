@@ -32,6 +32,7 @@ FREE_OF_TENSORFLOW = [
     "runner.file_lock",
     "runner.moved_folders",
     "runner.run_owner",
+    "runner.numbered_folders",
     "runner.run_directory",
     "runner.argument_values",
     "runner.targets",

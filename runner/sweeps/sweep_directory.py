@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from runner.durable_files import write_json
 from runner.errors import Problem, RunDirectoryError, RunInUseError
+from runner.numbered_folders import make_container
 from runner.sweeps.attempt import Attempt, AttemptFile
 
 RECORD = "sweep.json"
@@ -161,16 +162,7 @@ def open_sweep(
       RunInUseError: another process works at it.
       RunDirectoryError: when `must` finds no such sweep, or `container` cannot be made.
     """
-    try:
-        container.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunDirectoryError(
-            Problem(
-                f"hydra.sweep.dir is {container}",
-                f"it cannot be made: {error.strerror}",
-                "give hydra.sweep.dir=... a folder that can be written",
-            )
-        ) from error
+    make_container(container, "hydra.sweep.dir")
     with FileLock(container / ".lock"):
         numbers = sorted(int(p.name) for p in container.glob("*") if p.name.isdecimal())
         for number in reversed(numbers) if resume != "never" else ():
