@@ -7,14 +7,13 @@ from dataclasses import asdict
 
 import tensorflow as tf
 
-from runner.cluster_config import PS
+from runner.cluster.channel import Text
 from runner.config import RunConfig
 from runner.errors import ClusterError, Problem
 from runner.fingerprint import settings
 from runner.tracking import Mask
 from runner.tracking.flatten import flatten
 
-_HOST = f"/job:{PS}/task:0"
 # What of `cluster:` all tasks must have in common, besides the addresses.
 _COMMON = ("synchronous", "backup", "placement", "partition_bytes", "workers", "ps")
 # So many differences are told.
@@ -36,20 +35,13 @@ class Agreement:
         """
         self._config, self._target, self._session_config = config, target, session_config
         self._graph = tf.Graph()
-        with self._graph.as_default(), tf.device(_HOST):
-            # In no collection, and therefore in no checkpoint.
-            handle = tf.raw_ops.VarHandleOp(
-                dtype=tf.string, shape=[], shared_name="cluster_settings"
-            )
-            self._given = tf.compat.v1.placeholder(tf.string, [])
-            self._leave = tf.raw_ops.AssignVariableOp(resource=handle, value=self._given)
-            self._is_left = tf.raw_ops.VarIsInitializedOp(resource=handle)
-            self._left = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.string)
+        with self._graph.as_default():
+            self._text = Text("cluster_settings")
 
     def leave(self) -> None:
         """Leaves the chief's settings for the others."""
         with self._session() as session:
-            session.run(self._leave, {self._given: json.dumps(self._settings())})
+            self._text.leave(session, json.dumps(self._settings()))
 
     def check(self) -> None:
         """Compares the settings with those of the chief, once it has left them.
@@ -62,16 +54,16 @@ class Agreement:
         """
         try:
             with self._session() as session:
-                if not session.run(self._is_left):
-                    return
-                left = json.loads(session.run(self._left))
+                left = self._text.read(session)
         except (
             tf.errors.UnavailableError,
             tf.errors.AbortedError,
             tf.errors.DeadlineExceededError,
         ):
             return
-        problem = _problem(self._config, self._settings(), left)
+        if left is None:
+            return
+        problem = _problem(self._config, self._settings(), json.loads(left))
         if problem is not None:
             raise ClusterError(problem)
 

@@ -49,6 +49,29 @@ class Flag:
             return tf.raw_ops.VarIsInitializedOp(resource=self._handle)
 
 
+class Text:
+    """A text on the first parameter server; like a flag, it is in no checkpoint."""
+
+    def __init__(self, name: str) -> None:
+        """Adds the operations to the default graph."""
+        with tf.control_dependencies(None), tf.device(_HOST):
+            handle = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=name)
+            self._given = tf.compat.v1.placeholder(tf.string, [])
+            self._leave = tf.raw_ops.AssignVariableOp(resource=handle, value=self._given)
+            self._is_left = tf.raw_ops.VarIsInitializedOp(resource=handle)
+            self._left = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.string)
+
+    def leave(self, session: tf.compat.v1.Session, text: str) -> None:
+        """Leaves it for the others."""
+        session.run(self._leave, {self._given: text})
+
+    def read(self, session: tf.compat.v1.Session) -> str | None:
+        """Returns what was left last; None where nothing was, since the server started."""
+        if not session.run(self._is_left):
+            return None
+        return str(session.run(self._left), "utf-8")
+
+
 @dataclass(frozen=True)
 class State:
     """What the chief says, as tensors or as their values.
@@ -87,7 +110,7 @@ class Channel:
                 self._take = queue.dequeue_many(self._size)
             self._finished, self._saved = Flag(_FINISHED, _HOST), Flag(_SAVED, _HOST)
             self._stop, self._ready = Flag(_STOP, _HOST), ready_flags(1)[0]
-            self._name_run()
+            self._run = Text("cluster_run")
             self._ended = {each: Flag(f"cluster_ended_{each}", _HOST) for each in tasks}
             self._now = self.state()
 
@@ -120,13 +143,11 @@ class Channel:
 
     def lead(self, session: tf.compat.v1.Session, run: str) -> None:
         """Says which run the chief trains: its directory, relative to the configured `run_dir`."""
-        session.run(self._name, {self._run: run})
+        self._run.leave(session, run)
 
     def run(self, session: tf.compat.v1.Session) -> str | None:
         """Returns what the newest chief has called its run; None before one has."""
-        if not session.run(self._is_named):
-            return None
-        return str(session.run(self._named), "utf-8")
+        return self._run.read(session)
 
     def finish(self, session: tf.compat.v1.Session) -> None:
         """Says that training has ended."""
@@ -147,15 +168,6 @@ class Channel:
     def is_asked_to_stop(self, session: tf.compat.v1.Session) -> bool:
         """Whether a task has asked."""
         return bool(session.run(self._stop.value))
-
-    def _name_run(self) -> None:
-        # Like a flag, it is in no checkpoint.
-        with tf.device(_HOST):
-            run = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name="cluster_run")
-            self._run = tf.compat.v1.placeholder(tf.string, [])
-            self._name = tf.raw_ops.AssignVariableOp(resource=run, value=self._run)
-            self._is_named = tf.raw_ops.VarIsInitializedOp(resource=run)
-            self._named = tf.raw_ops.ReadVariableOp(resource=run, dtype=tf.string)
 
     def begin(self, session: tf.compat.v1.Session, task: str) -> None:
         """Says that a task is there, where an earlier one of that name had ended."""

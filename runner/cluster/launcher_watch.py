@@ -61,10 +61,15 @@ class _Outliving(io.FileIO):
         try:
             return super().write(data)
         except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
+            lead_nowhere(self.fileno())
             return super().write(data)
+
+
+def lead_nowhere(descriptor: int) -> None:
+    """Has what is written to a descriptor, whose reader is gone, go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def _outliving(stream: TextIO) -> TextIO:

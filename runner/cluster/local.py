@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.cluster.addresses import free_addresses, in_use
-from runner.cluster.launcher_watch import LIFELINE, OBJECTIVE, has_begun
+from runner.cluster.launcher_watch import LIFELINE, OBJECTIVE, has_begun, lead_nowhere
 from runner.cluster.tf_config import VARIABLE, write_tf_config
 from runner.cluster.trial_link import TRIAL, TrialLink
 from runner.cluster_config import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
@@ -295,9 +295,7 @@ class LocalCluster:
             except BrokenPipeError:
                 self._unread = True
                 # The interpreter flushes once more when it ends.
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, sys.stdout.fileno())
-                os.close(nowhere)
+                lead_nowhere(sys.stdout.fileno())
 
 
 def task_command(running: Any, shipped: Path) -> list[str]:

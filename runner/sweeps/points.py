@@ -28,7 +28,7 @@ from runner.errors import ConfigError, Problem, RunnerError
 from runner.identity import Identity
 from runner.override_problems import Compose, compose_all
 from runner.sweeps.mappings import given_mapping
-from runner.sweeps.spelling import plain
+from runner.sweeps.spelling import plain, spelt
 from runner.validation import validate
 
 _SHOWN = 3
@@ -110,16 +110,11 @@ def _as_typed(values: Any) -> str:
 
 def _one_value(value: Any) -> str:
     """Returns a value in the grammar of the command line."""
-    if isinstance(value, list):
-        return f"[{','.join(map(_one_value, value))}]"
-    if isinstance(value, Mapping):
-        pairs = (f"{key}:{_one_value(each)}" for key, each in value.items())
-        return f"{{{','.join(pairs)}}}"
-    if isinstance(value, str):
-        return value if _is_one_value(value) else QuotedString(value, Quote.single).with_quotes()
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "null" if value is None else str(value)
+    return spelt(value, _one_text)
+
+
+def _one_text(text: str) -> str:
+    return text if _is_one_value(text) else QuotedString(text, Quote.single).with_quotes()
 
 
 def _is_one_value(text: str) -> bool:

@@ -25,6 +25,7 @@ from optuna.distributions import (
 from runner.composition import forced
 from runner.errors import ConfigError, Problem
 from runner.sweeps.points import Point, name_of
+from runner.sweeps.spelling import spelt
 
 TAGS = ("log",)
 
@@ -99,19 +100,12 @@ class SearchSpace:
 
 def as_override(value: object) -> str:
     """Returns a value in the grammar of Hydra's overrides, in which it is one value of its type."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        plain = _PLAIN.fullmatch(value) and value.lower() not in _WORDS
-        return value if plain else QuotedString(value, Quote.single).with_quotes()
-    if isinstance(value, Mapping):
-        items = (f"{key}:{as_override(each)}" for key, each in value.items())
-        return f"{{{','.join(items)}}}"
-    if isinstance(value, Sequence):
-        return f"[{','.join(as_override(each) for each in value)}]"
-    return str(value)
+    return spelt(value, _as_text)
+
+
+def _as_text(text: str) -> str:
+    plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS
+    return text if plain else QuotedString(text, Quote.single).with_quotes()
 
 
 def as_shown(value: object) -> str:

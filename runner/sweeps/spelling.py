@@ -1,7 +1,8 @@
-"""Values in Hydra's grammar as they are, without what the grammar asks for."""
+"""Values in Hydra's grammar, and without what the grammar asks for."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -9,6 +10,27 @@ from hydra.core.override_parser.types import QuotedString
 from hydra.errors import HydraException
 
 _MARKS = frozenset("'\"\\")
+
+
+def spelt(value: object, text: Callable[[str], str]) -> str:
+    """Returns a value as one of an override.
+
+    Args:
+      value: it, or a list or mapping of such.
+      text: spells a text.
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, Mapping):
+        pairs = (f"{key}:{spelt(each, text)}" for key, each in value.items())
+        return f"{{{','.join(pairs)}}}"
+    if isinstance(value, Sequence):
+        return f"[{','.join(spelt(each, text) for each in value)}]"
+    return str(value)
 
 
 def plain(value: str) -> str:
