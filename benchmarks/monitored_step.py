@@ -20,10 +20,11 @@ import tensorflow.compat.v1 as tf
 
 import runner
 from benchmarks.harness import Result, compare, options, report
+from runner.config.masking import Mask
+from runner.config.schema import TrackingConfig
 from runner.hooks import MetricsHook
-from runner.tracking import FollowerProcess, Mask, RunStatus, Tracker
+from runner.tracking import FollowerProcess, RunStatus, Tracker
 from runner.tracking.journal_tracker import JournalStore
-from runner.tracking_config import TrackingConfig
 
 BATCH, WIDTH = 32, 64
 # The step that never comes.

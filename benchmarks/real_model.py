@@ -19,11 +19,11 @@ from rich.console import Console
 from benchmarks.harness import Result, options, report
 from benchmarks.turns import WARM_UP, Taken, Turns
 from runner.__main__ import conf_directory
-from runner.config import RunConfig, register
-from runner.graph import build_graph
+from runner.config.schema import RunConfig, register
+from runner.config.validation import validate
+from runner.console import Screen
+from runner.graph.build import build_graph
 from runner.run import run_experiment
-from runner.screen import Screen
-from runner.validation import validate
 
 STEPS = 500
 NEVER = 10**9

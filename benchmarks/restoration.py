@@ -15,7 +15,7 @@ from typing import TypeVar
 from benchmarks.harness import Result, compare, options, report
 from benchmarks.restoration_cases import WAYS, Case
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
-from runner.config import ScaffoldConfig, VariablesConfig
+from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.restoration.planner import make_plan
 from runner.restoration.variables import StateClass, VariableSpec
 

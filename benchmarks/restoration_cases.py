@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import TensorSpec
-from runner.config import Initialize, ScaffoldConfig, VariablesConfig
+from runner.config.choices import Initialize
+from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.planner import make_plan
 from runner.restoration.restorer import Restorer

@@ -24,12 +24,12 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 
+from runner.config.masking import Mask
+from runner.config.schema import TrackingConfig
 from runner.tracking.follower_process import FollowerProcess
 from runner.tracking.journal_tracker import JournalStore
-from runner.tracking.masking import Mask
 from runner.tracking.tracker import RunStatus, Tracker
 from runner.tracking.tracking_directory import TrackingDirectory
-from runner.tracking_config import TrackingConfig
 
 REPEATS = 5
 

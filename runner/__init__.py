@@ -21,7 +21,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from runner.config import RunConfig
+    from runner.config.schema import RunConfig
+    from runner.config.validation import validate
     from runner.errors import RunnerError
     from runner.run import run_experiment
     from runner.session.cached_session import CachedSession
@@ -30,11 +31,9 @@ if TYPE_CHECKING:
         MonitoredTrainingSession,
         SingularMonitoredSession,
     )
-    from runner.session.scaffold import Scaffold
     from runner.session.session_creators import ChiefSessionCreator, WorkerSessionCreator
-    from runner.session.session_manager import SessionManager
+    from runner.session.session_manager import Scaffold, SessionManager
     from runner.session.supervisor import Supervisor
-    from runner.validation import validate
 
 __all__ = [
     "CachedSession",
@@ -58,15 +57,15 @@ _MODULES = {
     "ChiefSessionCreator": "runner.session.session_creators",
     "MonitoredSession": "runner.session.monitored_session",
     "MonitoredTrainingSession": "runner.session.monitored_session",
-    "RunConfig": "runner.config",
+    "RunConfig": "runner.config.schema",
     "RunnerError": "runner.errors",
-    "Scaffold": "runner.session.scaffold",
+    "Scaffold": "runner.session.session_manager",
     "SessionManager": "runner.session.session_manager",
     "SingularMonitoredSession": "runner.session.monitored_session",
     "Supervisor": "runner.session.supervisor",
     "WorkerSessionCreator": "runner.session.session_creators",
     "run_experiment": "runner.run",
-    "validate": "runner.validation",
+    "validate": "runner.config.validation",
 }
 
 

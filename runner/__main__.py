@@ -19,24 +19,23 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from runner.cluster.launcher_watch import LIFELINE, end_with_launcher, hand_over
 from runner.cluster.local import LocalCluster, task_command
-from runner.cluster.specification import resolve
-from runner.cluster.tasks import is_task, launches
 from runner.cluster.trial_link import linked_trial
-from runner.cluster_config import EVALUATOR, PS, WORKER
-from runner.composition import COMPOSITION_ERRORS, experiment_names, forced
-from runner.config import Mode, RunConfig, register
+from runner.config.choices import Mode
+from runner.config.cluster import resolve
+from runner.config.cluster_tasks import is_task, launches
+from runner.config.composition import COMPOSITION_ERRORS, experiment_names, forced
+from runner.config.hydra_errors import explain
+from runner.config.override_errors import problems_of_command
+from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig, register
+from runner.config.validation import validate
 from runner.errors import ConfigError, InterruptedRunError, Problem, RunnerError
-from runner.explanation import explain
-from runner.interruption import Interruption, ending_at_once
-from runner.override_problems import problems_of_command
-from runner.quick_import import without_collections
-from runner.quiet_import import without_import_notes
 from runner.sweeps.job import carry_out, job_of
 from runner.sweeps.trial import Trial
+from runner.system.imports import without_collections, without_import_notes
+from runner.system.lifeline import LIFELINE, end_with_launcher, hand_over
+from runner.system.signals import Interruption, ending_at_once
 from runner.tracking import FollowerProcess, is_tracked, mlflow_uri, shared_follower
-from runner.validation import validate
 
 
 def conf_directory() -> Path:

@@ -14,21 +14,18 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from runner.checkpoints.comparison import Difference, differences
-from runner.checkpoints.locate import LATEST, resolve
-from runner.checkpoints.mlflow_uri import Artifacts, is_mlflow_uri
+from runner.checkpoints.comparison import Difference, Statistics, differences, statistics
+from runner.checkpoints.locate import LATEST, Artifacts, is_mlflow_uri, resolve
 from runner.checkpoints.open import open_checkpoint
-from runner.checkpoints.provenance_file import provenance_of
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
-from runner.checkpoints.statistics import Statistics, statistics
+from runner.config.schema import TrackingConfig
+from runner.console import Screen
 from runner.errors import CheckpointError, Problem, RunnerError
-from runner.quiet_import import without_import_notes
-from runner.restoration.provenance import chain
 from runner.restoration.variables import StateClass, classify
-from runner.run_directory import PROVENANCE
-from runner.screen import Screen
+from runner.runs.provenance import chain, provenance_of
+from runner.runs.run_directory import PROVENANCE
+from runner.system.imports import without_import_notes
 from runner.tracking import open_store
-from runner.tracking_config import TrackingConfig
 
 SAME, DIFFERENT = 0, 1
 _OPTIMIZER = ("optimizer", "_optimizer", "optimizer_weights")

@@ -3,45 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
-import logging
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from runner.durable_files import write_text
-from runner.errors import Problem, RunDirectoryError, RunnerError
-from runner.restoration.provenance import SCHEMA
-from runner.run_directory import RunDirectory
+from runner.errors import RunnerError
+from runner.runs.lineage import Ancestor, lineage
 from runner.tracking.address import DEFAULT_URI
-from runner.tracking.tracker import RunStore
-
-if TYPE_CHECKING:
-    from runner.tracking.mlflow_tracker import MlflowStore
-
-logger = logging.getLogger(__name__)
-
-SOURCE_TAG = "runner.source"
-"""Tags that name the checkpoint of each scaffold begin with this."""
-DIGEST = ".digest"
-"""Such a tag with this at its end has the digest of the checkpoint instead."""
-SOURCE_RUN_TAG = "runner.source_run"
-"""Tags with the run that a scaffold's checkpoint is of: its id, or its directory."""
-
-
-@dataclass(frozen=True)
-class Ancestor:
-    """A run or a checkpoint, and where it came from.
-
-    Attributes:
-      label: what it is, in words to show.
-      sources: scaffold name -> the run or checkpoint that the scaffold started from.
-    """
-
-    label: str
-    sources: Mapping[str, Ancestor]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,107 +23,6 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"runner.lineage: {error}", file=sys.stderr)
         return error.exit_code
     return 0
-
-
-def lineage(run: str, uri: str = DEFAULT_URI) -> Ancestor:
-    """Returns a run with everything that it came from.
-
-    Args:
-      run: a run directory; or the id of a run in MLflow, whose directory may have gone.
-      uri: MLflow's tracking URI, for an id.
-
-    Raises:
-      RunDirectoryError: a directory that is no run's.
-      TrackingError: no such run, or the store cannot be used.
-    """
-    path = Path(run)
-    if RunDirectory(path).read() is not None:
-        return _directory(path)
-    if path.is_dir():
-        raise RunDirectoryError(
-            Problem(f"{path} is no run", "it has no run.json", "name a run, such as runs/NAME/001")
-        )
-    from runner.tracking.mlflow_tracker import MlflowStore
-
-    return _tracked(run, MlflowStore(uri))
-
-
-def run_directory(checkpoint: str) -> Path | None:
-    """Returns the directory of the run that saved a checkpoint; None when it is no run's."""
-    for parent in list(Path(checkpoint).absolute().parents)[:2]:
-        if RunDirectory(parent).read() is not None:
-            return parent
-    return None
-
-
-def source_run_tags(sources: Mapping[str, str], store: RunStore) -> dict[str, str]:
-    """Returns tags that link the runs which `sources`, scaffold -> checkpoint, came from.
-
-    A run that the store does not have, or not yet, is linked by its directory.
-    """
-    tags = {}
-    for name, checkpoint in sources.items():
-        directory = run_directory(checkpoint)
-        if directory is not None:
-            tags[f"{SOURCE_RUN_TAG}.{name}"] = store.run_id(directory) or str(directory)
-    return tags
-
-
-def name_tracked_run(directory: RunDirectory, store: RunStore) -> None:
-    """Adds the store's name of a run, known only once that is delivered, to its provenance.
-
-    Args:
-      directory: the run's.
-      store: where it is recorded.
-    """
-    own, *copies = directory.provenances
-    if not own.is_file():
-        return
-    run_id = store.run_id(directory.path)
-    try:
-        found = json.loads(own.read_text())
-        if found["schema"] != SCHEMA:
-            return
-        # Another one where the store lost the first, and the run was recorded anew.
-        found["run"]["run_id"] = run_id or found["run"].get("run_id")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        logger.warning("%s is not the provenance of a run: %r", own, error)
-        return
-    text = json.dumps(found, indent=1) + "\n"
-    for file in (own, *(each for each in copies if each.parent.is_dir())):
-        if not file.is_file() or file.read_text() != text:
-            write_text(file, text)
-
-
-def _directory(path: Path) -> Ancestor:
-    record = RunDirectory(path).require()
-    objective = "" if record.objective is None else f", objective {record.objective:.6g}"
-    return Ancestor(
-        f"{record.name}  {path}  {record.status}{objective}",
-        {name: _checkpoint(checkpoint) for name, checkpoint in record.sources.items()},
-    )
-
-
-def _checkpoint(path: str) -> Ancestor:
-    directory = run_directory(path)
-    return Ancestor(path, {}) if directory is None else _directory(directory)
-
-
-def _tracked(run_id: str, store: MlflowStore) -> Ancestor:
-    run = store.run(run_id)
-    prefix = f"{SOURCE_TAG}."
-    sources = {}
-    for tag, checkpoint in run.tags.items():
-        if tag.startswith(prefix) and not tag.endswith(DIGEST):
-            name = tag.removeprefix(prefix)
-            source = run.tags.get(f"{SOURCE_RUN_TAG}.{name}")
-            if source is None:
-                sources[name] = Ancestor(checkpoint, {})
-            elif Path(source).is_absolute():
-                sources[name] = _checkpoint(checkpoint)
-            else:
-                sources[name] = _tracked(source, store)
-    return Ancestor(f"{run.experiment}  run {run.run_id}  {run.status.value}", sources)
 
 
 def _lines(ancestor: Ancestor) -> Iterator[str]:

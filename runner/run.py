@@ -7,24 +7,22 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from runner.cluster.launcher_watch import tell_begun
 from runner.cluster.replica import Replica
-from runner.cluster.tasks import is_task
-from runner.cluster_config import CHIEF
-from runner.config import Mode, PlanFormat, RunConfig
-from runner.damaged_checkpoints import recover
+from runner.config.choices import Mode, PlanFormat
+from runner.config.cluster_tasks import is_task
+from runner.config.fingerprint import fingerprint
+from runner.config.masking import Mask
+from runner.config.schema import CHIEF, RunConfig
+from runner.console import Screen
 from runner.errors import PlanError, Problem, RunDirectoryError
-from runner.experiment import BuiltGraph
-from runner.fingerprint import fingerprint
-from runner.finished import evaluate_run, export_run
-from runner.graph import build_graph
-from runner.interruption import Interruption
+from runner.graph.build import build_graph
+from runner.graph.experiment import BuiltGraph
 from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import summary, table, text
-from runner.run_context import RunContext
-from runner.run_directory import (
+from runner.runs.recovery import recover
+from runner.runs.run_directory import (
     RUNNING,
     RunDirectory,
     RunRecord,
@@ -33,11 +31,14 @@ from runner.run_directory import (
     open_run,
     settle_killed_runs,
 )
-from runner.screen import Screen
-from runner.sources import Sources, plan_run
 from runner.sweeps.trial import Trial
-from runner.tracking import FollowerProcess, Mask, open_store
-from runner.training import train_run
+from runner.system.lifeline import tell_begun
+from runner.system.signals import Interruption
+from runner.tracking import FollowerProcess, open_store
+from runner.training.context import RunContext
+from runner.training.evaluation import evaluate_run, export_run
+from runner.training.loop import train_run
+from runner.training.sources import Sources, plan_run
 
 
 def run_experiment(
@@ -52,7 +53,7 @@ def run_experiment(
     """Does with an experiment what its `mode` says.
 
     Args:
-      config: the validated configuration, from `runner.validation.validate`.
+      config: the validated configuration, from `runner.config.validation.validate`.
       overrides: the command line's overrides, recorded with the run.
       screen: where to print; by default standard output.
       trial: the sweep's trial that this run is, which is told how it goes.

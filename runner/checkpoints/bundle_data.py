@@ -19,6 +19,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 # No public module has the messages of a bundle's index.
+# No public module has the messages of a bundle's index.
 from tensorflow.core.protobuf import tensor_bundle_pb2
 
 from runner.checkpoints import bundle_index, files

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from dataclasses import dataclass
 
 from runner.checkpoints import files
-from runner.checkpoints.checkpoint_state import read_state
 from runner.errors import CheckpointError, Problem
-from runner.run_directory import RECORD, RunDirectory
 
 STATE_FILE = "checkpoint"
 
-# Of a run's folder; relative, so that they can be joined to remote paths.
-_RUN = RunDirectory(Path())
-CHECKPOINTS, BEST = str(_RUN.checkpoints), str(_RUN.best)
-BEST_RECORD = _RUN.best_record.name
+# The parts of a run directory that lead to its checkpoints, relative to it.
+RUN_RECORD = "run.json"
+CHECKPOINTS, BEST, BEST_RECORD = "checkpoints", "best", "best.json"
 
 _SHARDED_INDEX = ".safetensors.index.json"
 _SAFETENSORS_SHARD = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
@@ -38,7 +35,7 @@ def is_checkpoint(path: str) -> bool:
 
 def is_run(directory: str) -> bool:
     """Whether a directory is the folder of a run."""
-    return files.is_file(os.path.join(directory, RECORD))
+    return files.is_file(os.path.join(directory, RUN_RECORD))
 
 
 def runs_in(directory: str) -> list[str]:
@@ -128,3 +125,32 @@ def _state(directory: str) -> tuple[str, ...] | None:
             )
         )
     return (*(each for each in state.kept if each != state.newest), state.newest)
+
+
+@dataclass(frozen=True)
+class CheckpointState:
+    """What a directory's `checkpoint` file says.
+
+    Attributes:
+      newest: the prefix of the newest checkpoint.
+      kept: the prefixes of all checkpoints that were kept, oldest first.
+    """
+
+    newest: str
+    kept: tuple[str, ...]
+
+
+def read_state(directory: str) -> CheckpointState | None:
+    """Returns what the `checkpoint` file says; None when there is none or it is damaged.
+
+    TensorFlow makes the relative paths in it relative to the working directory.
+    """
+    # Importing TensorFlow takes seconds, which directories without such a file do not need.
+    import tensorflow as tf
+
+    state = tf.train.get_checkpoint_state(directory)
+    if state is None:
+        return None
+    return CheckpointState(
+        str(state.model_checkpoint_path), tuple(map(str, state.all_model_checkpoint_paths))
+    )

@@ -7,7 +7,7 @@ import sys
 
 import h5py
 
-from runner.checkpoints import hdf5, keras_h5, keras_weights
+from runner.checkpoints import hdf5, keras_files
 from runner.errors import CheckpointError
 
 
@@ -19,10 +19,10 @@ def examine(path: str) -> None:
       Exception: any of `hdf5.READ_ERRORS`.
     """
     with h5py.File(path, "r") as file:
-        if keras_h5.is_listed(file):
-            found = keras_h5.weights(file)
+        if keras_files.is_listed(file):
+            found = keras_files.weights(file)
         else:
-            keras_weights.contents(file)
+            keras_files.contents(file)
             found = hdf5.datasets(file)
         hdf5.root_name(file.attrs.get("model_config"))
         for name, dataset in found.items():

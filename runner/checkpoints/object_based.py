@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
 # The only description of the object graph; no public module offers this message.
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
+from runner.checkpoints import files
 from runner.checkpoints.bundle import GLOBAL_STEP, OBJECT_GRAPH, WHAT, BundleReader
-from runner.checkpoints.reader import unreadable
+from runner.checkpoints.reader import Block, Bundle, CheckpointReader, CheckpointSpec, unreadable
+from runner.errors import CheckpointError, Problem
 
 _ATTRIBUTES = "/.ATTRIBUTES/"
 _VALUE = "VARIABLE_VALUE"
@@ -84,3 +90,52 @@ def object_path(key: str) -> str:
     """Returns the path of attributes that leads to a saved value, as a reader would write it."""
     path = key.removesuffix(_ATTRIBUTES + _VALUE).replace(_ATTRIBUTES, "/").replace(_SLOT, "/")
     return re.sub(r"\.(S|\.)", lambda match: "/" if match[1] == "S" else ".", path)
+
+
+VARIABLES = "variables/variables"
+
+
+class SavedModelReader(CheckpointReader):
+    """Reads the variables of the SavedModel in `directory`, saved by TensorFlow 1 or 2."""
+
+    format = "SavedModel"
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    def spec(self) -> CheckpointSpec:
+        """See `CheckpointReader.spec`."""
+        return dataclasses.replace(self._variables.spec(), path=self.directory, format=self.format)
+
+    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """See `CheckpointReader.read`."""
+        return self._variables.read(names)
+
+    def read_blocks(
+        self, wanted: Sequence[tuple[str, Sequence[Block | None]]]
+    ) -> Iterator[tuple[str, list[NDArray[Any]]]]:
+        """See `CheckpointReader.read_blocks`."""
+        return self._variables.read_blocks(wanted)
+
+    def bundle(self) -> Bundle:
+        """See `CheckpointReader.bundle`."""
+        return self._variables.bundle()
+
+    @functools.cached_property
+    def _variables(self) -> BundleReader:
+        prefix = f"{self.directory.rstrip('/')}/{VARIABLES}"
+        if not files.exists(f"{prefix}.index"):
+            raise CheckpointError(
+                Problem(
+                    f"the SavedModel {self.directory} holds no variables",
+                    f"there is no {prefix}.index",
+                    "name a SavedModel with variables; those of a frozen graph are constants",
+                )
+            )
+        return open_bundle(prefix)
+
+
+def open_bundle(prefix: str) -> BundleReader:
+    """Returns the reader of a bundle saved by name or by object."""
+    reader = BundleReader(prefix)
+    return ObjectBasedReader(prefix) if OBJECT_GRAPH in reader.stored else reader

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from runner.checkpoints.averaging import AverageReader
-from runner.checkpoints.local_copy import through_copy
+from runner.checkpoints.files import through_copy
 from runner.checkpoints.reader import CheckpointReader
 from runner.checkpoints.recognition import Format, recognise
 from runner.errors import CheckpointError, Problem
@@ -53,26 +53,25 @@ def open_pinned(pinned: Sequence[tuple[str, str]]) -> CheckpointReader:
 
 
 def _bundle(path: str) -> CheckpointReader:
-    from runner.checkpoints.saved_model import open_bundle
+    from runner.checkpoints.object_based import open_bundle
 
     return open_bundle(path)
 
 
 def _v1(path: str) -> CheckpointReader:
-    from runner.checkpoints.single_file import SingleFileReader
+    from runner.checkpoints.v1_checkpoint import SingleFileReader
 
     return SingleFileReader(path)
 
 
 def _saved_model(path: str) -> CheckpointReader:
-    from runner.checkpoints.saved_model import SavedModelReader
+    from runner.checkpoints.object_based import SavedModelReader
 
     return SavedModelReader(path)
 
 
 def _hdf5(path: str) -> CheckpointReader:
-    from runner.checkpoints.keras_h5 import KerasH5Reader, lists_weights
-    from runner.checkpoints.keras_weights import KerasWeightsReader
+    from runner.checkpoints.keras_files import KerasH5Reader, KerasWeightsReader, lists_weights
 
     return through_copy(
         path, lambda file: KerasH5Reader(file) if lists_weights(file) else KerasWeightsReader(file)
@@ -80,31 +79,31 @@ def _hdf5(path: str) -> CheckpointReader:
 
 
 def _keras(path: str) -> CheckpointReader:
-    from runner.checkpoints.keras_archive import KerasArchiveReader
+    from runner.checkpoints.keras_files import KerasArchiveReader
 
     return through_copy(path, KerasArchiveReader)
 
 
 def _safetensors(path: str) -> CheckpointReader:
-    from runner.checkpoints.safetensors_file import SafetensorsReader
+    from runner.checkpoints.safetensors_files import SafetensorsReader
 
     return through_copy(path, SafetensorsReader)
 
 
 def _safetensors_index(path: str) -> CheckpointReader:
-    from runner.checkpoints.safetensors_shards import SafetensorsShardsReader
+    from runner.checkpoints.safetensors_files import SafetensorsShardsReader
 
     return SafetensorsShardsReader(path)
 
 
 def _npz(path: str) -> CheckpointReader:
-    from runner.checkpoints.npz import NpzReader
+    from runner.checkpoints.numpy_files import NpzReader
 
     return through_copy(path, NpzReader)
 
 
 def _npy(path: str) -> CheckpointReader:
-    from runner.checkpoints.npy import NpyReader
+    from runner.checkpoints.numpy_files import NpyReader
 
     return through_copy(path, NpyReader)
 

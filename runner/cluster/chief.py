@@ -10,16 +10,13 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.cluster.addresses import answers
-from runner.cluster.agreement import Agreement
-from runner.cluster.channel import Channel, Flag, left_flag, released_flag
+from runner.cluster.channel import Agreement, Channel, Flag, left_flag, released_flag
 from runner.cluster.server import naming_the_missing, session_config, start_server
 from runner.cluster.session_creators import ClusterChiefSessionCreator
-from runner.cluster.tasks import is_task, parameter_servers, telling_tasks
-from runner.cluster_config import CHIEF
-from runner.config import RunConfig
-from runner.experiment import Training
-from runner.interruption import Interruption
+from runner.config.cluster_tasks import answers, is_task, parameter_servers, telling_tasks
+from runner.config.schema import CHIEF, RunConfig
+from runner.graph.experiment import Training
+from runner.system.signals import Interruption
 
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
 _Session: TypeAlias = tf.compat.v1.Session

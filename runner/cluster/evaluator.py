@@ -10,24 +10,21 @@ from typing import TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from runner.cluster.addresses import answers, not_answering
-from runner.cluster.agreement import Agreement
-from runner.cluster.channel import Channel
+from runner.cluster.channel import Agreement, Channel
 from runner.cluster.server import remote_config
 from runner.cluster.session_creators import wait_for_servers
-from runner.cluster.tasks import parameter_servers, telling_tasks
-from runner.cluster_config import EVALUATOR
-from runner.config import RunConfig
+from runner.config.cluster_tasks import answers, not_answering, parameter_servers, telling_tasks
+from runner.config.fingerprint import fingerprint
+from runner.config.schema import EVALUATOR, RunConfig
+from runner.console import Screen
 from runner.errors import ClusterError, Problem
-from runner.experiment import BuiltGraph
-from runner.fingerprint import fingerprint
-from runner.graph import build_graph
+from runner.graph.build import build_graph
+from runner.graph.experiment import BuiltGraph
 from runner.hooks.evaluation import EvaluationCutError, evaluate
-from runner.interruption import Interruption
-from runner.run_directory import FINISHED, RUNNING, RunDirectory
-from runner.screen import Screen
-from runner.sources import Sources
+from runner.runs.run_directory import FINISHED, RUNNING, RunDirectory
+from runner.system.signals import Interruption
 from runner.tracking import open_store
+from runner.training.sources import Sources
 
 _Session: TypeAlias = tf.compat.v1.Session
 _Value = TypeVar("_Value")

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.cluster.addresses import free_addresses, in_use
-from runner.cluster.launcher_watch import LIFELINE, OBJECTIVE, has_begun, lead_nowhere
-from runner.cluster.tf_config import VARIABLE, write_tf_config
 from runner.cluster.trial_link import TRIAL, TrialLink
-from runner.cluster_config import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
+from runner.config.cluster_tasks import free_addresses, in_use
+from runner.config.schema import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
+from runner.config.tf_config import VARIABLE, write_tf_config
 from runner.errors import ClusterError, ConfigError, PlanError, Problem
-from runner.interruption import GRACE_SECONDS, Interruption
 from runner.sweeps.trial import Trial
+from runner.system.lifeline import LIFELINE, OBJECTIVE, has_begun, lead_nowhere
+from runner.system.signals import GRACE_SECONDS, Interruption
 
 _LOOK_SECONDS = 0.1
 # What the chief needs to end besides saving, and this process besides waiting for the tasks.

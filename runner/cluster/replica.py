@@ -8,11 +8,11 @@ from contextlib import contextmanager
 import tensorflow as tf
 
 from runner.cluster.synchronous import Synchronization
-from runner.cluster.tasks import is_cluster, replica_index
-from runner.cluster_config import CHIEF, PS, ClusterConfig, Placement
+from runner.config.cluster_tasks import is_cluster, replica_index
+from runner.config.schema import CHIEF, PS, ClusterConfig, Placement
 from runner.errors import ConfigError, Problem
-from runner.restoration.placement import VariablePlacement
-from runner.variable_names import partition_of
+from runner.graph.names import partition_of
+from runner.restoration.report import VariablePlacement
 
 # Takes the operation of a variable and returns the index of its parameter server.
 Strategy = Callable[[tf.Operation], int]

@@ -9,12 +9,17 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.cluster.addresses import answers, wait_until_answering
 from runner.cluster.channel import Channel, flags_of_a_session, ready_flags
-from runner.cluster.cluster_session import cluster_session, telling_losses
-from runner.cluster.server import session_config
-from runner.cluster.tasks import own_name, parameter_servers, telling_tasks, trainers
-from runner.cluster_config import ClusterConfig
+from runner.cluster.server import cluster_session, session_config, telling_losses
+from runner.config.cluster_tasks import (
+    answers,
+    own_name,
+    parameter_servers,
+    telling_tasks,
+    trainers,
+    wait_until_answering,
+)
+from runner.config.schema import ClusterConfig
 from runner.errors import ClusterError, Problem
 from runner.session.session_creators import ChiefSessionCreator, WorkerSessionCreator
 

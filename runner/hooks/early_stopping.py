@@ -10,10 +10,10 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from runner.config import Goal
-from runner.durable_files import write_text
+from runner.config.choices import Goal
 from runner.errors import ConfigError, Problem, ranked
 from runner.hooks.evaluation import EvaluationHook
+from runner.system.atomic_files import write_text
 
 _RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
 _RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues

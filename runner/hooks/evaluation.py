@@ -11,12 +11,12 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from runner.averages import AveragedWeights
-from runner.durable_files import write_json
+from runner.config.schedule import When
 from runner.errors import ConfigError, Problem
-from runner.experiment import Split
+from runner.graph.averages import AveragedWeights
+from runner.graph.experiment import Split
 from runner.hooks.scheduled import Clock, ScheduledHook, present_step
-from runner.schedule import When
+from runner.system.atomic_files import write_json
 
 _Session: TypeAlias = tf.compat.v1.Session
 

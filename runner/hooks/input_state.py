@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from runner.experiment import InputState
+from runner.graph.experiment import InputState
 
 _RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
 _RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues

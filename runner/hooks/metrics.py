@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+from runner.config.schedule import When
 from runner.hooks.scheduled import Clock, ScheduledHook, require_scalar
-from runner.schedule import When
 
 _RunArgs: TypeAlias = tf.compat.v1.train.SessionRunArgs
 _RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
@@ -64,3 +64,21 @@ class MetricsHook(ScheduledHook):
 
     def end(self, session: tf.compat.v1.Session) -> None:
         """Does nothing: there is no step to take values from."""
+
+
+class RewindHook(tf.compat.v1.train.SessionRunHook):
+    """Calls `rewind` with the global step of every session that is created.
+
+    A session that resumes or recovers goes on from a checkpoint: the steps after it are recorded
+    again.
+    """
+
+    def __init__(self, rewind: Callable[[int], None]) -> None:
+        """Stores its argument, normally `Tracker.rewind`."""
+        self._rewind = rewind
+
+    def after_create_session(
+        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
+    ) -> None:
+        """Tells the step."""
+        self._rewind(int(session.run(tf.compat.v1.train.get_global_step())))

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+from runner.config.schedule import When
 from runner.hooks.scheduled import Clock, ScheduledHook
-from runner.schedule import When
 
 _RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
 _RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues

@@ -18,7 +18,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from runner.screen import Screen
+from runner.console import Screen
 
 _RunArgs: TypeAlias = tf.compat.v1.train.SessionRunArgs
 _RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext

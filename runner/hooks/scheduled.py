@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from runner.schedule import Trigger, When, as_schedule
+from runner.config.schedule import Trigger, When, as_schedule
 
 _RunArgs: TypeAlias = tf.compat.v1.train.SessionRunArgs
 _RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext

@@ -9,10 +9,10 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+from runner.config.schedule import When
 from runner.hooks.evaluation import EvaluationHook
 from runner.hooks.metrics import MetricsHook
 from runner.hooks.scheduled import Clock
-from runner.schedule import When
 
 _RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
 _RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Mapping, Sequence
 
-from runner.config import Expect
+from runner.config.choices import Expect
 from runner.errors import Problem
-from runner.restoration.nearest_names import nearest_names
 from runner.restoration.ownership import bad_expression, some
+from runner.restoration.patterns import compile_pattern
 from runner.restoration.plan import Assignment
-from runner.restoration.selection import compile_pattern
+from runner.restoration.suggestions import nearest_names
 from runner.restoration.variables import WARM_STARTED
 
 _CAUSES = {

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from runner.checkpoints.reader import TensorSpec
-from runner.config import ScaffoldConfig, ShapePolicy
+from runner.config.choices import ShapePolicy
+from runner.config.hydra_grammar import override
+from runner.config.schema import ScaffoldConfig
 from runner.errors import Problem
 from runner.restoration import dtypes
-from runner.restoration.command_line import override
 from runner.restoration.conversions import (
     Cast,
     Combination,
@@ -20,9 +21,9 @@ from runner.restoration.conversions import (
     Slice,
     Transpose,
 )
-from runner.restoration.named_conversions import NAMED_CONVERSIONS, Target
+from runner.restoration.layouts import NAMED_CONVERSIONS, Target
+from runner.restoration.patterns import FirstMatch
 from runner.restoration.plan import SourceTensor
-from runner.restoration.selection import FirstMatch
 from runner.restoration.variables import Partition, VariableSpec
 from runner.restoration.vocabulary import VocabularyRemap, remap
 

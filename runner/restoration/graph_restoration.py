@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.cluster_config import CHIEF, PS
+from runner.config.schema import CHIEF, PS
 from runner.restoration import dtypes
 
 # A chunk is in memory besides the variables, one for every source. Larger ones are not faster:

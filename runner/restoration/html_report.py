@@ -7,10 +7,8 @@ from html import escape
 from string import Template
 
 from runner.errors import Problem
-from runner.restoration.placement import VariablePlacement, bytes_of
 from runner.restoration.plan import RestorationPlan
-from runner.restoration.report import report_rows, summary
-from runner.restoration.rows import Row
+from runner.restoration.report import Row, VariablePlacement, bytes_of, report_rows, summary
 
 # Hues that also those tell apart who see few colours; initializers are grey.
 _HUES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442")

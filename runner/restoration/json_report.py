@@ -9,7 +9,7 @@ from typing import Any
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
 from runner.restoration import dtypes
 from runner.restoration.plan import Assignment, RestorationPlan, SourceTensor
-from runner.restoration.rows import steps
+from runner.restoration.report import steps
 
 # Raised when a key changes its meaning or goes away; new keys may come without it.
 SCHEMA = 1

@@ -7,21 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
-from runner.config import Missing, ScaffoldConfig
+from runner.config.choices import Missing
+from runner.config.schema import ScaffoldConfig
 from runner.errors import Problem
 from runner.restoration.fitting import Fitter, MisfitError, ReadVocabulary
-from runner.restoration.missing import Miss, missing_problems
-from runner.restoration.named_conversions import Target
+from runner.restoration.layouts import Target
 from runner.restoration.ownership import some
+from runner.restoration.patterns import Renames, compile_pattern
 from runner.restoration.plan import SourceTensor
-from runner.restoration.renames import Renames
-from runner.restoration.rule_problems import (
+from runner.restoration.problems import (
+    Miss,
     bad_expressions,
     combined,
+    missing_problems,
     unknown_conversions,
     unused_rule,
 )
-from runner.restoration.selection import compile_pattern
 from runner.restoration.states import EMA_SUFFIX, MovingAverages, Owner
 from runner.restoration.variables import StateClass, VariableSpec
 

@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.config import Collision, ScaffoldConfig, StateChoice
+from runner.config.choices import Collision, StateChoice
+from runner.config.schema import ScaffoldConfig
 from runner.errors import Problem
-from runner.restoration.nearest_names import nearest_names
-from runner.restoration.selection import select
+from runner.restoration.patterns import select
 from runner.restoration.states import CHOICES, owners_of
+from runner.restoration.suggestions import nearest_names
 from runner.restoration.variables import StateClass
 
 _BY_DEFAULT = (StateChoice.weights, StateChoice.batch_norm)

@@ -6,7 +6,8 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.config import Collision, Expect, Missing, ScaffoldConfig, StateChoice
+from runner.config.choices import Collision, Expect, Missing, StateChoice
+from runner.config.schema import ScaffoldConfig
 from runner.errors import Problem
 from runner.restoration.coverage import coverage_problems
 from runner.restoration.fitting import ReadVocabulary

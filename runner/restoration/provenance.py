@@ -2,35 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.restoration.plan import Assignment, RestorationPlan, SourceTensor
-from runner.restoration.rows import steps
-
-SCHEMA = 1
-
-
-@dataclass(frozen=True)
-class Origin:
-    """A checkpoint that a source was resolved to.
-
-    Attributes:
-      checkpoint: as the configuration names it.
-      path: what it was resolved to.
-      step: the global step it was saved at; None when it holds none.
-      digest: of its content.
-      run: `run` of the provenance beside it, or {`run_id`} of a `runs:/` URI; None when unknown.
-      provenance: the document beside it; None when there is none.
-    """
-
-    checkpoint: str
-    path: str
-    step: int | None
-    digest: str
-    run: Mapping[str, Any] | None = None
-    provenance: Mapping[str, Any] | None = None
+from runner.restoration.report import steps
+from runner.runs.provenance import SCHEMA, Origin
 
 
 def document(
@@ -66,31 +43,6 @@ def document(
             each.variable.name: _variable(each, plan, origins) for each in plan.assignments
         },
     }
-
-
-def chain(found: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """Yields lines that say where a checkpoint's variables came from, back to the first source."""
-    run = found["run"]
-    yield f"{indent}{run['experiment']} in {run['run_dir']}{_tracked(run)}"
-    for name, variable in found["variables"].items():
-        for piece in variable.get("pieces", ()):
-            step = "" if piece["step"] is None else f" @ step {piece['step']}"
-            how = f" ({', '.join(piece['conversions'])})" if piece["conversions"] else ""
-            tensors = " + ".join(piece["tensors"])
-            yield f"{indent}  {name} <- {piece['source']}: {tensors}{step}{how}"
-    initialised = [name for name, each in found["variables"].items() if "initializer" in each]
-    yield f"{indent}  {len(initialised)} from initializers: {', '.join(initialised) or 'none'}"
-    for name, origins in found["sources"].items():
-        for origin in origins:
-            yield f"{indent}  {name}: {origin['path']} {origin['digest']}{_tracked(origin['run'])}"
-            if origin["provenance"] is not None:
-                yield from chain(origin["provenance"], indent + "    ")
-
-
-def _tracked(run: Mapping[str, Any] | None) -> str:
-    if run is None or run.get("run_id") is None:
-        return ""
-    return f", MLflow run {run['run_id']}"
 
 
 def _variable(

@@ -1,18 +1,276 @@
-"""Shows a restoration plan as a table and as summary lines."""
+"""What a plan says of each variable, in words, as rows that reports share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from runner.restoration.collapse import collapse
-from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.rows import Row, rows, training
+from runner.restoration import dtypes
+from runner.restoration.plan import Assignment, RestorationPlan, SourceTensor
+from runner.restoration.variables import VariableSpec
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variable, or several that agree.
+
+    Attributes:
+      variable: its name; of several `body/layer_{0..11}/kernel`.
+      shape: e.g. `3x3x8`, or `scalar`.
+      dtype: its element type.
+      origin: where its value comes from.
+      training: whether and how it trains, empty for what never does.
+      notes: what a reader should know.
+      restored: whether its value comes from a checkpoint.
+      source: the scaffold it is restored from, empty when it is not.
+      count: how many variables.
+      bytes: their size together.
+    """
+
+    variable: str
+    shape: str
+    dtype: str
+    origin: str
+    training: str
+    notes: str
+    restored: bool
+    source: str
+    count: int
+    bytes: int
+
+
+def rows(plan: RestorationPlan) -> Iterator[Row]:
+    """Yields a row for every variable, in the order of the graph."""
+    for each in plan.assignments:
+        tensor = each.variable.tensor
+        yield Row(
+            each.variable.name,
+            shape_text(tensor.shape),
+            tensor.dtype,
+            origin(each, plan),
+            training(each),
+            "; ".join(each.notes),
+            bool(each.pieces),
+            each.pieces[0].source if each.pieces else "",
+            1,
+            dtypes.size_in_bytes(tensor.shape, tensor.dtype),
+        )
+
+
+def origin(assignment: Assignment, plan: RestorationPlan) -> str:
+    """Returns in words where the variable's value comes from."""
+    if not assignment.pieces:
+        if assignment.scaffold in plan.unusable:
+            return f"{assignment.scaffold}: its checkpoint cannot be used"
+        return f"initializer {assignment.variable.initializer}"
+    return ", ".join(_piece(each, plan) for each in assignment.pieces)
+
+
+def steps(piece: SourceTensor) -> tuple[str, ...]:
+    """Returns in words what happens to the tensors of a piece, in order."""
+    combined = (piece.combination.describe(),) if piece.combination else ()
+    return (*combined, *(each.describe() for each in piece.conversions))
+
+
+def training(assignment: Assignment) -> str:
+    """Returns `trainable` with its schedule, `frozen`, or nothing for what never trains."""
+    variable = assignment.variable
+    if not variable.trainable:
+        return "frozen" if variable.frozen else ""
+    text = "trainable"
+    if assignment.freeze_until_step:
+        text += f" from step {assignment.freeze_until_step}"
+    if assignment.learning_rate_multiplier != 1.0:
+        text += f", learning rate x{assignment.learning_rate_multiplier:g}"
+    return text
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """Returns the shape as `3x3x8`, or `scalar`."""
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def _piece(piece: SourceTensor, plan: RestorationPlan) -> str:
+    source = plan.sources[piece.source]
+    step = "" if source is None or source.step is None else f" @ step {source.step}"
+    done = steps(piece)
+    how = f" ({', '.join(done)})" if done else ""
+    return f"{piece.source}: {' + '.join(piece.names)}{step}{how}"
+
+
+# Texts are split into letters and numbers by turns: odd places hold numbers.
+_NUMBER = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A row with its texts split; a number that is a range already is no number any more."""
+
+    row: Row
+    name: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+def collapse(rows: Iterable[Row]) -> list[Row]:
+    """Joins rows whose names differ in one number, again and again from the innermost number.
+
+    They must agree in all else, but for numbers in the origin and the notes that are the same as
+    the name's or differ by the same amount throughout: `layer_{0..11}` from `block{1..12}`.
+
+    Args:
+      rows: one for each variable; the order is that of the first of those joined.
+    """
+    split = [
+        _Split(row, _parts(row.variable), _parts(f"{row.origin}\n{row.notes}")) for row in rows
+    ]
+    depth = max((len(each.name) // 2 for each in split), default=0)
+    for turn in range(depth):
+        split = _join(split, turn)
+    return [_text(each) for each in split]
+
+
+def _join(rows: Sequence[_Split], turn: int) -> list[_Split]:
+    """Joins over the name's number at place `turn`, counted from the right."""
+    groups: dict[object, list[int]] = {}
+    for position, each in enumerate(rows):
+        place = len(each.name) - 2 - 2 * turn
+        if place < 1 or not each.name[place].isdigit():
+            groups[position] = [position]
+            continue
+        row = each.row
+        key = (
+            each.name[:place],
+            each.name[place + 1 :],
+            tuple("#" if part.isdigit() else part for part in each.others),
+            (row.shape, row.dtype, row.training, row.restored, row.source),
+        )
+        groups.setdefault(key, []).append(position)
+    joined: dict[int, _Split] = {}
+    for group in groups.values():
+        members = [rows[position] for position in group]
+        place = len(members[0].name) - 2 - 2 * turn
+        one = _joined(members, place) if len(members) > 1 else None
+        if one is None:
+            joined.update(zip(group, members, strict=True))
+        else:
+            joined[group[0]] = one
+    return [joined[position] for position in sorted(joined)]
+
+
+def _joined(group: Sequence[_Split], place: int) -> _Split | None:
+    """Returns the rows as one; None when other numbers do not go with the name's."""
+    own = [int(each.name[place]) for each in group]
+    if len(set(own)) < len(own):
+        return None
+    others = list(group[0].others)
+    for at, part in enumerate(others):
+        values = [each.others[at] for each in group]
+        if not part.isdigit() or len(set(values)) == 1:
+            continue
+        if len({int(value) - number for value, number in zip(values, own, strict=True)}) > 1:
+            return None
+        others[at] = _ranges(values)
+    name = list(group[0].name)
+    name[place] = _ranges([each.name[place] for each in group])
+    first = group[0].row
+    row = replace(
+        first,
+        count=sum(each.row.count for each in group),
+        bytes=sum(each.row.bytes for each in group),
+    )
+    return _Split(row, tuple(name), tuple(others))
+
+
+def _ranges(numbers: Sequence[str]) -> str:
+    """Returns e.g. `{0..3,7}`."""
+    ordered = sorted(numbers, key=int)
+    runs: list[list[str]] = []
+    for number in ordered:
+        if runs and int(number) == int(runs[-1][-1]) + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = (run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
+    return "{" + ",".join(texts) + "}"
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(_NUMBER.split(text))
+
+
+def _text(split: _Split) -> Row:
+    origin, _, notes = "".join(split.others).partition("\n")
+    return replace(split.row, variable="".join(split.name), origin=origin, notes=notes)
+
+
+@dataclass(frozen=True)
+class VariablePlacement:
+    """Where the variables of a graph are.
+
+    Attributes:
+      strategy: how they were spread.
+      devices: variable name -> device, such as `/job:ps/task:0`.
+    """
+
+    strategy: str
+    devices: Mapping[str, str]
+
+    @property
+    def title(self) -> str:
+        """What a report of it is headed with."""
+        return f"placement on the cluster ({self.strategy})"
+
+    def shares(self, plan: RestorationPlan) -> list[Share]:
+        """Returns what each device holds of a plan's variables, by the device's name."""
+        by_device: dict[str, list[VariableSpec]] = {}
+        for each in plan.assignments:
+            by_device.setdefault(self.devices[each.variable.name], []).append(each.variable)
+        return [Share(device, tuple(held)) for device, held in sorted(by_device.items())]
+
+    def lines(self, plan: RestorationPlan, *, full: bool) -> list[str]:
+        """Returns a heading, and a line for each device with how much it holds.
+
+        Args:
+          plan: the plan for the variables.
+          full: whether to name every variable too.
+        """
+        lines = [f"{self.title}:"]
+        for share in self.shares(plan):
+            lines.append(f"  {share.device}: {share.count}, {share.bytes:,} bytes")
+            if full:
+                lines += [f"    {each.name}  {bytes_of(each):,} bytes" for each in share.variables]
+        return lines
+
+
+@dataclass(frozen=True)
+class Share:
+    """The variables of one device."""
+
+    device: str
+    variables: tuple[VariableSpec, ...]
+
+    @property
+    def bytes(self) -> int:
+        """How much they are."""
+        return sum(bytes_of(each) for each in self.variables)
+
+    @property
+    def count(self) -> str:
+        """How many they are, in words."""
+        return f"{len(self.variables):,} variable{'s' * (len(self.variables) != 1)}"
+
+
+def bytes_of(variable: VariableSpec) -> int:
+    """Returns the bytes of a variable; 0 for text."""
+    return dtypes.size_in_bytes(variable.tensor.shape, variable.tensor.dtype)
+
 
 # So many unused tensors of a source are named where not all are asked for.
 _UNUSED = 5

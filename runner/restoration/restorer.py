@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.checkpoints.reader import Bundle, CheckpointReader
-from runner.config import Initialize
+from runner.config.choices import Initialize
 from runner.errors import CheckpointError, Problem
-from runner.quick_import import paused_collections
 from runner.restoration import initial_values
 from runner.restoration.assigning import Assigner, Assignments, on_processor
 from runner.restoration.conversions import Slice
-from runner.restoration.finiteness import NonFinite
 from runner.restoration.graph_restoration import BundleTensor, restore_operation
-from runner.restoration.initializers import remaining
 from runner.restoration.plan import Assignment, RestorationPlan, SourceTensor
 from runner.restoration.streaming import (
     batches,
@@ -26,7 +23,8 @@ from runner.restoration.streaming import (
     is_taken,
     taken_values,
 )
-from runner.restoration.verification import require_equal, value_hash
+from runner.restoration.verification import NonFinite, require_equal, value_hash
+from runner.system.imports import paused_collections
 
 
 class Restorer:
@@ -297,3 +295,46 @@ def _bundle_tensor(piece: SourceTensor, bundle: Bundle, variable: tf.Variable) -
         block.offset if isinstance(block, Slice) else None,
         variable,
     )
+
+
+def remaining(
+    variables: Sequence[tf.Variable],
+    overwritten: Collection[str],
+    others: Iterable[tf.Operation] = (),
+) -> list[tf.Variable]:
+    """Returns the variables whose initializer must run, in their order.
+
+    A variable that is going to be overwritten is left out, unless something that runs before the
+    restoration reads it: another variable's initializer, or one of `others`, directly or through
+    any operations between. What its own initializer reads is then read too.
+
+    Args:
+      variables: all variables of the graph.
+      overwritten: the names of the operations of those whose whole value is restored.
+      others: operations besides the initializers that run before the restoration.
+    """
+    by_handle = {variable.op.name: variable for variable in variables}
+    by_initializer = {variable.initializer.name: variable for variable in variables}
+    needed = {name for name in by_handle if name not in overwritten}
+    pending = list(others)
+    for name in needed:
+        pending += _inputs(by_handle[name].initializer, initializes=True)
+    seen = set()
+    while pending:
+        op = pending.pop()
+        if op.name in seen:
+            continue
+        seen.add(op.name)
+        # An initializer met here runs anyway, as somebody's control input.
+        variable = by_handle.get(op.name, by_initializer.get(op.name))
+        if variable is not None and variable.op.name not in needed:
+            needed.add(variable.op.name)
+            pending += _inputs(variable.initializer, initializes=True)
+        pending += _inputs(op, initializes=op.name in by_initializer)
+    return [variable for variable in variables if variable.op.name in needed]
+
+
+def _inputs(op: tf.Operation, *, initializes: bool) -> list[tf.Operation]:
+    """Returns what runs before the operation; an initializer does not read what it assigns."""
+    inputs = op.inputs[1:] if initializes else op.inputs
+    return [*(each.op for each in inputs), *op.control_inputs]

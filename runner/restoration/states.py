@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from runner.config import StateChoice
+from runner.config.choices import StateChoice
 from runner.restoration.variables import StateClass
 
 EMA_SUFFIX = "/ExponentialMovingAverage"

@@ -14,8 +14,15 @@ from tensorflow.core.protobuf import config_pb2
 
 from runner.session.bounded_cache import BoundedCache
 from runner.session.caller_thread import Step, ThreadTrial
-from runner.session.feeds import Feed, convert_all, plan_feeds
-from runner.session.run_structure import Build, FetchPlan, append_key, plan_fetches
+from runner.session.fetches import (
+    Build,
+    Feed,
+    FetchPlan,
+    append_key,
+    convert_all,
+    plan_feeds,
+    plan_fetches,
+)
 
 # As many kinds of steps get a callable; each holds the executor of its part of the graph.
 CAPACITY = 256

@@ -11,8 +11,9 @@ import tensorflow as tf
 from runner.session.cached_session import cached
 from runner.session.session_manager import SessionManager, build_savers, pair_sources
 
-if TYPE_CHECKING:  # A session without a restorer needs nothing of what planning imports.
+if TYPE_CHECKING:
     from runner.restoration.restorer import Restorer
+
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 

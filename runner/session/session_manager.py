@@ -12,8 +12,9 @@ from runner.checkpoints.locate import latest_checkpoint, require_checkpoint
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.session.cached_session import cached
 
-if TYPE_CHECKING:  # A session without a restorer needs nothing of what planning imports.
+if TYPE_CHECKING:
     from runner.restoration.restorer import Restorer
+
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Session: TypeAlias = tf.compat.v1.Session
@@ -324,3 +325,19 @@ def restored_variables(saver: Any) -> set[str]:
 def _label(scaffold: _Scaffold) -> str:
     name = getattr(scaffold, "name", "")
     return f"scaffold {name}" if name else "a scaffold"
+
+
+class Scaffold(tf.compat.v1.train.Scaffold):
+    """`tf.compat.v1.train.Scaffold` with two more attributes.
+
+    Attributes:
+      name: names the scaffold in messages; empty by default.
+      optional: True allows its checkpoint to be absent; its variables then keep their initial
+        values. False by default.
+    """
+
+    def __init__(self, *args: Any, name: str = "", optional: bool = False, **kwargs: Any) -> None:
+        """Takes the arguments of `tf.compat.v1.train.Scaffold` besides."""
+        super().__init__(*args, **kwargs)
+        self.name = name
+        self.optional = optional

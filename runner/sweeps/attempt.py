@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
 from pathlib import Path
@@ -13,9 +11,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from runner.durable_files import write_json
-from runner.file_lock import is_held
-from runner.moved_folders import moved, way_to
+from runner.system.atomic_files import write_json
+from runner.system.folders import moved, way_to
+from runner.system.locks import is_held, this_process
 
 
 class TrialStatus(str, Enum):
@@ -34,16 +32,6 @@ class TrialStatus(str, Enum):
 FAILURES = (TrialStatus.FAILED, TrialStatus.KILLED)
 DIED = "its process was killed"
 """Begins the message of a trial whose process could not say anything itself."""
-
-
-def this_process() -> str:
-    """Returns the name of this process among all hosts."""
-    return process_name(os.getpid())
-
-
-def process_name(number: int) -> str:
-    """Returns the name, among all hosts, of a process of this one."""
-    return f"{socket.gethostname()}:{number}"
 
 
 @dataclass(frozen=True)
@@ -169,3 +157,23 @@ class AttemptFile:
             if attempt.status is TrialStatus.KILLED:
                 return self.update(over=True)
             return attempt
+
+
+_ENDED = (TrialStatus.FINISHED, TrialStatus.PRUNED, TrialStatus.FAILED, TrialStatus.SKIPPED)
+
+
+def end_of(file: AttemptFile, say: Callable[[str], object]) -> Attempt:
+    """Returns what became of an attempt, which is not started any more where it waits.
+
+    A process that is still at it is waited for.
+
+    Args:
+      file: the attempt's.
+      say: is told what is waited for.
+    """
+    attempt = file.read()
+    if attempt.status in _ENDED:
+        return attempt
+    if is_held(Path(file.lock.lock_file)):
+        say(f"trial {attempt.trial} is still under way since before; waiting for that")
+    return file.settle()

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.config import SweepConfig
+from runner.config.masking import Mask
+from runner.config.schema import SweepConfig
+from runner.console import Screen
 from runner.errors import Problem, SweepError
-from runner.screen import Screen
 from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
 from runner.sweeps.learning_curves import bands, threshold_rows
-from runner.sweeps.objective import Objective
-from runner.sweeps.summary import columns, failures, rich_table, rows, text
+from runner.sweeps.summary import Objective, columns, failures, rich_table, rows, text
 from runner.tracking import Tracker
 
 
@@ -99,7 +99,7 @@ class Conclusion:
 
     def _draw(self, tracker: Tracker, folder: Path) -> dict[str, str]:
         # Importing Matplotlib takes time that a sweep without figures need not wait for.
-        from runner.sweeps.curve_figure import draw_bands
+        from runner.sweeps.figures import draw_bands
 
         files = draw_bands(
             bands(self.trials, self.objectives[0], self.settings.bands),
@@ -140,3 +140,31 @@ class _Steps:
 
     def text(self) -> str:
         return "\n".join([self.title, *columns(self.rows)]) + "\n"
+
+
+def shown_trials(trials: Sequence[Attempt], mask: Mask) -> list[Attempt]:
+    """Returns the trials with the values of secret keys masked.
+
+    Several values of one key stay apart, as `***1` and `***2`, so that tables, bands and figures
+    tell their trials apart too.
+    """
+    known: dict[str, list[str]] = {}
+    for trial in sorted(trials, key=lambda each: each.trial):
+        for key, value in trial.values.items():
+            if mask.value(key, value) != value and value not in known.setdefault(key, []):
+                known[key].append(value)
+    return [
+        replace(
+            trial,
+            overrides=tuple(mask.overrides(trial.overrides)),
+            values={
+                key: _shown(value, known.get(key, []), str(mask.value(key, value)))
+                for key, value in trial.values.items()
+            },
+        )
+        for trial in trials
+    ]
+
+
+def _shown(value: str, masked: Sequence[str], shown: str) -> str:
+    return f"{shown}{masked.index(value) + 1}" if len(masked) > 1 and value in masked else shown

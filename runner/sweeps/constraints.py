@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from runner.config.instantiation import build_target
 from runner.errors import ConfigError, Problem, ranked
-from runner.sweeps.mappings import given_mapping
-from runner.targets import build_target
+from runner.sweeps.points import given_mapping
 
 logger = logging.getLogger(__name__)
 

@@ -10,17 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.errors import InterruptedRunError, Problem, SweepError
-from runner.interruption import Interruption
-from runner.sweeps.attempt import (
-    DIED,
-    FAILURES,
-    Attempt,
-    AttemptFile,
-    TrialStatus,
-    this_process,
-)
+from runner.sweeps.attempt import DIED, FAILURES, Attempt, AttemptFile, TrialStatus
 from runner.sweeps.points import Point
 from runner.sweeps.sweep_directory import SweepDirectory
+from runner.system.locks import this_process
+from runner.system.signals import Interruption
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,8 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from runner.sweeps.attempt import DIED, Attempt, TrialStatus
+from runner.sweeps.attempt import DIED, Attempt, TrialStatus, end_of
 from runner.sweeps.execution import Execution, Planned
-from runner.sweeps.left_behind import end_of
 from runner.sweeps.points import ComposedPoint, Point, grid
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,14 +26,14 @@ from runner.errors import (
     RunnerError,
     SweepError,
 )
-from runner.interruption import Interruption
-from runner.run_directory import RunDirectory
-from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus, this_process
-from runner.sweeps.orders import heeding_orders
-from runner.sweeps.orphan import at_work
-from runner.sweeps.slurm_job import may_be_requeued, requeue_signals
+from runner.runs.run_directory import RunDirectory
+from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus
+from runner.sweeps.slurm import may_be_requeued, requeue_signals
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.trial import Report, Trial
+from runner.system.lifeline import at_work
+from runner.system.locks import this_process
+from runner.system.signals import Interruption
 
 PLUGINS = "hydra_plugins.runner_sweepers."
 """Where the sweepers are that write attempts for their jobs."""
@@ -266,3 +267,37 @@ def _report(job: Job, attempt: Attempt) -> Report | None:
     from runner.sweeps.reporting import Reporter
 
     return Reporter(job.directory.path, job.storage, attempt.study)
+
+
+_LOOK_SECONDS = 0.5
+
+
+@contextmanager
+def heeding_orders(
+    file: AttemptFile, attempt: Attempt, interruption: Interruption
+) -> Iterator[None]:
+    """Ends what is inside as a signal would, once the sweeping process calls the attempt off.
+
+    That process may be on another host, and where both have a terminal in common, a signal has
+    come already, and a second one would not wait for the last step to be saved.
+    """
+    if attempt.sweeper == this_process():
+        yield
+        return
+    file.await_orders()
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_LOOK_SECONDS):
+            if file.called_off():
+                if not interruption.noticed():
+                    os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runner.config import Goal, SweepConfig
+from runner.config.choices import Goal
+from runner.config.schema import SweepConfig
 from runner.errors import ConfigError, Problem, nearest
 from runner.sweeps.attempt import Attempt, TrialStatus
-from runner.sweeps.objective import Objective
-from runner.sweeps.summary import short_value
+from runner.sweeps.summary import Objective, short_value
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from runner.config import RunConfig
-from runner.lineage import name_tracked_run
-from runner.run_directory import RunDirectory, settle_killed_runs
+from runner.config.masking import Mask
+from runner.config.schema import RunConfig
+from runner.runs.lineage import name_tracked_run
+from runner.runs.run_directory import RunDirectory, settle_killed_runs
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.unopened_runs import unopened_runs
 from runner.tracking import (
-    Mask,
     RunStatus,
     Tracker,
     environment_tags,

@@ -1,35 +1,56 @@
-"""The points of a sweep: expanded, composed and validated before any of them is started."""
+"""A mapping among the sweeper's settings, as somebody has given it."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import re
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import (
-    ChoiceSweep,
-    Override,
-    Quote,
-    QuotedString,
-    RangeSweep,
-)
+from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString, RangeSweep
 from hydra.core.utils import env_override
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, flag_override
 
-from runner.cluster.specification import resolve_trial
-from runner.composition import experiment_names, forced, running, without_hydra
-from runner.config import RunConfig
+from runner.config.cluster import resolve_trial
+from runner.config.composition import experiment_names, forced, running, without_hydra
+from runner.config.fingerprint import Identity
+from runner.config.hydra_grammar import plain, spelt
+from runner.config.override_errors import Compose, compose_all
+from runner.config.schema import RunConfig
+from runner.config.validation import validate
 from runner.errors import ConfigError, Problem, RunnerError
-from runner.identity import Identity
-from runner.override_problems import Compose, compose_all
-from runner.sweeps.mappings import given_mapping
-from runner.sweeps.spelling import plain, spelt
-from runner.validation import validate
+
+
+def given_mapping(name: str, value: Any, example: str) -> dict[str, Any]:
+    """Returns `hydra.sweeper.NAME`; an empty mapping where it is not set.
+
+    Args:
+      name: of the setting.
+      value: it, null included.
+      example: a valid one.
+
+    Raises:
+      ConfigError: it is no mapping.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            Problem(
+                f"hydra.sweeper.{name} is {value!r}",
+                "it must be a mapping",
+                f"for example 'hydra.sweeper.{name}={example}'",
+            )
+        )
+    # In Hydra's grammar a key may be a number.
+    return {str(key): each for key, each in value.items()}
+
 
 _SHOWN = 3
 _REMEDY = "mend its ends, its step or its pattern"
@@ -256,3 +277,49 @@ def placed(problem: Problem, where: Sequence[Point], count: int) -> Problem:
     more = f"; and {len(where) - _SHOWN} more" if len(where) > _SHOWN else ""
     place = f"in {len(where)} of {count} trials: {shown}{more}"
     return replace(problem, cause=f"{problem.cause} ({place})" if problem.cause else place)
+
+
+# Configurations kept from their check to their trial; more of them cost more memory than time.
+_KEPT = 64
+
+
+class ComposedOnce:
+    """A config loader that keeps what the checks composed, for launchers of the same process.
+
+    Composing takes about as long as all else that the runner adds to a short trial.
+
+    Args:
+      loader: what composes, and what serves all other purposes of a config loader.
+    """
+
+    def __init__(self, loader: ConfigLoader) -> None:
+        self._loader = loader
+        self._kept: OrderedDict[tuple[str, ...], DictConfig] = OrderedDict()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def compose(self, master: DictConfig, overrides: Sequence[str]) -> DictConfig:
+        """Composes the configuration of a trial, which its launcher may ask for once."""
+        config = self._loader.load_sweep_config(master, list(overrides))
+        # What a trial overrides of `hydra` itself is left to Hydra.
+        if config.hydra.overrides.hydra == master.hydra.overrides.hydra:
+            self._kept[tuple(overrides)] = config
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return config
+
+    def load_sweep_config(
+        self, master_config: DictConfig, sweep_overrides: Sequence[str]
+    ) -> DictConfig:
+        """Returns the configuration of a trial in the sweep's directory."""
+        config = self._kept.pop(tuple(sweep_overrides), None)
+        if config is None:
+            return self._loader.load_sweep_config(master_config, list(sweep_overrides))
+        hydra = config.hydra
+        OmegaConf.set_readonly(hydra, False)
+        with flag_override(hydra, "struct", False):
+            hydra.sweep.dir = master_config.hydra.sweep.dir
+            hydra.overrides.hydra = master_config.hydra.overrides.hydra
+        OmegaConf.copy_cache(from_config=master_config, to_config=config)
+        return config

@@ -14,14 +14,14 @@ import optuna
 from optuna.exceptions import OptunaError
 from sqlalchemy.exc import SQLAlchemyError
 
+from runner.config.instantiation import build_target
 from runner.errors import ConfigError
 from runner.sweeps.study import trial_id
 from runner.sweeps.study_storage import open_storage
-from runner.targets import build_target
-
-logger = logging.getLogger(__name__)
 
 # What a storage raises while its database is out of reach.
+logger = logging.getLogger(__name__)
+
 _OUT_OF_REACH = (OptunaError, SQLAlchemyError, OSError, ConfigError)
 
 

@@ -12,17 +12,14 @@ import optuna
 from filelock import FileLock
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from runner.config.override_errors import Compose
 from runner.errors import Problem, SweepError
-from runner.file_lock import is_held
-from runner.override_problems import Compose
-from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus, this_process
+from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus, end_of
+from runner.sweeps.checks import check_targets
 from runner.sweeps.constraints import constraints, violation
 from runner.sweeps.execution import Execution, Planned
-from runner.sweeps.left_behind import end_of
-from runner.sweeps.objective import Objective
 from runner.sweeps.points import Point, compose_points
-from runner.sweeps.samplers import DRAWING_ERRORS, sampler
-from runner.sweeps.search_space import SearchSpace
+from runner.sweeps.search_space import DRAWING_ERRORS, SearchSpace, sampler
 from runner.sweeps.study import (
     MESSAGE,
     SWEEPER,
@@ -33,8 +30,9 @@ from runner.sweeps.study import (
     trial_id,
     trial_of,
 )
+from runner.sweeps.summary import Objective
 from runner.sweeps.sweep_directory import SweepDirectory
-from runner.sweeps.target_check import check_targets
+from runner.system.locks import is_held, this_process
 
 _DECIDED = (TrialStatus.FINISHED, TrialStatus.PRUNED, TrialStatus.FAILED)
 _FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)

@@ -13,17 +13,17 @@ from filelock import FileLock
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from runner.config import Resume, RunConfig
-from runner.durable_files import write_json
+from runner.config.choices import Resume
+from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, SweepError, require_all
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.execution import Execution
 from runner.sweeps.extras import require_extra
-from runner.sweeps.objective import Objective
 from runner.sweeps.points import ComposedPoint, Point, compose_points
-from runner.sweeps.summary import ranked_trials
+from runner.sweeps.summary import Objective, ranked_trials
 from runner.sweeps.sweep_directory import RECORD, SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
+from runner.system.atomic_files import write_json
 
 if TYPE_CHECKING:
     from runner.sweeps.search import Search
@@ -116,7 +116,7 @@ class SearchSweep(RunnerSweeper):
             check_study(study, self._objectives, self._given_space)
 
     def _check_draws(self) -> None:
-        from runner.sweeps.samplers import try_sampler
+        from runner.sweeps.search_space import try_sampler
         from runner.sweeps.study import custom_points, custom_space
 
         custom = custom_space(self._sweeper)

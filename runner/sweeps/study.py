@@ -16,17 +16,15 @@ from optuna.samplers import RandomSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from runner.config import Goal
+from runner.config.choices import Goal
+from runner.config.instantiation import build_target
 from runner.errors import ConfigError, Problem, ranked, require_all
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.constraints import constraints
-from runner.sweeps.mappings import given_mapping
-from runner.sweeps.objective import Objective
-from runner.sweeps.points import Point
-from runner.sweeps.samplers import sampler
-from runner.sweeps.search_space import SearchSpace, as_shown
+from runner.sweeps.points import Point, given_mapping
+from runner.sweeps.search_space import SearchSpace, as_shown, sampler
 from runner.sweeps.study_storage import open_storage
-from runner.targets import build_target
+from runner.sweeps.summary import Objective
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from typing import Any
 from filelock import FileLock
 from optuna.storages import InMemoryStorage, RDBStorage
 
+from runner.config.instantiation import build_target
 from runner.errors import ConfigError, Problem
-from runner.targets import build_target
 
 logger = logging.getLogger(__name__)
 

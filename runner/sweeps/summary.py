@@ -1,17 +1,42 @@
-"""What a sweep says at its end: its trials, the best first, and why others failed."""
+"""What decides which trial of a sweep is better."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from rich.table import Table
 from rich.text import Text
 
-from runner.config import Goal
+from runner.config.choices import Goal
 from runner.sweeps.attempt import FAILURES, Attempt
-from runner.sweeps.objective import Objective
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A metric that decides which trial is better.
+
+    Attributes:
+      name: such as `validation/loss`.
+      goal: whether larger or smaller is better.
+    """
+
+    name: str
+    goal: Goal
+
+    def of(self, attempt: Attempt) -> float | None:
+        """Returns the trial's value, that of its best step; None without an evaluation."""
+        value = attempt.metrics.get(self.name.removeprefix("validation/"))
+        if value is None:
+            return attempt.objective
+        return value
+
+    def on(self, split: str) -> Objective:
+        """Returns the same metric of another split."""
+        return replace(self, name=f"{split}/{self.name.removeprefix('validation/')}")
+
 
 # Not a whole number: a seed is told from others by its last digits.
 _FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)

@@ -13,10 +13,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from runner.durable_files import write_json
 from runner.errors import Problem, RunDirectoryError, RunInUseError
-from runner.numbered_folders import make_container
 from runner.sweeps.attempt import Attempt, AttemptFile
+from runner.system.atomic_files import write_json
+from runner.system.folders import make_container
 
 RECORD = "sweep.json"
 

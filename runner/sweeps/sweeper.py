@@ -20,33 +20,31 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
-from runner.config import Mode, RunConfig
+from runner.config.choices import Mode
+from runner.config.masking import Mask
+from runner.config.schema import RunConfig
+from runner.console import Screen
 from runner.errors import ConfigError, InterruptedRunError, Problem, RunnerError, require_all
-from runner.interruption import Interruption
-from runner.screen import Screen
 from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
-from runner.sweeps.composed_once import ComposedOnce
-from runner.sweeps.conclusion import Conclusion
+from runner.sweeps.checks import check_sources, check_targets, starts_here
+from runner.sweeps.conclusion import Conclusion, shown_trials
 from runner.sweeps.execution import Execution, Launch
 from runner.sweeps.extras import require_launcher
 from runner.sweeps.learning_curves import check_bands
-from runner.sweeps.objective import Objective
 from runner.sweeps.parent_run import close_parent, name_trials, open_parent, settle_trials
-from runner.sweeps.points import ComposedPoint, Point, compose_points, params_as_typed
-from runner.sweeps.shown_trials import shown_trials
-from runner.sweeps.slurm_queue import LAUNCHER as SLURM
-from runner.sweeps.slurm_queue import withdraw
-from runner.sweeps.source_check import check_sources, starts_here
-from runner.sweeps.summary import ranked_trials
+from runner.sweeps.points import ComposedOnce, ComposedPoint, Point, compose_points, params_as_typed
+from runner.sweeps.slurm import LAUNCHER as SLURM
+from runner.sweeps.slurm import withdraw
+from runner.sweeps.summary import Objective, ranked_trials
 from runner.sweeps.sweep_directory import (
     SweepDirectory,
     SweepIdentity,
     open_sweep,
     unrecorded_sweep,
 )
-from runner.sweeps.target_check import check_targets
 from runner.sweeps.unopened_runs import record_unopened
-from runner.tracking import Mask, RunStatus, Tracker, is_tracked, mlflow_uri, shared_follower
+from runner.system.signals import Interruption
+from runner.tracking import RunStatus, Tracker, is_tracked, mlflow_uri, shared_follower
 
 T = TypeVar("T")
 

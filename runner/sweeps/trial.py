@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from runner.errors import Problem, PrunedRunError, SweepError
-from runner.run_directory import RunDirectory
+from runner.runs.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
 

@@ -7,13 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from runner.config import RunConfig
-from runner.durable_files import write_text
+from runner.config.masking import Mask
+from runner.config.schema import RunConfig
 from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
 from runner.sweeps.points import ComposedPoint
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.trial import TAG
-from runner.tracking import Mask, RunStatus, is_tracked, mlflow_uri, open_store, shared_follower
+from runner.system.atomic_files import write_text
+from runner.tracking import RunStatus, is_tracked, mlflow_uri, open_store, shared_follower
 
 _FOLDER, _RECORDED = "unopened", "attempt"
 # MLflow refuses longer ones.

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runner.tracking.flatten import flatten
+from runner.config.masking import Mask, flatten
+from runner.config.schema import TrackingConfig
 from runner.tracking.follower_process import FollowerProcess, shared_follower
 from runner.tracking.journal_tracker import JournalStore, mlflow_uri
-from runner.tracking.masking import Mask
 from runner.tracking.no_tracker import LoggingStore, LoggingTracker
 from runner.tracking.source_control import environment_tags
-from runner.tracking.tracker import (
-    RUN_DIR_TAG,
-    RunStatus,
-    RunStore,
-    TrackedRun,
-    Tracker,
-)
-from runner.tracking_config import TrackingConfig
+from runner.tracking.tracker import RUN_DIR_TAG, RunStatus, RunStore, TrackedRun, Tracker
 
 __all__ = [
     "RUN_DIR_TAG",

@@ -1,21 +1,74 @@
-"""Delivers a run's journal to one store: each record once, however often anyone dies meanwhile."""
+"""The interface of a store to whoever delivers a journal to it."""
 
 from __future__ import annotations
 
+import abc
 import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from itertools import islice
 
 from runner.errors import AwaitedRunError, RunnerError
-from runner.tracking.destination import Destination
 from runner.tracking.journal import Line, Segment, read_lines, segments, write_out
 from runner.tracking.records import Artifact, Delivery, End, Metrics, Record, Tags, summary
 from runner.tracking.tracker import RunStatus
 from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
+
+
+class Destination(abc.ABC):
+    """One run in a store."""
+
+    run_id: str | None
+    """The store's name of the run, if it gives names."""
+    experiment_id: str | None
+    """The store's name of the run's experiment, likewise."""
+    name: str
+    """The store, in words to show."""
+
+    @property
+    @abc.abstractmethod
+    def refused(self) -> Sequence[Delivery]:
+        """What was delivered, and left out because the store would never take it."""
+
+    @abc.abstractmethod
+    def deliveries(self, records: Iterable[Record]) -> Iterable[Delivery]:
+        """Yields `records`, in their order, in the portions in which they are delivered."""
+
+    @abc.abstractmethod
+    def deliver(self, delivery: Delivery, failures: int = 0) -> None:
+        """Delivers; twice the same delivery leaves the store as once would.
+
+        What the store refuses for good is logged and left out, so that it does not hold back
+        the rest.
+
+        Args:
+          delivery: what to deliver.
+          failures: how often it has failed before.
+
+        Raises:
+          Exception: of any kind; the store cannot take it now, so it should be tried again.
+        """
+
+    @abc.abstractmethod
+    def finish(self, status: RunStatus, missing: str, end_time: int | None = None) -> None:
+        """Records how the run ended, or that it goes on, and what is missing, if anything is.
+
+        Args:
+          status: how it ended; `RunStatus.RUNNING` for a run that goes on.
+          missing: what is missing, in words; empty for nothing.
+          end_time: when it ended, in milliseconds since the epoch; None is now.
+
+        Raises:
+          Exception: of any kind; it should be tried again.
+        """
+
+    @abc.abstractmethod
+    def describe(self, error: Exception) -> str:
+        """Returns one line about an error that this destination raised."""
+
 
 logger = logging.getLogger(__name__)
 

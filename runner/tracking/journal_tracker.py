@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING
 
 from filelock import Timeout
 
+from runner.config.masking import Mask
+from runner.config.schema import TrackingConfig
 from runner.errors import Problem, TrackingError
 from runner.tracking.address import Address, resolve
-from runner.tracking.exported_model import ExportedModel
 from runner.tracking.follower_process import FollowerProcess, living_follower
 from runner.tracking.journal import Journal
-from runner.tracking.masking import Mask
 from runner.tracking.no_tracker import no_artifacts
 from runner.tracking.records import Artifact, Dataset, End, Metrics, Parameters, Tags, Text
 from runner.tracking.source_control import COMMAND_TAG
-from runner.tracking.tracker import RunStatus, RunStore, TrackedRun, Tracker
+from runner.tracking.tracker import ExportedModel, RunStatus, RunStore, TrackedRun, Tracker
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
-from runner.tracking_config import TrackingConfig
 
 if TYPE_CHECKING:
     from runner.tracking.mlflow_tracker import MlflowStore
+
 
 logger = logging.getLogger(__name__)
 

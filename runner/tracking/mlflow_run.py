@@ -14,10 +14,9 @@ from mlflow.entities import DatasetInput, InputTag, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
 from runner.tracking.address import Address
-from runner.tracking.batching import batches
-from runner.tracking.destination import Destination
 from runner.tracking.encoding import Encoder
-from runner.tracking.records import Batch, Dataset, Delivery, Record, Text, named
+from runner.tracking.follower import Destination
+from runner.tracking.records import Batch, Dataset, Delivery, Record, Text, batches, named
 from runner.tracking.tracker import RunStatus
 
 logger = logging.getLogger(__name__)

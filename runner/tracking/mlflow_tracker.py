@@ -18,14 +18,11 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
 from runner.errors import Problem, RunnerError, TrackingError
-from runner.tracking.address import DEFAULT_URI, Address, resolve
-from runner.tracking.encoding import Encoder, encode_tag
-from runner.tracking.exported_model import ExportedModel
-from runner.tracking.keys import decode_key
-from runner.tracking.mlflow_artifacts import pinned, stored
+from runner.tracking.address import DEFAULT_URI, Address, exclusive, resolve
+from runner.tracking.encoding import Encoder, decode_key, encode_tag
+from runner.tracking.mlflow_models import pinned, stored
 from runner.tracking.mlflow_run import MlflowRun, described
-from runner.tracking.sqlite_database import exclusive
-from runner.tracking.tracker import RUN_DIR_TAG, UID_TAG, RunStatus, TrackedRun
+from runner.tracking.tracker import RUN_DIR_TAG, UID_TAG, ExportedModel, RunStatus, TrackedRun
 from runner.tracking.tracking_directory import Opening
 
 _PARENT_TAG = "mlflow.parentRunId"

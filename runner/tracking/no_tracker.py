@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runner.errors import Problem, TrackingError
-from runner.tracking.exported_model import ExportedModel
-from runner.tracking.tracker import RunStatus, RunStore, TrackedRun, Tracker
+from runner.tracking.tracker import ExportedModel, RunStatus, RunStore, TrackedRun, Tracker
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from runner.tracking.destination import Destination
+from runner.tracking.follower import Destination
 from runner.tracking.records import Batch, Delivery, MetricPoint, Metrics, Record
 from runner.tracking.tracker import RunStatus
 

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
-from runner.tracking.exported_model import ExportedModel
+import numpy as np
+from numpy.typing import NDArray
 
 RUN_DIR_TAG = "runner.run_dir"
 """Tag that holds the absolute path of a run's own directory."""
@@ -233,3 +235,37 @@ class RunStore(abc.ABC):
     @abc.abstractmethod
     def open_command(self) -> str:
         """Returns the shell command that shows the store's runs, quoted; passwords masked."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One tensor that a model takes or gives.
+
+    Attributes:
+      name: its name in the signature.
+      dtype: its NumPy type.
+      shape: its dimensions; -1 where any size will do, as in the first one.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """A SavedModel of a run.
+
+    Attributes:
+      folder: where it is.
+      step: the global step of its weights.
+      inputs: what its signature takes, by keyword.
+      outputs: what its signature gives.
+      example: one example for each input, with a first dimension of 1.
+    """
+
+    folder: Path
+    step: int
+    inputs: tuple[Field, ...]
+    outputs: tuple[Field, ...]
+    example: Mapping[str, NDArray[Any]]

@@ -11,10 +11,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from runner.durable_files import write_json
-from runner.file_lock import is_held
-from runner.moved_folders import moved, way_to
-from runner.run_directory import RunDirectory
+from runner.system.atomic_files import write_json
+from runner.system.folders import moved, way_to
+from runner.system.locks import is_held
 
 # A process that looks whether the writer lives holds its lock for an instant.
 _CLAIM_SECONDS = 10.0
@@ -89,7 +88,7 @@ class TrackingDirectory:
 
     def __init__(self, run_directory: Path) -> None:
         self.run_directory = run_directory
-        self.path = RunDirectory(run_directory).tracking
+        self.path = run_directory / "tracking"
         self._writer = FileLock(self.path / "writer.lock")
 
     @property

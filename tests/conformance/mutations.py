@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.checkpoints import hdf5_probe
+from runner.checkpoints import hdf5
 from runner.checkpoints.open import open_checkpoint
 from runner.errors import CheckpointError
 from tests.conformance.goldens import MAKERS, Golden, make, relocated
@@ -127,5 +127,5 @@ def main(folder: Path, count: int, seed: int, names: list[str]) -> None:
 if __name__ == "__main__":
     np.seterr(all="ignore")
     # What takes longer would run for ever; see the mutations that do.
-    hdf5_probe.CPU_SECONDS = 2
+    hdf5.CPU_SECONDS = 2
     main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

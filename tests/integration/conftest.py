@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from runner.run_directory import RunDirectory, RunRecord
+from runner.runs.run_directory import RunDirectory, RunRecord
 from tests.tiny.forked import ROOT, Forks, environment
 
 if TYPE_CHECKING:

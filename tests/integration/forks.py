@@ -18,7 +18,7 @@ import psutil
 import tensorflow as tf
 from mlflow import MlflowClient
 
-from runner.run_directory import RunDirectory
+from runner.runs.run_directory import RunDirectory
 from runner.tracking.journal import read_lines, segments
 from runner.tracking.records import Metrics
 from runner.tracking.tracking_directory import TrackingDirectory

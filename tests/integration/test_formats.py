@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from runner.composition import compose_experiment
-from runner.config import RunConfig
+from runner.config.composition import compose_experiment
+from runner.config.schema import RunConfig
+from runner.config.validation import validate
 from runner.errors import CheckpointError, ConfigError, PlanError
-from runner.experiment import BuiltGraph
-from runner.graph import build_graph
+from runner.graph.build import build_graph
+from runner.graph.experiment import BuiltGraph
 from runner.restoration.planner import make_plan
 from runner.restoration.restorer import Restorer
-from runner.sources import Sources
 from runner.tracking import LoggingStore, open_store
-from runner.validation import validate
+from runner.training.sources import Sources
 from tests.conformance.goldens import MAKERS, STEP, make, tensors
 from tests.tiny.composing import composing
 

@@ -11,10 +11,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 import yaml
 
-from runner.config import Mode, NonFinite, NonFiniteConfig, TrainConfig
+from runner.config.choices import Mode, NonFinite
+from runner.config.schema import NonFiniteConfig, TrackingConfig, TrainConfig
 from runner.errors import NonFiniteLossError
 from runner.tracking.tracking_directory import TrackingDirectory
-from runner.tracking_config import TrackingConfig
 from tests.tiny.runs import directory, run, saved, written
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "hook"

@@ -13,18 +13,18 @@ import pytest
 import tensorflow as tf
 from rich.console import Console
 
-from runner.config import (
-    Initialize,
+from runner.config.choices import Initialize
+from runner.config.schema import (
     RestorationConfig,
     RunConfig,
     ScaffoldConfig,
     TrainConfig,
     VariablesConfig,
 )
+from runner.console import Screen
 from runner.errors import CheckpointError
 from runner.run import run_experiment
-from runner.run_directory import RunDirectory
-from runner.screen import Screen
+from runner.runs.run_directory import RunDirectory
 from tests.tiny.configs import tiny
 
 BIAS = "body/dense/bias"

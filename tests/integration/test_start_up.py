@@ -21,5 +21,9 @@ def test_nothing_is_imported_before_the_first_step_that_it_does_not_need(
     assert {"tensorflow", "keras", "runner.run"} <= modules
     # The follower's, and those of the tools beside the run.
     assert not modules & {"mlflow", "sqlalchemy", "alembic", "tensorboard", "safetensors"}
-    assert not modules & {"runner.sync", "runner.inspect", "runner.tracking.mlflow_tracker"}
+    assert not modules & {
+        "runner.sync",
+        "runner.inspect",
+        "runner.tracking.mlflow_tracker",
+    }
     assert fresh_command.statuses("tiny") == ["FINISHED"]  # It was tracked all the same.

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.config import NonFinite, NonFiniteConfig, TrainConfig
+from runner.config.choices import NonFinite
+from runner.config.schema import NonFiniteConfig, TrainConfig
 from runner.errors import ConfigError
 from tests.tiny.runs import directory, run, saved, written
 

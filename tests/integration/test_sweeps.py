@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runner.run_directory import RunDirectory
+from runner.runs.run_directory import RunDirectory
 
 from .conftest import Command, finish, said, wait_for
 

@@ -14,7 +14,7 @@ TASKS = Path("/proc/self/task")
 # TensorFlow makes its pools once in a process, by the first session; hence one of its own.
 PROGRAM = """
 import json, pathlib, sys
-from runner.config import SessionConfig, TrainConfig
+from runner.config.schema import SessionConfig, TrainConfig
 from tests.tiny.hooks import threads
 from tests.tiny.runs import run
 

@@ -27,7 +27,7 @@ from runner.tracking.tracking_directory import TrackingDirectory
 RUN = """
 import sys, time
 from pathlib import Path
-from runner.tracking_config import TrackingConfig
+from runner.config.schema import TrackingConfig
 from runner.tracking import RunStatus, open_store
 directory, uri, start = sys.argv[1:]
 config = TrackingConfig(uri=uri, close_seconds=60.0, patience_seconds=3.0)

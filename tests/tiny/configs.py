@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.config import RunConfig, TrainConfig
-from runner.tracking_config import TrackingConfig
+from runner.config.schema import RunConfig, TrackingConfig, TrainConfig
 
 
 def tiny(**changes: Any) -> RunConfig:

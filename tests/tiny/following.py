@@ -6,12 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from runner.tracking.batching import batches
-from runner.tracking.destination import Destination
 from runner.tracking.encoding import Encoder
-from runner.tracking.follower import Follower
+from runner.tracking.follower import Destination, Follower
 from runner.tracking.journal import Journal
-from runner.tracking.records import Batch, Delivery, Metrics, Record
+from runner.tracking.records import Batch, Delivery, Metrics, Record, batches
 from runner.tracking.tracker import RunStatus
 from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from runner.quiet_import import LEVEL
+from runner.system.imports import LEVEL
 
 ROOT = Path(__file__).resolve().parents[2]
 _LOOK_SECONDS = 0.02

@@ -26,7 +26,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from runner.quiet_import import LEVEL, without_import_notes
+from runner.system.imports import LEVEL, without_import_notes
 from tests.tiny.forked import Forked
 
 _LOOK_SECONDS = 0.05
@@ -43,7 +43,7 @@ MODULES = (
     "optuna.samplers",
     "runner.__main__",
     "runner.cluster.roles",
-    "runner.finished",
+    "runner.training.evaluation",
     "runner.inspect",
     "runner.run",
     "runner.sweeps.figures",

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
-from runner.config import Collision, Expect, ScaffoldConfig, VariablesConfig
+from runner.config.choices import Collision, Expect
+from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import Problem
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.planner import make_plan

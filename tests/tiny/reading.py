@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from runner.input_pipeline import TrainingInput
+from runner.graph.input_pipeline import TrainingInput
 
 
 def taken(make: Callable[[], tf.data.Dataset], count: int = 100) -> list[Any]:

@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from rich.console import Console
 
-from runner.config import RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
+from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
+from runner.console import Screen
 from runner.run import run_experiment
-from runner.run_directory import RunDirectory, RunRecord
-from runner.screen import Screen
+from runner.runs.run_directory import RunDirectory, RunRecord
 from tests.tiny.configs import tiny
 
 

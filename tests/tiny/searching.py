@@ -12,17 +12,17 @@ from typing import Any
 import optuna
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from runner.config import Goal
+from runner.config.choices import Goal
+from runner.config.override_errors import Compose
 from runner.errors import PrunedRunError, SweepError
-from runner.override_problems import Compose
-from runner.run_directory import FAILED, FINISHED, PRUNED, RUNNING, RunRecord, open_run
+from runner.runs.run_directory import FAILED, FINISHED, PRUNED, RUNNING, RunRecord, open_run
 from runner.sweeps.execution import Execution
 from runner.sweeps.job import Job, carry_out
-from runner.sweeps.objective import Objective
 from runner.sweeps.search import Search
 from runner.sweeps.search_space import search_space
 from runner.sweeps.study import open_study
 from runner.sweeps.study_storage import open_storage
+from runner.sweeps.summary import Objective
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.trial import Trial
 

@@ -9,12 +9,11 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from runner.config import RunConfig
+from runner.config.schema import RunConfig, TrackingConfig
 from runner.tracking import RunStatus
 from runner.tracking.journal import read_lines, segments
 from runner.tracking.records import End
 from runner.tracking.tracking_directory import TrackingDirectory
-from runner.tracking_config import TrackingConfig
 from tests.tiny.runs import Runs, wait_for
 
 

@@ -14,9 +14,9 @@ import pytest
 import yaml
 from hydra import compose
 
-from runner.cluster.specification import resolve
-from runner.schema import paths
-from runner.validation import validate
+from runner.config.cluster import resolve
+from runner.config.lookup import paths
+from runner.config.validation import validate
 from tests.tiny.composing import composing
 from tests.tiny.configs import tiny
 

@@ -14,9 +14,9 @@ import tensorflow as tf
 from rich.console import Console
 
 from runner.checkpoints.reader import TensorSpec
+from runner.console import Screen
 from runner.inspect import byte_count, main, state_class
 from runner.restoration.variables import StateClass
-from runner.screen import Screen
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,8 +11,8 @@ import yaml
 from omegaconf import OmegaConf
 
 import runner
-from runner.config import RunConfig
-from runner.validation import validate
+from runner.config.schema import RunConfig
+from runner.config.validation import validate
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 

@@ -15,13 +15,13 @@ import yaml
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
-from runner.config import RunConfig
-from runner.restoration.named_conversions import NAMED_CONVERSIONS
+from runner.config.schema import RunConfig
+from runner.config.validation import validate
+from runner.restoration.layouts import NAMED_CONVERSIONS
 from runner.restoration.planner import make_plan
 from runner.restoration.variables import StateClass
-from runner.sources import Sources
 from runner.tracking import LoggingStore
-from runner.validation import validate
+from runner.training.sources import Sources
 from tests.conformance.goldens import tensors
 from tests.tiny.configs import tiny
 from tests.tiny.plans import slot, variable

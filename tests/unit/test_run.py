@@ -12,17 +12,11 @@ import pytest
 import tensorflow as tf
 
 import runner.run
-from runner.config import (
-    Mode,
-    Resume,
-    ScaffoldConfig,
-    StateChoice,
-    TrainConfig,
-    VariablesConfig,
-)
+from runner.config.choices import Mode, Resume, StateChoice
+from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import CheckpointError, ConfigError, PlanError, RunDirectoryError
 from runner.run import run_experiment
-from runner.run_directory import RunDirectory, open_run
+from runner.runs.run_directory import RunDirectory, open_run
 from tests.tiny.runs import Runs, disturbed, evaluations, warm
 
 

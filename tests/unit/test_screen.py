@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from runner.screen import Screen
+from runner.console import Screen
 
 
 def screen(*, terminal: bool) -> tuple[Screen, io.StringIO]:

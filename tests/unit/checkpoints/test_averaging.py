@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from runner.checkpoints.averaging import AverageReader
-from runner.checkpoints.npz import NpzReader
+from runner.checkpoints.numpy_files import NpzReader
 from runner.errors import CheckpointError
 
 

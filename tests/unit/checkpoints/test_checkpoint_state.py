@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.checkpoints.checkpoint_state import CheckpointState, read_state
+from runner.checkpoints.contents import CheckpointState, read_state
 
 
 def test_paths_are_relative_to_the_directory(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from runner.checkpoints import hdf5_probe
+from runner.checkpoints import hdf5
 from runner.errors import CheckpointError
 
 
@@ -19,13 +19,13 @@ def _file(folder: Path) -> str:
 
 
 def test_a_sound_file_is_harmless(tmp_path: Path) -> None:
-    hdf5_probe.require_harmless(_file(tmp_path), "an HDF5 file")
+    hdf5.require_harmless(_file(tmp_path), "an HDF5 file")
 
 
 def test_a_damaged_file_that_only_raises_is_left_to_the_caller(tmp_path: Path) -> None:
     path = tmp_path / "w.h5"
     path.write_bytes(b"\x89HDF\r\n\x1a\n and no more")
-    hdf5_probe.require_harmless(str(path), "an HDF5 file")
+    hdf5.require_harmless(str(path), "an HDF5 file")
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_file_that_the_library_does_not_survive_is_refused(
     path = _file(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     with pytest.raises(CheckpointError, match=f"the HDF5 library {message} on it"):
-        hdf5_probe.require_harmless(path, "an HDF5 file")
+        hdf5.require_harmless(path, "an HDF5 file")
 
 
 def test_endless_work_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,9 +50,9 @@ def test_endless_work_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     path = _file(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr(hdf5_probe, "CPU_SECONDS", 1)
+    monkeypatch.setattr(hdf5, "CPU_SECONDS", 1)
     with pytest.raises(CheckpointError, match="ran without end"):
-        hdf5_probe.require_harmless(path, "an HDF5 file")
+        hdf5.require_harmless(path, "an HDF5 file")
 
 
 def test_a_probe_that_fails_itself_is_no_verdict(
@@ -62,4 +62,4 @@ def test_a_probe_that_fails_itself_is_no_verdict(
     path = _file(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     with pytest.raises(RuntimeError, match=r"hdf5_trial failed:\n(.*\n)*ZeroDivisionError"):
-        hdf5_probe.require_harmless(path, "an HDF5 file")
+        hdf5.require_harmless(path, "an HDF5 file")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.checkpoints.keras_archive import KerasArchiveReader
+from runner.checkpoints.keras_files import KerasArchiveReader
 from runner.errors import CheckpointError
 
 

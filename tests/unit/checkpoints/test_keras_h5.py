@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from runner.checkpoints.keras_h5 import KerasH5Reader
+from runner.checkpoints.keras_files import KerasH5Reader
 from runner.checkpoints.open import open_checkpoint
 from runner.errors import CheckpointError
 

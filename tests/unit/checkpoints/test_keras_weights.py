@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from runner.checkpoints.keras_weights import KerasWeightsReader
+from runner.checkpoints.keras_files import KerasWeightsReader
 from runner.errors import CheckpointError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from runner.checkpoints.local_copy import cache_directory, cached, local_copy
+from runner.checkpoints.files import cache_directory, cached, local_copy
 from runner.errors import CheckpointError
 
 

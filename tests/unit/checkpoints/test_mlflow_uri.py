@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.checkpoints.locate import resolve
-from runner.checkpoints.mlflow_uri import is_mlflow_uri
+from runner.checkpoints.locate import is_mlflow_uri, resolve
 from runner.checkpoints.open import open_checkpoint
 from runner.errors import CheckpointError
 

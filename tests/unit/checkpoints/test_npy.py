@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.checkpoints.npy import NpyReader
+from runner.checkpoints.numpy_files import NpyReader
 from runner.errors import CheckpointError
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.checkpoints.npy import NpyReader
-from runner.checkpoints.npz import NpzReader
+from runner.checkpoints.numpy_files import NpyReader, NpzReader
 from runner.errors import CheckpointError
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from runner.checkpoints.provenance_file import origin, provenance_of
 from runner.checkpoints.reader import CheckpointSpec
+from runner.runs.provenance import origin, provenance_of
 
 FOUND: dict[str, Any] = {"schema": 1, "run": {"run_id": "r1"}, "sources": {}, "variables": {}}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from runner.checkpoints.safetensors_file import SafetensorsReader
+from runner.checkpoints.safetensors_files import SafetensorsReader
 from runner.errors import CheckpointError
 
 DTYPES = ["bool", "uint8", "uint32", "int8", "int16", "int64", "float16", "float64"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from runner.checkpoints.safetensors_shards import SafetensorsShardsReader
+from runner.checkpoints.safetensors_files import SafetensorsShardsReader
 from runner.errors import CheckpointError
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from runner.checkpoints.locate import resolve
 from runner.checkpoints.open import open_checkpoint
-from runner.checkpoints.single_file import SingleFileReader
+from runner.checkpoints.v1_checkpoint import SingleFileReader
 from runner.errors import CheckpointError
 
 

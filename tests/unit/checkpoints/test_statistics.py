@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.checkpoints.statistics import Statistics, statistics
+from runner.checkpoints.comparison import Statistics, statistics
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.int8])

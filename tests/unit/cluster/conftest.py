@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from runner.cluster.addresses import free_addresses
-from runner.cluster.tasks import addresses_by_type
-from runner.cluster_config import AddressesConfig, ClusterConfig, TaskConfig
+from runner.config.cluster_tasks import addresses_by_type, free_addresses
+from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
 
 # A server lives as long as its process, and so do the variables on it: each test gets new ones.
 Servers = dict[tuple[str, int], tf.compat.v1.train.Server]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.cluster.addresses import (
+from runner.config.cluster_tasks import (
     answers,
     free_addresses,
     in_use,

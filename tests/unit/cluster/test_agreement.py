@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from runner.cluster.agreement import Agreement
+from runner.cluster.channel import Agreement
 from runner.cluster.server import remote_config, session_config
-from runner.cluster_config import ClusterConfig
-from runner.config import SessionConfig, TrainConfig
+from runner.config.schema import (
+    ClusterConfig,
+    MaskConfig,
+    SessionConfig,
+    TrackingConfig,
+    TrainConfig,
+)
 from runner.errors import ClusterError
-from runner.tracking_config import MaskConfig, TrackingConfig
 from tests.tiny.configs import tiny
 from tests.unit.cluster.conftest import InProcess
 

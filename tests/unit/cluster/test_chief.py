@@ -17,20 +17,28 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster import chief
-from runner.cluster.addresses import answers, free_addresses
 from runner.cluster.channel import released_flag
 from runner.cluster.chief import Chief
-from runner.cluster.launcher_watch import OBJECTIVE, has_begun
-from runner.cluster.parameter_server import serve
+from runner.cluster.roles import serve
 from runner.cluster.server import session_config, start_server
 from runner.cluster.worker import _train
-from runner.cluster_config import AddressesConfig, ClusterConfig, TaskConfig
-from runner.config import RestorationConfig, RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
+from runner.config.cluster_tasks import answers, free_addresses
+from runner.config.schema import (
+    AddressesConfig,
+    ClusterConfig,
+    RestorationConfig,
+    RunConfig,
+    ScaffoldConfig,
+    TaskConfig,
+    TrainConfig,
+    VariablesConfig,
+)
+from runner.console import Screen
 from runner.errors import ClusterError, ConfigError, InterruptedRunError
-from runner.graph import build_graph
-from runner.interruption import Interruption
-from runner.run_directory import FINISHED, RUNNING
-from runner.screen import Screen
+from runner.graph.build import build_graph
+from runner.runs.run_directory import FINISHED, RUNNING
+from runner.system.lifeline import OBJECTIVE, has_begun
+from runner.system.signals import Interruption
 from tests.tiny import runs
 from tests.tiny.configs import tiny
 from tests.unit.cluster.conftest import InProcess

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from runner.cluster.cluster_session import ClusterSession, cluster_session, telling_losses
+from runner.cluster.server import ClusterSession, cluster_session, telling_losses
 from runner.session.cached_session import CachedSession
 
 # Of a run with a server that was killed and started again.

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from runner.cluster.addresses import free_addresses
 from runner.cluster.channel import Channel
 from runner.cluster.evaluator import (
     FollowedRun,
@@ -21,11 +20,12 @@ from runner.cluster.evaluator import (
     follow_checkpoints,
 )
 from runner.cluster.server import session_config
-from runner.cluster_config import AddressesConfig, ClusterConfig
+from runner.config.cluster_tasks import free_addresses
+from runner.config.schema import AddressesConfig, ClusterConfig
+from runner.console import Screen
 from runner.errors import ClusterError, InterruptedRunError
-from runner.graph import build_graph
-from runner.run_directory import FINISHED, KILLED, RUNNING, RunDirectory, RunRecord
-from runner.screen import Screen
+from runner.graph.build import build_graph
+from runner.runs.run_directory import FINISHED, KILLED, RUNNING, RunDirectory, RunRecord
 from tests.tiny import runs
 from tests.tiny.configs import tiny
 from tests.unit.cluster.conftest import InProcess

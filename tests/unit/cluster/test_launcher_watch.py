@@ -10,17 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.cluster.launcher_watch import (
-    LIFELINE,
-    OBJECTIVE,
-    end_with_launcher,
-    has_begun,
-    tell_begun,
-)
+from runner.system.lifeline import LIFELINE, OBJECTIVE, end_with_launcher, has_begun, tell_begun
 
 PROGRAM = """
 import os, time
-from runner.cluster.launcher_watch import end_with_launcher
+from runner.system.lifeline import end_with_launcher
 end_with_launcher(os.environ)
 print("started", flush=True)
 time.sleep(60)

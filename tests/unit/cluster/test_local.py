@@ -20,12 +20,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from runner.cluster import local
-from runner.cluster.addresses import free_addresses
-from runner.cluster.launcher_watch import hand_over
 from runner.cluster.local import LocalCluster, task_command
-from runner.cluster_config import ClusterConfig
+from runner.config.cluster_tasks import free_addresses
+from runner.config.schema import ClusterConfig
 from runner.errors import ClusterError, InterruptedRunError, PrunedRunError
 from runner.sweeps.trial import Trial
+from runner.system.lifeline import hand_over
 from tests.tiny.composing import composing
 
 # What a task does is a line of Python, by its type.
@@ -87,7 +87,7 @@ def test_a_task_that_fails_is_started_again_so_often(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = (
-        "from runner.cluster.launcher_watch import tell_begun\n"
+        "from runner.system.lifeline import tell_begun\n"
         "if kind == 'chief':\n"
         "    print('given', sys.argv[1:])\n"
         "    once(lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
@@ -154,7 +154,7 @@ def test_a_cluster_whose_lines_nobody_reads_ends_in_good_order(tmp_path: Path) -
     program = (
         "import sys\nfrom pathlib import Path\n"
         "from runner.cluster.local import LocalCluster\n"
-        "from runner.cluster_config import ClusterConfig\n"
+        "from runner.config.schema import ClusterConfig\n"
         "from runner.errors import ClusterError\n"
         "cluster = ClusterConfig(local=True, workers=1, grace_secs=5)\n"
         f"launcher = LocalCluster(cluster, [sys.executable, {str(tmp_path / 'task.py')!r}])\n"
@@ -281,8 +281,8 @@ def test_a_port_that_is_lost_before_the_start_is_drawn_anew_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = (
-        "from runner.cluster.addresses import in_use\n"
-        "from runner.cluster.launcher_watch import has_begun, tell_begun\n"
+        "from runner.config.cluster_tasks import in_use\n"
+        "from runner.system.lifeline import has_begun, tell_begun\n"
         "content = json.loads(os.environ['TF_CONFIG'])['cluster']\n"
         "if kind == 'chief' and not in_use(content[kind][index]):\n"
         "    print('given', sys.argv[1:])\n"

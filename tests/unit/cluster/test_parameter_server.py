@@ -12,13 +12,13 @@ import pytest
 import tensorflow as tf
 from rich.console import Console
 
-from runner.cluster.addresses import free_addresses
 from runner.cluster.channel import Flag, left_flag, released_flag
-from runner.cluster.parameter_server import is_over, serve
+from runner.cluster.roles import is_over, serve
 from runner.cluster.server import remote_config
-from runner.cluster_config import AddressesConfig, ClusterConfig, TaskConfig
+from runner.config.cluster_tasks import free_addresses
+from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
+from runner.console import Screen
 from runner.errors import InterruptedRunError
-from runner.screen import Screen
 from tests.tiny.configs import tiny
 from tests.tiny.runs import wait_for
 

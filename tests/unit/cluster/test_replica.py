@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from runner.cluster.replica import BySize, Replica
 from runner.cluster.synchronous import Synchronization
-from runner.cluster_config import ClusterConfig, Placement, TaskConfig
+from runner.config.schema import ClusterConfig, Placement, TaskConfig
 from runner.errors import ConfigError
-from runner.graph import build_graph
+from runner.graph.build import build_graph
 from tests.tiny.configs import tiny
 
 v1 = tf.compat.v1

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import tensorflow as tf
 
-from runner.cluster.addresses import free_addresses
 from runner.cluster.server import naming_the_missing, session_config, start_server
-from runner.cluster_config import AddressesConfig, ClusterConfig, TaskConfig
+from runner.config.cluster_tasks import free_addresses
+from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
 from runner.errors import ClusterError, ConfigError, LostServerError
-from runner.graph import build_graph
+from runner.graph.build import build_graph
 from tests.tiny.configs import tiny
 from tests.unit.cluster.conftest import InProcess
 

@@ -10,13 +10,10 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster.channel import Channel
-from runner.cluster.session_creators import (
-    ClusterChiefSessionCreator,
-    ClusterWorkerSessionCreator,
-)
+from runner.cluster.session_creators import ClusterChiefSessionCreator, ClusterWorkerSessionCreator
 from runner.cluster.worker import missing_of_model
 from runner.errors import ClusterError, InterruptedRunError, Problem
-from runner.interruption import Interruption
+from runner.system.signals import Interruption
 from tests.unit.cluster.conftest import InProcess
 
 v1 = tf.compat.v1

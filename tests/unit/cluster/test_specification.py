@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
-from runner.cluster.addresses import free_addresses
-from runner.cluster.specification import resolve, resolve_trial
-from runner.cluster_config import AddressesConfig, ClusterConfig, Placement, TaskConfig
-from runner.config import (
-    Mode,
-    NonFinite,
+from runner.config.choices import Mode, NonFinite
+from runner.config.cluster import resolve, resolve_trial
+from runner.config.cluster_tasks import free_addresses
+from runner.config.schema import (
+    AddressesConfig,
+    ClusterConfig,
     NonFiniteConfig,
+    Placement,
     RunConfig,
     ScaffoldConfig,
+    TaskConfig,
     TrainConfig,
     VariablesConfig,
 )

@@ -13,10 +13,9 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster.server import session_config
-from runner.cluster_config import ClusterConfig
-from runner.config import ClipConfig, TrainConfig
-from runner.experiment import BuiltGraph, Training
-from runner.graph import build_graph
+from runner.config.schema import ClipConfig, ClusterConfig, TrainConfig
+from runner.graph.build import build_graph
+from runner.graph.experiment import BuiltGraph, Training
 from tests.tiny.configs import tiny
 from tests.unit.cluster.conftest import InProcess
 

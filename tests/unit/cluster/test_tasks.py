@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from runner.cluster.tasks import (
+from runner.config.choices import Mode
+from runner.config.cluster_tasks import (
     addresses_by_type,
     has_addresses,
     is_cluster,
@@ -14,8 +15,7 @@ from runner.cluster.tasks import (
     telling_tasks,
     trainers,
 )
-from runner.cluster_config import AddressesConfig, ClusterConfig, TaskConfig
-from runner.config import Mode
+from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
 from tests.tiny.configs import tiny
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from runner.cluster.tokens import Tokens
+from runner.cluster.synchronous import Tokens
 from tests.unit.cluster.conftest import InProcess
 
 v1 = tf.compat.v1

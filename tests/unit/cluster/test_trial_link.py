@@ -11,7 +11,7 @@ import pytest
 
 from runner.cluster.trial_link import TRIAL, LinkedTrial, TrialLink, linked_trial
 from runner.errors import PrunedRunError
-from runner.run_directory import RunDirectory
+from runner.runs.run_directory import RunDirectory
 from runner.sweeps.trial import Trial
 
 

@@ -15,10 +15,10 @@ import tensorflow as tf
 
 from runner.cluster.channel import Channel, flags_of_a_session, ready_flags
 from runner.cluster.server import session_config
-from runner.cluster.worker_hooks import ChiefHook, FiniteLossHook
-from runner.config import NonFinite
+from runner.cluster.worker import ChiefHook, FiniteLossHook
+from runner.config.choices import NonFinite
 from runner.errors import ClusterError, InterruptedRunError, NonFiniteLossError
-from runner.interruption import Interruption
+from runner.system.signals import Interruption
 from tests.unit.cluster.conftest import InProcess
 
 v1 = tf.compat.v1

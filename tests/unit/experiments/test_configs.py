@@ -12,9 +12,9 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.digits import load_splits
-from runner.config import register
+from runner.config.schema import register
+from runner.config.validation import validate
 from runner.sweeps.points import grid, params_as_typed
-from runner.validation import validate
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))

@@ -10,7 +10,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from experiments.digits import Digits, DigitSequences, Images, load_splits
-from runner.experiment import Data
+from runner.graph.experiment import Data
 
 Batch = tuple[NDArray[np.float32], NDArray[np.int32]]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.config import Goal
+from runner.config.choices import Goal
 from runner.errors import NonFiniteLossError
 from runner.hooks import BestCheckpoint, CheckpointHook, FiniteCheck, StopAtStepHook
 from runner.hooks.checkpoint import another_saver, non_finite_problem

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.config import Goal
+from runner.config.choices import Goal
 from runner.errors import ConfigError
 from runner.hooks import CheckpointHook, EarlyStoppingHook, StopAtStepHook
 from runner.hooks.early_stopping import exhausted

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.averages import AveragedWeights
 from runner.errors import ConfigError
-from runner.experiment import Split
+from runner.graph.averages import AveragedWeights
+from runner.graph.experiment import Split
 from runner.hooks import CheckpointHook, EvaluationHook, StopAtStepHook, evaluate
 from tests.tiny.counter import Counter
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.experiment import InputState
+from runner.graph.experiment import InputState
 from runner.hooks import InputStateHook, StopAtStepHook
 from tests.tiny.counter import Counter
 

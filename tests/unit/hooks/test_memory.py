@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runner.hooks import MemoryHook, StopAtStepHook
-from runner.hooks.memory import peak_bytes
+from runner.hooks.measurements import peak_bytes
 from tests.tiny.counter import Counter
 
 STATUS = Path("/proc/self/status")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.config import NonFinite
+from runner.config.choices import NonFinite
 from runner.errors import NonFiniteLossError
 from runner.hooks import CheckpointHook, MetricsHook, NanLossHook, StopAtStepHook
 from tests.tiny.counter import Counter

@@ -7,8 +7,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from rich.console import Console
 
+from runner.console import Screen
 from runner.hooks import CheckpointHook, MetricsHook, ProgressHook, StopAtStepHook
-from runner.screen import Screen
 from tests.tiny.counter import Counter
 
 

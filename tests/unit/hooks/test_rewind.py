@@ -4,7 +4,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from runner.hooks.rewind import RewindHook
+from runner.hooks.metrics import RewindHook
 
 
 def test_every_session_tells_the_step_it_goes_on_from(tmp_path: Path) -> None:

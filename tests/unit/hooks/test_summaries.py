@@ -4,7 +4,7 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from runner.experiment import Split
+from runner.graph.experiment import Split
 from runner.hooks import EvaluationHook, StopAtStepHook, SummariesHook
 from tests.tiny.counter import Counter
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from runner.errors import ConfigError
-from runner.experiment import Data
+from runner.graph.experiment import Data
 from runner.inputs import Npz
 from tests.tiny.reading import resumed, taken
 

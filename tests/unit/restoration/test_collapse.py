@@ -6,8 +6,7 @@ import random
 import re
 import time
 
-from runner.restoration.collapse import collapse
-from runner.restoration.rows import Row
+from runner.restoration.report import Row, collapse
 
 
 def row(

@@ -10,7 +10,7 @@ import pytest
 import yaml as pyyaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from runner.restoration.command_line import override, yaml
+from runner.config.hydra_grammar import override, yaml
 
 
 def pasted(text: str) -> Any:

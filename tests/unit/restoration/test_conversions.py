@@ -8,14 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from runner.restoration.conversions import (
-    Cast,
-    Conversion,
-    PadOrSlice,
-    Reshape,
-    Slice,
-    Transpose,
-)
+from runner.restoration.conversions import Cast, Conversion, PadOrSlice, Reshape, Slice, Transpose
 
 VALUE = np.arange(12, dtype=np.float32).reshape(3, 4)
 

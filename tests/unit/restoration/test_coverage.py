@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.config import Expect, Missing, StateChoice
+from runner.config.choices import Expect, Missing, StateChoice
 from runner.errors import Problem
 from tests.tiny.plans import checkpoint, plan, scaffold, slot, variable
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from runner.errors import CheckpointError
-from runner.restoration.finiteness import NonFinite
+from runner.restoration.verification import NonFinite
 
 PATHS = {"cnn": "a/model", "lstm": "b/model"}
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config import ScaffoldConfig, ShapePolicy, StateChoice, VocabularyConfig
+from runner.config.choices import ShapePolicy, StateChoice
+from runner.config.schema import ScaffoldConfig, VocabularyConfig
 from runner.errors import Problem
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.variables import Partition, VariableSpec

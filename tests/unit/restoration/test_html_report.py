@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 import pytest
 
 from runner.restoration.html_report import html
-from runner.restoration.placement import VariablePlacement
 from runner.restoration.plan import RestorationPlan
+from runner.restoration.report import VariablePlacement
 from tests.tiny.plans import checkpoint, plan, scaffold, variable
 
 EVIL = "<script>alert('1')</script>&\"ä"

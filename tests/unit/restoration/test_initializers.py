@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 import tensorflow as tf
 
-from runner.restoration.initializers import remaining
+from runner.restoration.restorer import remaining
 
 tf1 = tf.compat.v1
 

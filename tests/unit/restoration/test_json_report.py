@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from runner.config import Collision
+from runner.config.choices import Collision
 from runner.restoration.json_report import SCHEMA, document, json_text
 from runner.restoration.variables import Partition
 from tests.tiny.plans import checkpoint, plan, scaffold, variable

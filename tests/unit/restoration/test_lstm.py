@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runner.restoration.lstm import KERAS, TF1, AddForgetBias, GateOrder, JoinGates, Sum, TakeGate
+from runner.restoration.layouts import (
+    KERAS,
+    TF1,
+    AddForgetBias,
+    GateOrder,
+    JoinGates,
+    Sum,
+    TakeGate,
+)
 
 # Two units: each gate is a block of two columns.
 I, F, C, O = (np.full((3, 2), number, np.float32) for number in range(4))  # noqa: E741

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from runner.config import Missing, ScaffoldConfig, StateChoice
+from runner.config.choices import Missing, StateChoice
+from runner.config.schema import ScaffoldConfig
 from runner.errors import Problem
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.variables import StateClass

@@ -6,7 +6,7 @@ import shlex
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from runner.config import ShapePolicy, StateChoice
+from runner.config.choices import ShapePolicy, StateChoice
 from runner.restoration.plan import RestorationPlan
 from tests.tiny.plans import Shape, checkpoint, one, scaffold, slot, variable
 

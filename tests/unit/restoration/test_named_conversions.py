@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.restoration.named_conversions import NAMED_CONVERSIONS, Target
+from runner.restoration.layouts import NAMED_CONVERSIONS, Target
 
 Array = NDArray[Any]
 GENERATOR = np.random.default_rng(7)

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from runner.restoration.nearest_names import NearestNames, edit_distance, nearest_names
+from runner.restoration.suggestions import NearestNames, edit_distance, nearest_names
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runner.config import Collision, ScaffoldConfig, StateChoice, VariablesConfig
+from runner.config.choices import Collision, StateChoice
+from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import Problem
 from runner.restoration.ownership import Ownership, assign_owners, some
 from runner.restoration.variables import StateClass

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from runner.cluster_config import ClusterConfig
-from runner.config import Mode, PlanConfig, PlanFormat
-from runner.restoration.placement import VariablePlacement
+from runner.config.choices import Mode, PlanFormat
+from runner.config.schema import ClusterConfig, PlanConfig
+from runner.restoration.report import VariablePlacement
 from tests.tiny import runs
 from tests.tiny.plans import plan, variable
 

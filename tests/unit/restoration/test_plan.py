@@ -11,7 +11,7 @@ import pytest
 from runner.checkpoints.reader import TensorSpec
 from runner.errors import PlanError, Problem
 from runner.restoration.conversions import Cast, PadOrSlice, Transpose
-from runner.restoration.lstm import Sum
+from runner.restoration.layouts import Sum
 from runner.restoration.plan import RestorationPlan, SourceTensor, mean
 from tests.tiny.plans import checkpoint, one, scaffold, variable
 

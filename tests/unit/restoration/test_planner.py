@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.config import Collision, Expect, Missing, ScaffoldConfig, StateChoice
+from runner.config.choices import Collision, Expect, Missing, StateChoice
+from runner.config.schema import ScaffoldConfig
 from runner.errors import Problem
 from runner.restoration.planner import make_plan
 from runner.restoration.variables import VariableSpec

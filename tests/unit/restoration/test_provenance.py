@@ -7,7 +7,8 @@ import json
 import pytest
 
 from runner.restoration.plan import Assignment, RestorationPlan, SourceTensor
-from runner.restoration.provenance import Origin, chain, document
+from runner.restoration.provenance import document
+from runner.runs.provenance import Origin, chain
 from tests.tiny.plans import checkpoint, plan, scaffold, variable
 
 RUN = {"experiment": "warm", "run_dir": "runs/warm/001", "tracking_uri": "db", "run_id": "r2"}

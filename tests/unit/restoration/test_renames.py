@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from runner.restoration.renames import Renames
+from runner.restoration.patterns import Renames
 
 
 @pytest.mark.parametrize(

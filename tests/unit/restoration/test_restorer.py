@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from runner.config import Initialize
+from runner.config.choices import Initialize
 from runner.restoration.conversions import PadOrSlice, Slice, Transpose
 from runner.restoration.variables import Partition
 from tests.tiny.restoring import SAVE, Case, make_variable, numbers, save_bundle, save_npz

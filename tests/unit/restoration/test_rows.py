@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from runner.checkpoints.reader import TensorSpec
-from runner.config import Collision
+from runner.config.choices import Collision
 from runner.errors import Problem
 from runner.restoration.conversions import Cast, Transpose
 from runner.restoration.html_report import html
 from runner.restoration.json_report import document
-from runner.restoration.lstm import Sum
+from runner.restoration.layouts import Sum
 from runner.restoration.plan import Assignment, SourceTensor
-from runner.restoration.report import summary
-from runner.restoration.rows import origin, rows, shape_text, steps, training
+from runner.restoration.report import origin, rows, shape_text, steps, summary, training
 from tests.tiny.plans import checkpoint, one, plan, scaffold, variable
 
 

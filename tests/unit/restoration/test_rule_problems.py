@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from runner.errors import Problem
-from runner.restoration.named_conversions import NAMED_CONVERSIONS
-from runner.restoration.rule_problems import (
-    bad_expressions,
-    combined,
-    unknown_conversions,
-    unused_rule,
-)
+from runner.restoration.layouts import NAMED_CONVERSIONS
+from runner.restoration.problems import bad_expressions, combined, unknown_conversions, unused_rule
 from tests.tiny.plans import checkpoint, one, scaffold, variable
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from runner.restoration.selection import FirstMatch, compile_pattern, select
+from runner.restoration.patterns import FirstMatch, compile_pattern, select
 
 NAMES = ("cnn/conv1/kernel", "cnn/conv1/bias", "cnn/conv10/kernel", "head/kernel")
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from runner.restoration.renames import Renames
+from runner.restoration.patterns import Renames
 from runner.restoration.suggestions import Search, suggest
 
 LAYERS = [f"cnn/conv{number}/{leaf}" for number in range(1, 4) for leaf in ("kernel", "bias")]

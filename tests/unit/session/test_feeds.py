@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.session.feeds import Feed, belongs, convert_all, plan_feeds
+from runner.session.fetches import Feed, belongs, convert_all, plan_feeds
 
 
 @pytest.fixture

@@ -11,15 +11,14 @@ import tensorflow.compat.v1 as tf
 
 from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import TensorSpec
-from runner.config import Initialize
+from runner.config.choices import Initialize
 from runner.errors import CheckpointError
 from runner.restoration.plan import Assignment, RestorationPlan, SourceTensor
 from runner.restoration.restorer import Restorer
 from runner.restoration.variables import StateClass, VariableSpec
 from runner.session.cached_session import CachedSession
-from runner.session.scaffold import Scaffold
 from runner.session.session_creators import ChiefSessionCreator
-from runner.session.session_manager import SessionManager
+from runner.session.session_manager import Scaffold, SessionManager
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.session.run_structure import append_key, plan_fetches
+from runner.session.fetches import append_key, plan_fetches
 
 Point = namedtuple("Point", ["x", "y"])
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus, this_process
+from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus
+from runner.system.locks import this_process
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from runner.sweeps import composed_once
-from runner.sweeps.composed_once import ComposedOnce
-from runner.sweeps.points import Point, compose_points
+from runner.sweeps import points
+from runner.sweeps.points import ComposedOnce, Point, compose_points
 from tests.tiny.composing import composing
 
 TINY = ("+experiment=tiny",)
@@ -102,7 +101,7 @@ def test_only_so_many_are_kept(
     master: DictConfig,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(composed_once, "_KEPT", 1)
+    monkeypatch.setattr(points, "_KEPT", 1)
     overrides = [(*TINY, f"seed={seed}") for seed in (1, 2)]
     _check(configs, master, *overrides)
     for each in overrides:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from runner.config import Goal, SweepConfig
+from runner.config.choices import Goal
+from runner.config.schema import SweepConfig
+from runner.console import Screen
 from runner.errors import SweepError
-from runner.screen import Screen
 from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
 from runner.sweeps.conclusion import Conclusion
-from runner.sweeps.objective import Objective
+from runner.sweeps.summary import Objective
 from runner.tracking import LoggingTracker
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.config import Goal
+from runner.config.choices import Goal
 from runner.sweeps.attempt import Attempt, TrialStatus
-from runner.sweeps.curve_figure import MOST, band_figure, draw_bands
+from runner.sweeps.figures import MOST, band_figure, draw_bands
 from runner.sweeps.learning_curves import Band, bands
-from runner.sweeps.objective import Objective
+from runner.sweeps.summary import Objective
 
 ACCURACY = Objective("validation/accuracy", Goal.maximize)
 ROOT = Path(__file__).resolve().parents[3]
@@ -82,7 +82,7 @@ def test_a_figure_that_cannot_be_drawn_is_told_and_left_out(
 
 
 def test_it_needs_no_optuna() -> None:
-    code = "import sys, runner.sweeps.curve_figure; print('optuna' in sys.modules)"
+    code = "import sys, runner.sweeps.figures; print('optuna' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={"PYTHONPATH": str(ROOT)},

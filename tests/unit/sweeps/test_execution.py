@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from runner.errors import InterruptedRunError, SweepError
-from runner.interruption import Interruption
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.execution import Execution, Planned
 from runner.sweeps.job import Job, carry_out
 from runner.sweeps.points import Point
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.trial import Trial
+from runner.system.signals import Interruption
 
 # What a trial does, by its overrides.
 Work = Callable[[Sequence[str]], float]

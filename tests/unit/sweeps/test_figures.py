@@ -7,10 +7,10 @@ import pytest
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState
 
-from runner.config import Goal
+from runner.config.choices import Goal
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.figures import draw, importances, study_of
-from runner.sweeps.objective import Objective
+from runner.sweeps.summary import Objective
 
 LOSS = Objective("validation/loss", Goal.minimize)
 ACCURACY = Objective("validation/accuracy", Goal.maximize)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from runner.screen import Screen
+from runner.console import Screen
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.execution import Execution
 from runner.sweeps.grid_sweep import GridSweep

@@ -20,12 +20,13 @@ from runner.errors import (
     RunInUseError,
     SweepError,
 )
-from runner.interruption import Interruption
-from runner.run_directory import RUNNING, RunDirectory, RunRecord
-from runner.sweeps.attempt import Attempt, TrialStatus, this_process
+from runner.runs.run_directory import RUNNING, RunDirectory, RunRecord
+from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.job import Job, carry_out, job_of
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.trial import Trial
+from runner.system.locks import this_process
+from runner.system.signals import Interruption
 
 
 @pytest.fixture

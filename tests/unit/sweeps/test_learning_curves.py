@@ -6,17 +6,11 @@ from typing import Any
 
 import pytest
 
-from runner.config import Goal
+from runner.config.choices import Goal
 from runner.errors import ConfigError
 from runner.sweeps.attempt import Attempt, TrialStatus
-from runner.sweeps.learning_curves import (
-    bands,
-    check_bands,
-    short_names,
-    steps_to,
-    threshold_rows,
-)
-from runner.sweeps.objective import Objective
+from runner.sweeps.learning_curves import bands, check_bands, short_names, steps_to, threshold_rows
+from runner.sweeps.summary import Objective
 
 ACCURACY = Objective("validation/accuracy", Goal.maximize)
 LOSS = Objective("validation/loss", Goal.minimize)

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.sweeps.attempt import Attempt, TrialStatus
-from runner.sweeps.left_behind import end_of
+from runner.sweeps.attempt import Attempt, TrialStatus, end_of
 from runner.sweeps.sweep_directory import SweepDirectory
 
 

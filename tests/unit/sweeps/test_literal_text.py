@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from runner.sweeps.literal_text import show_literally
+from runner.sweeps.figures import show_literally
 
 
 def test_only_the_numbers_along_a_logarithmic_axis_are_formulas() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from runner.errors import ConfigError
-from runner.sweeps.mappings import given_mapping
+from runner.sweeps.points import given_mapping
 
 
 def test_what_is_not_given_is_empty_and_keys_are_texts() -> None:

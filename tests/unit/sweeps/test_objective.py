@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from runner.config import Goal
+from runner.config.choices import Goal
 from runner.sweeps.attempt import Attempt
-from runner.sweeps.objective import Objective
+from runner.sweeps.summary import Objective
 
 
 def test_the_value_is_the_metrics_or_else_the_objective_of_the_trial() -> None:

@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from runner.errors import InterruptedRunError
-from runner.interruption import Interruption
-from runner.sweeps.attempt import Attempt, AttemptFile, this_process
-from runner.sweeps.orders import heeding_orders
+from runner.sweeps.attempt import Attempt, AttemptFile
+from runner.sweeps.job import heeding_orders
+from runner.system.locks import this_process
+from runner.system.signals import Interruption
 
 ELSEWHERE = Attempt(0, 1, (), {}, sweeper="elsewhere:1")
 
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttemptFile:
-    monkeypatch.setattr("runner.sweeps.orders._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("runner.sweeps.job._LOOK_SECONDS", 0.01)
     return AttemptFile(tmp_path / "0000.json")
 
 

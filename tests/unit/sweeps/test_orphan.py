@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.sweeps import orphan
-from runner.sweeps.attempt import process_name, this_process
-from runner.sweeps.orphan import Worker, at_work
+from runner.system import lifeline
+from runner.system.lifeline import Worker, at_work
+from runner.system.locks import process_name, this_process
 
 ROOT = Path(__file__).resolve().parents[3]
 SWEEP, INIT = 100, 1
@@ -50,7 +50,7 @@ def test_a_trial_between_two_looks_counts_too() -> None:
 
 def test_only_what_the_sweep_itself_started_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     watched: list[Worker] = []
-    monkeypatch.setattr(orphan, "_workers", [])
+    monkeypatch.setattr(lifeline, "_workers", [])
     monkeypatch.setattr(Worker, "watch", lambda worker: watched.append(worker))
     for sweeper in (this_process(), "another:1", ""):
         with at_work(sweeper):
@@ -66,7 +66,7 @@ def test_only_what_the_sweep_itself_started_is_watched(monkeypatch: pytest.Monke
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
 CHILD = """
 import os, time
-from runner.sweeps.orphan import Worker
+from runner.system.lifeline import Worker
 parent = os.getppid()
 worker = Worker(parent)
 worker.watch(0.02)

@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from runner.config.masking import Mask
+from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
-from runner.run_directory import KILLED, RUNNING, RunDirectory, RunRecord
+from runner.runs.run_directory import KILLED, RUNNING, RunDirectory, RunRecord
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.parent_run import close_parent, name_trials, open_parent, settle_trials
 from runner.sweeps.sweep_directory import SweepDirectory
-from runner.tracking import LoggingStore, LoggingTracker, Mask, RunStatus
+from runner.tracking import LoggingStore, LoggingTracker, RunStatus
 from runner.tracking.journal import Journal
 from runner.tracking.records import End
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
-from runner.tracking_config import TrackingConfig
 from tests.tiny.configs import tiny
 
 pytestmark = pytest.mark.usefixtures("forked_followers")

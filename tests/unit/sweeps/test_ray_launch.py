@@ -8,8 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from runner.errors import ConfigError, InterruptedRunError
-from runner.interruption import Interruption
 from runner.sweeps.ray_launch import RayLaunch
+from runner.system.signals import Interruption
 
 UNUSED: Any = None
 

@@ -7,11 +7,11 @@ from typing import Any
 import optuna
 import pytest
 
-from runner.config import Goal
-from runner.sweeps.objective import Objective
+from runner.config.choices import Goal
 from runner.sweeps.reporting import Reporter
 from runner.sweeps.study import open_study
 from runner.sweeps.study_storage import DATABASE, open_storage
+from runner.sweeps.summary import Objective
 
 PRUNER = {"_target_": "optuna.pruners.ThresholdPruner", "upper": 1.0}
 SWEEPER: dict[str, Any] = {

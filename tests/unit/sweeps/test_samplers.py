@@ -7,11 +7,10 @@ import optuna
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 
-from runner.config import Goal
+from runner.config.choices import Goal
 from runner.errors import ConfigError
-from runner.sweeps.objective import Objective
-from runner.sweeps.samplers import sampler, try_sampler
-from runner.sweeps.search_space import Dimension, SearchSpace
+from runner.sweeps.search_space import Dimension, SearchSpace, sampler, try_sampler
+from runner.sweeps.summary import Objective
 
 LOSS = Objective("validation/loss", Goal.minimize)
 ACCURACY = Objective("validation/accuracy", Goal.maximize)

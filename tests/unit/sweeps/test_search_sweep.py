@@ -16,7 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import HydraContext
 
-from runner.config import Resume
+from runner.config.choices import Resume
 from runner.errors import ConfigError, SweepError
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.execution import Execution

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+from runner.config.masking import Mask
+from runner.config.schema import MaskConfig
 from runner.sweeps.attempt import Attempt
-from runner.sweeps.shown_trials import shown_trials
-from runner.tracking import Mask
-from runner.tracking_config import MaskConfig
+from runner.sweeps.conclusion import shown_trials
 
 
 def test_several_secrets_of_a_key_stay_apart_and_one_needs_no_number() -> None:

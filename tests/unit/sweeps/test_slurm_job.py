@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import signal
 
-from runner.sweeps.slurm_job import may_be_requeued, requeue_signals
+from runner.sweeps.slurm import may_be_requeued, requeue_signals
 
 
 def test_the_signal_is_submitits_where_it_handles_one() -> None:

@@ -9,8 +9,8 @@ from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLaunche
 from submitit import SlurmJob
 from submitit.core.utils import DelayedSubmission
 
-from runner.sweeps import slurm_queue
-from runner.sweeps.slurm_queue import withdraw
+from runner.sweeps import slurm
+from runner.sweeps.slurm import withdraw
 
 
 @pytest.fixture
@@ -61,5 +61,5 @@ def test_what_cannot_be_cancelled_is_told(
 
 def test_hydras_launcher_submits_the_number_where_it_is_looked_for() -> None:
     names = list(inspect.signature(SlurmLauncher.__call__).parameters)[1:]
-    assert names[slurm_queue.JOB_NUMBER] == "job_num"
-    assert f"{SlurmLauncher.__module__}.{SlurmLauncher.__name__}" == slurm_queue.LAUNCHER
+    assert names[slurm.JOB_NUMBER] == "job_num"
+    assert f"{SlurmLauncher.__module__}.{SlurmLauncher.__name__}" == slurm.LAUNCHER

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config import Resume, RunConfig, ScaffoldConfig
+from runner.config.choices import Resume
+from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError
-from runner.run_directory import FINISHED, RunDirectory, RunRecord
+from runner.runs.run_directory import FINISHED, RunDirectory, RunRecord
+from runner.sweeps.checks import check_sources, starts_here
 from runner.sweeps.points import ComposedPoint, Point
-from runner.sweeps.source_check import check_sources, starts_here
 from tests.tiny.configs import tiny
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.sweeps.spelling import plain
+from runner.config.hydra_grammar import plain
 
 
 @pytest.mark.parametrize(

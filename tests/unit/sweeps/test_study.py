@@ -13,10 +13,9 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState
 
-from runner.config import Goal
+from runner.config.choices import Goal
 from runner.errors import ConfigError
 from runner.sweeps.attempt import Attempt, TrialStatus
-from runner.sweeps.objective import Objective
 from runner.sweeps.search_space import Dimension, SearchSpace
 from runner.sweeps.study import (
     attempt_of,
@@ -31,6 +30,7 @@ from runner.sweeps.study import (
     tell,
 )
 from runner.sweeps.study_storage import open_storage
+from runner.sweeps.summary import Objective
 from tests.tiny.spaces import conditional
 
 LOSS = Objective("validation/loss", Goal.minimize)

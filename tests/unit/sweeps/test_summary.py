@@ -8,10 +8,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from runner.config import Goal
+from runner.config.choices import Goal
 from runner.sweeps.attempt import Attempt, TrialStatus
-from runner.sweeps.objective import Objective
-from runner.sweeps.summary import failures, ranked_trials, rich_table, rows, short_value, text
+from runner.sweeps.summary import (
+    Objective,
+    failures,
+    ranked_trials,
+    rich_table,
+    rows,
+    short_value,
+    text,
+)
 
 LOSS = Objective("validation/loss", Goal.minimize)
 ACCURACY = Objective("validation/accuracy", Goal.maximize)

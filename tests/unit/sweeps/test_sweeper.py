@@ -13,7 +13,8 @@ from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import HydraContext
 
-from runner.config import Mode, ScaffoldConfig
+from runner.config.choices import Mode
+from runner.config.schema import ScaffoldConfig
 from runner.errors import ConfigError, Problem
 from runner.sweeps.grid_sweep import GridSweep
 from runner.sweeps.points import ComposedPoint, Point

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-import runner.sweeps.target_check
+import runner.sweeps.checks
 from runner.errors import ConfigError
+from runner.sweeps.checks import check_targets
 from runner.sweeps.points import ComposedPoint, Point
-from runner.sweeps.target_check import check_targets
 from tests.tiny.configs import tiny
 
 NET = "tests.tiny.experiment.Net"
@@ -51,7 +51,7 @@ def test_all_mistakes_are_told_with_their_trials() -> None:
 def test_what_differs_only_in_values_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[str] = []
     monkeypatch.setattr(
-        runner.sweeps.target_check, "check_signature", lambda key, node: checked.append(key)
+        runner.sweeps.checks, "check_signature", lambda key, node: checked.append(key)
     )
     models = [{"_target_": NET, "units": units} for units in range(3)]
     check_targets(_composed(*({"model": each} for each in models)))

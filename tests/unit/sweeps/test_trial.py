@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import PrunedRunError, SweepError
-from runner.run_directory import RunDirectory
+from runner.runs.run_directory import RunDirectory
 from runner.sweeps.trial import Trial
 
 

@@ -7,6 +7,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from runner.config.schema import TrackingConfig
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.parent_run import close_parent, open_parent
 from runner.sweeps.points import ComposedPoint, Point
@@ -14,7 +15,6 @@ from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.unopened_runs import record_unopened, unopened_runs
 from runner.tracking import RunStatus
 from runner.tracking.tracking_directory import TrackingDirectory
-from runner.tracking_config import TrackingConfig
 from tests.tiny.configs import tiny
 
 DATA = {"_target_": "tests.tiny.experiment.Blobs", "api_key": "first-secret"}

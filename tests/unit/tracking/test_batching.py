@@ -2,8 +2,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.tracking.batching import batches
-from runner.tracking.records import Artifact, Batch, Entry, MetricPoint, Parameter, Tag, Text
+from runner.tracking.records import (
+    Artifact,
+    Batch,
+    Entry,
+    MetricPoint,
+    Parameter,
+    Tag,
+    Text,
+    batches,
+)
 
 
 def test_batches_keep_within_every_limit_and_lose_nothing() -> None:

@@ -4,8 +4,8 @@ from enum import Enum
 
 import pytest
 
+from runner.config.masking import flatten
 from runner.errors import TrackingError
-from runner.tracking.flatten import flatten
 
 
 class Color(Enum):

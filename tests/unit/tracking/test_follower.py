@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import AwaitedRunError, Problem
-from runner.tracking.destination import Destination
-from runner.tracking.follower import Follower
+from runner.tracking.follower import Destination, Follower
 from runner.tracking.journal import Journal, segments
 from runner.tracking.records import Artifact, End, Metrics, Tags, Text
 from runner.tracking.tracker import RunStatus

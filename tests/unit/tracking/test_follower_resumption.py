@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from runner.tracking.destination import Destination
-from runner.tracking.follower import RECORDED_AGAIN_TAG, Follower
+from runner.tracking.follower import RECORDED_AGAIN_TAG, Destination, Follower
 from runner.tracking.journal import Journal
 from runner.tracking.mlflow_tracker import MlflowStore
 from runner.tracking.records import Delivery, End, Metrics, Tags

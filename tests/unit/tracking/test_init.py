@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from runner.config.schema import MaskConfig, TrackingConfig
 from runner.errors import ConfigError, TrackingError
 from runner.tracking import LoggingStore, is_tracked, open_store
 from runner.tracking.journal_tracker import JournalStore
-from runner.tracking_config import MaskConfig, TrackingConfig
 
 
 @pytest.mark.parametrize("uri", [None, "none", "None"])
@@ -44,7 +44,7 @@ def test_a_malformed_pattern_of_secrets_is_refused_at_once() -> None:
 def test_a_run_is_opened_without_mlflow_and_tensorflow(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from runner.config import TrackingConfig\n"
+        "from runner.config.schema import TrackingConfig\n"
         "from runner.tracking import FollowerProcess, RunStatus, open_store\n"
         "config = TrackingConfig(uri='sqlite:///mlflow.db', close_seconds=0.0)\n"
         "store = open_store(config, {}, FollowerProcess())\n"

@@ -8,17 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.tracking.journal_line import decode_line, encode_line
-from runner.tracking.records import (
-    Artifact,
-    Dataset,
-    End,
-    Metrics,
-    Parameters,
-    Record,
-    Tags,
-    Text,
-)
+from runner.tracking.journal import decode_line, encode_line
+from runner.tracking.records import Artifact, Dataset, End, Metrics, Parameters, Record, Tags, Text
 from runner.tracking.tracker import RunStatus
 
 

@@ -6,25 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from runner.config.masking import Mask
+from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
-from runner.tracking.exported_model import ExportedModel
 from runner.tracking.follower_process import FollowerProcess
 from runner.tracking.journal import read_lines, segments
 from runner.tracking.journal_tracker import JournalStore
-from runner.tracking.masking import Mask
-from runner.tracking.records import (
-    Artifact,
-    Dataset,
-    End,
-    Metrics,
-    Parameters,
-    Record,
-    Tags,
-    Text,
-)
-from runner.tracking.tracker import RunStatus, Tracker
+from runner.tracking.records import Artifact, Dataset, End, Metrics, Parameters, Record, Tags, Text
+from runner.tracking.tracker import ExportedModel, RunStatus, Tracker
 from runner.tracking.tracking_directory import Position, TrackingDirectory
-from runner.tracking_config import TrackingConfig
 
 CONFIG = TrackingConfig(uri="http://me:s3cret@host:5000", close_seconds=0.0)
 SETTINGS = {"data": {"password": "hunter22"}}

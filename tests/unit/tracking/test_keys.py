@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from runner.tracking.keys import MAX_KEY, clean, decode_key, encode_key, shorten, shorten_key
+from runner.tracking.encoding import MAX_KEY, clean, decode_key, encode_key, shorten, shorten_key
 
 
 @pytest.mark.parametrize(

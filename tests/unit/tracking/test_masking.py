@@ -4,9 +4,9 @@ import shlex
 
 import pytest
 
+from runner.config.masking import Mask
+from runner.config.schema import MaskConfig
 from runner.errors import ConfigError
-from runner.tracking.masking import Mask
-from runner.tracking_config import MaskConfig
 
 SETTINGS = {
     "data": {"api_key": "k3y-of-mine", "path": "/data?key=k3y-of-mine", "password": ""},

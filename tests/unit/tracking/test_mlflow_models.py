@@ -13,8 +13,8 @@ from mlflow import MlflowClient
 from mlflow.entities import LoggedModelOutput, Run
 
 from runner.errors import TrackingError
-from runner.tracking.exported_model import ExportedModel, Field
 from runner.tracking.mlflow_tracker import MlflowStore
+from runner.tracking.tracker import ExportedModel, Field
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from runner.tracking.keys import decode_key
+from runner.tracking.encoding import decode_key
 from runner.tracking.mlflow_run import MlflowRun
 from runner.tracking.mlflow_tracker import MlflowStore
 from runner.tracking.records import (

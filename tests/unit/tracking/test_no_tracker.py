@@ -7,7 +7,7 @@ import pytest
 
 from runner.errors import TrackingError
 from runner.tracking import LoggingStore, RunStatus
-from runner.tracking.exported_model import ExportedModel
+from runner.tracking.tracker import ExportedModel
 
 
 def test_a_run_is_logged_from_start_to_end(

@@ -9,7 +9,7 @@ import pytest
 from filelock import FileLock
 
 from runner.errors import TrackingError
-from runner.tracking.sqlite_database import exclusive
+from runner.tracking.address import exclusive
 
 
 def test_the_file_and_its_directory_are_created(tmp_path: Path) -> None:

@@ -1,0 +1,133 @@
+"""Identifies a run by the part of its configuration that decides its result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from runner.config.choices import Mode, Resume
+from runner.config.composition import compose_experiment, experiment_names
+from runner.config.schema import RunConfig, ScaffoldConfig
+from runner.config.validation import validate
+from runner.errors import ConfigError, Problem, RunnerError
+
+EXPERIMENT = "experiment:"
+# What a user may change without asking for another result.
+_ELSEWHERE = (
+    "mode",
+    "resume",
+    "run_dir",
+    "plan",
+    "export",
+    "session",
+    "tracking",
+    "checkpoint",
+    "sweep",
+    "cluster",
+)
+_ELSEWHERE_IN_TRAIN = ("log_every", "checkpoint_every", "keep_checkpoints")
+
+
+def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dict[str, Any]:
+    """Returns the configuration as plain values, without what does not decide the result.
+
+    Args:
+      config: the validated configuration.
+      source_fingerprint: scaffold name -> fingerprint of the experiment that its checkpoint names;
+        asked only for checkpoints that begin with `experiment:`.
+    """
+    plain = {key: value for key, value in asdict(config).items() if key not in _ELSEWHERE}
+    for key in _ELSEWHERE_IN_TRAIN:
+        del plain["train"][key]
+    if config.cluster.synchronous:
+        # Not where the tasks are, nor how many: a run may go on with more of them.
+        plain["cluster"] = {"synchronous": True}
+    for name, scaffold in plain["scaffolds"].items():
+        checkpoint = scaffold["checkpoint"]
+        if checkpoint and checkpoint.startswith(EXPERIMENT):
+            scaffold["checkpoint"] = f"{checkpoint}@{source_fingerprint(name)}"
+    plain_values: dict[str, Any] = json.loads(json.dumps(plain, default=_spelling))
+    return plain_values
+
+
+def fingerprint(plain: dict[str, Any]) -> str:
+    """Returns 16 hexadecimal digits that differ when any of the settings differs.
+
+    The order of keys does not count, but for that of the scaffolds, which are applied in order.
+    """
+    text = json.dumps([list(plain["scaffolds"]), plain], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _spelling(value: Any) -> str:
+    return str(value.value if isinstance(value, Enum) else value)
+
+
+class Identity:
+    """A run's settings and fingerprint, which take in those of its sources' experiments.
+
+    Args:
+      config: the run's configuration.
+      asked_by: the experiments whose source this run is, the first asked first.
+
+    Raises:
+      ConfigError: from every method, when the configuration of a source is not valid or an
+        experiment is a source of its own.
+    """
+
+    def __init__(self, config: RunConfig, asked_by: tuple[RunConfig, ...] = ()) -> None:
+        self._config, self._asked_by = config, asked_by
+        self._experiments: dict[str, RunConfig] = {}
+
+    def settings(self) -> dict[str, object]:
+        """Returns what identifies the run, with its sources' experiments identified likewise."""
+        return settings(self._config, lambda name: self.of(self.experiment(name)))
+
+    def fingerprint(self) -> str:
+        """Returns the fingerprint of the settings."""
+        return fingerprint(self.settings())
+
+    def experiment(self, scaffold: str) -> RunConfig:
+        """Returns the configuration of the experiment that a scaffold comes from."""
+        if scaffold not in self._experiments:
+            entry: ScaffoldConfig = self._config.scaffolds[scaffold]
+            name = str(entry.checkpoint).removeprefix(EXPERIMENT)
+            try:
+                composed = compose_experiment(name, entry.overrides)
+                experiment = validate(composed, experiment_names())
+            except RunnerError as error:
+                problems = (in_scaffold(scaffold, each) for each in error.problems)
+                raise ConfigError(*problems) from error
+            experiment.tracking = self._config.tracking
+            experiment.run_dir = str(Path(self._config.run_dir).parent / experiment.name)
+            experiment.mode, experiment.resume = Mode.train, Resume.auto
+            self._experiments[scaffold] = experiment
+        return self._experiments[scaffold]
+
+    def of(self, experiment: RunConfig) -> str:
+        """Returns the fingerprint of an experiment that is a source of this run."""
+        chain = (*self._asked_by, self._config)
+        if experiment in chain:
+            raise ConfigError(
+                Problem(
+                    f"the experiment {experiment.name} is a source of its own",
+                    " <- ".join(each.name for each in (*chain, experiment)),
+                    "name another experiment or a checkpoint in one of them",
+                )
+            )
+        return Identity(experiment, chain).fingerprint()
+
+
+def in_scaffold(name: str, problem: Problem) -> Problem:
+    """Returns a problem of a scaffold's checkpoint with the scaffold named."""
+    return prefixed(f"scaffolds.{name}.checkpoint", problem)
+
+
+def prefixed(where: str, problem: Problem) -> Problem:
+    """Returns a problem that says where it is."""
+    return replace(problem, state=f"{where}: {problem.state}")

@@ -1,0 +1,314 @@
+"""Puts the errors of Hydra and OmegaConf into problems that name the valid choices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import yaml
+from hydra.errors import MissingConfigException, OverrideParseException, SearchPathException
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    InterpolationResolutionError,
+    OmegaConfBaseException,
+)
+
+from runner.config import lookup
+from runner.errors import ConfigError, Problem, nearest, ranked, similar
+
+
+def explain(error: BaseException) -> ConfigError:
+    """Puts an error raised while composing a configuration into one problem."""
+    if isinstance(error, MissingConfigException):
+        return ConfigError(_missing_config(error))
+    if isinstance(error, OverrideParseException):
+        return ConfigError(_unreadable_override(error))
+    if isinstance(error, SearchPathException):
+        return ConfigError(_no_directory(str(error)))
+    if isinstance(error, yaml.YAMLError):
+        return ConfigError(_bad_yaml(error))
+    text = str(error)
+    for pattern, problem in _BY_MESSAGE:
+        match = re.match(pattern, text)
+        if match:
+            return ConfigError(problem(match))
+    for cause in _chain(error):
+        if isinstance(cause, OmegaConfBaseException) and cause.msg is not None:
+            return ConfigError(_refused(cause, text))
+    state, *rest = text.splitlines() or [type(error).__name__]
+    return ConfigError(Problem(state, " ".join(line.strip() for line in rest)))
+
+
+def unresolved(error: OmegaConfBaseException, known: Iterable[str] = ()) -> Problem:
+    """The problem of an interpolation such as `${data.modulus}` that has no value.
+
+    Args:
+      error: what resolving it raised.
+      known: the keys that an interpolation may name.
+    """
+    key = error.full_key or "the configuration"
+    first = str(error).splitlines()[0]
+    wrong = re.match(r"Interpolation key '(?P<key>[^']+)' not found", first)
+    return Problem(
+        f"{key} cannot be resolved",
+        first,
+        f"mend the ${{...}} in {key}" + (", or give the key it names a value" if wrong else ""),
+        similar(wrong["key"], known) if wrong else (),
+    )
+
+
+def unknown_key(key: str, source: str = "") -> Problem:
+    """The problem of a key that the structured configs do not have.
+
+    Args:
+      key: the dotted key.
+      source: the file that sets it; empty for the command line.
+    """
+    parent, _, wrong = key.rpartition(".")
+    siblings = lookup.keys(lookup.annotation(parent))
+    prefix = f"{parent}." if parent else ""
+    known = [f"{prefix}{each}" for each in siblings]
+    if parent.startswith("scaffolds."):
+        return Problem(
+            f"{key} is not a key of a scaffold", _origin(source), choices=ranked(wrong, siblings)
+        )
+    top = lookup.keys(lookup.annotation(""))
+    others = [each for each in lookup.paths() if not key.startswith(f"{each}.")]
+    same = [each for each in others if each.endswith(f".{wrong}")]
+    close = (*same, *similar(key, others))
+    return Problem(
+        f"{key} is not a key of the configuration",
+        _origin(source),
+        ""
+        if close
+        else "arguments of your own classes belong below data, model, loss, metrics, optimizer or "
+        "hooks; all else is one of the choices",
+        tuple(dict.fromkeys((*close, *ranked(key, known or top)))),
+    )
+
+
+def bad_value(key: str, cause: str, source: str = "") -> Problem:
+    """The problem of a value whose type does not fit its key.
+
+    Args:
+      key: the dotted key.
+      cause: what was found, shown as it is.
+      source: the file that sets it; empty for the command line.
+    """
+    kind = lookup.annotation(key)
+    allowed = lookup.choices(kind)
+    given = re.search(r"[Vv]alue '(?P<value>.*?)'", cause)
+    return Problem(
+        f"{key} has a value that does not fit",
+        f"{cause}{f' (in {source})' if source else ''}",
+        "" if allowed or kind is None else f"give {lookup.words(kind)}",
+        ranked(given["value"] if given else "", allowed),
+    )
+
+
+def _origin(source: str) -> str:
+    return (
+        f"{source} sets it: it is misspelt, or belongs elsewhere"
+        if source
+        else ("it is misspelt, or belongs elsewhere")
+    )
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def _missing_config(error: MissingConfigException) -> Problem:
+    first = str(error).splitlines()[0]
+    wanted = error.missing_cfg_file
+    if wanted is None or "/" not in wanted:
+        return Problem(first, remedy="leave out --config-path and --config-name; --config-dir adds")
+    group, _, name = wanted.rpartition("/")
+    source = re.match(r"In '(?P<file>[^']+)'", first)
+    asked = f"; {source['file']}.yaml asks for it" if source and source["file"] != "config" else ""
+    return Problem(
+        f"{group} {name!r} is not known",
+        f"no file {name}.yaml is in the `{group}` folder of a config directory{asked}",
+        "mend the name, or add your folder by --config-dir",
+        ranked(name, error.options or ()),
+    )
+
+
+def _unreadable_override(error: OverrideParseException) -> Problem:
+    lines = str(error).splitlines()
+    reason = next((each for each in lines if not each.startswith(("Error parsing", "See"))), "")
+    if reason.startswith("missing EQUAL"):
+        reason = "it holds no ="
+    return Problem(
+        f"{error.override!r} is not an override",
+        reason,
+        "write key=value to change, +key=value to add, ~key to delete; quote a value that holds "
+        "any of {}[](),:=$ and the whole for your shell: 'key=\"a,b\"'",
+    )
+
+
+def _no_directory(text: str) -> Problem:
+    named = re.search(r"'(?P<path>[^']+)' not found", text)
+    if not named:
+        return Problem(text.splitlines()[0])
+    path = Path(named["path"])
+    beside = [str(each) for each in path.parent.glob("*") if each.is_dir()]
+    return Problem(
+        f"--config-dir {path} is not a directory",
+        "nothing is there" if not path.exists() else "it is a file",
+        "name the folder that holds your `experiment` folder",
+        nearest(str(path), beside),
+    )
+
+
+def _bad_yaml(error: yaml.YAMLError) -> Problem:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return Problem("a config file is not valid YAML", " ".join(str(error).split()))
+    mark = error.problem_mark
+    return Problem(
+        f"{mark.name}, line {mark.line + 1}, column {mark.column + 1} is not valid YAML",
+        ", ".join(each for each in (error.context, error.problem) if each),
+        "mend the file; values that begin with any of []{}*&!%@` or hold `: ` need quotes",
+    )
+
+
+def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
+    """The problem of a value, or a key, that OmegaConf does not accept."""
+    key, first = str(cause.full_key or ""), str(cause).splitlines()[0]
+    file = re.match(r"In '(?P<file>[^']+)'", text)
+    source = f"{file['file']}.yaml" if file else ""
+    if isinstance(cause, InterpolationResolutionError):
+        return unresolved(cause)
+    if isinstance(cause, ConfigKeyError | ConfigAttributeError):
+        if source and key == source.split("/")[0] and lookup.annotation(key) is None:
+            return Problem(
+                f"{source} is composed below the key {key!r}",
+                "its first line does not say that its keys belong at the root",
+                "make `# @package _global_` its first line",
+            )
+        return unknown_key(key, source)
+    section = re.search(r"subclass of (?P<type>\w+)", first)
+    if section and not key:  # A merge error names the type and not the key.
+        key = next(each for each in lookup.paths() if _is_named(each, section["type"]))
+    if not key:
+        return Problem(f"{source or 'the configuration'} does not fit", first)
+    return bad_value(key, first, source)
+
+
+def _is_named(key: str, kind: str) -> bool:
+    return getattr(lookup.annotation(key), "__name__", "") == kind
+
+
+def _not_there(match: re.Match[str]) -> Problem:
+    """The problem of an override, without a plus, of a key that is not set."""
+    key, line = match["key"], match["line"]
+    parent = key.rpartition(".")[0]
+    kind = lookup.annotation(key)
+    if key.startswith("hydra."):
+        return Problem(f"{key} is not a key of Hydra", remedy="see --hydra-help")
+    if kind is None:
+        return unknown_key(key)
+    return Problem(
+        f"{key} is not set, so there is nothing to override",
+        f"the experiment sets no such key below {parent}",
+        f"mend the name, or put a plus before it to add it: +{line}",
+    )
+
+
+def _group_not_chosen(match: re.Match[str]) -> Problem:
+    group, line = match["group"], match["line"]
+    if line is None:
+        return Problem(f"{group} is not in the defaults list, so it cannot be overridden there")
+    return Problem(
+        f"{group} is not chosen by default, so it cannot be overridden",
+        remedy=f"put a plus before it: +{line}",
+    )
+
+
+def _chosen_twice(match: re.Match[str]) -> Problem:
+    group, name = match["group"], match["name"]
+    if group == "experiment":
+        return Problem(
+            "two experiments are named",
+            "a run is of one experiment",
+            "name one, or sweep over both: -m +experiment=a,b",
+        )
+    return Problem(
+        f"{group} is chosen twice",
+        "one is chosen already, by default or by the experiment",
+        f"leave out the plus to override it: {group}={name}",
+    )
+
+
+def _not_deleted(match: re.Match[str]) -> Problem:
+    return Problem(
+        f"~{match['key']} cannot be deleted",
+        "every run has that key",
+        f"leave it out, or give another value: {match['key']}=...",
+    )
+
+
+def _nothing_to_delete(match: re.Match[str]) -> Problem:
+    return Problem(
+        f"~{match['key']} deletes nothing",
+        "there is no such key, or it has no value",
+        "leave it out; --cfg job shows what is there",
+    )
+
+
+def _sweep(match: re.Match[str]) -> Problem:
+    line = match["line"]
+    key, _, values = line.partition("=")
+    return Problem(
+        f"{line} holds several values",
+        "a single run takes one",
+        f"sweep over them by -m before it, or quote them if they are one: {key}=[{values}] is a "
+        f"list, '{key}=\"{values}\"' a text",
+    )
+
+
+def _already_there(match: re.Match[str]) -> Problem:
+    return Problem(
+        f"+{match['key']} is set already, so it cannot be added",
+        remedy=f"leave out the plus: {match['line']}",
+    )
+
+
+def _mapping_and_list(match: re.Match[str]) -> Problem:
+    return Problem(
+        f"{match['key']} cannot change from a mapping to a list",
+        "the experiment writes it as a mapping",
+        f"override one entry, as in {match['key']}.NAME.KEY=..., or delete it: ~{match['key']}",
+    )
+
+
+def _group_value(match: re.Match[str]) -> Problem:
+    return Problem(
+        "a config group is set to what is not the name of a file",
+        "data=..., model=..., optimizer=... and the like choose a file of that folder by its name",
+        "name a file, for example optimizer=sgd, or override a key: optimizer.learning_rate=...",
+    )
+
+
+_BY_MESSAGE: tuple[tuple[str, Callable[[re.Match[str]], Problem]], ...] = (
+    (
+        r"(In '[^']+': )?Could not override '(?P<group>[^']+)'\. No match in the defaults list\.?"
+        r"(\nTo append to your default list use \+(?P<line>.+))?",
+        _group_not_chosen,
+    ),
+    (r"Could not override '(?P<key>[^']+)'\.\nTo append .* use \+(?P<line>.+)", _not_there),
+    (r"Multiple values for (?P<group>\S+)\. .*override \S+: (?P<name>[^']+)'", _chosen_twice),
+    (r"(Error merging override ~|Could not delete ')(?P<key>[^=']+)", _not_deleted),
+    (r"Could not delete from config\. '(?P<key>[^']+)'", _nothing_to_delete),
+    (r"Ambiguous value for argument '(?P<line>.*)'", _sweep),
+    (r"Sweep parameters '(?P<line>.*)' requires", _sweep),
+    (r"Could not append .* '(?P<key>[^']+)'.\nEither remove \+ prefix: '(?P<line>.*)'",
+     _already_there),
+    (r"Error merging override (?P<key>scaffolds)=\[", _mapping_and_list),
+    (r"Config group override must be a string or a list", _group_value),
+)  # fmt: skip

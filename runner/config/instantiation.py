@@ -1,0 +1,251 @@
+"""Instantiates `_target_` entries of the configuration and explains what does not fit."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+import traceback
+import types
+from collections.abc import Mapping
+from typing import Any, Union, get_args, get_origin
+
+from hydra.errors import InstantiationException
+from hydra.utils import get_object, instantiate
+
+from runner.config.lookup import words
+from runner.config.references import References, has_reference, register_resolvers
+from runner.errors import ConfigError, Problem, ranked, similar
+
+logger = logging.getLogger(__name__)
+
+# Hydra logs an error besides raising it, and unhandled log records go to the screen.
+logging.getLogger("hydra").addHandler(logging.NullHandler())
+
+_HYDRA_KEYS = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
+
+
+def build_target(key: str, node: Mapping[str, Any], references: References | None = None) -> Any:
+    """Calls, or for `_partial_: true` prepares, the node's `_target_` with its arguments.
+
+    Lists and mappings among the arguments arrive as plain `list` and `dict`; one that has a
+    `_target_` of its own is built first.
+
+    Args:
+      key: where in the configuration the node stands, for the messages.
+      node: a mapping with `_target_` and the arguments.
+      references: what `${graph:NAME}` and `${run:NAME}` among the arguments stand for.
+
+    Raises:
+      ConfigError: when there is no such target, its arguments do not fit its signature, it refuses
+        them with a ValueError or TypeError, or a reference stands for nothing.
+    """
+    references = references or References({})
+    check_target(key, node, references)
+    try:
+        register_resolvers()
+        return instantiate({"_convert_": "all", **_resolving(node, references)})
+    except InstantiationException as error:
+        cause = error.__cause__
+        if not isinstance(cause, ValueError | TypeError):
+            raise
+        raise ConfigError(
+            Problem(
+                f"{key}: {node['_target_']} refuses its arguments",
+                _with_place(cause),
+            )
+        ) from error
+
+
+def check_target(key: str, node: Mapping[str, Any], references: References) -> None:
+    """Checks what can be told of a node without calling its target.
+
+    Raises:
+      ConfigError: as `build_target` does, but for what the target itself refuses.
+    """
+    check_signature(key, node)
+    problems = references.problems(key, node)
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _resolving(node: Any, references: References) -> Any:
+    """Returns the node with each target that is given references wrapped in `call_resolving`.
+
+    Hydra copies and converts arguments, which tensors and sessions do not survive.
+    """
+    if isinstance(node, list):
+        return [_resolving(item, references) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    resolving = {name: _resolving(item, references) for name, item in node.items()}
+    if "_target_" in node and has_reference(node):
+        resolving["_target_"] = f"{__name__}.{call_resolving.__name__}"
+        resolving |= {"_called_": node["_target_"], "_references_": references}
+    return resolving
+
+
+def call_resolving(*args: Any, _called_: str, _references_: References, **kwargs: Any) -> Any:
+    """Calls the target at the path `_called_` with the objects that its references stand for."""
+    return get_object(_called_)(*_references_.resolve(args), **_references_.resolve(kwargs))
+
+
+def check_signature(key: str, node: Any) -> None:
+    """Checks a node, and those among its arguments that have targets of their own.
+
+    Raises:
+      ConfigError: when there is no such target, or its arguments do not fit its signature.
+    """
+    if isinstance(node, Mapping):
+        for name, value in node.items() if node.get("_recursive_", True) else ():
+            check_signature(f"{key}.{name}", value)
+        if "_target_" in node:
+            _check_arguments(key, node, _locate(key, str(node["_target_"])))
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            check_signature(f"{key}.{index}", value)
+
+
+def locate_target(key: str, node: Mapping[str, Any]) -> Any:
+    """Returns the class or function that a node's `_target_` names.
+
+    Raises:
+      ConfigError: when there is none.
+    """
+    return _locate(key, str(node["_target_"]))
+
+
+def _locate(key: str, path: str) -> Any:
+    remedy = (
+        "name an importable class or function; the current directory must be on the Python path "
+        "for your own modules"
+    )
+    try:
+        target = get_object(path)
+    except Exception as error:
+        problem = Problem(f"{key}._target_ is {path!r}", _reason(error), remedy, _similar(path))
+        raise ConfigError(problem) from error
+    if not callable(target):
+        raise ConfigError(
+            Problem(
+                f"{key}._target_ is {path!r}",
+                f"that is a {type(target).__name__}, which cannot be called",
+                remedy,
+            )
+        )
+    return target
+
+
+def _reason(error: BaseException) -> str:
+    """Says in one line why an import failed, and where if that is in the imported code."""
+    cause = error.__cause__
+    if cause is None or isinstance(cause, ImportError | AttributeError | SyntaxError):
+        return str(cause or error).splitlines()[0]
+    return _with_place(cause)
+
+
+def _with_place(error: BaseException) -> str:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
+
+
+def _similar(path: str) -> tuple[str, ...]:
+    """Returns names like the first wrong one in `path`, in what could be imported of it."""
+    parts = path.split(".")
+    for count in range(len(parts) - 1, 0, -1):
+        found: Any = sys.modules.get(".".join(parts[:count]))
+        if found is not None:
+            while count < len(parts) - 1 and hasattr(found, parts[count]):
+                found = getattr(found, parts[count])
+                count += 1
+            public = (each for each in dir(found) if not each.startswith("_"))
+            return tuple(".".join([*parts[:count], name]) for name in similar(parts[count], public))
+    return ()
+
+
+def _parameters(target: Any) -> Mapping[str, inspect.Parameter] | None:
+    """Returns what a target takes; None for some builtins, which have no signature."""
+    try:
+        return inspect.signature(target, eval_str=True).parameters
+    except Exception:  # An annotation may be of what is imported for type checkers only.
+        logger.debug("the annotations of %s are not looked at", target, exc_info=True)
+    try:
+        return inspect.signature(target).parameters
+    except (ValueError, TypeError):
+        return None
+
+
+def _check_arguments(key: str, node: Mapping[str, Any], target: Any) -> None:
+    parameters = _parameters(target)
+    if parameters is None:
+        return  # Calling it tells.
+    arguments = [name for name in node if name not in _HYDRA_KEYS]
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    named = [
+        name
+        for name, each in parameters.items()
+        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+    ]
+    problems = [
+        Problem(
+            f"{key}.{name} is not an argument of {node['_target_']}",
+            "it is misspelt, or belongs elsewhere",
+            choices=ranked(name, named),
+        )
+        for name in arguments
+        if name not in named and not takes_any
+    ]
+    if not node.get("_partial_") and not node.get("_args_"):
+        problems += [
+            Problem(f"{key}.{name} has no value", f"{node['_target_']} needs it")
+            for name in named
+            if parameters[name].default is inspect.Parameter.empty and name not in arguments
+        ]
+    problems += [
+        Problem(
+            f"{key}.{name} is {node[name]!r}",
+            f"{node['_target_']} takes {words(parameters[name].annotation)}",
+        )
+        for name in arguments
+        if name in named
+        and cannot_be_meant(node[name], parameters[name].annotation, parameters[name].default)
+    ]
+    if problems:
+        raise ConfigError(*problems)
+
+
+_SCALARS = (bool, int, float, str, types.NoneType)
+
+
+def cannot_be_meant(value: Any, annotation: Any, default: Any = None) -> bool:
+    """Whether a value of the configuration cannot be what an annotation asks for.
+
+    Only annotations of `bool`, `int`, `float`, `str`, None and unions of these are looked at. A
+    number passes for another one, and for a text, because it often works as such; a text, null, a
+    list or a mapping does not pass for a number, nor 0.5 for a whole one.
+
+    Args:
+      value: what the configuration says.
+      annotation: the parameter's.
+      default: the parameter's; null is never refused where that is the default.
+    """
+    kinds = _kinds(annotation)
+    if not kinds or has_reference(value):
+        return False
+    if value is None:
+        return types.NoneType not in kinds and default is not None
+    if isinstance(value, str):
+        return str not in kinds
+    if isinstance(value, Mapping):
+        return "_target_" not in value  # Of which another object is built.
+    if isinstance(value, float) and not value.is_integer():
+        return float not in kinds and str not in kinds
+    return isinstance(value, list)
+
+
+def _kinds(annotation: Any) -> tuple[type, ...]:
+    """Returns the scalar types that are allowed; none where anything else is, or only None."""
+    united = get_origin(annotation) in (Union, types.UnionType)
+    given = get_args(annotation) if united else (annotation,)
+    found = tuple(known for each in given for known in _SCALARS if each is known)
+    return found if len(found) == len(given) and found != (types.NoneType,) else ()

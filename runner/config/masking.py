@@ -1,0 +1,181 @@
+"""Values that are nobody else's business, replaced before anything is recorded."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import Any
+
+from runner.config.schema import MaskConfig
+from runner.errors import ConfigError, Problem, TrackingError
+
+MASKED = "***"
+
+# A shorter value occurs by chance within other words.
+_MIN_LENGTH = 5
+
+# A sweep's values in one override: `hydra.sweeper.params={data.token: [a, b]}`.
+_PARAMS = "hydra.sweeper.params"
+_KEY = re.compile(r"[\w.@/]+(?=\s*['\"]?\s*:)")
+
+
+class Mask:
+    """Puts `***` in place of secrets.
+
+    A secret is a value whose dotted name in the configuration matches one of `config.names`,
+    wherever that value occurs in a text; and whatever in a text matches one of `config.values`.
+
+    Args:
+      config: the patterns.
+      settings: the configuration, nested.
+      others: further ones with secrets of their own, such as those of a sweep's trials.
+
+    Raises:
+      ConfigError: a pattern of `config.values` is no regular expression.
+    """
+
+    def __init__(
+        self,
+        config: MaskConfig,
+        settings: Mapping[str, object],
+        others: Iterable[Mapping[str, object]] = (),
+    ) -> None:
+        self._names = [pattern.lower() for pattern in config.names]
+        self._patterns = _compiled(config.values)
+        found = {
+            str(value)
+            for each in (settings, *others)
+            for name, value in flatten(each).items()
+            if self._is_secret(name, value) and len(str(value)) >= _MIN_LENGTH
+        }
+        # The longest first: one secret may be a part of another.
+        self._known = sorted(found, key=len, reverse=True)
+
+    def text(self, text: str) -> str:
+        """Returns `text` without the secrets in it."""
+        for secret in self._known:
+            text = text.replace(secret, MASKED)
+        for pattern in self._patterns:
+            text = pattern.sub(_masked, text)
+        return text
+
+    def overrides(self, overrides: Iterable[str]) -> list[str]:
+        """Returns overrides, or other arguments, without the secrets in them.
+
+        What is given to a secret key is masked whole: a sweep lists values that no single
+        configuration has.
+        """
+        return [self._override(each) for each in overrides]
+
+    def command(self, command: str) -> str:
+        """Returns a shell's command without the secrets in it."""
+        return shlex.join(self.overrides(shlex.split(command)))
+
+    def _override(self, override: str) -> str:
+        key, _, value = override.partition("=")
+        name = key.lstrip("+~")
+        names = [name, name.removeprefix(f"{_PARAMS}.")]
+        if name == _PARAMS:
+            names = _KEY.findall(value)
+        if any(self._is_secret(each, value) for each in names):
+            return f"{key}={MASKED}"
+        return self.text(override)
+
+    def value(self, name: str, value: object) -> object:
+        """Returns the value of the dotted `name` without the secrets in it."""
+        if self._is_secret(name, value):
+            return MASKED
+        if isinstance(value, str):
+            return self.text(value)
+        return value
+
+    def settings(self, settings: Any, name: str = "") -> Any:
+        """Returns a nested configuration, dicts and lists, without the secrets in it."""
+        if isinstance(settings, Mapping):
+            prefix = f"{name}." if name else ""
+            return {key: self.settings(each, f"{prefix}{key}") for key, each in settings.items()}
+        if isinstance(settings, list | tuple):
+            return [self.settings(each, f"{name}.{index}") for index, each in enumerate(settings)]
+        return self.value(name, settings)
+
+    def _is_secret(self, name: str, value: object) -> bool:
+        # What is absent or a switch gives nothing away.
+        if value is None or value == "" or isinstance(value, bool | dict | list):
+            return False
+        return any(fnmatchcase(name.lower(), pattern) for pattern in self._names)
+
+
+def _compiled(patterns: Sequence[str]) -> list[re.Pattern[str]]:
+    compiled, problems = [], []
+    for pattern in patterns:
+        try:
+            compiled.append(re.compile(pattern))
+        except re.error as error:
+            problems.append(
+                Problem(
+                    f"tracking.mask.values: {pattern!r} is no regular expression",
+                    str(error),
+                    "mend it; what its first group matches is masked, or else all it matches",
+                )
+            )
+    if problems:
+        raise ConfigError(*problems)
+    return compiled
+
+
+def _masked(match: re.Match[str]) -> str:
+    if not match.re.groups or match[1] is None:
+        return MASKED
+    start, end = match.span(1)
+    whole = match[0]
+    return f"{whole[: start - match.start()]}{MASKED}{whole[end - match.start() :]}"
+
+
+def flatten(config: Mapping[str, object]) -> dict[str, object]:
+    """Returns every value of a plain nested configuration under its dotted name.
+
+    `{"model": {"units": [8, 4]}}` gives `{"model.units.0": 8, "model.units.1": 4}`. An empty
+    mapping or list is a value of its own, enums give their names, and a key with a dot or
+    bracket in it is written `["like.this"]`, so that no two places share a name.
+
+    Args:
+      config: dicts, lists and tuples, nested to any depth, with other values as leaves.
+
+    Raises:
+      TrackingError: two keys of one mapping are written alike, such as `1` and `"1"`.
+    """
+    flat: dict[str, object] = {}
+    for name, value in _leaves("", config):
+        if name in flat:
+            raise TrackingError(
+                Problem(
+                    state=f"the configuration has two values named {name!r}",
+                    cause="two keys of one mapping are written alike, such as 1 and '1'",
+                    remedy="rename one of the two keys",
+                )
+            )
+        flat[name] = value
+    return flat
+
+
+def _leaves(prefix: str, value: object) -> Iterator[tuple[str, object]]:
+    items: list[tuple[object, object]] = []
+    if isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, list | tuple):
+        items = list(enumerate(value))
+    for key, child in items:
+        yield from _leaves(_joined(prefix, key), child)
+    if not items and prefix:
+        yield prefix, value.name if isinstance(value, Enum) else value
+
+
+def _joined(prefix: str, key: object) -> str:
+    name = key.name if isinstance(key, Enum) else str(key)
+    if not name or any(mark in name for mark in ".[]"):
+        return f"{prefix}[{json.dumps(name, ensure_ascii=False)}]"
+    return f"{prefix}.{name}" if prefix else name

@@ -1,0 +1,392 @@
+"""The structured configs: every key that a run understands, its type and its default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+from runner.config.choices import (
+    Collision,
+    Expect,
+    Goal,
+    Initialize,
+    Missing,
+    Mode,
+    NonFinite,
+    OnError,
+    OnTrialError,
+    PlanFormat,
+    Resume,
+    ShapePolicy,
+    StateChoice,
+)
+from runner.config.references import register_resolvers
+
+CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
+TASKS = (CHIEF, WORKER, PS, EVALUATOR)
+
+
+class Placement(Enum):
+    """How variables are spread over parameter servers."""
+
+    round_robin = "round_robin"
+    # Each to the one that holds the fewest bytes so far.
+    by_size = "by_size"
+
+
+@dataclass
+class AddressesConfig:
+    """The tasks of a cluster by type, each as `host:port`; an evaluator has no address."""
+
+    chief: list[str] = field(default_factory=list)
+    worker: list[str] = field(default_factory=list)
+    ps: list[str] = field(default_factory=list)
+
+
+@dataclass
+class TaskConfig:
+    """Which task of the cluster this process is."""
+
+    # chief, worker, ps or evaluator; null in a process that is none.
+    type: str | None = None
+    index: int = 0
+
+
+@dataclass
+class ClusterConfig:
+    """Training by several processes; `TF_CONFIG` may say the same of addresses and task."""
+
+    # True starts all tasks as processes on this machine.
+    local: bool = False
+    # How many tasks train; the chief is one of them. With `local` only: addresses count themselves.
+    workers: int = 1
+    # How many parameter servers hold the variables; with `local` only.
+    ps: int = 1
+    # Whether there is also a task that evaluates every checkpoint.
+    evaluator: bool = False
+    addresses: AddressesConfig = field(default_factory=AddressesConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
+    # True makes one update of one gradient from each worker; otherwise each updates on its own.
+    synchronous: bool = False
+    # Of the workers, how many a synchronous update does not wait for.
+    backup: int = 0
+    placement: Placement = Placement.round_robin
+    # Larger variables that a model makes by `tf.compat.v1.get_variable` when it is constructed are
+    # cut into parts of at most so many bytes; null cuts none. Keras makes its variables whole.
+    partition_bytes: int | None = None
+    # How long a task waits for others: for the servers to answer, for the chief to make the model
+    # ready, and for a synchronous update to be complete; in seconds.
+    max_wait_secs: float = 1800.0
+    # How often a waiting task looks, in seconds.
+    recovery_wait_secs: float = 2.0
+    # How long the chief waits at the end for the others to finish, in seconds; and a local cluster
+    # for its tasks to end after a signal, where the chief has session.grace_seconds at least.
+    grace_secs: float = 30.0
+    # How often each task that fails is started again; with `local` only.
+    restarts: int = 0
+
+
+@dataclass
+class MaskConfig:
+    """What is secret, and recorded as `***` in parameters, tags and artifacts alike."""
+
+    # Globs over whole dotted names of the configuration, in any case.
+    names: list[str] = field(
+        default_factory=lambda: [
+            "*password*",
+            "*passwd*",
+            "*secret*",
+            "*token",
+            "*api_key*",
+            "*apikey*",
+            "*access_key*",
+            "*private_key*",
+            "*credential*",
+        ]
+    )
+    # Regular expressions over texts; the first group is masked, or all where there is none.
+    values: list[str] = field(
+        default_factory=lambda: [
+            r"://[^\s/@:]*:([^\s/@]+)@",
+            r"(?i)(?:password|passwd|secret|token|api_?key|access_key|credential)=([^\s,;&'\"]+)",
+            r"\bAKIA[0-9A-Z]{16}\b",
+            r"\b(?:gh[pousr]|github_pat|glpat|hf)[_-]\w{16,}",
+            r"\bsk-[\w-]{16,}",
+        ]
+    )
+
+
+@dataclass
+class TrackingConfig:
+    """Where runs are recorded."""
+
+    # An MLflow tracking URI; null records nothing in MLflow.
+    uri: str | None = "sqlite:///mlflow.db"
+    # True also writes event files for TensorBoard, to `tensorboard` in the run directory.
+    tensorboard: bool = False
+    # True also records the load of the machine in MLflow, as metrics `system/...`.
+    system_metrics: bool = False
+    # How long the end of a run waits until everything is delivered, in seconds; that of a sweep,
+    # how long since it last got on.
+    close_seconds: float = 30.0
+    # How long delivery goes on without success once the run has ended, in seconds. What is left
+    # is delivered by `python -m runner.sync`, or when the run is resumed.
+    patience_seconds: float = 60.0
+    mask: MaskConfig = field(default_factory=MaskConfig)
+
+
+@dataclass
+class NonFiniteConfig:
+    """What to do when the loss, or a weight that is to be saved, is NaN or infinite."""
+
+    # Ends the training in good order, is an error, or goes back to the last checkpoint.
+    action: NonFinite = NonFinite["raise"]
+    # How often one process goes back before it is an error.
+    rollbacks: int = 3
+    # Multiplies the learning rate each time.
+    learning_rate_scale: float = 0.5
+
+
+@dataclass
+class ClipConfig:
+    """Bounds for the gradients, applied in this order; null is no bound."""
+
+    # For the absolute value of each element.
+    value: float | None = None
+    # For the Euclidean norm of each variable's gradient.
+    norm: float | None = None
+    # For the Euclidean norm of all gradients together.
+    global_norm: float | None = None
+
+
+@dataclass
+class TrainConfig:
+    """How long to train and how often to do what; numbers count global steps.
+
+    The three `..._every` are a number of steps or a text such as `10 minutes`.
+    """
+
+    # The global step at which training ends.
+    steps: int = 1000
+    # Training metrics are logged so often.
+    log_every: int | str = 50
+    # The validation split is evaluated so often, and at the end.
+    evaluate_every: int | str = 250
+    # A checkpoint is saved so often, and at the end.
+    checkpoint_every: int | str = 250
+    # Whether checkpoints keep the position in the training data, its shuffle buffer included.
+    # False starts the data anew where a run is resumed.
+    save_input: bool = True
+    # How many of the newest checkpoints are kept.
+    keep_checkpoints: int = 2
+    # The metric that chooses the best checkpoint and is returned to a sweep.
+    objective: str = "validation/loss"
+    goal: Goal = Goal.minimize
+    # So many batches make one optimizer update, which is one global step: the gradients are
+    # averaged, and the metrics too.
+    accumulate: int = 1
+    clip: ClipConfig = field(default_factory=ClipConfig)
+    # Decay of a moving average of the trained weights, such as 0.999; null keeps none.
+    ema_decay: float | None = None
+    # Whether the averages are evaluated and exported in place of the weights.
+    evaluate_ema: bool = True
+    non_finite: NonFiniteConfig = field(default_factory=NonFiniteConfig)
+
+
+@dataclass
+class CheckpointConfig:
+    """How the run's own checkpoints are kept."""
+
+    # What a save that fails does, the disk being full for example: warn, and try again at the next,
+    # or raise. The last one at the end always raises.
+    on_error: OnError = OnError["warn"]
+
+
+@dataclass
+class VariablesConfig:
+    """Which variables a scaffold owns: patterns over whole names, globs or `re:` expressions."""
+
+    include: list[str] = MISSING
+    exclude: list[str] = field(default_factory=list)
+
+
+@dataclass
+class VocabularyConfig:
+    """Two vocabulary files, one token a line, by which rows or columns are moved."""
+
+    # The vocabulary that the checkpoint was trained with.
+    old: str = MISSING
+    # The vocabulary of this model.
+    new: str = MISSING
+    # The axis that counts tokens: 0 in an embedding, usually the last in an output layer.
+    axis: int = 0
+
+
+@dataclass
+class ScaffoldConfig:
+    """One part of the model and where its values come from."""
+
+    # The variables this scaffold owns.
+    variables: VariablesConfig = field(default_factory=VariablesConfig)
+    # A checkpoint's path, directory or prefix, `experiment:NAME`, or an MLflow URI (`runs:/...`,
+    # `models:/...`); null initialises.
+    checkpoint: str | None = None
+    # Which checkpoint of a directory: `latest`, `best`, or a global step; null takes the best of
+    # an experiment and the latest of anything else.
+    which: str | None = None
+    # The mean of several checkpoints: `last N`, or a list of steps or paths; null takes one.
+    average: Any = None
+    # Model name -> checkpoint name: a whole name, a prefix ending in `/`, or `re:` with groups;
+    # the first rule that matches wins. Optimizer slots and averages follow their variable.
+    rename: dict[str, str] = field(default_factory=dict)
+    # False leaves the variables out of the optimizer.
+    trainable: bool = True
+    # The variables do not train before this global step.
+    freeze_until_step: int = 0
+    # Multiplies the learning rate of the variables.
+    learning_rate_multiplier: float = 1.0
+    # True allows the checkpoint to be absent; the variables are then initialised.
+    optional: bool = False
+    # The classes of state that the checkpoint brings.
+    state: list[StateChoice] = field(
+        default_factory=lambda: [StateChoice.weights, StateChoice.batch_norm]
+    )
+    # True restores the checkpoint's moving averages of the weights as the weights.
+    use_ema: bool = False
+    # What to do when the checkpoint lacks a tensor for one of the variables.
+    missing: Missing = Missing.error
+    # What to do when a tensor has another shape than its variable, after all conversions.
+    shape: ShapePolicy = ShapePolicy.error
+    # Variable pattern -> the tensor's axes in the variable's order, as numpy.transpose takes them.
+    transpose: dict[str, list[int]] = field(default_factory=dict)
+    # Variable pattern -> vocabularies by which its rows or columns are moved.
+    vocabulary: dict[str, VocabularyConfig] = field(default_factory=dict)
+    # Variable pattern -> named conversion (see runner.restoration.layouts).
+    convert: dict[str, str] = field(default_factory=dict)
+    # True allows casts that may lose more than a float's precision, e.g. from float to int.
+    cast: bool = False
+    # True makes NaN and infinity in a restored tensor an error; otherwise they are a warning.
+    finite: bool = False
+    # Overrides for the experiment named by `experiment:NAME`, as on the command line.
+    overrides: list[str] = field(default_factory=list)
+
+
+@dataclass
+class RestorationConfig:
+    """Rules for the warm start as a whole."""
+
+    # What happens to a variable that several scaffolds claim.
+    collision: Collision = Collision.error
+    # Scaffold, or a pattern over variables -> how many of its variables must be restored.
+    expect: dict[str, Expect] = field(default_factory=dict)
+    # True reads every restored variable back and compares it with its source.
+    verify: bool = False
+    # Which initializers run before the restoration.
+    initialize: Initialize = Initialize.all
+
+
+@dataclass
+class PlanConfig:
+    """How `mode=plan` shows the plan."""
+
+    format: PlanFormat = PlanFormat.table
+    # True shows every variable, also where numbered layers agree.
+    full: bool = False
+
+
+@dataclass
+class ExportConfig:
+    """What `mode=export` does with the model besides writing it."""
+
+    # Name under which it is registered in MLflow; null registers nothing.
+    register: str | None = None
+    # Alias that is moved to the registered version, as in `models:/NAME@ALIAS`; null moves none.
+    alias: str | None = None
+
+
+@dataclass
+class SessionConfig:
+    """The TensorFlow session."""
+
+    # Threads inside one operation; 0 lets TensorFlow choose.
+    intra_op_threads: int = 0
+    # Threads for operations side by side; 0 takes TensorFlow's number, and the caller's own thread
+    # for tiny steps that are measured to be faster there; -1 takes that for all steps.
+    inter_op_threads: int = 0
+    # How long the run may take to end after SIGTERM or SIGINT, in seconds: the step in flight ends,
+    # it is saved and recorded. After that the process ends at once; its last checkpoint is whole.
+    grace_seconds: float = 25.0
+
+
+@dataclass
+class SweepConfig:
+    """What a sweep, `-m`, does about trials that fail, and what it shows of all of them."""
+
+    # Whether the other trials go on after one that fails, or no further one is started.
+    on_error: OnTrialError = OnTrialError["continue"]
+    # How often a trial that fails or is killed is tried again, from its last checkpoint.
+    retries: int = 0
+    # Whether figures of the trials are drawn at the end, for the parent run.
+    figures: bool = True
+    # Swept keys that repeat a trial: those that differ in nothing else are one band of the
+    # learning curves.
+    bands: list[str] = field(default_factory=lambda: ["seed"])
+    # A value of the objective: a table tells the steps that it took to reach it. Null for none.
+    threshold: float | None = None
+
+
+# Keys of `model` that are for the runner and not for its target.
+MODEL_SWITCHES = ("jit_compile", "dtype_policy")
+
+
+@dataclass
+class RunConfig:
+    """The root of a run's configuration."""
+
+    # The experiment's name, also in MLflow.
+    name: str = MISSING
+    # Seeds Python, NumPy, TensorFlow and, by `${seed}`, the data.
+    seed: int = 0
+    mode: Mode = Mode.train
+    resume: Resume = Resume.auto
+    # The folder that holds this experiment's runs, or one run's own folder. The runs of an
+    # experiment that a checkpoint comes from are in a folder of its name beside this one.
+    run_dir: str = "runs/${name}"
+    # `_target_` of an object with train(), validation() and test() (runner.graph.experiment.Data).
+    data: dict[str, Any] = MISSING
+    # `_target_` of a callable (features, training) -> outputs, normally a Keras model. The runner
+    # takes two keys for itself: `jit_compile: true` compiles it and its losses by XLA, and
+    # `dtype_policy: mixed_bfloat16` or `mixed_float16` computes in 16 bits (weights stay float32).
+    model: dict[str, Any] = MISSING
+    # `_target_` of a callable (labels, outputs) -> losses per example.
+    loss: dict[str, Any] = MISSING
+    # name -> `_target_` of a callable (labels, outputs) -> values per example.
+    metrics: dict[str, Any] = field(default_factory=dict)
+    # `_target_` of a tf.compat.v1.train.Optimizer. Its `learning_rate` may be a schedule: the
+    # `_target_` of a keras.optimizers.schedules class or a tf.compat.v1.train.*_decay function.
+    optimizer: dict[str, Any] = MISSING
+    train: TrainConfig = field(default_factory=TrainConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    # name -> ScaffoldConfig in order of application, or a list of such entries with a `name`.
+    scaffolds: Any = field(default_factory=dict)
+    restoration: RestorationConfig = field(default_factory=RestorationConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)
+    export: ExportConfig = field(default_factory=ExportConfig)
+    # name -> `_target_` of a tf.compat.v1.train.SessionRunHook. `${graph:NAME}` among the arguments
+    # is a tensor, operation or variable of the graph, `${run:NAME}` a part of the run.
+    hooks: dict[str, Any] = field(default_factory=dict)
+    session: SessionConfig = field(default_factory=SessionConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
+
+
+def register() -> None:
+    """Makes the schema known to Hydra as `runner_config`; calling it again changes nothing."""
+    register_resolvers()
+    # OmegaConf merges neither a list into a mapping nor the reverse, but either into null.
+    ConfigStore.instance().store(name="runner_config", node=RunConfig(scaffolds=None))

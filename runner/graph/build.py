@@ -1,0 +1,259 @@
+"""Builds the graph of an experiment: data, model, loss, optimizer, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from runner.checkpoints.reader import TensorSpec
+from runner.cluster.replica import Replica
+from runner.config.instantiation import build_target
+from runner.config.references import References
+from runner.config.schema import RunConfig, ScaffoldConfig
+from runner.errors import ConfigError, Problem
+from runner.graph.averages import SUFFIX
+from runner.graph.experiment import BuiltGraph, Data, Model, PerExample, Sized, Split
+from runner.graph.hook_targets import first_hooks
+from runner.graph.input_pipeline import TrainingInput, without_autotuning
+from runner.graph.names import finder, graph_names, model_variables, name_variables, partition_of
+from runner.graph.optimization import Schedule
+from runner.graph.precision import (
+    build_model,
+    dtype_policy,
+    full_precision,
+    jit_compile,
+    set_threads,
+)
+from runner.graph.training_step import Forward, TrainingStep
+from runner.restoration.ownership import assign_owners
+from runner.restoration.variables import WARM_STARTED, VariableSpec, classify
+
+
+def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
+    """Builds the graph in which a run trains and evaluates.
+
+    Args:
+      config: the validated configuration.
+      split: `validation` or `test`, the split to evaluate.
+      train: whether to build the training step; it is placed on the cluster, if there is one.
+
+    Raises:
+      ConfigError: when a `_target_` cannot be built or does not keep its contract.
+    """
+    set_threads(config)
+    keras.utils.clear_session()  # Names of layers and seeds count from the start in every graph.
+    keras.utils.set_random_seed(config.seed)
+    graph = tf.Graph()
+    replica = Replica(config.cluster if train else None)
+    with graph.as_default(), dtype_policy(config), replica.scope():
+        tf.compat.v1.set_random_seed(config.seed)
+        global_step = tf.compat.v1.train.get_or_create_global_step()
+        data = build_data(config)
+        with replica.partitioned():
+            model = build_model(config)
+        functions: dict[str, PerExample] = {"loss": build_target("loss", config.loss)}
+        for name, node in config.metrics.items():
+            functions[name] = build_target(f"metrics.{name}", node)
+
+        step = None
+        if train:
+            source = TrainingInput(
+                replica.shard(_pairs("train", data.train())),
+                prefetch=getattr(data, "prefetch", True),
+                replicas=replica.count,
+            )
+            forward = _forward(config, model, functions, training=True)
+            step = TrainingStep(
+                config, source, forward, tuple(functions), global_step, replica.synchronization
+            )
+        evaluation = _split(split, data, _forward(config, model, functions, training=False))
+        keras_names = model_variables(model)
+        own = name_variables(tf.compat.v1.global_variables(), keras_names)
+        policies = _policies(config, own)
+        frozen = {name for name, policy in policies.items() if not policy.trainable}
+        trained = _trained(own, policies)
+        training = step.build(list(trained.values())) if step is not None else None
+
+        variables = name_variables(tf.compat.v1.global_variables(), keras_names)
+        kept_for = _kept_for(variables, training.shared_state if training is not None else {})
+        specs = tuple(
+            _spec(name, variable, kept_for, model=name in own, frozen=name in frozen)
+            for name, variable in variables.items()
+        )
+        hooks: dict[str, tf.compat.v1.train.SessionRunHook | None] = {}
+        if training is not None:
+            names = graph_names(variables, training)
+            hooks = first_hooks(config.hooks, References({"graph": names}, finder(graph)))
+        averaged = frozenset(trained) if step is None and _reads_averages(config) else frozenset()
+        saved = saved_as(variables, averaged)
+        if step is not None and config.train.save_input:
+            saved[source.saveable.name] = source.saveable
+        saver = tf.compat.v1.train.Saver(
+            saved, max_to_keep=config.train.keep_checkpoints, save_relative_paths=True
+        )
+    sizes = data.sizes() if isinstance(data, Sized) else {}
+    return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, sizes)
+
+
+def build_data(config: RunConfig) -> Data:
+    """Builds the experiment's data.
+
+    Raises:
+      ConfigError: when the target cannot be built or lacks a split.
+    """
+    data = build_target("data", config.data)
+    if not isinstance(data, Data):
+        lacking = [each for each in ("train", "validation", "test") if not hasattr(data, each)]
+        raise ConfigError(
+            Problem(
+                f"data: {config.data['_target_']} has no {', '.join(lacking)}",
+                "data has the methods train(), validation() and test(), each a tf.data.Dataset",
+            )
+        )
+    return data
+
+
+def _pairs(split: str, dataset: Any) -> tf.data.Dataset:
+    element = getattr(dataset, "element_spec", None)
+    if isinstance(element, tuple) and len(element) == 2:
+        return dataset
+    raise ConfigError(
+        Problem(
+            f"data.{split}() gives {element if element is not None else type(dataset).__name__}",
+            "it must be a tf.data.Dataset of (features, labels) batches",
+        )
+    )
+
+
+def _forward(
+    config: RunConfig, model: Model, functions: Mapping[str, PerExample], *, training: bool
+) -> Forward:
+    """Wraps the forward pass in a tf.function, whose side effects the graph keeps.
+
+    After a plain call in a graph batch-norm statistics stand still and dropout repeats its mask.
+    """
+
+    def forward(features: Any, labels: Any) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        outputs = full_precision(model(features, training=training))
+        values = {name: function(labels, outputs) for name, function in functions.items()}
+        # A gradient of 0 for a metric would still be NaN wherever the metric's own derivative is.
+        values |= {
+            name: tf.stop_gradient(value) for name, value in values.items() if name != "loss"
+        }
+        # Keras collects regularisation losses per call, inside this function only.
+        penalty = tf.add_n([tf.constant(0.0), *getattr(model, "losses", [])])
+        return values, penalty
+
+    function: Forward = tf.function(forward, autograph=False, jit_compile=jit_compile(config))
+    return function
+
+
+def _split(name: str, data: Data, forward: Forward) -> Split:
+    with tf.name_scope(name):
+        dataset = without_autotuning(_pairs(name, getattr(data, name)()))
+        iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+        values, penalty = forward(*iterator.get_next())
+        counts = {each: tf.size(value, out_type=tf.int64) for each, value in values.items()}
+        sums = {each: tf.reduce_sum(tf.cast(value, tf.float64)) for each, value in values.items()}
+        sums["loss"] += tf.cast(penalty, tf.float64) * tf.cast(counts["loss"], tf.float64)
+    return Split(name, iterator.initializer, sums, counts)
+
+
+def _policies(config: RunConfig, own: Mapping[str, tf.Variable]) -> dict[str, ScaffoldConfig]:
+    """Returns variable -> the scaffold that says how it trains, for those that one owns."""
+    wholes = {name: _whole(name, variable) for name, variable in own.items()}
+    states = {whole: classify(whole, model=True) for whole in wholes.values()}
+    candidates = {name: state for name, state in states.items() if state in WARM_STARTED}
+    claims = assign_owners(candidates, config.scaffolds, config.restoration.collision).claims
+    return {
+        name: config.scaffolds[claims[whole][0]]
+        for name, whole in wholes.items()
+        if whole in claims
+    }
+
+
+def _trained(
+    own: Mapping[str, tf.Variable], policies: Mapping[str, ScaffoldConfig]
+) -> dict[str, tuple[tf.Variable, Schedule]]:
+    """Returns name -> variable and schedule, for those that train."""
+    trained = {}
+    for name, variable in own.items():
+        policy = policies.get(name, ScaffoldConfig())
+        if variable.trainable and policy.trainable:
+            schedule = Schedule(policy.freeze_until_step, policy.learning_rate_multiplier)
+            trained[name] = (variable, schedule)
+    return trained
+
+
+def _kept_for(
+    variables: Mapping[str, tf.Variable], shared: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Returns what an optimizer keeps for several variables -> their full names, by our names."""
+    wholes = {variable.op.name: _whole(name, variable) for name, variable in variables.items()}
+    return {
+        name: tuple(dict.fromkeys(wholes[each] for each in shared[variable.op.name]))
+        for name, variable in variables.items()
+        if variable.op.name in shared
+    }
+
+
+def _spec(
+    name: str,
+    variable: tf.Variable,
+    kept_for: Mapping[str, tuple[str, ...]],
+    *,
+    model: bool,
+    frozen: bool,
+) -> VariableSpec:
+    tensor = TensorSpec(name, tuple(variable.shape.as_list()), variable.dtype.base_dtype.name)
+    trainable = variable.trainable and model and not frozen
+    return VariableSpec(
+        tensor,
+        classify(_whole(name, variable), model=model),
+        trainable,
+        _initializer(variable),
+        variable.trainable and frozen,
+        partition_of(variable),
+        kept_for.get(name, ()),
+    )
+
+
+def _whole(name: str, variable: tf.Variable) -> str:
+    """Returns the name that patterns and checkpoints use: the whole's for a part of a variable."""
+    partition = partition_of(variable)
+    return partition.name if partition else name
+
+
+def _initializer(variable: tf.Variable) -> str:
+    """Names the operation that computes the initial value, e.g. `StatelessRandomUniformV2`."""
+    value = variable.initializer.inputs[1].op
+    while value.type in ("Identity", "AddV2", "Mul", "Cast", "Reshape") and value.inputs:
+        value = value.inputs[0].op
+    return str(value.type)
+
+
+def _reads_averages(config: RunConfig) -> bool:
+    return config.train.ema_decay is not None and config.train.evaluate_ema
+
+
+def saved_as(
+    variables: Mapping[str, tf.Variable], averaged: AbstractSet[str] = frozenset()
+) -> dict[str, Any]:
+    """Returns tensor name -> what is saved and restored under it.
+
+    Args:
+      variables: name -> variable.
+      averaged: the variables that are read from their averages.
+    """
+    saved: dict[str, Any] = {}
+    for name, variable in variables.items():
+        if partition_of(variable) is not None:
+            # The saver writes the parts of one variable as one tensor.
+            saved.setdefault(_whole(name, variable), []).append(variable)
+        else:
+            saved[f"{name}{SUFFIX}" if name in averaged else name] = variable
+    return saved

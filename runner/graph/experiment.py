@@ -1,0 +1,159 @@
+"""What a user's experiment provides, and the graph that is built from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import tensorflow as tf
+
+from runner.cluster.synchronous import SynchronousUpdate
+from runner.graph.averages import AveragedWeights
+from runner.restoration.variables import VariableSpec
+
+
+@runtime_checkable
+class Data(Protocol):
+    """The data of an experiment: three pipelines of `(features, labels)` batches.
+
+    Features and labels are tensors, or nested structures of tensors, whose first dimension is the
+    batch.
+
+    The training batches are prefetched, unless the data has an attribute `prefetch` that is False.
+    `tf.data` tunes the parallelism of training as ever, that of the other splits, which begin anew
+    with each evaluation, only where their `options.autotune.enabled` is set.
+    """
+
+    def train(self) -> tf.data.Dataset:
+        """Returns batches without end, in an order that the seed decides."""
+
+    def validation(self) -> tf.data.Dataset:
+        """Returns one pass over the validation split."""
+
+    def test(self) -> tf.data.Dataset:
+        """Returns one pass over the test split."""
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """Data that tell how many examples they hold, which is recorded with the run."""
+
+    def sizes(self) -> Mapping[str, int]:
+        """Returns split -> number of examples."""
+
+
+class Model(Protocol):
+    """The model of an experiment, normally a `keras.Model`.
+
+    The runner calls it through `tf.function` inside the graph, so that batch-norm statistics and
+    random state are updated; a plain call in a graph drops those updates.
+    """
+
+    def __call__(self, features: Any, training: bool) -> Any:
+        """Returns the outputs for a batch of features."""
+
+
+class PerExample(Protocol):
+    """A loss or a metric, for example a function of `keras.losses`."""
+
+    def __call__(self, labels: Any, outputs: Any) -> tf.Tensor:
+        """Returns values whose first dimension is the batch; the runner averages over all."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """One pass over a split of the data, in the same graph and session as training.
+
+    Attributes:
+      name: `validation` or `test`.
+      initializer: starts the pass anew.
+      sums: metric name -> sum over the batch's values, a float64 scalar.
+      counts: metric name -> how many values were summed, an int64 scalar.
+    """
+
+    name: str
+    initializer: tf.Operation
+    sums: Mapping[str, tf.Tensor]
+    counts: Mapping[str, tf.Tensor]
+
+
+@dataclass(frozen=True)
+class InputState:
+    """What a checkpoint keeps of the training input.
+
+    Attributes:
+      serialize: fails when the position cannot be saved.
+      serialize_strictly: fails also when state that the position does not hold, such as that of a
+        random generator, decides what comes.
+      leave_out: makes checkpoints hold no position, for the life of the session.
+      saved_as: the name of the position in checkpoints; another where the batches are dealt out
+        among another number of workers.
+    """
+
+    serialize: tf.Operation
+    serialize_strictly: tf.Operation
+    leave_out: tf.Operation
+    saved_as: str
+
+
+@dataclass(frozen=True)
+class Training:
+    """The training step.
+
+    Attributes:
+      train_op: runs one step and increments the global step.
+      step: the global step, an int64 scalar, read after the train op has run.
+      values: metric name -> float32 scalar over the step's batches; `loss` is one of them.
+      learning_rate: of the step, a float32 scalar; None when the optimizer's config has none.
+      learning_rate_scale: multiplies the learning rate; None when nothing can change it.
+      rollbacks: how often the run went back to a checkpoint; None when it cannot.
+      averages: moving averages of the weights; None when there are none.
+      input_initializer: starts the training input at its beginning.
+      input_seconds: how long the step waits for its input, a float64 scalar.
+      input_state: what a checkpoint keeps of the training input.
+      input_is_saved: whether the graph's saver keeps the position in the training input.
+      shared_state: what an optimizer keeps once for several variables -> these; operations' names.
+      synchronous: the update that all workers make together; None where each makes its own.
+    """
+
+    train_op: tf.Operation
+    step: tf.Tensor
+    values: Mapping[str, tf.Tensor]
+    learning_rate: tf.Tensor | None
+    learning_rate_scale: tf.Variable | None
+    rollbacks: tf.Variable | None
+    averages: AveragedWeights | None
+    input_initializer: tf.Operation
+    input_seconds: tf.Tensor
+    input_state: InputState
+    input_is_saved: bool
+    shared_state: Mapping[str, tuple[str, ...]]
+    synchronous: SynchronousUpdate | None = None
+
+
+@dataclass(frozen=True)
+class BuiltGraph:
+    """A complete graph, before it is finalised.
+
+    Attributes:
+      graph: the graph.
+      variables: name -> global variable, every one. Names are Keras paths without the root model's
+        own name, and variable names for what is not Keras's.
+      specs: what the planner knows of them, in the same order.
+      training: the training step; None in a graph that only evaluates.
+      split: the pass over the split that is evaluated.
+      hooks: the hooks of the configuration by name, in its order; None for one that refers to the
+        run, which is built once that exists.
+      saver: saves and restores all variables and, where that is saved, the training input.
+      sizes: split -> number of examples, where the data tell.
+    """
+
+    graph: tf.Graph
+    variables: Mapping[str, tf.Variable]
+    specs: tuple[VariableSpec, ...]
+    training: Training | None
+    split: Split
+    hooks: Mapping[str, tf.compat.v1.train.SessionRunHook | None]
+    saver: tf.compat.v1.train.Saver
+    sizes: Mapping[str, int]

@@ -1,0 +1,132 @@
+"""The training input in the graph: prefetched, timed, and saved with the checkpoints."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import tensorflow as tf
+
+from runner.config.schema import RunConfig
+from runner.errors import Problem
+from runner.graph.experiment import InputState
+
+
+class TrainingInput:
+    """An iterator over the training data.
+
+    Attributes:
+      initializer: starts at the beginning.
+      state: what checkpoints keep of it.
+      saveable: saves and restores the position, for `tf.compat.v1.train.Saver`.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, *, prefetch: bool, replicas: int = 1) -> None:
+        """Adds the iterator to the graph.
+
+        Args:
+          dataset: batches of (features, labels), without end.
+          prefetch: whether to prepare batches ahead, as many as TensorFlow finds useful.
+          replicas: among how many the batches of `dataset` were dealt out; a position among the
+            batches of one of two means nothing where all are read.
+        """
+        with tf.name_scope("input"):
+            if prefetch:
+                dataset = dataset.prefetch(tf.data.AUTOTUNE)
+            self._iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+            self.initializer: tf.Operation = self._iterator.initializer
+            self.saveable, self.state = _state(self._iterator, replicas)
+
+    def next(self) -> tuple[Any, tf.Tensor]:
+        """Returns the next batch, and how long the step waited for it in seconds, float64."""
+        before = tf.timestamp()
+        with tf.control_dependencies([before]):
+            batch = self._iterator.get_next()
+        with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+            return batch, tf.timestamp() - before
+
+
+def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns a dataset that keeps the parallelism it begins with, unless its options say else.
+
+    For iterators that begin anew in a run. The thread of `tf.data` that tunes one looks up ever
+    more rarely, at last once a minute, and the iterator's end waits for it where its wake-up is
+    lost: TensorFlow's CancellationManager calls back before it counts as cancelled.
+    """
+    with warnings.catch_warnings():
+        # Of values only known in a session; those that Python set are known.
+        warnings.filterwarnings("ignore", "To make it possible to preserve tf.data options")
+        own = dataset.options()
+    if own.autotune.enabled is not None:
+        return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def _state(iterator: Any, replicas: int) -> tuple[Any, InputState]:
+    """Returns what saves and restores the position, and the operations that try and choose.
+
+    A position that is left out is saved as an empty vector, so that one saver serves both cases.
+    Restoring starts the input first: TensorFlow restores only an initialised iterator.
+    """
+    saveable = tf.data.experimental.make_saveable_from_iterator(
+        iterator, external_state_policy="ignore"
+    )
+    (spec,) = saveable.specs
+    resource = spec.tensor.op.inputs[0]
+    # Initialised means left out. It is in no collection, so nothing else initialises it, or waits
+    # until it is.
+    left_out = tf.compat.v1.get_variable(
+        "input_state_left_out", initializer=True, collections=[], use_resource=True
+    )
+    chosen = tf.cond(
+        tf.compat.v1.is_variable_initialized(left_out),
+        _nothing,
+        lambda: _serialize(resource, "IGNORE"),
+    )
+    if replicas > 1:
+        spec.name = f"{spec.name}_of_{replicas}"
+    saveable.specs = [type(spec)(chosen, spec.slice_spec, spec.name, spec.dtype)]
+    restore = saveable.restore
+
+    def initialise_and_restore(tensors: Any, shapes: Any) -> Any:
+        with tf.control_dependencies([iterator.initializer]):
+            return tf.cond(
+                tf.size(tensors[0]) > 0,
+                lambda: tf.group(restore(tensors, shapes)),
+                lambda: tf.no_op(),
+            )
+
+    saveable.restore = initialise_and_restore
+    state = InputState(
+        serialize=spec.tensor.op,
+        serialize_strictly=_serialize(resource, "FAIL").op,
+        leave_out=left_out.initializer,
+        saved_as=spec.name,
+    )
+    return saveable, state
+
+
+def _serialize(resource: tf.Tensor, external_state: str) -> tf.Tensor:
+    policy = tf.data.experimental.ExternalStatePolicy[external_state]
+    return tf.raw_ops.SerializeIterator(
+        resource_handle=resource, external_state_policy=policy.value
+    )
+
+
+def _nothing() -> tf.Tensor:
+    """Returns a variant of shape [0]; no operation makes one directly."""
+    element = tf.raw_ops.EmptyTensorList(
+        element_shape=tf.constant([], tf.int32), max_num_elements=0, element_dtype=tf.float32
+    )
+    return tf.reshape(element, [1])[:0]
+
+
+def input_ended(config: RunConfig) -> Problem:
+    """The problem of training data that are at their end."""
+    return Problem(
+        f"data.train() ended before step {config.train.steps}",
+        "the training data must repeat without end",
+        "end its pipeline with .repeat() before .batch(), or lower train.steps",
+    )

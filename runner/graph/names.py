@@ -1,0 +1,106 @@
+"""Gives every variable of a graph the name that users, plans and checkpoints know it by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from runner.errors import ConfigError, Problem
+from runner.graph.experiment import Training
+from runner.restoration.variables import Partition
+
+
+def model_variables(model: Any) -> dict[str, tf.Variable]:
+    """Returns name -> variable of a Keras model, empty for a callable that is none.
+
+    Keras names a variable by its path (`model/dense/kernel`) but gives the TensorFlow variable only
+    the last part, made unique by a counter (`model/kernel_3`), which changes with the order in
+    which layers are built. The path, without the root model's name, is what stays.
+
+    Raises:
+      ConfigError: when two variables have one path.
+    """
+    root = f"{getattr(model, 'name', '')}/"
+    named = [(each.path.removeprefix(root), each.value) for each in getattr(model, "variables", [])]
+    names = [name for name, _ in named]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            *(
+                Problem(
+                    f"two variables of the model are named {name}",
+                    "two layers of one parent share a name, so a checkpoint could not tell them",
+                    "give the layers distinct names",
+                )
+                for name in twice
+            )
+        )
+    return dict(named)
+
+
+def name_variables(
+    variables: list[tf.Variable], known: dict[str, tf.Variable]
+) -> dict[str, tf.Variable]:
+    """Returns name -> variable for all of `variables`.
+
+    Args:
+      variables: the graph's global variables.
+      known: the names of the model's variables, from `model_variables`. An optimizer's slot
+        `model/kernel_3/Adam` takes the known name of `model/kernel_3` as its prefix.
+    """
+    by_op = {variable.op.name: name for name, variable in known.items()}
+    named = {}
+    for variable in variables:
+        op_name = variable.op.name
+        if op_name in by_op:
+            named[by_op[op_name]] = variable
+            continue
+        owner, rest = op_name, ""
+        while owner not in by_op and "/" in owner:
+            owner, _, last = owner.rpartition("/")
+            rest = f"/{last}{rest}"
+        named[f"{by_op[owner]}{rest}" if owner in by_op else op_name] = variable
+    return named
+
+
+def partition_of(variable: tf.Variable) -> Partition | None:
+    """Returns which part of a partitioned variable this is; None for a whole one."""
+    # Private, but nothing public tells which part of the whole a variable is.
+    part = variable._get_save_slice_info()
+    if part is None:
+        return None
+    return Partition(part.full_name, tuple(part.full_shape), tuple(part.var_offset))
+
+
+def graph_names(variables: Mapping[str, tf.Variable], training: Training) -> dict[str, Any]:
+    """Returns name -> tensor, operation or variable.
+
+    These are `loss` and the other metrics of the step, `metrics` (all of them by name),
+    `learning_rate`, `step` (after the train op), `global_step`, `train_op`, `input_seconds`, and
+    the variables.
+    """
+    metrics = dict(training.values)
+    if training.learning_rate is not None:
+        metrics.setdefault("learning_rate", training.learning_rate)
+    return {
+        **variables,
+        **metrics,
+        "metrics": metrics,
+        "step": training.step,
+        "train_op": training.train_op,
+        "input_seconds": training.input_seconds,
+    }
+
+
+def finder(graph: tf.Graph) -> Callable[[str], Any]:
+    """Returns what finds a tensor (`name:0`) or an operation (`name`) by TensorFlow's own name."""
+
+    def find(name: str) -> Any:
+        try:
+            return graph.as_graph_element(name)
+        except (KeyError, ValueError):
+            return None
+
+    return find

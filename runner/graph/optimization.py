@@ -1,0 +1,270 @@
+"""One optimizer, or one for each schedule that scaffolds set."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from runner.config.instantiation import build_target, locate_target
+from runner.config.references import References
+from runner.config.schema import ClipConfig
+from runner.errors import ConfigError, Problem
+
+_Optimizer: TypeAlias = tf.compat.v1.train.Optimizer
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a variable trains.
+
+    Attributes:
+      freeze_until_step: the first global step at which it is updated.
+      learning_rate_multiplier: multiplies the optimizer's learning rate.
+    """
+
+    freeze_until_step: int = 0
+    learning_rate_multiplier: float = 1.0
+
+    @property
+    def scope(self) -> str:
+        """Where in the graph its optimizer's own state is, e.g. `from_step_500_rate_x0.1`.
+
+        Empty without a schedule, so that names do not depend on what else is scheduled.
+        """
+        parts = [f"from_step_{self.freeze_until_step}"] * bool(self.freeze_until_step)
+        if self.learning_rate_multiplier != 1.0:
+            # TensorFlow takes no plus sign in a name.
+            parts.append(f"rate_x{self.learning_rate_multiplier:g}".replace("+", ""))
+        return "_".join(parts)
+
+
+def build_optimizers(
+    node: Mapping[str, Any],
+    schedules: Sequence[tuple[tf.Variable, Schedule]],
+    global_step: tf.Variable,
+    rate: tf.Tensor | None,
+) -> dict[Schedule, _Optimizer]:
+    """Returns an optimizer for each schedule, in the order in which they first occur.
+
+    Args:
+      node: the optimizer's configuration.
+      schedules: the variables to train, each with its schedule.
+      global_step: the step counter, `${graph:global_step}` in the configuration.
+      rate: the learning rate; None leaves it to the optimizer.
+
+    Raises:
+      ConfigError: when the optimizer cannot be built, or has no learning rate to multiply.
+    """
+    found = dict.fromkeys(schedule for _, schedule in schedules)
+    return {
+        each: build_optimizer(node, global_step, rate, each.learning_rate_multiplier)
+        for each in found
+    }
+
+
+def apply_gradients(
+    optimizers: Mapping[Schedule, _Optimizer],
+    gradients: Gradients,
+    schedules: Sequence[tuple[tf.Variable, Schedule]],
+    global_step: tf.Variable,
+) -> tf.Operation:
+    """Returns the operation that updates the variables and increments the global step.
+
+    Variables of one schedule share an optimizer of their own. While a schedule freezes them, it
+    changes neither them nor its slots.
+
+    Args:
+      optimizers: from `build_optimizers`.
+      gradients: of all variables.
+      schedules: the variables to train, each with its schedule.
+      global_step: the step counter.
+
+    Raises:
+      ConfigError: when a reference variable is to be frozen for a while.
+    """
+    if list(optimizers) == [Schedule()]:
+        return optimizers[Schedule()].apply_gradients(gradients, global_step=global_step)
+    schedule_of = {variable.ref(): schedule for variable, schedule in schedules}
+    groups: dict[Schedule, Gradients] = {}
+    for gradient, variable in gradients:
+        if gradient is not None:
+            groups.setdefault(schedule_of[variable.ref()], []).append((gradient, variable))
+    applied = [
+        _apply(optimizers[schedule], pairs, schedule, global_step)
+        for schedule, pairs in groups.items()
+    ]
+    with tf.control_dependencies(applied):
+        return global_step.assign_add(1, read_value=False)
+
+
+def shared_state(
+    optimizers: Mapping[Schedule, _Optimizer], schedules: Sequence[tuple[tf.Variable, Schedule]]
+) -> dict[str, tuple[str, ...]]:
+    """Returns what each optimizer keeps once for all of its variables, such as Adam's powers.
+
+    Args:
+      optimizers: from `build_optimizers`, after `apply_gradients`.
+      schedules: the variables that train, each with its schedule.
+
+    Returns:
+      The operation's name of such a variable -> those of the variables that it is kept for.
+    """
+    shared = {}
+    for schedule, optimizer in optimizers.items():
+        members = [variable for variable, each in schedules if each == schedule]
+        slots = {
+            slot.ref()
+            for name in optimizer.get_slot_names()
+            for member in members
+            if (slot := optimizer.get_slot(member, name)) is not None
+        }
+        for variable in optimizer.variables():
+            if variable.ref() not in slots:
+                shared[variable.op.name] = tuple(member.op.name for member in members)
+    return shared
+
+
+def build_optimizer(
+    node: Mapping[str, Any],
+    global_step: tf.Variable,
+    rate: tf.Tensor | None = None,
+    multiplier: float = 1.0,
+) -> _Optimizer:
+    """Builds the optimizer with its learning rate multiplied.
+
+    Raises:
+      ConfigError: when it is no `tf.compat.v1.train.Optimizer`, or has no rate to multiply.
+    """
+    node, names = dict(node), {"global_step": global_step}
+    if rate is not None:
+        node["learning_rate"] = "${graph:learning_rate}"
+        names["learning_rate"] = rate if multiplier == 1.0 else rate * multiplier
+    elif multiplier != 1.0:
+        raise ConfigError(
+            Problem(
+                f"learning_rate_multiplier is {multiplier:g}, and there is no "
+                "optimizer.learning_rate",
+                "a multiplier needs what it multiplies",
+                "name an optimizer that has it, or delete learning_rate_multiplier from the "
+                "scaffolds",
+            )
+        )
+    # Keras's optimizers would refuse the tensor before they are refused.
+    target = locate_target("optimizer", node)
+    fits = not isinstance(target, type) or issubclass(target, tf.compat.v1.train.Optimizer)
+    optimizer = build_target("optimizer", node, References({"graph": names})) if fits else None
+    if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        raise ConfigError(
+            Problem(
+                f"optimizer: {node['_target_']} is not a tf.compat.v1.train.Optimizer",
+                "only those keep their slots in the graph",
+                "for example tensorflow.compat.v1.train.AdamOptimizer",
+            )
+        )
+    return optimizer
+
+
+def _apply(
+    optimizer: _Optimizer,
+    pairs: Sequence[tuple[Any, tf.Variable]],
+    schedule: Schedule,
+    global_step: tf.Variable,
+) -> tf.Operation:
+    if not schedule.freeze_until_step:
+        with tf.name_scope(schedule.scope) if schedule.scope else contextlib.nullcontext():
+            return optimizer.apply_gradients(pairs)
+    references = [each.op.name for _, each in pairs if each.dtype != each.dtype.base_dtype]
+    if references:
+        raise ConfigError(
+            Problem(
+                f"freeze_until_step is set for {', '.join(references)}",
+                "a reference variable cannot be updated under a condition",
+                "make it with use_resource=True, or delete freeze_until_step",
+            )
+        )
+    due = global_step.read_value() >= schedule.freeze_until_step
+
+    def update() -> tf.Tensor:
+        # Its variables are made outside of the branch, under the names that they have inside.
+        with tf.name_scope(schedule.scope):
+            applied = optimizer.apply_gradients(pairs)
+        with tf.control_dependencies([applied]):
+            return tf.constant(True)
+
+    return tf.cond(due, update, lambda: tf.constant(False)).op
+
+
+# As `tf.compat.v1.train.Optimizer` computes and applies them; None where the loss does not depend
+# on the variable.
+Gradients: TypeAlias = list[tuple[Any, tf.Variable]]
+# Metric name -> mean over a batch, the gradients, and the seconds waited for the batch.
+Batch: TypeAlias = tuple[dict[str, tf.Tensor], Gradients, tf.Tensor]
+
+
+def clip(gradients: Gradients, bounds: ClipConfig) -> Gradients:
+    """Returns the gradients within the bounds: by value, then by norm, then by global norm."""
+    values = [(index, each) for index, (each, _) in enumerate(gradients) if each is not None]
+    clipped = [each for _, each in values]
+    if bounds.value is not None:
+        clipped = [tf.clip_by_value(each, -bounds.value, bounds.value) for each in clipped]
+    if bounds.norm is not None:
+        clipped = [tf.clip_by_norm(each, bounds.norm) for each in clipped]
+    if bounds.global_norm is not None:
+        clipped, _ = tf.clip_by_global_norm(clipped, bounds.global_norm)
+    by_index = dict(zip((index for index, _ in values), clipped, strict=True))
+    return [(by_index.get(index), variable) for index, (_, variable) in enumerate(gradients)]
+
+
+def accumulate(
+    one_batch: Callable[[], Batch],
+    names: Sequence[str],
+    variables: Sequence[tf.Variable],
+    count: int,
+) -> Batch:
+    """Returns means over `count` batches, taken one after another so that memory holds one.
+
+    All of it is one operation of the graph: the batches of one update cannot be told apart from
+    outside, and each run of the train op is one update. Sparse gradients become dense.
+
+    Args:
+      one_batch: computes metrics and gradients of the next batch.
+      names: the metrics' names.
+      variables: what the gradients are for.
+      count: how many batches.
+    """
+    used: set[int] = set()
+
+    def add(index: Any, sums: Mapping[str, Any], totals: list[Any], waited: Any) -> Any:
+        means, gradients, seconds = one_batch()
+        used.update(index for index, (each, _) in enumerate(gradients) if each is not None)
+        return (
+            index + 1,
+            {name: sums[name] + means[name] for name in names},
+            [
+                total if each is None else total + tf.convert_to_tensor(each)
+                for total, (each, _) in zip(totals, gradients, strict=True)
+            ],
+            waited + seconds,
+        )
+
+    def loop() -> Any:
+        start = (
+            tf.constant(0),
+            {name: tf.constant(0.0) for name in names},
+            [tf.zeros(each.shape, each.dtype) for each in variables],
+            tf.constant(0.0, tf.float64),
+        )
+        return tf.while_loop(lambda index, *_: index < count, add, start, parallel_iterations=1)
+
+    # A tf.function keeps side effects, such as those of batch norm, within the loop's body.
+    _, sums, totals, waited = tf.function(loop, autograph=False)()
+    means = {name: value / count for name, value in sums.items()}
+    gradients = [
+        (total / tf.cast(count, total.dtype) if index in used else None, variable)
+        for index, (total, variable) in enumerate(zip(totals, variables, strict=True))
+    ]
+    return means, gradients, waited

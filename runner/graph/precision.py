@@ -1,0 +1,105 @@
+"""Switches of the configuration: threads, XLA, mixed precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from runner.config.instantiation import build_target
+from runner.config.schema import MODEL_SWITCHES, RunConfig
+from runner.errors import ConfigError, Problem
+from runner.graph.experiment import Model
+from runner.graph.optimization import Schedule
+
+
+def set_threads(config: RunConfig) -> None:
+    """Sets the numbers of threads, before anything of TensorFlow makes them.
+
+    A session's own configuration comes too late: building any function makes the pools of the
+    process, which are never changed. A later run in the same process keeps them, and a warning
+    says so where it asks for others.
+    """
+    threading = tf.config.threading
+    wanted = (
+        (
+            config.session.intra_op_threads,
+            threading.get_intra_op_parallelism_threads,
+            threading.set_intra_op_parallelism_threads,
+        ),
+        (
+            config.session.inter_op_threads,
+            threading.get_inter_op_parallelism_threads,
+            threading.set_inter_op_parallelism_threads,
+        ),
+    )
+    for count, get, change in wanted:
+        # A negative number is the session's own affair: steps in the caller's thread.
+        if count < 0 or count == get():
+            continue
+        try:
+            change(count)
+        except RuntimeError:
+            tf.compat.v1.logging.warning(
+                "session: %d threads asked for, but this process already has %s",
+                count,
+                get() or "TensorFlow's own number",
+            )
+
+
+def build_model(config: RunConfig) -> Model:
+    """Builds the model, without the switches among its arguments."""
+    node = {name: value for name, value in config.model.items() if name not in MODEL_SWITCHES}
+    model: Model = build_target("model", node)
+    return model
+
+
+def jit_compile(config: RunConfig) -> bool | None:
+    """Returns what `tf.function` takes: True compiles by XLA, None leaves it to TensorFlow."""
+    return True if config.model.get("jit_compile") else None
+
+
+@contextmanager
+def dtype_policy(config: RunConfig) -> Iterator[None]:
+    """Makes the configured policy that of every Keras layer made within."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(config.model.get("dtype_policy", "float32"))
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def full_precision(outputs: Any) -> Any:
+    """Returns the nested outputs with 16-bit floats as float32, in which losses are computed."""
+    return tf.nest.map_structure(
+        lambda each: tf.cast(each, tf.float32) if each.dtype in (tf.float16, tf.bfloat16) else each,
+        outputs,
+    )
+
+
+def scaled_losses(
+    config: RunConfig, optimizers: Mapping[Schedule, tf.compat.v1.train.Optimizer]
+) -> dict[Schedule, tf.compat.v1.train.Optimizer]:
+    """Returns the optimizers, for float16 with a loss scale that keeps gradients from vanishing.
+
+    A step whose scaled gradients overflow changes nothing, not even the global step.
+
+    Raises:
+      ConfigError: when there are several for float16: each would keep a scale of its own.
+    """
+    if config.model.get("dtype_policy") != "mixed_float16":
+        return dict(optimizers)
+    if list(optimizers) != [Schedule()]:
+        raise ConfigError(
+            Problem(
+                "model.dtype_policy is mixed_float16, and scaffolds have schedules of their own",
+                "the scale of the loss belongs to one optimizer for all variables",
+                "use mixed_bfloat16, or delete freeze_until_step and learning_rate_multiplier",
+            )
+        )
+    scaled = tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer
+    return {each: scaled(optimizer, "dynamic") for each, optimizer in optimizers.items()}

@@ -1,0 +1,158 @@
+"""Selects names by patterns: globs, and regular expressions after `re:`."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+REGEX = "re:"
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Compiles a glob, or after `re:` a regular expression; match it with `fullmatch`.
+
+    In a glob `*` matches any characters, `/` among them.
+
+    Raises:
+      re.error: when the expression after `re:` is not valid.
+    """
+    if pattern.startswith(REGEX):
+        return re.compile(pattern.removeprefix(REGEX))
+    return re.compile(fnmatch.translate(pattern))
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The outcome of a selection.
+
+    Attributes:
+      selected: the names that match an included and no excluded pattern.
+      excluded: the names that match an excluded pattern.
+      unused: the patterns, included or excluded, that match none of the names.
+    """
+
+    selected: frozenset[str]
+    excluded: frozenset[str]
+    unused: tuple[str, ...]
+
+
+def select(names: Iterable[str], include: Sequence[str], exclude: Sequence[str]) -> Selected:
+    """Selects the names that match an `include` pattern and no `exclude` pattern.
+
+    Patterns match whole names.
+
+    Raises:
+      re.error: when a `re:` pattern is not valid.
+    """
+    candidates = list(names)
+    matched: dict[str, set[str]] = {}
+    for pattern in (*include, *exclude):
+        compiled = compile_pattern(pattern)
+        matched[pattern] = {name for name in candidates if compiled.fullmatch(name)}
+    included = frozenset().union(*(matched[pattern] for pattern in include))
+    excluded = frozenset().union(*(matched[pattern] for pattern in exclude))
+    unused = tuple(pattern for pattern, found in matched.items() if not found)
+    return Selected(included - excluded, excluded, unused)
+
+
+class FirstMatch:
+    """Looks names up among patterns; the first pattern that matches wins."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        """Compiles the patterns.
+
+        Raises:
+          re.error: when a `re:` pattern is not valid.
+        """
+        self._compiled = [(key, compile_pattern(key)) for key in patterns]
+        self.used: set[str] = set()
+
+    def find(self, name: str) -> str | None:
+        """Returns the first pattern that matches the whole name, and counts it as used."""
+        for key, compiled in self._compiled:
+            if compiled.fullmatch(name):
+                self.used.add(key)
+                return key
+        return None
+
+    def unused(self) -> tuple[str, ...]:
+        """Returns the patterns that no name found."""
+        return tuple(key for key, _ in self._compiled if key not in self.used)
+
+
+class Renames:
+    r"""Rename rules, model name -> checkpoint name; the first rule that matches wins.
+
+    A rule's key is a whole name, a prefix that ends in `/`, or after `re:` an expression over the
+    whole name whose groups the value may use (`\1`). A name that no rule matches is kept.
+    """
+
+    def __init__(self, rules: Mapping[str, str]) -> None:
+        """Compiles the rules.
+
+        Raises:
+          re.error: when an expression or its replacement is not valid.
+        """
+        self._rules = [(key, _compile(key, value)) for key, value in rules.items()]
+        self._exact = {key: value for key, value in rules.items() if _is_exact(key)}
+        self._used: set[str] = set()
+
+    def find(self, name: str) -> str | None:
+        """Returns the name in the checkpoint that a rule gives, None when no rule matches."""
+        for key, renamed in self._rules:
+            target = renamed(name)
+            if target is not None:
+                self._used.add(key)
+                return target
+        return None
+
+    def apply(self, name: str) -> str:
+        """Returns the name in the checkpoint: by a rule, or else the same."""
+        target = self.find(name)
+        return name if target is None else target
+
+    def exact(self, name: str) -> str | None:
+        """Returns what a rule for this whole name gives, None when there is none."""
+        target = self._exact.get(name)
+        if target is not None:
+            self._used.add(name)
+        return target
+
+    def unused(self) -> tuple[str, ...]:
+        """Returns the rules that no name has used so far."""
+        return tuple(key for key, _ in self._rules if key not in self._used)
+
+
+def _is_exact(key: str) -> bool:
+    return not key.startswith(REGEX) and not key.endswith("/")
+
+
+def _compile(key: str, value: str) -> Callable[[str], str | None]:
+    if key.startswith(REGEX):
+        expression = re.compile(key.removeprefix(REGEX))
+        _check_replacement(expression, value)
+
+        def by_expression(name: str) -> str | None:
+            match = expression.fullmatch(name)
+            return match.expand(value) if match else None
+
+        return by_expression
+    if key.endswith("/"):
+        return lambda name: value + name[len(key) :] if name.startswith(key) else None
+    return lambda name: value if name == key else None
+
+
+def _check_replacement(expression: re.Pattern[str], value: str) -> None:
+    """Raises re.error for a replacement that no match could expand."""
+    groups = "".join(f"(?P<{name}>)" if name else "()" for name in _groups(expression))
+    try:
+        re.sub(groups, value, "")
+    except IndexError as error:  # An unknown group name; re says `re.error` of an unknown number.
+        raise re.error(str(error), value) from error
+
+
+def _groups(expression: re.Pattern[str]) -> list[str]:
+    names = {number: name for name, number in expression.groupindex.items()}
+    return [names.get(number, "") for number in range(1, expression.groups + 1)]

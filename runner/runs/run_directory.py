@@ -1,0 +1,387 @@
+"""The files of a run, the record that says how far it came, and the lock of its owner."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, RUN_RECORD
+from runner.errors import Problem, RunDirectoryError, RunInUseError
+from runner.system.atomic_files import write_json
+from runner.system.folders import make_container
+from runner.system.locks import OwnerFile
+
+PROVENANCE = "provenance.json"
+_WARM_START = ("scaffolds", "restoration")
+RUNNING = "RUNNING"
+FINISHED = "FINISHED"
+FAILED = "FAILED"
+KILLED = "KILLED"
+PRUNED = "PRUNED"
+_ENDED = (FINISHED, PRUNED)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run says of itself in `run.json`.
+
+    Attributes:
+      name: the experiment.
+      fingerprint: of the configuration, see `runner.config.fingerprint`.
+      status: RUNNING, FINISHED, FAILED, KILLED or PRUNED; RUNNING with a free lock was killed.
+      settings: the configuration that the fingerprint is of, secrets masked.
+      objective: the best value of the objective; None before the run has ended.
+      trained: whether a cluster's chief has nothing left to do but to close the record.
+      sources: scaffold name -> the checkpoint that it started from.
+      trial: the sweep's trial that it is, see `runner.sweeps.trial`; empty for a run by itself.
+    """
+
+    name: str
+    fingerprint: str
+    status: str
+    settings: Mapping[str, Any]
+    objective: float | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    trial: str = ""
+    trained: bool = False
+
+
+class RunDirectory:
+    """The folder of one run.
+
+    Raises:
+      RunInUseError: from `claim`, when a living process owns it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = FileLock(path / "lock")
+        self._owner = OwnerFile(path / "owner.json")
+
+    @property
+    def checkpoints(self) -> Path:
+        """The newest checkpoints."""
+        return self.path / CHECKPOINTS
+
+    @property
+    def best(self) -> Path:
+        """The checkpoint with the best objective."""
+        return self.path / BEST
+
+    @property
+    def best_record(self) -> Path:
+        """The step and the evaluation of the best checkpoint."""
+        return self.best / BEST_RECORD
+
+    @property
+    def evaluations(self) -> Path:
+        """A line for each evaluation of a sweep's trial: its step and metrics."""
+        return self.path / "evaluations.jsonl"
+
+    @property
+    def evaluation_due(self) -> Path:
+        """The step whose evaluation a signal cut short; absent when there is none."""
+        return self.path / "evaluation_due.json"
+
+    @property
+    def config(self) -> Path:
+        """The composed configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def overrides(self) -> Path:
+        """The command line's overrides."""
+        return self.path / "overrides.yaml"
+
+    @property
+    def plan(self) -> Path:
+        """The restoration plan as text."""
+        return self.path / "plan.txt"
+
+    @property
+    def tracking(self) -> Path:
+        """The journal of what the run records, and how far it is delivered."""
+        return self.path / "tracking"
+
+    @property
+    def plan_json(self) -> Path:
+        """The restoration plan as JSON."""
+        return self.path / "plan.json"
+
+    @property
+    def plan_html(self) -> Path:
+        """The restoration plan as a page of its own."""
+        return self.path / "plan.html"
+
+    @property
+    def provenances(self) -> tuple[Path, ...]:
+        """Where the provenance stays: in the run's folder and beside its checkpoints."""
+        return tuple(each / PROVENANCE for each in (self.path, self.checkpoints, self.best))
+
+    @property
+    def export(self) -> Path:
+        """The SavedModel."""
+        return self.path / "export"
+
+    def claim(self) -> None:
+        """Takes the lock for the life of this process, or until `release`."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout as error:
+            raise self._in_use(str(self._owner.read() or "unknown")) from error
+        # A lock may have been given because it does not reach another host.
+        elsewhere = self._owner.elsewhere(wait=True)
+        if elsewhere is not None:
+            self._lock.release()
+            raise self._in_use(str(elsewhere))
+        self._owner.take()
+
+    def release(self) -> None:
+        """Gives the lock back."""
+        self._owner.release()
+        self._lock.release()
+
+    def wait(self) -> None:
+        """Waits until no process owns the run."""
+        with self._lock:
+            pass
+
+    def settle(self) -> RunRecord | None:
+        """Marks the run KILLED if it says RUNNING though no process owns it.
+
+        Returns its record from before, or None where nothing was to be done.
+        """
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            return None
+        try:
+            record = self.read()
+            if record is None or record.status != RUNNING or self._owner.elsewhere(wait=False):
+                return None
+            self.update(status=KILLED)
+            return record
+        finally:
+            self._lock.release()
+
+    def read(self) -> RunRecord | None:
+        """Returns the run's record, or None when the folder holds none.
+
+        Raises:
+          RunDirectoryError: when the record is not one that this version has written.
+        """
+        record = self.path / RUN_RECORD
+        if not record.is_file():
+            return None
+        known = {each.name for each in fields(RunRecord)}
+        try:
+            content = dict(json.loads(record.read_text()))
+            return RunRecord(**{name: value for name, value in content.items() if name in known})
+        except (ValueError, TypeError) as error:
+            raise RunDirectoryError(
+                Problem(
+                    f"{record} cannot be read",
+                    f"it was edited, or written by another version: {error}",
+                    "move the run away, or give run_dir=... another folder",
+                )
+            ) from error
+
+    def require(self) -> RunRecord:
+        """Returns the run's record.
+
+        Raises:
+          FileNotFoundError: when the folder holds none.
+        """
+        record = self.read()
+        if record is None:
+            raise FileNotFoundError(self.path / RUN_RECORD)
+        return record
+
+    def write(self, record: RunRecord) -> None:
+        """Replaces the run's record in one step, so that a crash leaves the old or the new."""
+        write_json(self.path / RUN_RECORD, asdict(record))
+
+    def update(self, **changes: Any) -> None:
+        """Changes fields of the run's record."""
+        self.write(replace(self.require(), **changes))
+
+    def has_checkpoint(self) -> bool:
+        """Whether the run has saved a checkpoint that it can resume from."""
+        # TensorFlow writes this file last, and finds checkpoints by it alone.
+        return (self.checkpoints / "checkpoint").is_file()
+
+    def _in_use(self, owner: str) -> RunInUseError:
+        problem = Problem(
+            f"{self.path} is in use",
+            f"another process owns it: {owner}",
+            "wait for it or end it; resume=never starts another run beside it",
+        )
+        return RunInUseError(problem, self.path)
+
+
+def runs(container: Path) -> list[tuple[RunDirectory, RunRecord]]:
+    """Returns the runs in `container`, newest first; or the run that `container` itself is."""
+    own = RunDirectory(container).read()
+    if own is not None:
+        return [(RunDirectory(container), own)]
+    numbered = [each for each in container.glob("*") if each.name.isdecimal()]
+    found = []
+    for path in sorted(numbered, key=lambda each: int(each.name), reverse=True):
+        directory = RunDirectory(path)
+        record = directory.read()
+        if record is not None:
+            found.append((directory, record))
+    return found
+
+
+def interrupted_run(
+    container: Path, record: RunRecord, resume: str, *, dedicated: bool = False
+) -> RunDirectory | None:
+    """Returns the run that is to be resumed, or None when a new one is to be started.
+
+    A trial of a sweep resumes only its own run; another trial may have the same configuration.
+    Changes nothing.
+
+    Args:
+      container: the configured `run_dir`.
+      record: the record a new run starts with.
+      resume: `auto` resumes an interrupted run of the same configuration, if there is one; `must`
+        only resumes, trials of a sweep excepted that have not started yet; `never` only starts.
+      dedicated: whether `container` was given for this run, so that with `auto` an interrupted run
+        in it whose warm start is another is a mistake, and not a neighbour.
+
+    Raises:
+      RunDirectoryError: when `must` finds no such run, `container` is itself a run that is not
+        to be resumed, or a `dedicated` one holds a run of another warm start.
+    """
+    for directory, found in runs(container) if resume != "never" else ():
+        if _is_interrupted(found, record):
+            return directory
+    if resume == "must" and not record.trial:
+        raise RunDirectoryError(_nothing_to_resume(container, record))
+    own = RunDirectory(container).read() is not None
+    if resume == "auto" and (dedicated or own):
+        _refuse_other_warm_start(container, record)
+    if own:
+        raise RunDirectoryError(
+            Problem(
+                f"{container} is a run of its own, and not one to resume",
+                "it is finished or has another configuration, and a run is never overwritten",
+                "give run_dir=... another folder; a new run is made inside it",
+            )
+        )
+    return None
+
+
+def _is_interrupted(found: RunRecord, record: RunRecord) -> bool:
+    same = found.fingerprint == record.fingerprint and found.status not in _ENDED
+    return same and record.trial in ("", found.trial)
+
+
+def open_run(
+    container: Path, record: RunRecord, resume: str, *, dedicated: bool = False
+) -> RunDirectory:
+    """Claims the directory of the run to resume, or a new, numbered one in `container`.
+
+    The arguments and errors are those of `interrupted_run`.
+
+    Raises:
+      RunDirectoryError: also when a living process owns the run to resume, or `container` cannot be
+        made.
+    """
+    make_container(container, "run_dir")
+    with FileLock(container / ".lock"):
+        directory = interrupted_run(container, record, resume, dedicated=dedicated)
+        if directory is not None:
+            directory.claim()
+            directory.update(status=RUNNING)
+            return directory
+        numbers = [int(each.name) for each in container.glob("*") if each.name.isdecimal()]
+        directory = RunDirectory(container / f"{max(numbers, default=0) + 1:03d}")
+        directory.claim()
+        directory.write(record)
+        return directory
+
+
+def settle_killed_runs(container: Path) -> list[RunDirectory]:
+    """Marks as KILLED the runs that say RUNNING though no process owns them, and returns them.
+
+    A process that is killed outright cannot say so itself.
+    """
+    with FileLock(container / ".lock"):
+        return [
+            directory
+            for directory, record in runs(container)
+            if record.status == RUNNING and directory.settle() is not None
+        ]
+
+
+def left_alone(container: Path, record: RunRecord) -> list[str]:
+    """Returns a line on the newest unfinished run if its configuration is another; else nothing."""
+    for directory, found in runs(container):
+        if found.status in (KILLED, FAILED):
+            changes = differences(found.settings, record.settings)
+            return [f"{directory.path} is unfinished and left alone: {'; '.join(changes)}"] * bool(
+                changes
+            )
+    return []
+
+
+def _nothing_to_resume(container: Path, record: RunRecord) -> Problem:
+    """Explains why no run in `container` can be resumed with the record's configuration."""
+    unfinished = [(d, r) for d, r in runs(container) if r.status not in _ENDED]
+    if not unfinished:
+        return Problem(
+            f"{container} holds no interrupted run",
+            "resume=must only resumes",
+            "use resume=auto to start one",
+        )
+    directory, found = unfinished[0]
+    changes = differences(found.settings, record.settings)
+    return Problem(
+        f"the interrupted run {directory.path} has another configuration",
+        "; ".join(changes)
+        or "another secret, or the same values in another order, and that of scaffolds counts",
+        "repeat its configuration, or use resume=never to start anew",
+    )
+
+
+def _refuse_other_warm_start(container: Path, record: RunRecord) -> None:
+    """Refuses when the newest unfinished run of the experiment has another warm start."""
+    for directory, found in runs(container):
+        if found.name != record.name or found.status in _ENDED:
+            continue
+        old, new = (
+            {key: each.settings.get(key) for key in _WARM_START} for each in (found, record)
+        )
+        if json.dumps(old) != json.dumps(new):
+            raise RunDirectoryError(
+                Problem(
+                    f"the warm start has changed since {directory.path} began, which is unfinished",
+                    "; ".join(differences(old, new)) or "the scaffolds are in another order",
+                    "repeat its configuration to resume it, or start anew with resume=never or "
+                    "in another run_dir",
+                )
+            )
+        return
+
+
+def differences(old: Any, new: Any, key: str = "") -> list[str]:
+    """Returns `key: old -> new` for each leaf that differs between two nested settings."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        keys = [*old, *(each for each in new if each not in old)]
+        prefix = f"{key}." if key else ""
+        return [
+            line
+            for each in keys
+            for line in differences(
+                old.get(each, "(absent)"), new.get(each, "(absent)"), f"{prefix}{each}"
+            )
+        ]
+    return [] if old == new else [f"{key}: {old} -> {new}"]

@@ -1,0 +1,83 @@
+"""Imports large libraries without looking for garbage meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Pauses the garbage collector inside the block, and exempts from it what was made by its end.
+
+    Modules live as long as the process, and importing TensorFlow makes 700,000 objects: looking
+    through them for garbage takes a fourth of the import's time, and slows all later collections.
+    Meant for the start of a process: garbage that is there would be kept for good.
+    """
+    with paused_collections():
+        try:
+            yield
+        finally:
+            gc.freeze()
+
+
+@contextmanager
+def paused_collections() -> Iterator[None]:
+    """Pauses the garbage collector inside the block.
+
+    Where thousands of objects are made beside a large graph, it looks through all of the graph.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+
+
+@contextmanager
+def without_import_notes() -> Iterator[None]:
+    """Drops what is written to file descriptor 2 inside the block, unless the block fails.
+
+    TensorFlow's C++ libraries tell of CPU features and missing GPU drivers while they are loaded,
+    whatever the log level is. A user who sets `TF_CPP_MIN_LOG_LEVEL` sees everything.
+    """
+    if LEVEL in os.environ:
+        yield
+        return
+    os.environ[LEVEL] = "2"
+    sys.stderr.flush()
+    descriptor = os.dup(2)
+    with tempfile.TemporaryFile() as notes:
+        os.dup2(notes.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            notes.seek(0)
+            with os.fdopen(os.dup(descriptor), "wb") as stderr:
+                shutil.copyfileobj(notes, stderr)
+            raise
+        finally:
+            os.dup2(descriptor, 2)
+            os.close(descriptor)
+
+
+def import_tensorflow() -> None:
+    """Imports it fast and without a word, if it has not been imported yet."""
+    if "tensorflow" in sys.modules:
+        return
+    given = LEVEL in os.environ
+    with without_import_notes(), without_collections():
+        import tensorflow  # noqa: F401 - what follows finds it there
+    if not given:
+        # Processes that are started from here would take it for the user's, and print the notes.
+        del os.environ[LEVEL]

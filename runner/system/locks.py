@@ -1,0 +1,164 @@
+"""Tells whether somebody holds a lock that a file stands for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import weakref
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+
+def this_process() -> str:
+    """Returns the name of this process among all hosts."""
+    return process_name(os.getpid())
+
+
+def process_name(number: int) -> str:
+    """Returns the name, among all hosts, of a process of this one."""
+    return f"{socket.gethostname()}:{number}"
+
+
+def is_held(lock_file: Path) -> bool:
+    """Whether a living process, this one included, holds the lock; its file is made if absent."""
+    try:
+        with FileLock(lock_file, timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+logger = logging.getLogger(__name__)
+
+BEAT_SECONDS = 4.0
+# A process that has the processor for itself never misses so many beats.
+_MISSED = 3
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process.
+
+    Attributes:
+      host: the name of its machine.
+      boot: identifies that machine's present life, where the system tells; otherwise empty.
+      pid: its number there.
+      since: when it became the owner, in UTC.
+    """
+
+    host: str
+    boot: str
+    pid: int
+    since: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} since {self.since}"
+
+    def is_here(self) -> bool:
+        """Whether the locks of this system are those of its own."""
+        boot = _boot()
+        return self.boot == boot if boot and self.boot else self.host == socket.gethostname()
+
+
+class OwnerFile:
+    """Says who owns a run, as long as it does.
+
+    Not every shared file system carries locks from host to host. The owner therefore touches the
+    file all the time: who finds one of another host looks whether that goes on. Times are compared
+    with the file system's own, never with a clock of either host.
+
+    Args:
+      path: the file.
+      beat: seconds between touches.
+    """
+
+    def __init__(self, path: Path, beat: float = BEAT_SECONDS) -> None:
+        self._path = path
+        self._beat = beat
+        self._stop = threading.Event()
+        # The thread knows only the event, so that it ends with this object.
+        weakref.finalize(self, self._stop.set)
+
+    def take(self) -> None:
+        """Names this process, and touches the file until `release`."""
+        since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        owner = Owner(socket.gethostname(), _boot(), os.getpid(), since)
+        # Not awaited: what a machine's death loses of it names nobody who lives.
+        temporary = self._path.with_name(f"{self._path.name}.tmp")
+        temporary.write_text(json.dumps(asdict(owner), indent=2))
+        temporary.replace(self._path)
+        self._stop.clear()
+        threading.Thread(
+            target=_touch, args=(self._path, self._stop, self._beat), daemon=True
+        ).start()
+
+    def release(self) -> None:
+        """Removes the file, if it names this process."""
+        self._stop.set()
+        owner = self.read()
+        if owner is not None and owner.pid == os.getpid() and owner.is_here():
+            self._path.unlink(missing_ok=True)
+
+    def read(self) -> Owner | None:
+        """Returns whom the file names; None where it is absent or says nothing."""
+        try:
+            return Owner(**json.loads(self._path.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def elsewhere(self, *, wait: bool) -> Owner | None:
+        """Returns the owner if it is on another host and may live.
+
+        Args:
+          wait: whether to wait until that is certain, if it was there a moment ago.
+        """
+        owner = self.read()
+        if owner is None or owner.is_here():
+            return None
+        before = self._touched()
+        probe = self._path.with_name(f"{self._path.name}.{socket.gethostname()}-{os.getpid()}")
+        probe.touch()
+        now = probe.stat().st_mtime
+        probe.unlink()
+        if before is None or now - before > _MISSED * self._beat:
+            return None
+        if not wait:
+            return owner
+        logger.warning("Waits to see whether %s, the owner of %s, lives.", owner, self._path.parent)
+        deadline = time.monotonic() + _MISSED * self._beat
+        while time.monotonic() < deadline:
+            time.sleep(self._beat / 8)
+            if self._touched() != before:
+                return owner
+        return None
+
+    def _touched(self) -> float | None:
+        try:
+            # Opened, because a network file system answers `stat` from its memory.
+            with self._path.open("rb") as file:
+                return os.fstat(file.fileno()).st_mtime
+        except OSError:
+            return None
+
+
+def _boot() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _touch(path: Path, stop: threading.Event, beat: float) -> None:
+    while not stop.wait(beat):
+        try:
+            os.utime(path)
+        except OSError as error:  # The next beat may succeed.
+            logger.debug("%s cannot be touched: %s", path, error)

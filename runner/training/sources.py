@@ -1,0 +1,216 @@
+"""Finds each scaffold's checkpoint, training the experiment it comes from when that is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from runner.checkpoints.averaging import averaged
+from runner.checkpoints.contents import NoCheckpointError
+from runner.checkpoints.locate import BEST_OF_RUN, LATEST, latest_checkpoint, resolve
+from runner.checkpoints.open import open_checkpoint, open_pinned
+from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
+from runner.config.fingerprint import EXPERIMENT, Identity, in_scaffold, prefixed
+from runner.config.schema import RunConfig, ScaffoldConfig
+from runner.errors import CheckpointError, Problem, RunInUseError, TrackingError
+from runner.graph.build import build_graph
+from runner.graph.experiment import BuiltGraph
+from runner.restoration.plan import LocatedSources, RestorationPlan
+from runner.restoration.planner import make_plan
+from runner.runs.provenance import Origin, origin
+from runner.runs.run_directory import FINISHED, RunDirectory, runs
+from runner.tracking import RunStore
+
+FINGERPRINT_TAG = "runner.fingerprint"
+
+
+class Sources:
+    """The checkpoints of a run's scaffolds."""
+
+    def __init__(self, config: RunConfig, store: RunStore) -> None:
+        """Stores its arguments.
+
+        Args:
+          config: the run's configuration.
+          store: where its predecessors are recorded.
+        """
+        self._config, self._store = config, store
+        self._identity = Identity(config)
+        self._origins: dict[str, tuple[Origin, ...]] = {}
+
+    def settings(self) -> dict[str, object]:
+        """Returns what identifies the run, with its sources' experiments identified likewise.
+
+        Raises:
+          ConfigError: when the configuration of a source is not valid.
+        """
+        return self._identity.settings()
+
+    def expected(self) -> LocatedSources:
+        """Returns the checkpoints of all scaffolds, as far as they can be used.
+
+        For an experiment that is not trained yet, that is what its graph will save. What was found
+        is pinned: `open` opens the same files with the same content.
+
+        Raises:
+          ConfigError: when the experiment of a source does not compose or build.
+        """
+        specs: dict[str, CheckpointSpec | None] = {}
+        problems: dict[str, list[Problem]] = {}
+        for name, scaffold in self._config.scaffolds.items():
+            try:
+                specs[name] = self._expected(name, scaffold)
+            except (CheckpointError, TrackingError) as error:
+                specs[name] = None
+                problems[name] = [in_scaffold(name, each) for each in error.problems]
+        return LocatedSources(specs, problems)
+
+    def train_missing(
+        self,
+        train: Callable[[RunConfig], object],
+        say: Callable[[str], None] = lambda line: None,
+    ) -> bool:
+        """Trains every experiment that a scaffold comes from and that has no finished run.
+
+        Where another process trains it, this one waits for that.
+
+        Args:
+          train: trains an experiment.
+          say: tells the user what is waited for.
+
+        Returns:
+          Whether `expected` now finds more than when it was last called.
+        """
+        more = False
+        for name, scaffold in self._config.scaffolds.items():
+            if _is_experiment(scaffold) and name not in self._origins:
+                more = True
+                experiment = self._identity.experiment(name)
+                # Another process may have trained it meanwhile.
+                if self._finished(experiment) is None:
+                    self._train_once(experiment, train, say)
+        return more
+
+    def _train_once(
+        self,
+        experiment: RunConfig,
+        train: Callable[[RunConfig], object],
+        say: Callable[[str], None],
+    ) -> None:
+        folder = Path(experiment.run_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        # Two trials that need the same source come here at once.
+        lock = FileLock(folder / f".source-{self._identity.of(experiment)}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            say(f"{experiment.name}: another process trains it; waiting for that")
+            lock.acquire()
+        try:
+            while self._finished(experiment) is None:
+                try:
+                    train(experiment)
+                    return
+                except RunInUseError as error:
+                    say(f"{experiment.name}: another process trains it in {error.path}; waiting")
+                    RunDirectory(error.path).wait()
+        finally:
+            lock.release()
+
+    def open(self, scaffold: str) -> CheckpointReader:
+        """Opens the checkpoint that `expected` found last for a scaffold.
+
+        Raises:
+          CheckpointError: when its content is no longer what it was then.
+        """
+        return open_pinned([(each.path, each.digest) for each in self._origins[scaffold]])
+
+    def origins(self) -> Mapping[str, tuple[Origin, ...]]:
+        """Returns scaffold -> the checkpoints that `expected` resolved it to, several averaged."""
+        return dict(self._origins)
+
+    def _expected(self, name: str, scaffold: ScaffoldConfig) -> CheckpointSpec | None:
+        self._origins.pop(name, None)
+        if scaffold.checkpoint is None:
+            return None
+        place, which = scaffold.checkpoint, scaffold.which
+        if _is_experiment(scaffold):
+            experiment = self._identity.experiment(name)
+            run = self._finished(experiment)
+            if run is None:
+                return self._to_be_trained(experiment)
+            place = str(run.path)
+            if which is None and scaffold.average is None and run.best_record.is_file():
+                which = BEST_OF_RUN
+        try:
+            paths = resolve(place, which or LATEST, scaffold.average, self._store)
+        except NoCheckpointError:
+            if scaffold.optional:
+                return None
+            raise
+        specs = [open_checkpoint(path).spec() for path in paths]
+        spec = specs[0] if len(specs) == 1 else averaged(specs)
+        self._origins[name] = tuple(
+            origin(scaffold.checkpoint, path, each) for path, each in zip(paths, specs, strict=True)
+        )
+        return spec
+
+    def _to_be_trained(self, experiment: RunConfig) -> CheckpointSpec:
+        built = build_graph(experiment, "validation", train=True)
+        # What would stop its training is a problem now, not once that begins.
+        inner = Sources(experiment, self._store)
+        problems = plan_run(experiment, built, inner).problems
+        if problems:
+            name = f"{EXPERIMENT}{experiment.name}"
+            raise CheckpointError(*(prefixed(name, each) for each in problems))
+        return CheckpointSpec(
+            f"{EXPERIMENT}{experiment.name} (not trained yet)",
+            None,
+            {each.name: each.tensor for each in built.specs},
+        )
+
+    def _finished(self, experiment: RunConfig) -> RunDirectory | None:
+        """Returns the newest finished run of the experiment that has a checkpoint, if any."""
+        wanted = self._identity.of(experiment)
+        # The run directories answer at once; the store is asked for runs that are elsewhere.
+        for directory, _ in runs(Path(experiment.run_dir).absolute()):
+            if _has_finished(directory, wanted):
+                return directory
+        for tracked in self._store.finished(experiment.name, {FINGERPRINT_TAG: wanted}):
+            if tracked.run_dir is not None:
+                directory = RunDirectory(tracked.run_dir)
+                if _has_finished(directory, wanted):
+                    return directory
+        return None
+
+
+def _has_finished(directory: RunDirectory, wanted: str) -> bool:
+    """Whether a directory holds a finished run of a fingerprint, and a checkpoint of it."""
+    # The folder of a run that the store remembers may be gone, or by now be another run's.
+    record = directory.read()
+    if record is None or (record.fingerprint, record.status) != (wanted, FINISHED):
+        return False
+    return any(latest_checkpoint(str(place)) for place in (directory.best, directory.checkpoints))
+
+
+def _is_experiment(scaffold: ScaffoldConfig) -> bool:
+    return (scaffold.checkpoint or "").startswith(EXPERIMENT)
+
+
+def plan_run(config: RunConfig, built: BuiltGraph, sources: Sources) -> RestorationPlan:
+    """Returns the plan of a run's fresh start, with all problems.
+
+    Raises:
+      ConfigError: when the experiment of a source does not compose or build.
+    """
+    located = sources.expected()
+    return make_plan(
+        built.specs,
+        config.scaffolds,
+        located.specs,
+        config.restoration.collision,
+        config.restoration.expect,
+        unusable=located.problems,
+    )

@@ -1,0 +1,117 @@
+"""A run is identified by what decides its result, and by nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from runner.config.choices import Collision, Goal, Missing, Mode, Resume
+from runner.config.fingerprint import fingerprint, settings
+from runner.config.schema import (
+    ClusterConfig,
+    RunConfig,
+    ScaffoldConfig,
+    TrackingConfig,
+    VariablesConfig,
+)
+
+
+def config() -> RunConfig:
+    scaffold = ScaffoldConfig(VariablesConfig(["cnn/*"]), "experiment:digits_cnn")
+    return RunConfig(
+        name="x",
+        data={"_target_": "a.Data"},
+        model={"_target_": "a.Model", "units": 3},
+        loss={"_target_": "a.loss"},
+        optimizer={"_target_": "a.Adam", "learning_rate": 1e-3},
+        scaffolds={"cnn": scaffold, "lstm": ScaffoldConfig(VariablesConfig(["lstm/*"]), "path")},
+    )
+
+
+def identity(changed: RunConfig, source: str = "0123") -> str:
+    return fingerprint(settings(changed, lambda name: source))
+
+
+def change_scaffold(key: str, value: Any) -> Callable[[RunConfig], None]:
+    return lambda changed: setattr(changed.scaffolds["cnn"], key, value)
+
+
+CHANGES: dict[str, Callable[[RunConfig], None]] = {
+    "name": lambda c: setattr(c, "name", "y"),
+    "seed": lambda c: setattr(c, "seed", 1),
+    "model": lambda c: c.model.update(units=4),
+    "learning rate": lambda c: c.optimizer.update(learning_rate=1e-2),
+    "metrics": lambda c: c.metrics.update(accuracy={"_target_": "a.accuracy"}),
+    "hooks": lambda c: c.hooks.update(mine={"_target_": "a.Hook"}),
+    "steps": lambda c: setattr(c.train, "steps", 1),
+    "goal": lambda c: setattr(c.train, "goal", Goal.maximize),
+    "collision": lambda c: setattr(c.restoration, "collision", Collision.first),
+    "checkpoint": change_scaffold("checkpoint", "other"),
+    "rename": change_scaffold("rename", {"a": "b"}),
+    "trainable": change_scaffold("trainable", False),
+    "missing": change_scaffold("missing", Missing.init),
+    "overrides": change_scaffold("overrides", ["seed=1"]),
+    "variables": change_scaffold("variables", VariablesConfig(["*"])),
+    "synchronous": lambda c: setattr(c.cluster, "synchronous", True),
+    "order of scaffolds": lambda c: setattr(c, "scaffolds", dict(reversed(c.scaffolds.items()))),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_decides_the_result_changes_it(change: str) -> None:
+    changed = config()
+    CHANGES[change](changed)
+    assert identity(changed) != identity(config())
+
+
+def test_the_source_of_a_scaffold_changes_it() -> None:
+    assert identity(config(), "0123") != identity(config(), "4567")
+
+
+ELSEWHERE: dict[str, Any] = {
+    "mode": Mode.evaluate,
+    "resume": Resume.never,
+    "run_dir": "elsewhere",
+    "tracking": TrackingConfig(None),
+    "cluster": ClusterConfig(local=True, workers=3),
+}
+
+
+@pytest.mark.parametrize("key", ELSEWHERE)
+def test_what_does_not_decide_the_result_leaves_it(key: str) -> None:
+    changed = config()
+    setattr(changed, key, ELSEWHERE[key])
+    assert identity(changed) == identity(config())
+
+
+def test_it_is_sixteen_hexadecimal_digits() -> None:
+    assert len(identity(config())) == 16
+    assert int(identity(config()), 16) > 0
+
+
+def test_only_experiments_are_asked_for_their_fingerprint() -> None:
+    asked: list[str] = []
+
+    def source(name: str) -> str:
+        asked.append(name)
+        return "0123"
+
+    settings(config(), source)
+    assert asked == ["cnn"]
+
+
+def test_settings_are_plain_and_survive_json() -> None:
+    plain = settings(config(), lambda name: "0123")
+    assert json.loads(json.dumps(plain)) == plain
+    assert plain["scaffolds"]["cnn"]["checkpoint"] == "experiment:digits_cnn@0123"
+    assert plain["scaffolds"]["lstm"]["checkpoint"] == "path"
+    assert plain["train"]["goal"] == "minimize"
+
+
+def test_the_configuration_is_not_changed() -> None:
+    given = config()
+    settings(given, lambda name: "0123")
+    assert given == config()

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runner.config.schedule import Schedule, Trigger, as_schedule, as_seconds
+
+
+@pytest.mark.parametrize(
+    ("when", "schedule"),
+    [
+        (50, Schedule(steps=50)),
+        ("50 steps", Schedule(steps=50)),
+        ("1 step", Schedule(steps=1)),
+        ("30 seconds", Schedule(seconds=30.0)),
+        ("1.5 minutes", Schedule(seconds=90.0)),
+        ("2 hours", Schedule(seconds=7200.0)),
+        ("end", Schedule(at_end=True)),
+        ("100 steps, 10 minutes, end", Schedule(steps=100, seconds=600.0, at_end=True)),
+        ("at 3, at 50, 1 hour", Schedule(seconds=3600.0, at_steps=(3, 50))),
+        ({"steps": 3, "at_steps": [1, 7]}, Schedule(steps=3, at_steps=(1, 7))),
+        (Schedule(at_end=True), Schedule(at_end=True)),
+    ],
+)
+def test_a_schedule_is_read_as_it_is_spelt(when: Any, schedule: Schedule) -> None:
+    assert as_schedule(when) == schedule
+
+
+@pytest.mark.parametrize(
+    ("when", "message"),
+    [
+        ("often", "'often' is no schedule; it is a number of steps, `50 steps`"),
+        ("1.5 steps", "'1.5 steps' is no whole number of steps"),
+        ("at noon", "'at noon' is no schedule; it is .*, `2 hours` or `at 100`, or `end`"),
+        (True, "True is no schedule"),
+        (0, "every 0 steps; it must be more than 0"),
+        ({"seconds": -1}, "every -1 seconds; it must be more than 0"),
+        ({"step": 3}, "step in a schedule; it has steps, seconds, at_steps, at_end"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(when: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        as_schedule(when)
+
+
+def test_a_duration_is_read_as_it_is_spelt() -> None:
+    assert (as_seconds(5), as_seconds("90 minutes")) == (5.0, 5400.0)
+
+
+@pytest.mark.parametrize(
+    ("duration", "message"),
+    [
+        ("3 steps", "'3 steps' is no duration"),
+        ("soon", "'soon' is no duration"),
+        (0, "a duration of 0 seconds; it must be more than 0"),
+    ],
+)
+def test_what_is_no_duration_is_refused(duration: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        as_seconds(duration)
+
+
+def _due(schedule: Schedule, moments: list[tuple[int, float]], start: int = 0) -> list[int]:
+    trigger = Trigger(schedule)
+    trigger.start(start, 100.0)
+    return [step for step, seconds in moments if trigger.due(step, 100.0 + seconds)]
+
+
+def test_multiples_of_a_number_of_steps_are_due() -> None:
+    assert _due(Schedule(steps=3), [(step, 0.0) for step in range(1, 8)]) == [3, 6]
+
+
+def test_a_resumed_session_keeps_the_rhythm_of_steps() -> None:
+    assert _due(Schedule(steps=3), [(step, 0.0) for step in range(5, 10)], start=4) == [6, 9]
+
+
+def test_a_multiple_that_is_jumped_over_is_due_after_it_and_once() -> None:
+    assert _due(Schedule(steps=10), [(9, 0.0), (12, 0.0), (12, 0.0), (19, 0.0), (41, 0.0)]) == [
+        12,
+        41,
+    ]
+
+
+def test_seconds_count_from_when_it_was_last_due() -> None:
+    moments = [(1, 4.0), (2, 11.0), (3, 20.9), (4, 21.0)]
+    assert _due(Schedule(seconds=10), moments) == [2, 4]
+
+
+def test_given_steps_are_due() -> None:
+    assert _due(Schedule(at_steps=(1, 5)), [(step, 0.0) for step in range(1, 8)]) == [1, 5]
+
+
+def test_all_that_is_set_adds_up() -> None:
+    moments = [(1, 0.0), (2, 0.0), (3, 60.0), (4, 60.0)]
+    assert _due(Schedule(steps=4, seconds=30, at_steps=(1,)), moments) == [1, 3, 4]
+
+
+def test_nothing_set_is_never_due() -> None:
+    trigger = Trigger(Schedule())
+    assert not trigger.due(1000, 1e9)
+    assert not trigger.due_at_end(1000)
+
+
+def test_the_end_is_due_once() -> None:
+    trigger = Trigger(Schedule(steps=5, at_end=True))
+    assert trigger.due(5, 0.0)
+    assert not trigger.due_at_end(5)
+    assert not trigger.due(6, 0.0)
+    assert trigger.due_at_end(6)
+    trigger.done(6)
+    assert not trigger.due_at_end(6)

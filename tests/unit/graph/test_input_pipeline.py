@@ -1,0 +1,141 @@
+"""What is kept of the training input, and that it is prefetched and timed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from runner.graph.input_pipeline import TrainingInput, without_autotuning
+from runner.hooks import InputStateHook
+from tests.tiny.counter import Counter
+
+
+@pytest.fixture(autouse=True)
+def _graph() -> Iterator[None]:
+    with tf.Graph().as_default():
+        yield
+
+
+def _numbers() -> tf.data.Dataset:
+    return tf.data.Dataset.range(50).shuffle(10, seed=3).repeat().batch(2)
+
+
+def _random() -> tf.data.Dataset:
+    return tf.data.Dataset.counter().map(lambda each: tf.random.uniform([]))
+
+
+def _python() -> tf.data.Dataset:
+    return tf.data.Dataset.from_generator(
+        lambda: iter(range(100)), output_signature=tf.TensorSpec([], tf.int64)
+    )
+
+
+class _Take(tf.train.SessionRunHook):
+    """Takes a batch at each step, and saves at the end."""
+
+    def __init__(self, batch: tf.Tensor, saver: tf.train.Saver, prefix: str) -> None:
+        self._batch, self._saver, self._prefix = batch, saver, prefix
+        self.batches: list[Any] = []
+
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
+        return tf.train.SessionRunArgs(self._batch)
+
+    def after_run(
+        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+    ) -> None:
+        self.batches.append(run_values.results.tolist())
+
+    def end(self, session: tf.Session) -> None:
+        self._saver.save(session, self._prefix, write_meta_graph=False)
+        self.after = self.three(session)
+
+    def three(self, session: tf.Session) -> list[Any]:
+        return [session.run(self._batch).tolist() for _ in range(3)]
+
+
+class _Case:
+    """Takes three batches, saves, takes three more, and three again after a restore."""
+
+    def __init__(self, dataset: tf.data.Dataset, folder: Path) -> None:
+        self.lines: list[str] = []
+        source = TrainingInput(dataset, prefetch=True)
+        saver = tf.train.Saver({"input": source.saveable})
+        take = _Take(source.next()[0], saver, str(folder / "input"))
+        counter = Counter()
+        scaffold = tf.train.Scaffold(
+            init_op=tf.group(tf.global_variables_initializer(), source.initializer),
+            saver=counter.saver,
+        )
+        hooks = [take, InputStateHook(source.state, self.lines.append)]
+        with tf.train.MonitoredSession(tf.train.ChiefSessionCreator(scaffold), hooks) as session:
+            for _ in range(3):
+                session.run(counter.train_op)
+        self.first, self.after = take.batches, take.after
+        with tf.Session() as session:
+            saver.restore(session, str(folder / "input"))
+            self.restored = take.three(session)
+
+
+def test_the_position_is_saved_with_what_is_prefetched(tmp_path: Path) -> None:
+    case = _Case(_numbers(), tmp_path)
+    assert case.lines == []
+    assert case.restored == case.after != case.first
+
+
+def test_an_input_that_cannot_be_saved_says_so_and_begins_again(tmp_path: Path) -> None:
+    case = _Case(_python(), tmp_path)
+    assert case.lines == [
+        "input: its position is not saved (GeneratorDataset does not support checkpointing.); a "
+        "resumed run begins with its first batch"
+    ]
+    assert (case.first, case.after, case.restored) == ([0, 1, 2], [3, 4, 5], [0, 1, 2])
+
+
+def test_state_outside_of_the_position_is_told(tmp_path: Path) -> None:
+    (line,) = _Case(_random(), tmp_path).lines
+    assert line.startswith(
+        "input: its position is saved, but not all its state (RandomUniform is stateful.)"
+    )
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_batches_are_prefetched_unless_told_otherwise(prefetch: bool) -> None:
+    TrainingInput(tf.data.Dataset.range(3), prefetch=prefetch)
+    kinds = {op.type for op in tf.get_default_graph().get_operations()}
+    assert ("PrefetchDataset" in kinds) is prefetch
+
+
+@pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options")
+@pytest.mark.parametrize(("own", "expected"), [(None, False), (False, False), (True, True)])
+def test_a_dataset_is_tuned_only_where_its_options_ask_for_it(
+    own: bool | None, expected: bool
+) -> None:
+    options = tf.data.Options()
+    if own is not None:
+        options.autotune.enabled = own
+    options.deterministic = True
+    given = without_autotuning(tf.data.Dataset.range(3).with_options(options)).options()
+    assert given.autotune.enabled is expected
+    assert given.deterministic
+
+
+def _waited(wait: Callable[[], object]) -> float:
+    def fetch(index: tf.Tensor) -> tf.Tensor:
+        return tf.numpy_function(lambda each: (wait(), each)[1], [index], tf.int64)
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        source = TrainingInput(tf.data.Dataset.range(3).map(fetch), prefetch=False)
+        _, waited = source.next()
+        session.run(source.initializer)
+        return float(session.run(waited))
+
+
+def test_the_wait_for_a_batch_is_measured() -> None:
+    never = threading.Event()
+    assert 0.2 <= _waited(lambda: never.wait(0.2)) < 60.0
+    assert 0.0 <= _waited(lambda: None) < 60.0

@@ -1,0 +1,228 @@
+"""The first signal waits for the step in flight, the second does not."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from runner.errors import InterruptedRunError
+from runner.system.signals import Interruption
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_outside_a_loop_a_signal_ends_the_run_at_once(number: signal.Signals) -> None:
+    with (
+        Interruption().handled() as interruption,
+        pytest.raises(InterruptedRunError, match=f"ended by {number.name}") as error,
+    ):
+        signal.raise_signal(number)
+    assert interruption.received()
+    assert error.value.exit_code == 128 + number
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_inside_a_loop_the_first_signal_is_remembered(number: signal.Signals) -> None:
+    with Interruption().handled() as interruption:
+        with interruption.deferred():
+            assert not interruption.received()
+            interruption.check()
+            signal.raise_signal(number)
+            assert interruption.received()
+        with pytest.raises(InterruptedRunError, match=f"ended by {number.name}"):
+            interruption.check()
+
+
+def test_inside_a_loop_the_second_signal_does_not_wait() -> None:
+    with Interruption().handled() as interruption, interruption.deferred():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_after_a_loop_a_signal_ends_the_run_at_once() -> None:
+    with Interruption().handled() as interruption:
+        with interruption.deferred():
+            pass
+        with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_the_grace_period_begins_with_the_first_signal() -> None:
+    with Interruption(100.0).handled() as interruption, interruption.deferred():
+        assert interruption.remaining() is None
+        signal.raise_signal(signal.SIGINT)
+        left = interruption.remaining()
+        assert left is not None
+        assert 90.0 < left <= 100.0
+
+
+HANGING = """
+import os, signal, sys, threading
+from contextlib import ExitStack
+from runner.system.signals import Interruption, ending_at_once
+lock = threading.Lock()
+lock.acquire()
+with ExitStack() as stack:
+    if sys.argv[1] == "start":
+        stack.enter_context(ending_at_once())
+    else:
+        interruption = stack.enter_context(Interruption(float(sys.argv[1])).handled())
+        stack.enter_context(interruption.deferred())
+    left = int(sys.argv[2])
+    while True:
+        try:
+            while left > 0:
+                left -= 1
+                os.kill(os.getpid(), signal.SIGTERM)
+            lock.acquire(timeout=60)
+        except Exception:  # Like a library that swallows what interrupts it.
+            pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("grace", "signals", "words"),
+    [
+        ("start", 1, ""),
+        ("0.2", 1, "cause: it could not be saved in session.grace_seconds=0.2"),
+        ("600", 2, "cause: a second signal does not wait for the step, which is not saved"),
+    ],
+    ids=["at start-up", "grace period over", "second signal"],
+)
+def test_what_does_not_end_by_itself_is_ended(grace: str, signals: int, words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING, grace, str(signals)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 143, done.stderr
+    assert done.stderr.startswith("runner: ended by SIGTERM\n")
+    assert words in done.stderr
+
+
+def test_a_loop_that_fails_no_longer_defers() -> None:
+    with Interruption().handled() as interruption:
+        with pytest.raises(RuntimeError, match="step failed"), interruption.deferred():
+            raise RuntimeError("step failed")
+        with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_the_handlers_that_were_there_come_back() -> None:
+    before = [signal.getsignal(each) for each in SIGNALS]
+    with Interruption().handled():
+        assert [signal.getsignal(each) for each in SIGNALS] != before
+    assert [signal.getsignal(each) for each in SIGNALS] == before
+
+
+def test_the_handlers_come_back_after_an_error() -> None:
+    before = [signal.getsignal(each) for each in SIGNALS]
+    with pytest.raises(RuntimeError, match="failed"), Interruption().handled():
+        raise RuntimeError("failed")
+    assert [signal.getsignal(each) for each in SIGNALS] == before
+
+
+def test_another_thread_than_the_main_one_handles_no_signals() -> None:
+    before = [signal.getsignal(each) for each in SIGNALS]
+    during: list[object] = []
+
+    def run() -> None:
+        with Interruption().handled() as interruption:
+            during.extend(signal.getsignal(each) for each in SIGNALS)
+            interruption.check()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert during == before
+
+
+def test_one_inside_another_has_its_signal_and_its_time_in_common() -> None:
+    with Interruption(600.0).handled() as outer:
+        with Interruption(100.0).handled() as inner, inner.deferred():
+            signal.raise_signal(signal.SIGTERM)
+            assert outer.received()
+        left = outer.remaining()
+        assert left is not None
+        assert 90.0 < left <= 100.0
+        with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
+            outer.check()
+    with Interruption().handled() as later:
+        assert not later.noticed()
+
+
+NESTED = """
+import signal, time
+from runner.system.signals import Interruption
+with Interruption(600.0).handled():
+    with Interruption(0.5).handled() as inner, inner.deferred():
+        signal.raise_signal(signal.SIGTERM)
+    time.sleep(60)
+"""
+
+
+def test_what_hangs_after_the_inner_one_is_ended_by_the_outer_one() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NESTED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 143, done.stderr
+    assert "cause: it could not be saved in session.grace_seconds=0.5" in done.stderr
+
+
+def test_a_further_signal_is_never_a_second_one() -> None:
+    further = [signal.SIGUSR2]
+    with Interruption(600.0, further).handled() as interruption, interruption.deferred():
+        signal.raise_signal(signal.SIGTERM)
+        assert not interruption.has_come(signal.SIGUSR2)
+        signal.raise_signal(signal.SIGUSR2)
+        assert interruption.has_come(signal.SIGUSR2)
+        left = interruption.remaining()
+        assert left is not None
+        assert left > 500.0
+        with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
+            interruption.check()
+    with (
+        Interruption(600.0, further).handled(),
+        Interruption().handled(),
+        pytest.raises(InterruptedRunError, match="ended by SIGUSR2"),
+    ):
+        signal.raise_signal(signal.SIGUSR2)
+
+
+def test_what_is_prompt_within_what_is_deferred() -> None:
+    with Interruption().handled() as interruption, interruption.deferred():
+        with interruption.prompt(), pytest.raises(InterruptedRunError, match="ended by SIGINT"):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(InterruptedRunError, match="ended by SIGINT"), interruption.prompt():
+            raise AssertionError("a signal has come before")
+
+
+def test_the_first_signal_is_told_before_it_raises() -> None:
+    told: list[float | None] = []
+    with Interruption(100.0).handled() as interruption:
+        with (
+            interruption.telling(lambda: told.append(interruption.remaining())),
+            pytest.raises(InterruptedRunError, match="ended by SIGINT"),
+        ):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
+            signal.raise_signal(signal.SIGINT)
+    (left,) = told
+    assert left is not None
+    assert left > 90.0
+
+
+def test_a_process_that_nobody_reads_ends_all_the_same() -> None:
+    program = (
+        "import os\nfrom runner.system.signals import end_at_once\n"
+        "reader, terminal = os.pipe()\nos.close(reader)\nend_at_once(15, terminal)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 143

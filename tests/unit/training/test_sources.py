@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from rich.console import Console
+
+from runner.checkpoints.reader import CheckpointSpec
+from runner.config.choices import Mode
+from runner.config.composition import compose_experiment
+from runner.config.fingerprint import Identity, fingerprint
+from runner.config.schema import RunConfig, ScaffoldConfig, VariablesConfig
+from runner.config.validation import validate
+from runner.console import Screen
+from runner.errors import ConfigError, Problem, RunInUseError
+from runner.restoration.plan import LocatedSources
+from runner.run import run_experiment
+from runner.runs.run_directory import RunDirectory
+from runner.tracking import LoggingStore, RunStatus, TrackedRun, open_store
+from runner.training.sources import Sources
+from tests.tiny.composing import composing
+from tests.tiny.configs import tiny
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Iterator[Path]:
+    with composing(tmp_path / "conf") as folder:
+        yield folder
+
+
+def _scaffold(checkpoint: str | None, *, optional: bool = False) -> ScaffoldConfig:
+    return ScaffoldConfig(VariablesConfig(["body/*"]), checkpoint, optional=optional)
+
+
+def _config(folder: Path, **scaffolds: ScaffoldConfig) -> RunConfig:
+    return tiny(name="warm", run_dir=str(folder / "runs" / "warm"), scaffolds=scaffolds)
+
+
+def _sources(config: RunConfig) -> Sources:
+    return Sources(config, open_store(config.tracking, {}))
+
+
+def _quiet(config: RunConfig) -> float | None:
+    return run_experiment(config, screen=Screen(Console(file=io.StringIO())))
+
+
+def _spec(sources: Sources, scaffold: str) -> CheckpointSpec:
+    located = sources.expected()
+    assert located.problems == {}
+    spec = located.specs[scaffold]
+    assert spec is not None
+    return spec
+
+
+def test_paths_are_read_and_null_stays_null(tmp_path: Path) -> None:
+    _quiet(tiny(run_dir=str(tmp_path / "tiny")))
+    checkpoints = tmp_path / "tiny" / "001" / "checkpoints"
+    sources = _sources(_config(tmp_path, body=_scaffold(str(checkpoints)), head=_scaffold(None)))
+    spec = _spec(sources, "body")
+    assert (spec.path, spec.step) == (str(checkpoints / "model.ckpt-20"), 20)
+    assert "body/dense/kernel" in spec.tensors
+    assert sources.expected().specs["head"] is None
+
+
+def test_an_optional_checkpoint_may_be_absent(tmp_path: Path) -> None:
+    config = _config(tmp_path, body=_scaffold(str(tmp_path / "nowhere"), optional=True))
+    assert _sources(config).expected() == LocatedSources({"body": None}, {})
+
+
+def test_every_absent_checkpoint_is_reported_with_its_scaffold(tmp_path: Path) -> None:
+    nowhere = _scaffold(str(tmp_path / "nowhere"))
+    located = _sources(_config(tmp_path, body=nowhere, head=nowhere)).expected()
+    assert located.specs == {"body": None, "head": None}
+    assert {name: [each.state for each in found] for name, found in located.problems.items()} == {
+        name: [f"scaffolds.{name}.checkpoint: there is no checkpoint at {tmp_path / 'nowhere'}"]
+        for name in ("body", "head")
+    }
+
+
+@pytest.mark.usefixtures("conf")
+def test_an_experiment_that_is_not_trained_gives_what_it_will_save(tmp_path: Path) -> None:
+    spec = _spec(_sources(_config(tmp_path, body=_scaffold("experiment:tiny"))), "body")
+    assert (spec.path, spec.step) == ("experiment:tiny (not trained yet)", None)
+    assert spec.tensors["body/dense/kernel"].shape == (8, 4)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.usefixtures("conf")
+def test_a_missing_experiment_is_trained_once(tmp_path: Path) -> None:
+    same = _scaffold("experiment:tiny")
+    sources = _sources(_config(tmp_path, body=same, head=same))
+    trained: list[RunConfig] = []
+
+    def train(config: RunConfig) -> None:
+        trained.append(config)
+        _quiet(config)
+
+    sources.train_missing(train)
+    sources.train_missing(train)
+    (config,) = trained
+    assert (config.name, config.run_dir) == ("tiny", str(tmp_path / "runs" / "tiny"))
+    best = tmp_path / "runs" / "tiny" / "001" / "best"
+    assert Path(_spec(sources, "body").path).parent == best
+
+
+@pytest.mark.usefixtures("conf")
+def test_any_checkpoint_of_an_experiment_can_be_chosen(tmp_path: Path) -> None:
+    scaffold = _scaffold("experiment:tiny")
+    scaffold.overrides = ["train.objective=validation/accuracy", "train.goal=minimize"]
+    sources = _sources(_config(tmp_path, body=scaffold))
+    sources.train_missing(_quiet)
+    run = tmp_path / "runs" / "tiny" / "001"
+    best = json.loads((run / "best" / "best.json").read_text())["step"]
+    for which, place in {
+        None: f"best/model.ckpt-{best}",
+        "best": f"best/model.ckpt-{best}",
+        "latest": "checkpoints/model.ckpt-20",
+        "10": "checkpoints/model.ckpt-10",
+    }.items():
+        scaffold.which = which
+        assert _spec(sources, "body").path == str(run / place)
+    scaffold.which, scaffold.average = None, "last 2"
+    assert _spec(sources, "body").path.startswith("average of 2: ")
+    assert [each.step for each in sources.origins()["body"]] == [10, 20]
+    assert {each.run["experiment"] for each in sources.origins()["body"] if each.run} == {"tiny"}
+
+
+@pytest.mark.usefixtures("conf")
+def test_the_newest_finished_run_of_the_same_configuration_counts(tmp_path: Path) -> None:
+    sources = _sources(_config(tmp_path, body=_scaffold("experiment:tiny")))
+    for _ in range(2):
+        sources.train_missing(_quiet)
+        config = validate(compose_experiment("tiny", ["tracking.uri=null"]))
+        config.run_dir = str(tmp_path / "runs" / "tiny")
+        _quiet(config)
+    runs = tmp_path / "runs" / "tiny"
+    assert Path(_spec(sources, "body").path).parents[1] == runs / "003"
+    RunDirectory(runs / "003").update(status="FAILED")
+    assert Path(_spec(sources, "body").path).parents[1] == runs / "002"
+    RunDirectory(runs / "002").update(fingerprint="another")
+    assert Path(_spec(sources, "body").path).parents[1] == runs / "001"
+
+
+class _Remembering(LoggingStore):
+    """A store that remembers one finished run, in a folder that it names."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
+        return [TrackedRun("1", experiment, "", RunStatus.FINISHED, self.folder, tags, 0)]
+
+
+@pytest.mark.usefixtures("conf")
+def test_a_folder_that_by_now_is_another_runs_is_not_taken(tmp_path: Path) -> None:
+    config = _config(tmp_path, body=_scaffold("experiment:tiny"))
+    folder = tmp_path / "elsewhere" / "001"
+    sources = Sources(config, _Remembering(folder))
+    assert _spec(sources, "body").step is None, "the folder is gone"
+    other = tiny(run_dir=str(folder.parent), seed=5)
+    _quiet(other)
+    assert _spec(sources, "body").step is None, "the folder is another run's"
+    composed = validate(compose_experiment("tiny", ["tracking.uri=null"]))
+    composed.run_dir = str(tmp_path / "same")
+    _quiet(composed)
+    found = Sources(config, _Remembering(tmp_path / "same" / "001"))
+    assert _spec(found, "body").step == 20
+
+
+@pytest.mark.usefixtures("conf")
+def test_overrides_make_it_another_run(tmp_path: Path) -> None:
+    plain, changed = _scaffold("experiment:tiny"), _scaffold("experiment:tiny")
+    changed.overrides = ["train.steps=5"]
+    first, second = (_sources(_config(tmp_path, body=each)) for each in (plain, changed))
+    assert fingerprint(first.settings()) != fingerprint(second.settings())
+    first.train_missing(_quiet)
+    assert _spec(second, "body").step is None
+    second.train_missing(_quiet)
+    assert _spec(second, "body").step == 5
+
+
+@pytest.mark.usefixtures("conf")
+def test_a_source_whose_training_failed_is_continued(tmp_path: Path) -> None:
+    scaffold = _scaffold("experiment:tiny")
+    hook = f"{{_target_: tests.tiny.hooks.FailOnce, step: 13, marker: '{tmp_path / 'marker'}'}}"
+    scaffold.overrides = [f"+hooks.disturb={hook}"]
+    sources = _sources(_config(tmp_path, body=scaffold))
+    with pytest.raises(ValueError, match="the hook failed"):
+        sources.train_missing(_quiet)
+    sources.train_missing(_quiet)
+    assert _spec(sources, "body").path.startswith(str(tmp_path / "runs" / "tiny" / "001"))
+
+
+@pytest.mark.usefixtures("conf")
+def test_mode_and_resume_are_not_inherited(tmp_path: Path) -> None:
+    config = _config(tmp_path, body=_scaffold("experiment:tiny"))
+    config.mode = Mode.plan
+    trained: list[RunConfig] = []
+    _sources(config).train_missing(trained.append)
+    assert trained[0].mode is Mode.train
+
+
+@pytest.mark.usefixtures("conf")
+def test_an_unknown_experiment_is_reported_with_its_scaffold(tmp_path: Path) -> None:
+    sources = _sources(_config(tmp_path, body=_scaffold("experiment:tinny")))
+    with pytest.raises(
+        ConfigError, match=r"scaffolds\.body\.checkpoint: experiment 'tinny' is not known"
+    ):
+        sources.settings()
+
+
+def _write_experiment(conf: Path, name: str, source: str) -> None:
+    (conf / "experiment" / f"{name}.yaml").write_text(
+        f"# @package _global_\ndefaults: [tiny]\nname: {name}\n"
+        f"scaffolds: {{body: {{variables: {{include: ['body/*']}}, checkpoint: {source}}}}}\n"
+    )
+
+
+def test_what_would_stop_the_training_of_a_source_is_a_problem_before(
+    conf: Path, tmp_path: Path
+) -> None:
+    # Before the first is composed: a process reads the folder once.
+    _write_experiment(conf, "middle", str(tmp_path / "nowhere"))
+    _write_experiment(conf, "mended", "experiment:tiny")
+    sources = _sources(_config(tmp_path, body=_scaffold("experiment:middle")))
+    (problem,) = sources.expected().problems["body"]
+    assert problem.state == (
+        "scaffolds.body.checkpoint: experiment:middle: scaffolds.body.checkpoint: "
+        f"there is no checkpoint at {tmp_path / 'nowhere'}"
+    )
+    sources = _sources(_config(tmp_path, body=_scaffold("experiment:mended")))
+    assert _spec(sources, "body").path == "experiment:mended (not trained yet)"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_experiment_may_not_be_its_own_source(conf: Path, tmp_path: Path) -> None:
+    _write_experiment(conf, "hen", "experiment:egg")
+    _write_experiment(conf, "egg", "experiment:hen")
+    sources = _sources(_config(tmp_path, body=_scaffold("experiment:hen")))
+    with pytest.raises(ConfigError, match="a source of its own") as caught:
+        sources.settings()
+    (problem,) = caught.value.problems
+    assert problem.cause == "warm <- hen <- egg <- hen"
+
+
+@pytest.mark.usefixtures("conf")
+def test_an_experiment_may_start_from_itself_in_another_configuration(tmp_path: Path) -> None:
+    config = tiny(run_dir=str(tmp_path / "tiny"), scaffolds={"b": _scaffold("experiment:tiny")})
+    assert "@" in str(_sources(config).settings())
+
+
+def test_a_source_that_another_process_trains_is_waited_for(conf: Path, tmp_path: Path) -> None:
+    config = _config(tmp_path, body=_scaffold("experiment:tiny"))
+    identity = Identity(config)
+    source = identity.experiment("body")
+    folder = Path(source.run_dir)
+    folder.mkdir(parents=True)
+    other = FileLock(folder / f".source-{identity.of(source)}.lock")
+    other.acquire()
+    told: list[str] = []
+
+    def say(line: str) -> None:
+        told.append(line)
+        _quiet(source)
+        other.release()
+
+    def train(config: RunConfig) -> None:
+        raise AssertionError("it is trained")
+
+    _sources(config).train_missing(train, say)
+    assert told == ["tiny: another process trains it; waiting for that"]
+
+
+def test_a_source_that_runs_by_itself_is_waited_for(conf: Path, tmp_path: Path) -> None:
+    config = _config(tmp_path, body=_scaffold("experiment:tiny"))
+    run = RunDirectory(tmp_path / "runs" / "tiny" / "001")
+    told: list[str] = []
+    tried: list[str] = []
+
+    def train(source: RunConfig) -> None:
+        tried.append(source.name)
+        if len(tried) == 1:
+            raise RunInUseError(Problem("in use"), run.path)
+
+    run.path.mkdir(parents=True)
+    _sources(config).train_missing(train, told.append)
+    assert tried == ["tiny", "tiny"]
+    assert told == [f"tiny: another process trains it in {run.path}; waiting"]
