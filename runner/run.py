@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runner.cluster.replica import Replica
 from runner.config.choices import Mode, PlanFormat
-from runner.config.cluster_tasks import is_task
+from runner.config.cluster_spec import is_task
 from runner.config.fingerprint import fingerprint
 from runner.config.masking import Mask
 from runner.config.schema import CHIEF, RunConfig

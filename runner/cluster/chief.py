@@ -13,7 +13,7 @@ import tensorflow as tf
 from runner.cluster.channel import Agreement, Channel, Flag, left_flag, released_flag
 from runner.cluster.server import naming_the_missing, session_config, start_server
 from runner.cluster.session_creators import ClusterChiefSessionCreator
-from runner.config.cluster_tasks import answers, is_task, parameter_servers, telling_tasks
+from runner.config.cluster_spec import answers, is_task, parameter_servers, telling_tasks
 from runner.config.schema import CHIEF, RunConfig
 from runner.graph.experiment import Training
 from runner.system.signals import Interruption

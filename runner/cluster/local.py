@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.cluster.trial_link import TRIAL, TrialLink
-from runner.config.cluster_tasks import free_addresses, in_use
+from runner.config.cluster_spec import VARIABLE, free_addresses, in_use, write_tf_config
 from runner.config.schema import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
-from runner.config.tf_config import VARIABLE, write_tf_config
 from runner.errors import ClusterError, ConfigError, PlanError, Problem
 from runner.sweeps.trial import Trial
 from runner.system.lifeline import LIFELINE, OBJECTIVE, has_begun, lead_nowhere

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import tensorflow as tf
 
 from runner.cluster.synchronous import Synchronization
-from runner.config.cluster_tasks import is_cluster, replica_index
+from runner.config.cluster_spec import is_cluster, replica_index
 from runner.config.schema import CHIEF, PS, ClusterConfig, Placement
 from runner.errors import ConfigError, Problem
 from runner.graph.names import partition_of

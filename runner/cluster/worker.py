@@ -14,7 +14,7 @@ from runner.cluster.channel import Agreement, Channel, State, ready_flags
 from runner.cluster.server import naming_the_missing, session_config, start_server
 from runner.cluster.session_creators import ClusterWorkerSessionCreator
 from runner.config.choices import NonFinite
-from runner.config.cluster_tasks import own_name, telling_tasks
+from runner.config.cluster_spec import own_name, telling_tasks
 from runner.config.schema import ClusterConfig, RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, ConfigError, NonFiniteLossError, Problem

@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from runner.checkpoints.reader import TensorSpec
 from runner.cluster.replica import Replica
-from runner.config.instantiation import build_target
-from runner.config.references import References
+from runner.config.instantiation import References, build_target
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.averages import SUFFIX

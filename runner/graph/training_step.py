@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from runner.cluster.synchronous import Synchronization, SynchronousUpdate
 from runner.config.choices import NonFinite
-from runner.config.instantiation import build_target, locate_target
-from runner.config.references import References
+from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
 from runner.config.validation import KEY, no_rate, rate_problems
 from runner.errors import ConfigError, Problem

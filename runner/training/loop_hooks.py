@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from runner.cluster.chief import Chief
 from runner.config.choices import NonFinite, OnError
-from runner.config.references import References
+from runner.config.instantiation import References
 from runner.config.schema import RunConfig
 from runner.errors import NonFiniteLossError
 from runner.graph.experiment import BuiltGraph, Training

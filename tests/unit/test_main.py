@@ -13,7 +13,8 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from runner import __main__ as command_line
-from runner.config import lookup
+from runner.config.choices import Mode, annotation, options
+from runner.config.schema import RunConfig
 from runner.errors import InterruptedRunError
 from runner.system.lifeline import LIFELINE
 from tests.tiny.command_line import CONF, Command, in_process
@@ -225,7 +226,7 @@ def test_help_fits_one_screen_and_names_what_there_is(command: Command) -> None:
     assert len(lines) <= 45
     assert max(map(len, lines)) <= 100
     assert "experiment: digits_cnn, lstm_cnn, short_sequences, tiny, warm" in lines
-    for mode in lookup.choices(lookup.annotation("mode")):
+    for mode in options(Mode):
         assert f"  mode={mode} " in outcome.out
     for code in ("0 done", "2 a mistake", "3 a plan", "130 and 143", "1 anything else"):
         assert code in outcome.out
@@ -237,7 +238,9 @@ def test_every_key_in_the_help_exists(command: Command) -> None:
     keys = re.findall(r"(?<![\w/])[+~]?([a-z_]+(?:\.[A-Za-z_]+)*)=[\w\"]", outcome.out)
     assert {"mode", "train.steps", "scaffolds.NAME.checkpoint", "tracking.uri"} <= set(keys)
     groups = {"experiment", "optimizer", "tracking"}
-    assert [each for each in keys if each not in groups and lookup.annotation(each) is None] == []
+    assert [
+        each for each in keys if each not in groups and annotation(each, RunConfig) is None
+    ] == []
 
 
 def test_the_shipped_configs_are_beside_the_package_in_a_checkout() -> None:

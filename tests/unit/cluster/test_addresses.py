@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.config.cluster_tasks import (
+from runner.config.cluster_spec import (
     answers,
     free_addresses,
     in_use,

@@ -10,7 +10,7 @@ import pytest
 
 from runner.config.choices import Mode, NonFinite
 from runner.config.cluster import resolve, resolve_trial
-from runner.config.cluster_tasks import free_addresses
+from runner.config.cluster_spec import free_addresses
 from runner.config.schema import (
     AddressesConfig,
     ClusterConfig,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner.config.choices import Mode
-from runner.config.cluster_tasks import (
+from runner.config.cluster_spec import (
     addresses_by_type,
     has_addresses,
     is_cluster,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner.config.tf_config import LOCAL, read_tf_config, write_tf_config
+from runner.config.cluster_spec import LOCAL, read_tf_config, write_tf_config
 from runner.errors import ConfigError
 
 CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from runner.config.instantiation import build_target
-from runner.config.references import References, has_reference, register_resolvers
+from runner.config.instantiation import References, build_target, has_reference, register_resolvers
 from runner.errors import ConfigError
 
 register_resolvers()
