@@ -284,8 +284,12 @@ _WORDS: dict[Any, str] = {
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
+def _type_hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    return _type_hints(kind)
 
 
 def annotation(key: str, root: Any) -> Any:

@@ -143,7 +143,8 @@ def compose_all(
     parsed, problems = _parsed(overrides)
     if problems:
         return None, problems
-    config, composed, chosen = None, [], True
+    config, chosen = None, True
+    composed: list[str] = []
     found: dict[str, Problem] = {}
     for each in sorted(parsed, key=lambda override: not _is_choice(override)):
         try:

@@ -69,7 +69,7 @@ def override(key: str, value: str | Mapping[str, Value]) -> str | None:
     text = f"++{key}={spelled(plain, partial(quoted, quote=Quote.double))}"
     try:
         # The grammar lacks keys with quotes or letters beyond ASCII, and reads some as numbers.
-        read = OverridesParser.create().parse_override(text).value()
+        read: Any = OverridesParser.create().parse_override(text).value()
     except HydraException:
         return None
     return shlex.quote(text) if read == plain and all(isinstance(k, str) for k in read) else None

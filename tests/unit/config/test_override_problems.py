@@ -10,7 +10,7 @@ from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from runner.config.override_errors import compose_all, problems_of_command
+from runner.config.composition import compose_all, problems_of_command
 from tests.tiny.composing import composing
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
+from runner.config.scaffold_rules import scaffold_problems, unset_vocabularies, untracked_sources
 
 from runner.config.choices import ShapePolicy, StateChoice
-from runner.config.scaffold_rules import scaffold_problems, unset_vocabularies, untracked_sources
 from runner.config.schema import RunConfig, ScaffoldConfig, VocabularyConfig
 from runner.config.validation import validate
 from runner.errors import ConfigError
