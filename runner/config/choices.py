@@ -154,7 +154,7 @@ def at_least(least: float, remedy: str = "", most: float = math.inf) -> dict[str
     """Returns the metadata of a field that holds a number from `least` to `most`."""
     cause = f"it must be at least {least}"
     if most != math.inf:
-        cause = f"it must be from {least:.10g} to {most:.10g}"
+        cause = f"it must be from {least:g} to {most:.10g}"
     return rule(lambda given: "" if least <= given <= most else cause, remedy)
 
 
@@ -199,12 +199,13 @@ def _axes(given: Mapping[str, list[int]]) -> str:
 
 
 def _patterns(given: Sequence[str]) -> str:
+    found = []
     for pattern in given:
         try:
             re.compile(pattern)
         except re.error as error:
-            return f"{pattern!r} is not a regular expression: {error}"
-    return ""
+            found.append(f"{pattern!r} is not a regular expression: {error}")
+    return "; ".join(found)
 
 
 def _is(accepted: Callable[[Any], object], cause: str) -> Callable[[Any], str]:
@@ -264,12 +265,17 @@ def rule_problems(values: Any, kind: Any, prefix: str = "") -> list[Problem]:
             found += rule_problems(value, _hints(kind)[each.name], f"{key}.")
         elif checked is not None and value is not None:
             cause = checked.cause(value)
-            shown = f"{value:g}" if isinstance(value, float) else repr(value)
             default = "" if each.default in (None, dataclasses.MISSING) else each.default
-            remedy = checked.remedy or (f"the default is {default}" if default != "" else "")
+            remedy = checked.remedy or (
+                f"the default is {_shown(default)}" if default != "" else ""
+            )
             choices = ranked(str(value), checked.choices)
-            found += [Problem(f"{key} is {shown}", cause, remedy, choices)] if cause else []
+            found += [Problem(f"{key} is {_shown(value)}", cause, remedy, choices)] if cause else []
     return found
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else repr(value)
 
 
 _WORDS: dict[Any, str] = {
@@ -295,7 +301,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 def annotation(key: str, root: Any) -> Any:
     """Returns the annotation at a dotted key below a structured config.
 
-    That is `Any` below an open mapping, and None where there is no such key.
+    That is the annotation of its values below a mapping, and None where there is no such key.
     """
     found, entry = root, None
     for part in key.split(".") if key else ():
@@ -307,7 +313,7 @@ def annotation(key: str, root: Any) -> Any:
                 return None
             found, entry = _hints(found)[part], field.metadata.get(_ENTRIES)
         elif found is Any or get_origin(found) in (dict, list):
-            found = Any
+            found = (Any, *get_args(found))[-1]
         else:
             return None
     return found

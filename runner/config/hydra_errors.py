@@ -220,7 +220,10 @@ def _not_there(match: re.Match[str]) -> Problem:
 def _group_not_chosen(match: re.Match[str]) -> Problem:
     group, line = match["group"], match["line"]
     if line is None:
-        return Problem(f"{group} is not in the defaults list, so it cannot be overridden there")
+        return Problem(
+            f"{group} is not in the defaults list, so it cannot be overridden there",
+            remedy=f"fix the name, or leave out `override`: {group} is not chosen by default",
+        )
     return Problem(
         f"{group} is not chosen by default, so it cannot be overridden",
         remedy=f"put a plus before it: +{line}",
