@@ -54,7 +54,7 @@ def _job(config: DictConfig) -> float | None:
     try:
         return _run(config)
     except RunnerError as error:
-        # Another sweeper goes on to the next trial after a failed one, but not after a signal.
+        # Another sweeper continues with the next trial after a failure, but not after a signal.
         interrupted = isinstance(error, InterruptedRunError)
         if HydraConfig.get().mode == RunMode.MULTIRUN and not interrupted:
             raise
@@ -85,7 +85,7 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
         from runner.training.surroundings import Surroundings
         from runner.training.watch import TrialWatch
 
-        # Otherwise the first session looks for GPUs, and tells of a missing driver.
+        # Otherwise the first session looks for GPUs, and reports a missing driver.
         tf.config.list_physical_devices()
     # Its warnings are of deprecated parts that its own Saver uses.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
@@ -162,11 +162,11 @@ def _options_first(arguments: Sequence[str]) -> list[str]:
 
 
 def _fail(error: RunnerError) -> int:
-    told: RunnerError = error
+    shown: RunnerError = error
     if isinstance(error, InterruptedRunError) and LIFELINE in os.environ:
-        # Whether there is a run to continue, the process says that has started this task.
-        told = RunnerError(*(replace(each, remedy="") for each in error.problems))
-    print(f"runner: {told}", file=sys.stderr)
+        # The process that has started this task reports whether there is a run to continue.
+        shown = RunnerError(*(replace(each, remedy="") for each in error.problems))
+    print(f"runner: {shown}", file=sys.stderr)
     return error.exit_code
 
 

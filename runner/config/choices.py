@@ -99,6 +99,14 @@ class Initialize(Enum):
     remaining = "remaining"
 
 
+class Placement(Enum):
+    """How variables are spread over parameter servers."""
+
+    round_robin = "round_robin"
+    # Each to the one that holds the fewest bytes so far.
+    by_size = "by_size"
+
+
 class PlanFormat(Enum):
     """How `mode=plan` shows the plan."""
 
@@ -214,6 +222,10 @@ def _is(accepted: Callable[[Any], object], cause: str) -> Callable[[Any], str]:
 
 NAME = rule(_is(str.strip, "runs are filed under it"), "name=my_experiment")
 SCHEDULE = rule(_schedule)
+# What TensorFlow and the operating system can count in milliseconds, about 30 years.
+_MOST_SECONDS = 1e9
+WAIT = above(0, most=_MOST_SECONDS)
+GRACE = at_least(0, most=_MOST_SECONDS)
 DECAY = rule(_is(lambda given: 0 < given < 1, "it must be between 0 and 1"), "null keeps none")
 SCALE = rule(
     _is(lambda given: 0 < given < math.inf, "it must be a number greater than 0"),

@@ -67,15 +67,6 @@ def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
         problems += _address_problems(cluster, source)
         problems += _task_problems(cluster, config.mode, VARIABLE if tf_config else "cluster.task")
         problems += _count_problems(cluster, source)
-        if alone and (cluster.evaluator or cluster.task.type == EVALUATOR):
-            problems.append(
-                Problem(
-                    f"{source}: there are a chief and an evaluator, and no ps",
-                    "they communicate through a parameter server",
-                    "give `ps` an address, or leave the evaluator out: the chief evaluates by "
-                    "itself (train.evaluate_every)",
-                )
-            )
     elif not cluster.local:
         problems += _idle_problems(cluster)
     if problems:
@@ -270,6 +261,14 @@ def _address_problems(cluster: ClusterConfig, source: str) -> Iterator[Problem]:
             "the variables they share are on parameter servers",
             "give `ps` at least one address; workers without any are not supported",
         )
+    if cluster.addresses.chief and not (cluster.addresses.worker or cluster.addresses.ps):
+        if cluster.evaluator or cluster.task.type == EVALUATOR:
+            yield Problem(
+                f"{source}: there are a chief and an evaluator, and no ps",
+                "they communicate through a parameter server",
+                "give `ps` an address, or leave the evaluator out: the chief evaluates by itself "
+                "(train.evaluate_every)",
+            )
     known: dict[object, tuple[str, str]] = {}
     for task, address in located:
         other, spelt = known.setdefault(place(address), (task, address))
@@ -347,8 +346,11 @@ def _training_problems(config: RunConfig, cluster: ClusterConfig) -> Iterator[Pr
             "an update needs the gradient of one worker at least",
             f"at most cluster.backup={workers - 1}",
         )
-    if not cluster.synchronous:
-        return
+    if cluster.synchronous:
+        yield from _synchronous_problems(config)
+
+
+def _synchronous_problems(config: RunConfig) -> Iterator[Problem]:
     cause = "synchronous updates are made by one optimizer, at one place"
     for name, scaffold in config.scaffolds.items():
         if scaffold.freeze_until_step or scaffold.learning_rate_multiplier != 1.0:
@@ -364,9 +366,9 @@ def _training_problems(config: RunConfig, cluster: ClusterConfig) -> Iterator[Pr
             f"each worker would scale its loss differently, and {cause}",
             "model.dtype_policy=mixed_bfloat16, or cluster.synchronous=false",
         )
-    if train.ema_decay is not None:
+    if config.train.ema_decay is not None:
         yield Problem(
-            f"train.ema_decay is {train.ema_decay:g}, and cluster.synchronous is true",
+            f"train.ema_decay is {config.train.ema_decay:g}, and cluster.synchronous is true",
             f"every worker would move the averages at each update, and {cause}",
             "train.ema_decay=null, or cluster.synchronous=false",
         )

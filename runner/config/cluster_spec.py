@@ -76,6 +76,14 @@ def read_tf_config(environ: Mapping[str, str]) -> TfConfig | None:
     problems: list[Problem] = []
     addresses = _addresses(cluster, problems)
     task_type, task_index = _task(content.get("task"), problems)
+    if len(addresses.get(EVALUATOR, ())) > 1:
+        problems.append(
+            Problem(
+                f"{VARIABLE}: there are {len(addresses[EVALUATOR])} evaluators",
+                "each would evaluate every checkpoint, and record the same metrics",
+                "give `evaluator` one address, or none",
+            )
+        )
     headless = not addresses.get(CHIEF) and bool(addresses.get(WORKER))
     # Checked here: these are left out or renumbered below.
     uncounted = (EVALUATOR, WORKER) if headless else (EVALUATOR,)
@@ -147,14 +155,6 @@ def _addresses(cluster: Any, problems: list[Problem]) -> dict[str, tuple[str, ..
             )
         else:
             found[kind] = tuple(hosts)
-    if len(found.get(EVALUATOR, ())) > 1:
-        problems.append(
-            Problem(
-                f"{VARIABLE}: there are {len(found[EVALUATOR])} evaluators",
-                "each would evaluate every checkpoint, and record the same metrics",
-                "give `evaluator` one address, or none",
-            )
-        )
     return found
 
 

@@ -186,7 +186,7 @@ def problems_of_command(
 
     Hydra reports the first mistake alone. The command is composed again by Hydra's public API: if
     it composes, the error is not the command's. Of the values that a sweep lists, the first are
-    composed.
+    composed. With a search path of the user's own, the first mistake is all there is.
 
     Args:
       directory: the shipped configs.
@@ -196,8 +196,9 @@ def problems_of_command(
     first = explain(error).problems
     options = _options(arguments)
     overrides: Sequence[str] = options.overrides
-    if isinstance(error, SearchPathException):
-        return list(first)
+    own_path = options.config_path or any("hydra.searchpath" in each for each in overrides)
+    if isinstance(error, SearchPathException) or own_path:
+        return list(first) if isinstance(error, COMPOSITION_ERRORS) else []
     folders = [f"file://{Path(options.config_dir).resolve()}"] if options.config_dir else []
 
     def again(given: Sequence[str]) -> DictConfig:
@@ -224,8 +225,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--config-name", "-cn", default="config")
-    for names in (("--config-dir", "-cd"), ("--cfg", "-c"), ("--package", "-p")):
+    for names in (("--config-dir", "-cd"), ("--config-path", "-cp"), ("--cfg", "-c")):
         parser.add_argument(*names)
+    parser.add_argument("--package", "-p")
     parser.add_argument("--info", "-i", nargs="?", const="all")
     for flags in (("--multirun", "-m"), ("--resolve",)):
         parser.add_argument(*flags, action="store_true")

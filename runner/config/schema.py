@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -14,6 +13,7 @@ from runner.config.choices import (
     AVERAGE,
     AXES,
     DECAY,
+    GRACE,
     MODEL_NAME,
     NAME,
     PATTERNS,
@@ -21,6 +21,7 @@ from runner.config.choices import (
     SCHEDULE,
     STATE,
     STRINGS,
+    WAIT,
     WHICH,
     Collision,
     Expect,
@@ -31,6 +32,7 @@ from runner.config.choices import (
     NonFinite,
     OnError,
     OnTrialError,
+    Placement,
     PlanFormat,
     Resume,
     ShapePolicy,
@@ -43,14 +45,6 @@ from runner.config.instantiation import register_resolvers
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 TASKS = (CHIEF, WORKER, PS, EVALUATOR)
-
-
-class Placement(Enum):
-    """How variables are spread over parameter servers."""
-
-    round_robin = "round_robin"
-    # Each to the one that holds the fewest bytes so far.
-    by_size = "by_size"
 
 
 @dataclass
@@ -69,10 +63,6 @@ class TaskConfig:
     # chief, worker, ps or evaluator; null in a process that is not a task.
     type: str | None = None
     index: int = 0
-
-
-# What TensorFlow and the operating system can count in milliseconds, about 30 years.
-_MOST_SECONDS = 1e9
 
 
 @dataclass
@@ -99,12 +89,12 @@ class ClusterConfig:
     partition_bytes: int | None = field(default=None, metadata=at_least(1, "null cuts none"))
     # How long a task waits for others: for the servers to answer, for the chief to make the model
     # ready, and for a synchronous update to be complete; in seconds.
-    max_wait_secs: float = field(default=1800.0, metadata=above(0, most=_MOST_SECONDS))
+    max_wait_secs: float = field(default=1800.0, metadata=WAIT)
     # How often a waiting task checks, in seconds.
-    recovery_wait_secs: float = field(default=2.0, metadata=above(0, most=_MOST_SECONDS))
+    recovery_wait_secs: float = field(default=2.0, metadata=WAIT)
     # How long the chief waits at the end for the others to finish, in seconds; and a local cluster
     # for its tasks to end after a signal, where the chief has session.grace_seconds at least.
-    grace_secs: float = field(default=30.0, metadata=at_least(0, most=_MOST_SECONDS))
+    grace_secs: float = field(default=30.0, metadata=GRACE)
     # How often each failed task is restarted; with `local` only.
     restarts: int = field(default=0, metadata=at_least(0))
 

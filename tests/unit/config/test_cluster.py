@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from runner.config.choices import Mode, NonFinite
+from runner.config.choices import Mode, NonFinite, Placement
 from runner.config.cluster import resolve, resolve_trial
 from runner.config.cluster_spec import free_addresses
 from runner.config.schema import (
     AddressesConfig,
     ClusterConfig,
     NonFiniteConfig,
-    Placement,
     RunConfig,
     ScaffoldConfig,
     TaskConfig,
