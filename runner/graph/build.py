@@ -14,12 +14,17 @@ from runner.config.instantiation import build_target
 from runner.config.references import References
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem
-from runner.graph.averages import SUFFIX
 from runner.graph.experiment import BuiltGraph, Data, Model, PerExample, Sized, Split, Training
-from runner.graph.hook_targets import first_hooks
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
-from runner.graph.names import finder, graph_names, model_variables, name_variables, partition_of
-from runner.graph.optimization import Schedule
+from runner.graph.names import (
+    finder,
+    first_hooks,
+    graph_names,
+    model_variables,
+    name_variables,
+    partition_of,
+)
+from runner.graph.optimization import AVERAGE_SUFFIX, Schedule
 from runner.graph.precision import (
     build_model,
     dtype_policy,
@@ -274,5 +279,5 @@ def saved_as(
             # The saver writes the parts of one variable as one tensor.
             saved.setdefault(_whole(name, variable), []).append(variable)
         else:
-            saved[f"{name}{SUFFIX}" if name in averaged else name] = variable
+            saved[f"{name}{AVERAGE_SUFFIX}" if name in averaged else name] = variable
     return saved

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
 
-from runner.graph.averages import AveragedWeights
+from runner.graph.optimization import AveragedWeights
 from runner.restoration.variables import VariableSpec
 
 

@@ -14,10 +14,10 @@ from runner.config.references import References
 from runner.config.schema import RunConfig
 from runner.config.validation import KEY, no_rate, rate_problems
 from runner.errors import ConfigError, Problem
-from runner.graph.averages import AveragedWeights
 from runner.graph.experiment import Training
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.optimization import (
+    AveragedWeights,
     Batch,
     Gradients,
     Schedule,

@@ -11,8 +11,7 @@ import tensorflow as tf
 from runner.config.choices import NonFinite, OnError
 from runner.config.references import References
 from runner.errors import NonFiniteLossError
-from runner.graph.hook_targets import build_hook
-from runner.graph.names import finder, graph_names
+from runner.graph.names import build_hook, finder, graph_names
 from runner.hooks import (
     BestCheckpoint,
     CheckpointHook,
