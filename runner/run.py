@@ -20,7 +20,7 @@ from runner.training.surroundings import Surroundings
 
 
 def run_experiment(config: RunConfig, around: Surroundings | None = None) -> float | None:
-    """Does with an experiment what its `mode` says.
+    """Trains, plans, evaluates or exports an experiment, by its `mode`.
 
     Args:
       config: the validated configuration, from `runner.validate`.

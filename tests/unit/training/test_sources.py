@@ -274,7 +274,7 @@ def test_a_source_that_another_process_trains_is_waited_for(conf: Path, tmp_path
         raise AssertionError("it is trained")
 
     _sources(config).train_missing(train, say)
-    assert told == ["tiny: another process trains it; waiting for that"]
+    assert told == ["tiny: waiting for another process that trains it"]
 
 
 def test_a_source_that_runs_by_itself_is_waited_for(conf: Path, tmp_path: Path) -> None:
