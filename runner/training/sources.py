@@ -113,9 +113,7 @@ class Sources:
                     train(experiment)
                     return
                 except RunInUseError as error:
-                    say(
-                        f"{experiment.name}: waiting for another process that trains it in {error.path}"
-                    )
+                    say(f"{experiment.name}: waiting for the process that trains {error.path}")
                     RunDirectory(error.path).wait()
         finally:
             lock.release()

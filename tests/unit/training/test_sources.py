@@ -291,4 +291,4 @@ def test_a_source_that_runs_by_itself_is_waited_for(conf: Path, tmp_path: Path) 
     run.path.mkdir(parents=True)
     _sources(config).train_missing(train, told.append)
     assert tried == ["tiny", "tiny"]
-    assert told == [f"tiny: another process trains it in {run.path}; waiting"]
+    assert told == [f"tiny: waiting for the process that trains {run.path}"]
