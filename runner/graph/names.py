@@ -33,7 +33,7 @@ def model_variables(model: Any) -> dict[str, tf.Variable]:
             *(
                 Problem(
                     f"two variables of the model are named {name}",
-                    "two layers of one parent share a name, and so would their tensors in a checkpoint",
+                    "two layers of one parent share a name, and so would their tensors",
                     "give the layers distinct names",
                 )
                 for name in twice
