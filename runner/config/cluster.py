@@ -261,14 +261,14 @@ def _address_problems(cluster: ClusterConfig, source: str) -> Iterator[Problem]:
             "the variables they share are on parameter servers",
             "give `ps` at least one address; workers without any are not supported",
         )
-    if cluster.addresses.chief and not (cluster.addresses.worker or cluster.addresses.ps):
-        if cluster.evaluator or cluster.task.type == EVALUATOR:
-            yield Problem(
-                f"{source}: there are a chief and an evaluator, and no ps",
-                "they communicate through a parameter server",
-                "give `ps` an address, or leave the evaluator out: the chief evaluates by itself "
-                "(train.evaluate_every)",
-            )
+    evaluated = cluster.evaluator or cluster.task.type == EVALUATOR
+    if evaluated and set(addresses_by_type(cluster)) == {CHIEF}:
+        yield Problem(
+            f"{source}: there are a chief and an evaluator, and no ps",
+            "they communicate through a parameter server",
+            "give `ps` an address, or leave the evaluator out: the chief evaluates by itself "
+            "(train.evaluate_every)",
+        )
     known: dict[object, tuple[str, str]] = {}
     for task, address in located:
         other, spelt = known.setdefault(place(address), (task, address))

@@ -81,7 +81,7 @@ class ClusterConfig:
     task: TaskConfig = field(default_factory=TaskConfig)
     # True makes one update of one gradient from each worker; otherwise each updates on its own.
     synchronous: bool = False
-    # Of the workers, how many a synchronous update does not wait for.
+    # How many workers a synchronous update does not wait for.
     backup: int = field(default=0, metadata=at_least(0))
     placement: Placement = Placement.round_robin
     # Larger variables that a model makes by `tf.compat.v1.get_variable` when it is constructed are
@@ -363,8 +363,8 @@ class RunConfig:
     seed: int = field(default=0, metadata=at_least(0, most=2**32 - 1))
     mode: Mode = Mode.train
     resume: Resume = Resume.auto
-    # The folder that holds this experiment's runs, or one run's own folder. The runs of an
-    # experiment that a checkpoint comes from are in a folder of its name beside this one.
+    # The directory of this experiment's runs, or one run's own. Those of an experiment that a
+    # checkpoint comes from are in a directory of its name beside this one.
     run_dir: str = "runs/${name}"
     # `_target_` of an object with train(), validation() and test() (runner.graph.experiment.Data).
     data: dict[str, Any] = MISSING

@@ -13,12 +13,17 @@ from runner.checkpoints.reader import TensorSpec
 from runner.config.instantiation import References, build_target
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem
-from runner.graph.averages import SUFFIX
 from runner.graph.experiment import BuiltGraph, Data, Model, PerExample, Sized, Split, Training
-from runner.graph.hook_targets import first_hooks
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
-from runner.graph.names import finder, graph_names, model_variables, name_variables, partition_of
-from runner.graph.optimization import Schedule
+from runner.graph.names import (
+    finder,
+    first_hooks,
+    graph_names,
+    model_variables,
+    name_variables,
+    partition_of,
+)
+from runner.graph.optimization import AVERAGE_SUFFIX, Schedule
 from runner.graph.precision import (
     build_model,
     dtype_policy,
@@ -182,7 +187,7 @@ def _split(name: str, data: Data, forward: Forward) -> Split:
 
 
 def _policies(config: RunConfig, own: Mapping[str, tf.Variable]) -> dict[str, ScaffoldConfig]:
-    """Returns variable -> the scaffold that says how it trains, for those that one owns."""
+    """Returns variable -> the scaffold that owns it, whose settings say how it trains."""
     wholes = {name: _whole(name, variable) for name, variable in own.items()}
     states = {whole: classify(whole, model=True) for whole in wholes.values()}
     candidates = {name: state for name, state in states.items() if state in WARM_STARTED}
@@ -273,5 +278,5 @@ def saved_as(
             # The saver writes the parts of one variable as one tensor.
             saved.setdefault(_whole(name, variable), []).append(variable)
         else:
-            saved[f"{name}{SUFFIX}" if name in averaged else name] = variable
+            saved[f"{name}{AVERAGE_SUFFIX}" if name in averaged else name] = variable
     return saved

@@ -13,10 +13,10 @@ from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
 from runner.config.validation import KEY, no_rate, rate_problems
 from runner.errors import ConfigError, Problem
-from runner.graph.averages import AveragedWeights
 from runner.graph.experiment import Training
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.optimization import (
+    AveragedWeights,
     Batch,
     Gradients,
     Schedule,
@@ -34,7 +34,7 @@ Forward: TypeAlias = Callable[[Any, Any], tuple[dict[str, tf.Tensor], tf.Tensor]
 
 
 class TrainingStep:
-    """The training step in the making: first the forward pass, then what updates the variables."""
+    """Builds a training step in two phases: the forward pass, then what updates the variables."""
 
     def __init__(
         self,

@@ -15,10 +15,10 @@ import tensorflow as tf
 from runner.checkpoints.locate import require_checkpoint
 from runner.config.schema import RunConfig
 from runner.errors import Problem, RunDirectoryError, TrackingError
-from runner.graph.averages import averaged_names
 from runner.graph.build import build_data
 from runner.graph.experiment import Data
 from runner.graph.names import model_variables
+from runner.graph.optimization import averaged_names
 from runner.graph.precision import build_model, dtype_policy, full_precision
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.tracking.tracker import ExportedModel, Field

@@ -1,4 +1,4 @@
-"""The hooks of a run's loop, in their order."""
+"""The hooks of a run's loop, in the order in which the session calls them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import tensorflow as tf
 from runner.config.choices import NonFinite, OnError
 from runner.config.instantiation import References
 from runner.errors import NonFiniteLossError
-from runner.graph.hook_targets import build_hook
-from runner.graph.names import finder, graph_names
+from runner.graph.names import build_hook, finder, graph_names
 from runner.hooks import (
     BestCheckpoint,
     CheckpointHook,
