@@ -17,7 +17,6 @@ from runner.config.cluster_spec import (
     index_problem,
     is_cluster,
     is_task,
-    place,
     read_tf_config,
     split,
 )
@@ -269,13 +268,12 @@ def _address_problems(cluster: ClusterConfig, source: str) -> Iterator[Problem]:
             "give `ps` an address, or leave the evaluator out: the chief evaluates by itself "
             "(train.evaluate_every)",
         )
-    known: dict[object, tuple[str, str]] = {}
+    known: dict[str, str] = {}
     for task, address in located:
-        other, spelt = known.setdefault(place(address), (task, address))
+        other = known.setdefault(address.lower(), task)
         if other != task:
-            also = "" if spelt == address else f", which is {address}"
             yield Problem(
-                f"{source}: {other} and {task} are both at {spelt}{also}",
+                f"{source}: {other} and {task} are both at {address}",
                 "two tasks cannot share a port",
                 "give each an address of its own",
             )

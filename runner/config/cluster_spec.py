@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import json
 import re
 import socket
@@ -266,23 +265,6 @@ def split(address: str) -> tuple[str, int] | None:
     if not (_HOST.fullmatch(host) and port.isdecimal() and 0 < int(port) < 65536):
         return None
     return host.strip("[]"), int(port)
-
-
-def place(address: str) -> tuple[str, int] | str:
-    """Returns the same value for all spellings of an address, without a name server.
-
-    A malformed address is returned unchanged.
-    """
-    parts = split(address)
-    if parts is None:
-        return address
-    host, port = parts[0].lower(), parts[1]
-    try:
-        found = ipaddress.ip_address(host)
-    except ValueError:
-        return host, port
-    # A server listens at all addresses of its machine, those of the loopback interface too.
-    return ("localhost" if found.is_loopback else str(found)), port
 
 
 def in_use(address: str) -> bool:

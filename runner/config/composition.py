@@ -22,7 +22,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep, Override
+from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import (
     HydraException,
     MissingConfigException,
@@ -186,7 +186,7 @@ def problems_of_command(
 
     Hydra reports the first mistake alone. The command is composed again by Hydra's public API: if
     it composes, the error is not the command's. Of the values that a sweep lists, the first are
-    composed. With a search path of the user's own, the first mistake is all there is.
+    composed. With a search path of the user's own, or a glob, the first mistake is all there is.
 
     Args:
       directory: the shipped configs.
@@ -196,8 +196,9 @@ def problems_of_command(
     first = explain(error).problems
     options = _options(arguments)
     overrides: Sequence[str] = options.overrides
-    own_path = options.config_path or any("hydra.searchpath" in each for each in overrides)
-    if isinstance(error, SearchPathException) or own_path:
+    # Such a search path, and what is globbed on it, the composition below does not know.
+    unknown = any("hydra.searchpath" in each or "glob(" in each for each in overrides)
+    if isinstance(error, SearchPathException) or options.config_path or unknown:
         return list(first) if isinstance(error, COMPOSITION_ERRORS) else []
     folders = [f"file://{Path(options.config_dir).resolve()}"] if options.config_dir else []
 
@@ -240,7 +241,7 @@ def _first_values(overrides: Sequence[str]) -> Iterator[str]:
         value = each.value()
         if isinstance(value, IntervalSweep):
             yield f"{each.get_key_element()}={value.start}"
-        elif each.is_sweep_override() and not isinstance(value, Glob):
+        elif each.is_sweep_override():
             yield f"{each.get_key_element()}={next(each.sweep_string_iterator())}"
-        elif not isinstance(value, Glob):
+        else:
             yield str(each.input_line)

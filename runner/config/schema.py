@@ -92,8 +92,8 @@ class ClusterConfig:
     max_wait_secs: float = field(default=1800.0, metadata=WAIT)
     # How often a waiting task checks, in seconds.
     recovery_wait_secs: float = field(default=2.0, metadata=WAIT)
-    # How long the chief waits at the end for the others to finish, in seconds; and a local cluster
-    # for its tasks to end after a signal, where the chief has session.grace_seconds at least.
+    # How long the chief waits at the end for the others, and a local cluster after a signal for its
+    # tasks (for the chief session.grace_seconds at least), in seconds.
     grace_secs: float = field(default=30.0, metadata=GRACE)
     # How often each failed task is restarted; with `local` only.
     restarts: int = field(default=0, metadata=at_least(0))

@@ -121,13 +121,6 @@ def test_all_mistakes_in_addresses_are_reported_at_once() -> None:
     ]
 
 
-def test_two_tasks_at_one_address_in_two_spellings_are_refused() -> None:
-    cluster = addressed("ps", chief=["localhost:1"], worker=["a:1"], ps=["127.0.0.1:1"])
-    assert states(cluster)[0] == (
-        "cluster.addresses: chief 0 and ps 0 are both at localhost:1, which is 127.0.0.1:1"
-    )
-
-
 def test_two_chiefs_and_workers_without_servers_are_refused() -> None:
     cluster = addressed("chief", chief=["a:1", "b:1"], ps=[])
     assert states(cluster) == [

@@ -157,7 +157,7 @@ def test_a_source_trains_beside_the_run() -> None:
 def test_an_experiment_cannot_be_its_own_source() -> None:
     identity = Identity(_warm("experiment:tiny"))
     own = identity.experiment("body")
-    with pytest.raises(ConfigError, match="tiny is a source of its own"):
+    with pytest.raises(ConfigError, match="tiny is its own source"):
         Identity(_warm("experiment:tiny"), (own,)).fingerprint()
 
 
