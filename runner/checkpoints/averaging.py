@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.checkpoints import digest
+from runner.checkpoints import files
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError, Problem
 
@@ -63,7 +63,7 @@ def averaged(specs: Sequence[CheckpointSpec]) -> CheckpointSpec:
         specs[-1].step,
         specs[-1].tensors,
         f"average of {len(specs)} x {specs[-1].format}",
-        digest.of_parts(spec.digest for spec in specs),
+        files.digest_of_parts(spec.digest for spec in specs),
         specs[-1].aliases,
     )
 

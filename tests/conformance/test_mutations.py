@@ -1,4 +1,4 @@
-"""Damaged files of every format: no crash, no hang, no error but ours, no silent wrong value."""
+"""Damaged files of every format: no crash, no hang, no other error, no silent wrong value."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from runner.checkpoints.array_files import NpzReader
 from runner.checkpoints.averaging import AverageReader
-from runner.checkpoints.numpy_files import NpzReader
 from runner.errors import CheckpointError
 
 

@@ -136,7 +136,7 @@ def test_best_without_a_record(directory: Path) -> None:
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"step": null}'])
 def test_a_damaged_record_of_the_best(run: Path, content: str) -> None:
     (run / "best" / "best.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"best\.json does not say which checkpoint"):
+    with pytest.raises(CheckpointError, match=r"best\.json does not name the best checkpoint"):
         resolve(str(run), "best")
 
 
@@ -240,7 +240,7 @@ def test_a_directory_of_something_else_is_told_by_what_it_holds(tmp_path: Path) 
 
 def test_several_checkpoints_without_a_state_file(directory: Path) -> None:
     (directory / "checkpoint").unlink()
-    with pytest.raises(CheckpointError, match=r"holds 2 checkpoints\n.*which is the newest"):
+    with pytest.raises(CheckpointError, match=r"holds 2 checkpoints\n.*names the newest"):
         resolve(str(directory))
 
 

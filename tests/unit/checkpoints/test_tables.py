@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import google_crc32c
 import pytest
 import tensorflow as tf
 
 from runner.checkpoints.bundle import BundleReader
-from runner.checkpoints.bundle_index import crc32c, require_index_block, require_intact
+from runner.checkpoints.locate import resolve
+from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.tables import V1Reader, require_index_block, require_intact
 from runner.errors import CheckpointError
 
 COUNT = 12_000
@@ -33,10 +36,6 @@ def _flipped(prefix: str, position: int, folder: Path) -> str:
     data = "model.ckpt.data-00000-of-00001"
     (folder / data).write_bytes((Path(prefix).parent / data).read_bytes())
     return str(folder / "model.ckpt")
-
-
-def test_crc32c_is_castagnolis() -> None:
-    assert crc32c(b"123456789") == 0xE3069283
 
 
 def test_an_intact_index_passes(prefix: str) -> None:
@@ -71,7 +70,7 @@ def _table(footer: bytes, blocks: bytes = b"") -> bytes:
 
 
 def _masked(block: bytes) -> bytes:
-    checksum = crc32c(block + b"\0")
+    checksum = int(google_crc32c.value(block + b"\0"))
     masked = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
     return block + b"\0" + masked.to_bytes(4, "little")
 
@@ -107,3 +106,51 @@ def test_a_v1_file_is_checked_from_its_end(tmp_path: Path) -> None:
     Path(path).write_bytes(content)
     with pytest.raises(ValueError, match="checksum mismatch"):
         require_index_block(path)
+
+
+def _save(folder: Path, *, sharded: bool) -> str:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for number in range(200):
+            tf.compat.v1.get_variable(f"layer_{number}/kernel", [800])
+        session.run(tf.compat.v1.global_variables_initializer())
+        saver = tf.compat.v1.train.Saver(
+            write_version=tf.compat.v1.train.SaverDef.V1, sharded=sharded
+        )
+        return str(saver.save(session, str(folder / "model"), 7, write_meta_graph=False))
+
+
+def test_shards_are_read_by_their_pattern(tmp_path: Path) -> None:
+    path = _save(tmp_path, sharded=True)
+    assert "?????" in path
+    assert resolve(str(tmp_path)) == [path]
+    reader = open_checkpoint(path)
+    spec = reader.spec()
+    assert (spec.format, len(spec.tensors), spec.step) == ("TensorFlow V1 checkpoint", 200, None)
+    ((_, value),) = reader.read(["layer_3/kernel"])
+    assert value.shape == (800,)
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    path = Path(_save(tmp_path, sharded=False))
+    content = bytearray(path.read_bytes())
+    content[10] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="cannot be read as a TensorFlow"):
+        V1Reader(str(path)).spec()
+
+
+def test_a_damaged_block_is_no_missing_tensor(tmp_path: Path) -> None:
+    path = Path(_save(tmp_path, sharded=False))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    reader = V1Reader(str(path))
+    names = list(reader.spec().tensors)
+    assert len(names) == 200
+    with pytest.raises(CheckpointError, match=r"tensor layer_\d+/kernel: "):
+        list(reader.read(names))
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot be read as a TensorFlow"):
+        V1Reader(str(tmp_path / "nothing")).spec()
