@@ -94,7 +94,7 @@ def open_checkpoint(path: str, digest: str | None = None) -> CheckpointReader:
     """
     found = recognise(path)
     if digest is not None and found is Format.HDF5:
-        # The HDF5 library can crash on damaged bytes, so it does not get to see them.
+        # The HDF5 library can hang on damaged bytes, so it does not get to see them.
         _require_digest(path, files.digest_of_file(files.local_copy(path)), digest)
     reader = found.open(path)
     if digest is not None:
