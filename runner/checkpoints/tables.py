@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
+import cramjam
 import google_crc32c
 import numpy as np
 import tensorflow as tf
@@ -39,6 +40,7 @@ READ_ERRORS = (tf.errors.OpError, *DAMAGE)
 # A table is blocks with checksums, a block that lists where they are, and a footer that says where
 # that one is. A block is followed by its compression and its checksum.
 _FOOTER, _TRAILER = 48, 5
+_UNCOMPRESSED, _SNAPPY = 0, 1
 _MASK_DELTA = 0xA282EAD8
 
 
@@ -106,7 +108,18 @@ def _block(file: BinaryIO, size: int, offset: int, length: int) -> bytes:
     (masked,) = struct.unpack_from("<I", block, length + 1)
     if google_crc32c.value(block[: length + 1]) != _unmasked(masked):
         raise ValueError(f"checksum mismatch in the block at byte {offset}")
-    return block[:length]
+    compression = block[length]
+    if compression == _UNCOMPRESSED:
+        return block[:length]
+    if compression != _SNAPPY:
+        raise ValueError(
+            f"the block at byte {offset} is compressed by method {compression}; TensorFlow reads "
+            "uncompressed blocks (0) and Snappy (1)"
+        )
+    try:
+        return bytes(cramjam.snappy.decompress_raw(block[:length]))
+    except cramjam.DecompressionError as error:
+        raise ValueError(f"the block at byte {offset} cannot be decompressed: {error}") from error
 
 
 def _unmasked(masked: int) -> int:

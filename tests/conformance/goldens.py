@@ -19,6 +19,8 @@ import safetensors.numpy
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from tests.tiny.tables import recompressed
+
 Tensors = Mapping[str, NDArray[Any]]
 
 STEP = 1234
@@ -123,6 +125,15 @@ def bundle_sharded(folder: Path, values: Tensors) -> Golden:
             tensors=[tf.constant(stored[name]) for name in chosen],
         )
     tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=prefix)
+    return Golden(prefix, files_below(folder))
+
+
+@golden
+def bundle_snappy(folder: Path, values: Tensors) -> Golden:
+    """With an index in compressed blocks, as about half of the published ones are."""
+    prefix = save_graph(folder, values)
+    index = Path(f"{prefix}.index")
+    index.write_bytes(recompressed(index.read_bytes(), 1))
     return Golden(prefix, files_below(folder))
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import google_crc32c
 import pytest
 import tensorflow as tf
 
@@ -11,6 +10,7 @@ from runner.checkpoints.locate import resolve
 from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.tables import V1Reader, require_index_block, require_intact
 from runner.errors import CheckpointError
+from tests.tiny.tables import recompressed, stored
 
 COUNT = 12_000
 
@@ -29,18 +29,40 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-def _flipped(prefix: str, position: int, folder: Path) -> str:
-    content = bytearray(Path(f"{prefix}.index").read_bytes())
-    content[position] ^= 1
-    (folder / "model.ckpt.index").write_bytes(content)
+def _changed(prefix: str, index: bytes, folder: Path) -> str:
+    (folder / "model.ckpt.index").write_bytes(index)
     data = "model.ckpt.data-00000-of-00001"
     (folder / data).write_bytes((Path(prefix).parent / data).read_bytes())
     return str(folder / "model.ckpt")
 
 
+def _flipped(prefix: str, position: int, folder: Path) -> str:
+    content = bytearray(Path(f"{prefix}.index").read_bytes())
+    content[position] ^= 1
+    return _changed(prefix, bytes(content), folder)
+
+
 def test_an_intact_index_passes(prefix: str) -> None:
     require_intact(f"{prefix}.index")
     assert len(BundleReader(prefix).spec().tensors) == COUNT
+
+
+def test_compressed_blocks_are_read(prefix: str, tmp_path: Path) -> None:
+    index = Path(f"{prefix}.index").read_bytes()
+    compressed = recompressed(index, 1)
+    assert len(compressed) < len(index) / 2
+    path = Path(_changed(prefix, compressed, tmp_path))
+    assert len(BundleReader(str(path)).spec().tensors) == COUNT
+    damaged = bytearray(compressed)
+    damaged[100] ^= 1
+    with pytest.raises(CheckpointError, match="checksum mismatch in the block at byte 0"):
+        BundleReader(_changed(prefix, bytes(damaged), tmp_path)).spec()
+
+
+def test_blocks_that_tensorflow_does_not_read_are_refused(prefix: str, tmp_path: Path) -> None:
+    other = recompressed(Path(f"{prefix}.index").read_bytes(), 2)
+    with pytest.raises(CheckpointError, match="is compressed by method 2; TensorFlow reads"):
+        BundleReader(_changed(prefix, other, tmp_path)).spec()
 
 
 @pytest.mark.parametrize("position", [100, 200_000, 300_000])
@@ -69,21 +91,16 @@ def _table(footer: bytes, blocks: bytes = b"") -> bytes:
     return blocks + footer.ljust(40, b"\0") + bytes.fromhex("57fb808b247547db")
 
 
-def _masked(block: bytes) -> bytes:
-    checksum = int(google_crc32c.value(block + b"\0"))
-    masked = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    return block + b"\0" + masked.to_bytes(4, "little")
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"anything", "too short to be a table"),
         (_table(b"\0\0\0\xff\xff\xff\x7f"), "the block at byte 0 reaches beyond the end"),
         (_table(b"\xff" * 40), "a length in the index is damaged"),
-        (_table(b"\0\0\0\2", _masked(b"ab")), "a block of the index is too short"),
+        (_table(b"\0\0\0\2", stored(b"ab")), "a block of the index is too short"),
+        (_table(b"\0\0\0\2", stored(b"ab", 2)), "is compressed by method 2"),
         (
-            _table(b"\0\0\0\x0f", _masked(b"\xff" * 11 + bytes(4))),
+            _table(b"\0\0\0\x0f", stored(b"\xff" * 11 + bytes(4))),
             "a length in the index is damaged",
         ),
     ],
