@@ -19,7 +19,10 @@ CHECKPOINTS, BEST, BEST_RECORD = "checkpoints", "best", "best.json"
 _SHARDED_INDEX = ".safetensors.index.json"
 _SAFETENSORS_SHARD = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
 _SUFFIXES = (".h5", ".hdf5", ".keras", ".safetensors", ".npz", ".npy")
-_STEP = re.compile(r".*-(\d+)")
+# V1 checkpoints have no suffix; without a `checkpoint` file they are found by their usual names.
+_V1_NAME = re.compile(r".*\.ckpt(-\d+)?")
+# The pattern that stands for the shards of a V1 checkpoint follows its step.
+_STEP = re.compile(r".*?-(\d+)(-\?{5}-of-\d{5})?")
 
 
 class NoCheckpointError(CheckpointError):
@@ -98,7 +101,7 @@ def in_directory(directory: str) -> tuple[str, ...]:
     for name in names:
         shard = _SAFETENSORS_SHARD.fullmatch(name) is not None
         usual = name.endswith((*_SUFFIXES, _SHARDED_INDEX)) and not shard
-        if usual:
+        if usual or (_V1_NAME.fullmatch(name) and is_v1(os.path.join(directory, name))):
             found.add(name)
     return tuple(os.path.join(directory, name) for name in sorted(found))
 

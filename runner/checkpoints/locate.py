@@ -14,7 +14,7 @@ from typing import Protocol
 from runner.checkpoints import contents, files
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, NoCheckpointError
 from runner.checkpoints.files import cached
-from runner.checkpoints.open import denied, is_saved_model
+from runner.checkpoints.open import denied, is_saved_model, is_v1
 from runner.config.scaffold_rules import MLFLOW_SCHEMES
 from runner.errors import CheckpointError, Problem
 
@@ -72,8 +72,8 @@ def latest_checkpoint(path: str) -> str | None:
     """Returns the TensorFlow checkpoint that `path` stands for, or None when nothing is there.
 
     Args:
-      path: a directory (its newest checkpoint is taken, as `tf.train.latest_checkpoint` does), a
-        prefix, or a bundle's `.index` file.
+      path: a directory (its newest checkpoint is taken, as `tf.train.latest_checkpoint` does), the
+        prefix of a V2 or V1 checkpoint, or a bundle's `.index` file.
 
     Raises:
       CheckpointError: when a directory's `checkpoint` file names files that are gone.
@@ -82,6 +82,8 @@ def latest_checkpoint(path: str) -> str | None:
     if files.exists(f"{prefix}.index"):
         return prefix
     with _readable(path):
+        if is_v1(path):
+            return path
         return contents.newest(path) if files.is_directory(path) else None
 
 

@@ -173,6 +173,15 @@ def v1(folder: Path, values: Tensors) -> Golden:
 
 
 @golden
+def v1_sharded(folder: Path, values: Tensors) -> Golden:
+    """A file for each device; the path is a pattern."""
+    version = tf.compat.v1.train.SaverDef.V1
+    return Golden(
+        save_graph(folder, values, write_version=version, sharded=True), files_below(folder)
+    )
+
+
+@golden
 def v1_partitioned(folder: Path, values: Tensors) -> Golden:
     path = str(folder / "model.ckpt-1234")
     names, slices, parts = slices_of(values)

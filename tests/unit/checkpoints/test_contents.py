@@ -83,3 +83,12 @@ def test_a_missing_or_damaged_file_says_nothing(tmp_path: Path) -> None:
     assert read_state(str(tmp_path)) is None
     (tmp_path / "checkpoint").write_text("<html>")
     assert read_state(str(tmp_path)) is None
+
+
+def test_a_file_is_a_v1_checkpoint_by_its_content(tmp_path: Path) -> None:
+    table = bytes(100) + bytes.fromhex("57fb808b247547db")
+    for name in ("slim.ckpt", "model.ckpt-7", "unusual_name"):
+        (tmp_path / name).write_bytes(table)
+    (tmp_path / "notes.ckpt").write_text("something else")
+    found = [Path(path).name for path in contents.in_directory(str(tmp_path))]
+    assert found == ["model.ckpt-7", "slim.ckpt"]
