@@ -27,7 +27,6 @@ from runner.checkpoints.reader import (
 )
 from runner.errors import CheckpointError, Problem
 
-OBJECT = "object"
 GLOBAL_STEP = "global_step"
 _NPY = "an .npy file"
 
@@ -89,7 +88,7 @@ def dtype_name(dtype: np.dtype[np.generic]) -> str:
 
 def refuse_pickle(path: str, tensors: Iterable[TensorSpec]) -> None:
     """Raises `CheckpointError` when an array holds Python objects, i.e. pickled code."""
-    pickled = [each.name for each in tensors if each.dtype == OBJECT]
+    pickled = [each.name for each in tensors if each.dtype == "object"]
     if pickled:
         raise CheckpointError(_pickled(path, pickled))
 
@@ -177,21 +176,11 @@ def _array(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
 _FILE = "a safetensors file"
 
 # The names that the format gives its element types, in NumPy's words.
+_KINDS = {"U": "uint", "I": "int", "F": "float", "C": "complex"}
 _DTYPES = {
+    **{f"{kind}{bits}": f"{_KINDS[kind]}{bits}" for kind in _KINDS for bits in (8, 16, 32, 64)},
     "BOOL": "bool",
-    "U8": "uint8",
-    "U16": "uint16",
-    "U32": "uint32",
-    "U64": "uint64",
-    "I8": "int8",
-    "I16": "int16",
-    "I32": "int32",
-    "I64": "int64",
-    "F16": "float16",
-    "F32": "float32",
-    "F64": "float64",
     "BF16": "bfloat16",
-    "C64": "complex64",
     "F8_E4M3": "float8_e4m3fn",
     "F8_E5M2": "float8_e5m2",
 }
