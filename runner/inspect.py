@@ -160,7 +160,7 @@ def _provenance(path: str, screen: Screen) -> int:
 
 
 def _show(content: RenderableType, screen: Screen) -> None:
-    """Shows a table on a terminal; elsewhere the same as text, wide enough to fold nothing."""
+    """Shows a table on a terminal; elsewhere prints it, wide enough that nothing is folded."""
     console = Console(width=100_000, color_system=None, force_terminal=False)
     with console.capture() as capture:
         console.print(content)

@@ -88,13 +88,13 @@ def dtype_name(dtype: np.dtype[np.generic]) -> str:
 
 def refuse_pickle(path: str, tensors: Iterable[TensorSpec]) -> None:
     """Raises `CheckpointError` when an array holds Python objects, i.e. pickled code."""
-    pickled = [each.name for each in tensors if each.dtype == "object"]
+    pickled = [tensor.name for tensor in tensors if tensor.dtype == "object"]
     if pickled:
         raise CheckpointError(_pickled(path, pickled))
 
 
 def step_of(reader: CheckpointReader, tensors: Mapping[str, TensorSpec]) -> int | None:
-    """Returns the value of the integer scalar `global_step`, or None when there is none."""
+    """Returns the value of the integer scalar `global_step`, or None when it is missing."""
     spec = tensors.get(GLOBAL_STEP)
     if spec is None or spec.shape != () or not spec.dtype.startswith(("int", "uint")):
         return None
@@ -161,7 +161,7 @@ class NpzReader(CheckpointReader):
 
 
 def _names(archive: zipfile.ZipFile) -> list[str]:
-    return [each.removesuffix(SUFFIX) for each in archive.namelist() if each.endswith(SUFFIX)]
+    return [name.removesuffix(SUFFIX) for name in archive.namelist() if name.endswith(SUFFIX)]
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
@@ -169,13 +169,13 @@ def _array(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
         array: NDArray[np.generic] = np.lib.format.read_array(member, allow_pickle=False)
         # The checksum is compared at the end of the member.
         if member.read(1):
-            raise ValueError(f"{name} is longer than its shape says")
+            raise ValueError(f"{name} is longer than its shape")
     return in_native_order(array)
 
 
 _FILE = "a safetensors file"
 
-# The names that the format gives its element types, in NumPy's words.
+# The format's names of element types -> NumPy's.
 _KINDS = {"U": "uint", "I": "int", "F": "float", "C": "complex"}
 _DTYPES = {
     **{f"{kind}{bits}": f"{_KINDS[kind]}{bits}" for kind in _KINDS for bits in (8, 16, 32, 64)},
@@ -246,30 +246,21 @@ class SafetensorsShardsReader(CheckpointReader):
           CheckpointError: also when index and shards do not agree on the tensors.
         """
         specs = {shard: reader.spec() for shard, reader in self._shards.items()}
-        held = {name: spec for each in specs.values() for name, spec in each.tensors.items()}
+        held = {(name, shard) for shard, spec in specs.items() for name in spec.tensors}
+        listed = set(self._weight_map.items())
+        remedy = "copy the index and its shards again, or name another checkpoint"
         problems = [
-            Problem(
-                f"{self.path} lists {name} in {shard}",
-                f"{shard} holds no such tensor",
-                "copy the shards again, or name another checkpoint",
-            )
-            for name, shard in self._weight_map.items()
-            if name not in specs[shard].tensors
+            Problem(f"{self.path} lists {name} in {shard}", "it holds no such tensor", remedy)
+            for name, shard in sorted(listed - held)
         ]
         problems += [
-            Problem(
-                f"{shard} holds {name}, which {self.path} does not list in it",
-                "index and shards belong to different checkpoints",
-                "copy the index and its shards again, or name another checkpoint",
-            )
-            for shard, spec in specs.items()
-            for name in spec.tensors
-            if self._weight_map.get(name) != shard
+            Problem(f"{shard} holds {name}", f"{self.path} does not list it there", remedy)
+            for name, shard in sorted(held - listed)
         ]
         if problems:
             raise CheckpointError(*problems)
         content = files.digest_of_parts(f"{shard} {spec.digest}" for shard, spec in specs.items())
-        tensors = {name: held[name] for name in sorted(held)}
+        tensors = {name: specs[shard].tensors[name] for name, shard in sorted(listed)}
         return CheckpointSpec(self.path, None, tensors, self.format, content)
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
@@ -282,16 +273,15 @@ class SafetensorsShardsReader(CheckpointReader):
     def _weight_map(self) -> Mapping[str, str]:
         with explained(self.path, _INDEX):
             entries = json.loads(files.read_text(self.path))[WEIGHT_MAP]
-        if not isinstance(entries, dict) or not all(_is_name(each) for each in entries.values()):
+        if not isinstance(entries, dict) or not all(map(_is_name, entries.values())):
             raise unreadable(self.path, _INDEX, f"{WEIGHT_MAP} does not map tensors to file names")
         return entries
 
     @functools.cached_property
     def _shards(self) -> Mapping[str, SafetensorsReader]:
         folder = os.path.dirname(self.path)
-        paths = {
-            each: os.path.join(folder, each) for each in sorted(set(self._weight_map.values()))
-        }
+        shards = sorted(set(self._weight_map.values()))
+        paths = {shard: os.path.join(folder, shard) for shard in shards}
         missing = [path for path in paths.values() if not files.is_file(path)]
         if missing:
             raise CheckpointError(
@@ -301,9 +291,9 @@ class SafetensorsShardsReader(CheckpointReader):
                     "copy the missing files to the others, or name another checkpoint",
                 )
             )
-        return {each: SafetensorsReader(files.local_copy(path)) for each, path in paths.items()}
+        return {name: SafetensorsReader(files.local_copy(path)) for name, path in paths.items()}
 
 
 def _is_name(value: object) -> bool:
-    # A name with a folder in it could lead anywhere.
+    # A name with a directory in it could lead anywhere.
     return isinstance(value, str) and value not in ("", ".", "..") and "/" not in value

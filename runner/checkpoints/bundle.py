@@ -234,7 +234,7 @@ def open_bundle(prefix: str) -> BundleReader:
 
 def stored_bytes(tensors: Mapping[str, TensorSpec]) -> int:
     """Returns how many bytes the tensors take at least; strings are not counted."""
-    sizes = {each: tf.as_dtype(each).size or 0 for each in {t.dtype for t in tensors.values()}}
+    sizes = {dtype: tf.as_dtype(dtype).size or 0 for dtype in {t.dtype for t in tensors.values()}}
     return sum(math.prod(t.shape) * sizes[t.dtype] for t in tensors.values())
 
 
@@ -250,7 +250,7 @@ def require_shards(prefix: str, needed: int) -> None:
     """
     directory, name = os.path.split(prefix)
     found = files.matching(directory, f"{glob.escape(name)}.data-*-of-*")
-    numbers = [match.groups() for each in found if (match := _SHARD.fullmatch(each))]
+    numbers = [match.groups() for path in found if (match := _SHARD.fullmatch(path))]
     if not numbers:
         raise CheckpointError(
             Problem(
@@ -261,17 +261,18 @@ def require_shards(prefix: str, needed: int) -> None:
         )
     count = max(total for _, total in numbers)
     present = {shard for shard, total in numbers if total == count}
-    missing = [f"{each:05d}" for each in range(int(count)) if f"{each:05d}" not in present]
+    missing = [f"{shard:05d}" for shard in range(int(count)) if f"{shard:05d}" not in present]
     if missing:
         raise CheckpointError(
             Problem(
                 f"{prefix} cannot be read: {len(missing)} of its {int(count)} data shards are "
                 "missing",
-                "there is no " + ", ".join(f"{prefix}.data-{each}-of-{count}" for each in missing),
+                "there is no "
+                + ", ".join(f"{prefix}.data-{shard}-of-{count}" for shard in missing),
                 "copy the missing files to the others, or name another checkpoint",
             )
         )
-    held = sum(files.size(each) for each in found if each.endswith(f"-of-{count}"))
+    held = sum(files.size(path) for path in found if path.endswith(f"-of-{count}"))
     if held < needed:
         raise CheckpointError(
             Problem(

@@ -52,7 +52,7 @@ def differences(one: CheckpointReader, other: CheckpointReader) -> Iterator[Diff
         changed = _metadata(ours.tensors[name], theirs.tensors[partner])
         if changed:
             yield Difference(name, changed)
-        elif ours.tensors[name].dtype != "variant":  # It has no values that could be compared.
+        elif ours.tensors[name].dtype != "variant":  # A variant has no comparable values.
             comparable.append(name)
     if ours.digest == theirs.digest:
         return
@@ -110,7 +110,7 @@ class Statistics:
     """Statistics of a tensor's values.
 
     Attributes:
-      minimum: the smallest value that is not NaN; None when there is none, as for strings.
+      minimum: the smallest value that is not NaN; None for strings and without any values.
       maximum: the largest.
       mean: the mean of the values that are not NaN, computed in float64.
       nan: how many values are NaN.

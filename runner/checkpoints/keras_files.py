@@ -258,7 +258,7 @@ def _is_count(spec: TensorSpec | None) -> bool:
 
 
 def _model_name(config: object) -> str:
-    """Returns the model's name from a `model_config` attribute; empty when there is none."""
+    """Returns the model's name from a `model_config` attribute; empty when it has none."""
     if not isinstance(config, str | bytes):
         return ""
     try:

@@ -175,7 +175,7 @@ def _best(path: str) -> str:
     parent = os.path.dirname(path.rstrip("/"))
     folders = [os.path.join(path, BEST), path, os.path.join(parent, BEST)]
     records = [os.path.join(folder, BEST_RECORD) for folder in folders]
-    found = next((each for each in records if files.is_file(each)), None)
+    found = next((path for path in records if files.is_file(path)), None)
     if found is None:
         raise CheckpointError(
             Problem(
@@ -271,10 +271,10 @@ def _listed(path: str, average: Sequence[str | int], artifacts: Artifacts | None
                 found.append(_latest(_on_disk(choice, artifacts)))
         except CheckpointError as error:
             problems += error.problems
-    twice = sorted({each for each in found if found.count(each) > 1})
+    twice = sorted({path for path in found if found.count(path) > 1})
     problems += [
-        Problem(f"average lists {each} twice", "it would count twice", "list it once")
-        for each in twice
+        Problem(f"average lists {path} twice", "it would count twice", "list it once")
+        for path in twice
     ]
     if not average:
         problems.append(Problem("average is an empty list", "", "list steps or paths in it"))

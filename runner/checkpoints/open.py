@@ -45,7 +45,7 @@ class Format(Enum):
 
 # Libraries other than TensorFlow read these, and only files on this machine.
 _THROUGH_COPY = (Format.HDF5, Format.KERAS, Format.SAFETENSORS, Format.NPZ, Format.NPY)
-KNOWN = tuple(each.value[0] for each in Format)
+KNOWN = tuple(form.value[0] for form in Format)
 
 # What ends the tables that TensorFlow's V1 checkpoints and the indices of its bundles are.
 TABLE_MAGIC = bytes.fromhex("57fb808b247547db")
@@ -56,7 +56,7 @@ _REMEDY = "name a checkpoint of one of these formats"
 
 _HTML = (
     "it is an HTML page, as a failed download leaves it",
-    "download the file itself: open the address in a browser to see what it says",
+    "download the file itself: open the address in a browser to see the page",
 )
 # What people have under a checkpoint's name, by its first bytes in lower case.
 _FOREIGN: tuple[tuple[bytes, str, str], ...] = (

@@ -37,8 +37,8 @@ WHAT = "a TensorFlow V1 checkpoint"
 # What TensorFlow's reader raises on a damaged file.
 READ_ERRORS = (tf.errors.OpError, *DAMAGE)
 
-# A table is blocks with checksums, a block that lists where they are, and a footer that says where
-# that one is. A block is followed by its compression and its checksum.
+# A table consists of blocks, an index block that lists their positions, and a footer with the
+# position of the index block. A block is followed by its compression and its checksum.
 _FOOTER, _TRAILER = 48, 5
 _UNCOMPRESSED, _SNAPPY = 0, 1
 _MASK_DELTA = 0xA282EAD8

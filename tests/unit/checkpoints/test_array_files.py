@@ -64,7 +64,7 @@ def test_an_array_with_bytes_to_spare_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "t.npy", np.ones(3))
     with zipfile.ZipFile(tmp_path / "m.npz", "w") as archive:
         archive.writestr("t.npy", (tmp_path / "t.npy").read_bytes() + b"more")
-    with pytest.raises(CheckpointError, match="t is longer than its shape says"):
+    with pytest.raises(CheckpointError, match="t is longer than its shape"):
         list(NpzReader(str(tmp_path / "m.npz")).read(["t"]))
 
 
@@ -130,7 +130,7 @@ def test_all_disagreements_are_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"lists b in one.safetensors") as caught:
         reader.spec()
     assert len(caught.value.problems) == 2
-    assert "one.safetensors holds c, which" in str(caught.value)
+    assert "one.safetensors holds c\n" in str(caught.value)
 
 
 @pytest.mark.parametrize("weight_map", [["a"], {"a": "../a.safetensors"}, {"a": 1}, {"a": ".."}])
