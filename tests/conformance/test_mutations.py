@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.conformance.goldens import MAKERS
 from tests.tiny.forked import ROOT, Forks
 
-EACH = 12
+EACH = 8
 
 
 def test_mutated_checkpoints_are_refused_or_read_right(tmp_path: Path, forks: Forks) -> None:

@@ -6,8 +6,6 @@ import pytest
 import tensorflow as tf
 
 from runner.checkpoints.bundle import BundleReader
-from runner.checkpoints.locate import resolve
-from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.tables import V1Reader, require_index_block, require_intact
 from runner.errors import CheckpointError
 from tests.tiny.tables import recompressed, stored
@@ -114,60 +112,43 @@ def test_damaged_footers_and_index_blocks_are_found(
         require_intact(str(path))
 
 
-def test_a_v1_file_is_checked_from_its_end(tmp_path: Path) -> None:
-    path = str(tmp_path / "v1")
-    tf.raw_ops.Save(filename=path, tensor_names=["t"], data=[tf.zeros([100])])
-    require_index_block(path)
-    content = bytearray(Path(path).read_bytes())
-    content[-60] ^= 1
-    Path(path).write_bytes(content)
+@pytest.fixture
+def v1(tmp_path: Path) -> Path:
+    """A V1 checkpoint of several blocks."""
+    names = [f"layer_{number}/kernel" for number in range(200)]
+    values = [tf.random.stateless_normal([800], [0, number]) for number in range(200)]
+    tf.raw_ops.Save(filename=str(tmp_path / "model"), tensor_names=names, data=values)
+    return tmp_path / "model"
+
+
+def _flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_v1_file_is_checked_from_its_end(v1: Path) -> None:
+    require_index_block(str(v1))
+    _flip(v1, -60)
     with pytest.raises(ValueError, match="checksum mismatch"):
-        require_index_block(path)
+        require_index_block(str(v1))
 
 
-def _save(folder: Path, *, sharded: bool) -> str:
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        for number in range(200):
-            tf.compat.v1.get_variable(f"layer_{number}/kernel", [800])
-        session.run(tf.compat.v1.global_variables_initializer())
-        saver = tf.compat.v1.train.Saver(
-            write_version=tf.compat.v1.train.SaverDef.V1, sharded=sharded
-        )
-        return str(saver.save(session, str(folder / "model"), 7, write_meta_graph=False))
-
-
-def test_shards_are_read_by_their_pattern(tmp_path: Path) -> None:
-    path = _save(tmp_path, sharded=True)
-    assert "?????" in path
-    assert resolve(str(tmp_path)) == [path]
-    reader = open_checkpoint(path)
-    spec = reader.spec()
-    assert (spec.format, len(spec.tensors), spec.step) == ("TensorFlow V1 checkpoint", 200, None)
-    ((_, value),) = reader.read(["layer_3/kernel"])
-    assert value.shape == (800,)
-
-
-def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
-    path = Path(_save(tmp_path, sharded=False))
-    content = bytearray(path.read_bytes())
-    content[10] ^= 1
-    path.write_bytes(content)
+def test_damage_at_the_start_of_a_v1_file_is_refused(v1: Path) -> None:
+    _flip(v1, 10)
     with pytest.raises(CheckpointError, match="cannot be read as a TensorFlow"):
-        V1Reader(str(path)).spec()
+        V1Reader(str(v1)).spec()
 
 
-def test_a_damaged_block_is_no_missing_tensor(tmp_path: Path) -> None:
-    path = Path(_save(tmp_path, sharded=False))
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    reader = V1Reader(str(path))
+def test_a_damaged_block_of_a_v1_file_is_not_a_missing_tensor(v1: Path) -> None:
+    _flip(v1, v1.stat().st_size // 2)
+    reader = V1Reader(str(v1))
     names = list(reader.spec().tensors)
     assert len(names) == 200
     with pytest.raises(CheckpointError, match=r"tensor layer_\d+/kernel: "):
         list(reader.read(names))
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_v1_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="cannot be read as a TensorFlow"):
         V1Reader(str(tmp_path / "nothing")).spec()
