@@ -120,7 +120,7 @@ class _OneOrTwo(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        """Stores the paths."""
+        """Refuses more than two."""
         if isinstance(values, list) and len(values) > 2:
             parser.error(f"one or two paths are compared, not {len(values)}")
         setattr(namespace, self.dest, values)

@@ -25,6 +25,14 @@ def _save_parts(prefix: str, shards: int) -> None:
     tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=prefix)
 
 
+def test_an_index_without_data_is_refused(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "model.ckpt")
+    _save_parts(prefix, 1)
+    Path(f"{prefix}.data-00000-of-00001").unlink()
+    with pytest.raises(CheckpointError, match=r"an index without data\n.*no .*data-00000-of-00001"):
+        BundleReader(prefix).spec()
+
+
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     prefix = str(tmp_path / "model.ckpt")
     _save_parts(prefix, 3)
