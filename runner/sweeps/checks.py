@@ -14,7 +14,7 @@ from typing import Any
 from runner.checkpoints import files
 from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.locate import LATEST, resolve
-from runner.checkpoints.recognition import recognise
+from runner.checkpoints.open import recognise
 from runner.config.choices import MLFLOW_SCHEMES, Resume
 from runner.config.fingerprint import EXPERIMENT, in_scaffold
 from runner.config.instantiation import check_signature
