@@ -10,11 +10,12 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from runner.cluster.addresses import answers
 from runner.cluster.channel import Agreement, Channel, Flag, left_flag, released_flag
 from runner.cluster.replica import ClusterReplica
 from runner.cluster.server import naming_the_missing, session_config, start_server
 from runner.cluster.session_creators import ClusterChiefSessionCreator
-from runner.config.cluster_spec import answers, is_cluster, parameter_servers, telling_tasks
+from runner.config.cluster_spec import is_cluster, parameter_servers, telling_tasks
 from runner.config.schema import RunConfig
 from runner.system.lifeline import tell_begun as report_begun
 from runner.training.run import Coordinator, Run

@@ -10,10 +10,11 @@ from typing import TypeAlias, TypeVar
 
 import tensorflow as tf
 
+from runner.cluster.addresses import answers, not_answering
 from runner.cluster.channel import Agreement, Channel
 from runner.cluster.server import remote_config
 from runner.cluster.session_creators import wait_for_servers
-from runner.config.cluster_spec import answers, not_answering, parameter_servers, telling_tasks
+from runner.config.cluster_spec import parameter_servers, telling_tasks
 from runner.config.fingerprint import fingerprint
 from runner.config.schema import EVALUATOR, RunConfig
 from runner.console import Screen

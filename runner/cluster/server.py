@@ -9,13 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from runner.config.cluster_spec import (
-    addresses_by_type,
-    answers,
-    not_answering,
-    parameter_servers,
-    trainers,
-)
+from runner.cluster.addresses import answers, not_answering
+from runner.config.cluster_spec import addresses_by_type, parameter_servers, trainers
 from runner.config.schema import PS, ClusterConfig, RunConfig
 from runner.errors import ClusterError, ConfigError, LostServerError, Problem
 from runner.session.cached_session import CachedSession

@@ -9,16 +9,10 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from runner.cluster.addresses import answers, wait_until_answering
 from runner.cluster.channel import Channel, flags_of_a_session, ready_flags
 from runner.cluster.server import cluster_session, session_config, telling_losses
-from runner.config.cluster_spec import (
-    answers,
-    own_name,
-    parameter_servers,
-    telling_tasks,
-    trainers,
-    wait_until_answering,
-)
+from runner.config.cluster_spec import own_name, parameter_servers, telling_tasks, trainers
 from runner.config.schema import ClusterConfig
 from runner.errors import ClusterError, Problem
 from runner.session.session_creators import ChiefSessionCreator, WorkerSessionCreator

@@ -17,13 +17,13 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster import chief
+from runner.cluster.addresses import answers, free_addresses
 from runner.cluster.channel import released_flag
 from runner.cluster.chief import Chief
 from runner.cluster.replica import ClusterReplica
 from runner.cluster.roles import serve
 from runner.cluster.server import session_config, start_server
 from runner.cluster.worker import _train
-from runner.config.cluster_spec import answers, free_addresses
 from runner.config.schema import (
     AddressesConfig,
     ClusterConfig,

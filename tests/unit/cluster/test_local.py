@@ -20,8 +20,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from runner.cluster import local
+from runner.cluster.addresses import free_addresses
 from runner.cluster.local import LocalCluster, task_command
-from runner.config.cluster_spec import free_addresses
 from runner.config.schema import ClusterConfig
 from runner.errors import ClusterError, InterruptedRunError, PrunedRunError
 from runner.sweeps.trial import Trial

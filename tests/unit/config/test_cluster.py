@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from runner.cluster.addresses import free_addresses
 from runner.config.choices import Mode, NonFinite, Placement
 from runner.config.cluster import resolve, resolve_trial
-from runner.config.cluster_spec import free_addresses
 from runner.config.schema import (
     AddressesConfig,
     ClusterConfig,

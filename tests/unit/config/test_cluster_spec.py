@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,14 +15,11 @@ from runner.config.choices import Mode
 from runner.config.cluster_spec import (
     LOCAL,
     addresses_by_type,
-    answers,
-    free_addresses,
     has_addresses,
     in_use,
     is_cluster,
     is_task,
     launches,
-    not_answering,
     own_name,
     parameter_servers,
     read_tf_config,
@@ -31,11 +27,10 @@ from runner.config.cluster_spec import (
     split,
     telling_tasks,
     trainers,
-    wait_until_answering,
     write_tf_config,
 )
 from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
-from runner.errors import ClusterError, ConfigError
+from runner.errors import ConfigError
 from tests.tiny.configs import tiny
 
 CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
@@ -219,14 +214,6 @@ def test_what_a_process_is() -> None:
     assert not launches(tiny(cluster=cluster("chief")))
 
 
-@pytest.fixture
-def listening() -> Iterator[str]:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-
-
 @pytest.mark.parametrize(
     ("address", "parts"),
     [
@@ -248,17 +235,6 @@ def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int] | 
     assert split(address) == parts
 
 
-def test_a_port_with_a_listener_is_in_use_and_answers(listening: str) -> None:
-    assert in_use(listening)
-    assert answers(listening)
-
-
-def test_free_addresses_differ_and_are_free() -> None:
-    found = free_addresses(3)
-    assert len(set(found)) == 3
-    assert not any(in_use(each) or answers(each) for each in found)
-
-
 def test_only_a_port_that_is_taken_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     class Refused(socket.socket):
         def bind(self, address: Any) -> None:
@@ -266,43 +242,3 @@ def test_only_a_port_that_is_taken_is_in_use(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(socket, "socket", Refused)
     assert not in_use("host:80")
-
-
-def test_a_malformed_address_neither_answers_nor_is_in_use() -> None:
-    assert not in_use("host")
-    assert not answers("host")
-
-
-def test_waiting_ends_when_all_answer(listening: str) -> None:
-    wait_until_answering({"ps 0": listening}, 0.0, 1.0)
-
-
-def test_waiting_names_those_that_do_not_answer(listening: str) -> None:
-    (address,) = free_addresses(1)
-    now = [0.0]
-    slept = []
-    said: list[str] = []
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        now[0] += seconds
-
-    with pytest.raises(ClusterError, match=f"^ps 1 at {address} does not answer"):
-        wait_until_answering(
-            {"ps 0": listening, "ps 1": address},
-            3.0,
-            1.0,
-            say=said.append,
-            clock=lambda: now[0],
-            sleep=sleep,
-        )
-    assert slept == [1.0, 1.0, 1.0]
-    assert said == [f"waits for ps 1 at {address}, 3 s at most"]
-
-
-def test_several_that_do_not_answer_are_one_problem() -> None:
-    problem = not_answering({"ps 0": "a:1", "ps 1": "b:1"}, ["ps 0", "ps 1"], 60.0)
-    assert problem.state == "ps 0 at a:1, ps 1 at b:1 do not answer"
-    assert problem.cause == (
-        "waited for 60 s (cluster.max_wait_secs); not started, not reachable, or the run has ended"
-    )
