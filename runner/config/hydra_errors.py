@@ -31,10 +31,13 @@ def explain(error: BaseException) -> ConfigError:
     if isinstance(error, yaml.YAMLError):
         return ConfigError(_bad_yaml(error))
     text = str(error)
-    for pattern, problem in _BY_MESSAGE:
+    for pattern, found in _BY_MESSAGE:
         match = re.match(pattern, text)
+        if match and isinstance(found, Problem):
+            words = (found.state, found.cause, found.remedy)
+            return ConfigError(Problem(*(each.format_map(match.groupdict()) for each in words)))
         if match:
-            return ConfigError(problem(match))
+            return ConfigError(found(match))
     for cause in _chain(error):
         if isinstance(cause, OmegaConfBaseException) and cause.msg is not None:
             return ConfigError(_refused(cause, text))
@@ -204,29 +207,14 @@ def _is_named(key: str, kind: str) -> bool:
 def _not_there(match: re.Match[str]) -> Problem:
     """The problem of an override, without a plus, of a key that is not set."""
     key, line = match["key"], match["line"]
-    parent = key.rpartition(".")[0]
-    kind = annotation(key, RunConfig)
     if key.startswith("hydra."):
         return Problem(f"{key} is not a key of Hydra", remedy="see --hydra-help")
-    if kind is None:
+    if annotation(key, RunConfig) is None:
         return unknown_key(key)
     return Problem(
         f"{key} is not set, so there is nothing to override",
-        f"the experiment sets no such key below {parent}",
+        f"the experiment sets no such key below {key.rpartition('.')[0]}",
         f"fix the name, or put a plus before it to add it: +{line}",
-    )
-
-
-def _group_not_chosen(match: re.Match[str]) -> Problem:
-    group, line = match["group"], match["line"]
-    if line is None:
-        return Problem(
-            f"{group} is not in the defaults list, so it cannot be overridden there",
-            remedy=f"fix the name, or leave out `override`: {group} is not chosen by default",
-        )
-    return Problem(
-        f"{group} is not chosen by default, so it cannot be overridden",
-        remedy=f"put a plus before it: +{line}",
     )
 
 
@@ -245,22 +233,6 @@ def _chosen_twice(match: re.Match[str]) -> Problem:
     )
 
 
-def _not_deleted(match: re.Match[str]) -> Problem:
-    return Problem(
-        f"~{match['key']} cannot be deleted",
-        "every run has that key",
-        f"leave it out, or give another value: {match['key']}=...",
-    )
-
-
-def _nothing_to_delete(match: re.Match[str]) -> Problem:
-    return Problem(
-        f"~{match['key']} deletes nothing",
-        "there is no such key, or it has no value",
-        "leave it out; --cfg job shows what is there",
-    )
-
-
 def _sweep(match: re.Match[str]) -> Problem:
     line = match["line"]
     key, _, values = line.partition("=")
@@ -272,43 +244,63 @@ def _sweep(match: re.Match[str]) -> Problem:
     )
 
 
-def _already_there(match: re.Match[str]) -> Problem:
-    return Problem(
-        f"+{match['key']} is set already, so it cannot be added",
-        remedy=f"leave out the plus: {match['line']}",
-    )
-
-
-def _mapping_and_list(match: re.Match[str]) -> Problem:
-    return Problem(
-        f"{match['key']} cannot change from a mapping to a list",
-        "the experiment writes it as a mapping",
-        f"override one entry, as in {match['key']}.NAME.KEY=..., or delete it: ~{match['key']}",
-    )
-
-
-def _group_value(match: re.Match[str]) -> Problem:
-    return Problem(
-        "a config group is set to what is not the name of a file",
-        "data=..., model=..., optimizer=... and the like choose a file of that folder by its name",
-        "name a file, for example optimizer=sgd, or override a key: optimizer.learning_rate=...",
-    )
-
-
-_BY_MESSAGE: tuple[tuple[str, Callable[[re.Match[str]], Problem]], ...] = (
+# Hydra's messages, and their problems; `{...}` are groups of the pattern.
+_BY_MESSAGE: tuple[tuple[str, Problem | Callable[[re.Match[str]], Problem]], ...] = (
     (
-        r"(In '[^']+': )?Could not override '(?P<group>[^']+)'\. No match in the defaults list\.?"
-        r"(\nTo append to your default list use \+(?P<line>.+))?",
-        _group_not_chosen,
+        r"Could not override '(?P<group>[^']+)'\. No match in the defaults list\."
+        r"\nTo append to your default list use \+(?P<line>.+)",
+        Problem(
+            "{group} is not chosen by default, so it cannot be overridden",
+            remedy="put a plus before it: +{line}",
+        ),
+    ),
+    (
+        r"(In '[^']+': )?Could not override '(?P<group>[^']+)'\. No match in the defaults list",
+        Problem(
+            "{group} is not in the defaults list, so it cannot be overridden there",
+            remedy="fix the name, or leave out `override`: {group} is not chosen by default",
+        ),
     ),
     (r"Could not override '(?P<key>[^']+)'\.\nTo append .* use \+(?P<line>.+)", _not_there),
     (r"Multiple values for (?P<group>\S+)\. .*override \S+: (?P<name>[^']+)'", _chosen_twice),
-    (r"(Error merging override ~|Could not delete ')(?P<key>[^=']+)", _not_deleted),
-    (r"Could not delete from config\. '(?P<key>[^']+)'", _nothing_to_delete),
+    (
+        r"(Error merging override ~|Could not delete ')(?P<key>[^=']+)",
+        Problem(
+            "~{key} cannot be deleted",
+            "every run has that key",
+            "leave it out, or give another value: {key}=...",
+        ),
+    ),
+    (
+        r"Could not delete from config\. '(?P<key>[^']+)'",
+        Problem(
+            "~{key} deletes nothing",
+            "there is no such key, or it has no value",
+            "leave it out; --cfg job shows what is there",
+        ),
+    ),
     (r"Ambiguous value for argument '(?P<line>.*)'", _sweep),
     (r"Sweep parameters '(?P<line>.*)' requires", _sweep),
-    (r"Could not append .* '(?P<key>[^']+)'.\nEither remove \+ prefix: '(?P<line>.*)'",
-     _already_there),
-    (r"Error merging override (?P<key>scaffolds)=\[", _mapping_and_list),
-    (r"Config group override must be a string or a list", _group_value),
-)  # fmt: skip
+    (
+        r"Could not append .* '(?P<key>[^']+)'.\nEither remove \+ prefix: '(?P<line>.*)'",
+        Problem("+{key} is set already, so it cannot be added", "", "leave out the plus: {line}"),
+    ),
+    (
+        r"Error merging override (?P<key>scaffolds)=\[",
+        Problem(
+            "{key} cannot change from a mapping to a list",
+            "the experiment writes it as a mapping",
+            "override one entry, as in {key}.NAME.KEY=..., or delete it: ~{key}",
+        ),
+    ),
+    (
+        r"Config group override must be a string or a list",
+        Problem(
+            "a config group is set to what is not the name of a file",
+            "data=..., model=..., optimizer=... and the like choose a file of that folder by its "
+            "name",
+            "name a file, for example optimizer=sgd, or override a key: "
+            "optimizer.learning_rate=...",
+        ),
+    ),
+)
