@@ -68,7 +68,8 @@ def read_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
                 "give `evaluator` one address, or none",
             )
         )
-    if count and task.index >= count:
+    # The index of any other task is checked with its address.
+    if 0 < count <= task.index and task.type in (EVALUATOR, None if chief else WORKER):
         problems.append(index_problem(VARIABLE, str(task.type), task.index, count))
     if problems:
         raise ConfigError(*problems)

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import yaml
-from hydra.errors import MissingConfigException, OverrideParseException, SearchPathException
+from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
-    InterpolationResolutionError,
     OmegaConfBaseException,
 )
 
@@ -26,18 +25,15 @@ def explain(error: BaseException) -> ConfigError:
         return ConfigError(_missing_config(error))
     if isinstance(error, OverrideParseException):
         return ConfigError(_unreadable_override(error))
-    if isinstance(error, SearchPathException):
-        return ConfigError(_no_directory(str(error)))
-    if isinstance(error, yaml.YAMLError):
-        return ConfigError(_bad_yaml(error))
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return ConfigError(_bad_yaml(error, error.problem_mark))
     text = str(error)
-    for pattern, found in _BY_MESSAGE:
-        match = re.match(pattern, text)
-        if match and isinstance(found, Problem):
-            words = (found.state, found.cause, found.remedy)
-            return ConfigError(Problem(*(each.format_map(match.groupdict()) for each in words)))
-        if match:
-            return ConfigError(found(match))
+    for pattern, problem in _BY_MESSAGE:
+        if match := re.match(pattern, text):
+            return ConfigError(problem(match))
+    for pattern, *worded in _WORDED:
+        if match := re.match(pattern, text):
+            return ConfigError(Problem(*(each.format(**match.groupdict()) for each in worded)))
     for cause in _chain(error):
         if isinstance(cause, OmegaConfBaseException) and cause.msg is not None:
             return ConfigError(_refused(cause, text))
@@ -152,24 +148,7 @@ def _unreadable_override(error: OverrideParseException) -> Problem:
     )
 
 
-def _no_directory(text: str) -> Problem:
-    named = re.search(r"'(?P<path>[^']+)' not found", text)
-    if not named:
-        return Problem(text.splitlines()[0])
-    path = Path(named["path"])
-    beside = [str(each) for each in path.parent.glob("*") if each.is_dir()]
-    return Problem(
-        f"--config-dir {path} is not a directory",
-        "nothing is there" if not path.exists() else "it is a file",
-        "name the folder that holds your `experiment` folder",
-        nearest(str(path), beside),
-    )
-
-
-def _bad_yaml(error: yaml.YAMLError) -> Problem:
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return Problem("a config file is not valid YAML", " ".join(str(error).split()))
-    mark = error.problem_mark
+def _bad_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
     return Problem(
         f"{mark.name}, line {mark.line + 1}, column {mark.column + 1} is not valid YAML",
         ", ".join(each for each in (error.context, error.problem) if each),
@@ -182,8 +161,6 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
     key, first = str(cause.full_key or ""), str(cause).splitlines()[0]
     file = re.match(r"In '(?P<file>[^']+)'", text)
     source = f"{file['file']}.yaml" if file else ""
-    if isinstance(cause, InterpolationResolutionError):
-        return unresolved(cause)
     if isinstance(cause, ConfigKeyError | ConfigAttributeError):
         if source and key == source.split("/")[0] and annotation(key, RunConfig) is None:
             return Problem(
@@ -194,14 +171,10 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
         return unknown_key(key, source)
     section = re.search(r"subclass of (?P<type>\w+)", first)
     if section and not key:  # A merge error names the type and not the key.
-        key = next(each for each in paths(RunConfig) if _is_named(each, section["type"]))
-    if not key:
-        return Problem(f"{source or 'the configuration'} does not fit", first)
-    return bad_value(key, first, source)
-
-
-def _is_named(key: str, kind: str) -> bool:
-    return getattr(annotation(key, RunConfig), "__name__", "") == kind
+        kinds = {each: annotation(each, RunConfig) for each in paths(RunConfig)}
+        named = (each for each in kinds if getattr(kinds[each], "__name__", "") == section["type"])
+        key = next(named, "")
+    return bad_value(key or source or "the configuration", first, source)
 
 
 def _not_there(match: re.Match[str]) -> Problem:
@@ -244,63 +217,65 @@ def _sweep(match: re.Match[str]) -> Problem:
     )
 
 
-# Hydra's messages, and their problems; `{...}` are groups of the pattern.
-_BY_MESSAGE: tuple[tuple[str, Problem | Callable[[re.Match[str]], Problem]], ...] = (
+def _no_directory(match: re.Match[str]) -> Problem:
+    path = Path(match["path"])
+    beside = [str(each) for each in path.parent.glob("*") if each.is_dir()]
+    return Problem(
+        f"--config-dir {path} is not a directory",
+        "nothing is there" if not path.exists() else "it is a file",
+        "name the folder that holds your `experiment` folder",
+        nearest(str(path), beside),
+    )
+
+
+_BY_MESSAGE: tuple[tuple[str, Callable[[re.Match[str]], Problem]], ...] = (
+    (r"Could not override '(?P<key>[^']+)'\.\nTo append .* use \+(?P<line>.+)", _not_there),
+    (r"Multiple values for (?P<group>\S+)\. .*override \S+: (?P<name>[^']+)'", _chosen_twice),
+    (r"(Ambiguous value for argument|Sweep parameters) '(?P<line>.*)'", _sweep),
+    (r"Additional config directory '(?P<path>[^']+)' not found", _no_directory),
+)
+# Pattern, then state, cause and remedy, in which `{...}` is a group of the pattern.
+_WORDED = (
     (
-        r"Could not override '(?P<group>[^']+)'\. No match in the defaults list\."
-        r"\nTo append to your default list use \+(?P<line>.+)",
-        Problem(
-            "{group} is not chosen by default, so it cannot be overridden",
-            remedy="put a plus before it: +{line}",
-        ),
+        r"Could not override '(?P<group>[^']+)'\. No match .*\.\nTo append .* \+(?P<line>.+)",
+        "{group} is not chosen by default, so it cannot be overridden",
+        "",
+        "put a plus before it: +{line}",
     ),
     (
         r"(In '[^']+': )?Could not override '(?P<group>[^']+)'\. No match in the defaults list",
-        Problem(
-            "{group} is not in the defaults list, so it cannot be overridden there",
-            remedy="fix the name, or leave out `override`: {group} is not chosen by default",
-        ),
+        "{group} is not in the defaults list, so it cannot be overridden there",
+        "",
+        "fix the name, or leave out `override`: {group} is not chosen by default",
     ),
-    (r"Could not override '(?P<key>[^']+)'\.\nTo append .* use \+(?P<line>.+)", _not_there),
-    (r"Multiple values for (?P<group>\S+)\. .*override \S+: (?P<name>[^']+)'", _chosen_twice),
     (
         r"(Error merging override ~|Could not delete ')(?P<key>[^=']+)",
-        Problem(
-            "~{key} cannot be deleted",
-            "every run has that key",
-            "leave it out, or give another value: {key}=...",
-        ),
+        "~{key} cannot be deleted",
+        "every run has that key",
+        "leave it out, or give another value: {key}=...",
     ),
     (
         r"Could not delete from config\. '(?P<key>[^']+)'",
-        Problem(
-            "~{key} deletes nothing",
-            "there is no such key, or it has no value",
-            "leave it out; --cfg job shows what is there",
-        ),
+        "~{key} deletes nothing",
+        "there is no such key, or it has no value",
+        "leave it out; --cfg job shows what is there",
     ),
-    (r"Ambiguous value for argument '(?P<line>.*)'", _sweep),
-    (r"Sweep parameters '(?P<line>.*)' requires", _sweep),
     (
         r"Could not append .* '(?P<key>[^']+)'.\nEither remove \+ prefix: '(?P<line>.*)'",
-        Problem("+{key} is set already, so it cannot be added", "", "leave out the plus: {line}"),
+        "+{key} is set already, so it cannot be added",
+        "",
+        "leave out the plus: {line}",
     ),
     (
         r"Error merging override (?P<key>scaffolds)=\[",
-        Problem(
-            "{key} cannot change from a mapping to a list",
-            "the experiment writes it as a mapping",
-            "override one entry, as in {key}.NAME.KEY=..., or delete it: ~{key}",
-        ),
+        "{key} cannot change from a mapping to a list",
+        "the experiment writes it as a mapping",
+        "override one entry, as in {key}.NAME.KEY=..., or delete it: ~{key}",
     ),
     (
         r"Config group override must be a string or a list",
-        Problem(
-            "a config group is set to what is not the name of a file",
-            "data=..., model=..., optimizer=... and the like choose a file of that folder by its "
-            "name",
-            "name a file, for example optimizer=sgd, or override a key: "
-            "optimizer.learning_rate=...",
-        ),
+        "a config group is set to what is not the name of a file",
+        "data=..., model=..., optimizer=... and the like choose a file of that folder by its name",
+        "name a file, for example optimizer=sgd, or override a key: optimizer.learning_rate=...",
     ),
 )
