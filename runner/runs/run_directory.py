@@ -13,7 +13,8 @@ from filelock import FileLock, Timeout
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, RUN_RECORD
 from runner.errors import Problem, RunDirectoryError, RunInUseError
 from runner.system.atomic_files import make_container, write_json
-from runner.system.processes import OwnerFile, Status
+from runner.system.locks import OwnerFile
+from runner.system.status import Status
 
 PROVENANCE = "provenance.json"
 _WARM_START = ("scaffolds", "restoration")

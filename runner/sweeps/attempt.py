@@ -11,7 +11,8 @@ from typing import Any
 from filelock import FileLock
 
 from runner.system.atomic_files import moved, way_to, write_json
-from runner.system.processes import Status, is_held, this_process
+from runner.system.locks import is_held, this_process
+from runner.system.status import Status
 
 TrialStatus = Status
 FAILURES = (TrialStatus.FAILED, TrialStatus.KILLED)

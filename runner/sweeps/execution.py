@@ -13,7 +13,7 @@ from runner.errors import InterruptedRunError, Problem, SweepError
 from runner.sweeps.attempt import DIED, FAILURES, Attempt, AttemptFile, TrialStatus
 from runner.sweeps.points import Point
 from runner.sweeps.sweep_directory import SweepDirectory
-from runner.system.processes import this_process
+from runner.system.locks import this_process
 from runner.system.signals import Interruption
 
 logger = logging.getLogger(__name__)

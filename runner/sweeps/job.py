@@ -32,7 +32,7 @@ from runner.sweeps.slurm import may_be_requeued, requeue_signals
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.trial import Report, Trial
 from runner.system.lifeline import at_work
-from runner.system.processes import this_process
+from runner.system.locks import this_process
 from runner.system.signals import Interruption
 
 PLUGINS = "hydra_plugins.runner_sweepers."

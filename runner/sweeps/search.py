@@ -32,7 +32,7 @@ from runner.sweeps.study import (
 )
 from runner.sweeps.summary import Objective
 from runner.sweeps.sweep_directory import SweepDirectory
-from runner.system.processes import is_held, this_process
+from runner.system.locks import is_held, this_process
 
 _DECIDED = (TrialStatus.FINISHED, TrialStatus.PRUNED, TrialStatus.FAILED)
 _FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)

@@ -2,7 +2,8 @@
 
 - `signals`: SIGINT and SIGTERM as an orderly end of a run, within a bounded time.
 - `lifeline`: the end of a process whose parent has gone.
-- `processes`: the statuses of processes, their locks, and the heartbeat for other hosts.
+- `locks`: locks, and the heartbeat of their owner for other hosts.
+- `status`: the statuses of runs, trials and attempts.
 - `atomic_files`: atomic writes, and paths that survive a move.
 - `imports`: fast and silent imports of large libraries.
 

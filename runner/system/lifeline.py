@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TextIO
 
-from runner.system.processes import process_name
+from runner.system.locks import process_name
 
 # The number of the process that starts a task.
 LIFELINE = "RUNNER_LIFELINE"

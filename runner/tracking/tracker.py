@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.system.processes import Status
+from runner.system.status import Status
 
 RUN_DIR_TAG = "runner.run_dir"
 """Tag that holds the absolute path of a run's own directory."""

@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock
 
 from runner.system.atomic_files import moved, way_to, write_json
-from runner.system.processes import is_held
+from runner.system.locks import is_held
 
 # A process that looks whether the writer lives holds its lock for an instant.
 _CLAIM_SECONDS = 10.0

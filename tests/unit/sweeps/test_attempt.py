@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus
-from runner.system.processes import this_process
+from runner.system.locks import this_process
 
 
 @pytest.fixture

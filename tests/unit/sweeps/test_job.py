@@ -25,7 +25,7 @@ from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.job import Job, carry_out, job_of
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.trial import Trial
-from runner.system.processes import this_process
+from runner.system.locks import this_process
 from runner.system.signals import Interruption
 
 

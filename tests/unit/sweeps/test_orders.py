@@ -10,7 +10,7 @@ import pytest
 from runner.errors import InterruptedRunError
 from runner.sweeps.attempt import Attempt, AttemptFile
 from runner.sweeps.job import heeding_orders
-from runner.system.processes import this_process
+from runner.system.locks import this_process
 from runner.system.signals import Interruption
 
 ELSEWHERE = Attempt(0, 1, (), {}, sweeper="elsewhere:1")

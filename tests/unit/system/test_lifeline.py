@@ -20,7 +20,7 @@ from runner.system.lifeline import (
     has_begun,
     tell_begun,
 )
-from runner.system.processes import process_name, this_process
+from runner.system.locks import process_name, this_process
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
 

@@ -14,8 +14,8 @@ from filelock import FileLock
 
 from runner.errors import RunDirectoryError
 from runner.runs.run_directory import RunDirectory, RunRecord
-from runner.system import processes
-from runner.system.processes import OwnerFile, is_held, this_process
+from runner.system import locks
+from runner.system.locks import OwnerFile, is_held, this_process
 
 # Another host's process; nothing of this test runs there.
 ELSEWHERE = {"host": "elsewhere", "boot": "another", "pid": 7, "since": "2026-01-01T00:00:00"}
@@ -62,9 +62,9 @@ class Beats(threading.Event):
 def test_it_is_touched_at_every_beat(file: Path) -> None:
     for beats in (0, 1):
         os.utime(file, (0, 0))
-        processes._touch(file, Beats(beats), 1.0)
+        locks._touch(file, Beats(beats), 1.0)
         assert bool(file.stat().st_mtime) == bool(beats)
-    processes._touch(file.with_name("absent.json"), Beats(1), 1.0)
+    locks._touch(file.with_name("absent.json"), Beats(1), 1.0)
 
 
 def test_it_is_touched_in_a_thread_until_it_is_released(
@@ -76,7 +76,7 @@ def test_it_is_touched_in_a_thread_until_it_is_released(
         if (path, beat) == (file, 2.0) and not stop.is_set() and stop.wait(30):
             ended.set()
 
-    monkeypatch.setattr(processes, "_touch", touch)
+    monkeypatch.setattr(locks, "_touch", touch)
     owner = OwnerFile(file, 2.0)
     owner.take()
     assert not ended.is_set()

@@ -1,4 +1,4 @@
-"""Processes: their names, statuses and locks, and the heartbeat that other hosts see."""
+"""Locks that a process holds, and the heartbeat by which other hosts see that it lives."""
 
 from __future__ import annotations
 
@@ -12,33 +12,11 @@ import weakref
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from enum import Enum
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 logger = logging.getLogger(__name__)
-
-
-class Status(str, Enum):
-    """How far a process came with its work.
-
-    MLflow knows RUNNING, FINISHED, FAILED and KILLED. A record that says RUNNING while no process
-    holds its lock was killed.
-    """
-
-    WAITING = "WAITING"
-    RUNNING = "RUNNING"
-    FINISHED = "FINISHED"
-    FAILED = "FAILED"
-    KILLED = "KILLED"
-    # The sweep's pruner ended it, because others were better.
-    PRUNED = "PRUNED"
-    # It was never started: the sweep stopped before, or its launcher failed.
-    SKIPPED = "SKIPPED"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 def this_process() -> str:
