@@ -17,8 +17,7 @@ from runner.graph.resumability import not_resumed_exactly
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.restorer import Restorer
 from runner.runs.run_directory import RunDirectory
-from runner.session.monitored_session import MonitoredSession
-from runner.session.session_creators import ChiefSessionCreator
+from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
 from runner.system.signals import Interruption
 from runner.tracking import Tracker
 from runner.training.context import RunContext

@@ -253,7 +253,10 @@ def test_our_session_manager_serves_tensorflows_supervisor(sources: list[str]) -
         model = Model()
         scaffolds = pretrained(model)
         manager = runner.SessionManager(
-            sources, scaffolds, graph=graph, ready_op=tf.report_uninitialized_variables()
+            graph=graph,
+            ready_op=tf.report_uninitialized_variables(),
+            checkpoint_dirs=sources,
+            scaffolds=scaffolds,
         )
         supervisor = tf.train.Supervisor(session_manager=manager)
         assert supervisor.session_manager is manager

@@ -307,3 +307,8 @@ assert not loaded, loaded
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_public_names_are_listed() -> None:
+    assert set(runner.__all__) <= set(dir(runner))
+    assert "__doc__" in dir(runner)
