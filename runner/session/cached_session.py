@@ -31,7 +31,7 @@ class _Prepared:
       step: runs it.
       build: makes the result of its values.
       feeds: convert what is fed.
-      kept: the elements whose identity is part of its key; none else may take their identity.
+      kept: the elements whose identities are in its key, kept alive so that no others take them.
       used: grows with every use.
     """
 

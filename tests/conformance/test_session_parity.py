@@ -315,7 +315,7 @@ def workers_wait_for_their_chief(api: Any, events: Events, path: Path) -> None:
             with join(hooks=[noted.hook()], chief_only_hooks=[noted.hook("chief's")]) as worker:
                 for _ in range(3):
                     events.append(f"worker {worker.run(weights)}")
-            events += [event.split(" ")[1] for event in noted]
+            events += [" ".join(event.split(" ")[:2]) for event in noted]
 
 
 # Coordinators and queue runners.
