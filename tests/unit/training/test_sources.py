@@ -21,8 +21,8 @@ from runner.restoration.plan import LocatedSources
 from runner.run import run_experiment
 from runner.runs.run_directory import RunDirectory
 from runner.tracking import LoggingStore, RunStatus, TrackedRun, open_store
+from runner.training.run import Surroundings
 from runner.training.sources import Sources
-from runner.training.surroundings import Surroundings
 from tests.tiny.composing import composing
 from tests.tiny.configs import tiny
 
