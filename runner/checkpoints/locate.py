@@ -15,7 +15,7 @@ from runner.checkpoints import contents, files
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, NoCheckpointError
 from runner.checkpoints.files import cached
 from runner.checkpoints.recognition import denied, is_saved_model
-from runner.config.scaffold_rules import MLFLOW_SCHEMES
+from runner.config.choices import MLFLOW_SCHEMES
 from runner.errors import CheckpointError, Problem
 
 LATEST, BEST_OF_RUN = "latest", "best"

@@ -1,4 +1,4 @@
-"""`_target_` entries are built, or it is said what does not fit."""
+"""`_target_` entries are built with the objects they refer to, or what does not fit is reported."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ import collections
 import datetime
 import fractions
 import functools
+import math
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Optional
 
 import pytest
 from hydra.errors import InstantiationException
+from omegaconf import OmegaConf
 
-from runner.config.instantiation import build_target
+from runner.config.instantiation import (
+    References,
+    build_target,
+    cannot_be_meant,
+    has_reference,
+    register_resolvers,
+)
 from runner.errors import ConfigError, Problem
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -217,7 +225,13 @@ def test_a_builtin_without_a_signature_is_called() -> None:
 
 PRINT = """
 from runner.errors import ConfigError
-from runner.config.instantiation import build_target
+from runner.config.instantiation import (
+    References,
+    build_target,
+    cannot_be_meant,
+    has_reference,
+    register_resolvers,
+)
 try:
     build_target("model", {"_target_": "nosuch.Net"})
 except ConfigError as error:
@@ -241,3 +255,132 @@ def test_the_node_is_not_changed() -> None:
     node = {"_target_": "collections.OrderedDict", "a": [1]}
     assert build_target("x", node) == collections.OrderedDict(a=[1])
     assert node == {"_target_": "collections.OrderedDict", "a": [1]}
+
+
+CASES: list[tuple[Any, Any, bool]] = [
+    ("x", int, True),
+    ("8", int, True),
+    (8, int, False),
+    (8.0, int, False),
+    (0.5, int, True),
+    (math.inf, int, True),
+    (True, int, False),
+    ([8], int, True),
+    ({"size": 8}, int, True),
+    ({"_target_": "mine.Size"}, int, False),
+    ("${graph:loss}", float, False),
+    ("fast", float, True),
+    (1, float, False),
+    (math.nan, float, False),
+    ("yes", bool, True),
+    (1, bool, False),
+    (0.5, bool, True),
+    ("relu", str, False),
+    (5, str, False),
+    (0.5, str, False),
+    (["relu"], str, True),
+    ("x", int | str, False),
+    ("x", int | float, True),
+    (0.5, int | None, True),
+    (None, int | None, False),
+    (None, Optional[int], False),  # noqa: UP045 - users write it
+    ("x", Optional[int], True),  # noqa: UP045
+    (None, int, True),
+    # What is not looked at.
+    ("x", Any, False),
+    ("x", None, False),
+    ("x", Literal["y"], False),
+    ("x", int | Path, False),
+    ("x", list[int], False),
+    ("x", "int", False),
+    (Path("x"), str, False),
+]
+
+
+@pytest.mark.parametrize(("value", "annotation", "refused"), CASES)
+def test_what_cannot_be_meant(value: Any, annotation: Any, refused: bool) -> None:
+    assert cannot_be_meant(value, annotation, default=3) is refused
+
+
+def test_null_is_never_refused_where_it_is_the_default() -> None:
+    assert not cannot_be_meant(None, int, default=None)
+
+
+register_resolvers()
+LOSS = object()  # Stands for a tensor, which survives neither copying nor comparing.
+
+
+def collect(*args: Any, **kwargs: Any) -> Any:
+    """Returns what it is given."""
+    return args, kwargs
+
+
+REFERENCES = References({"graph": {"loss": LOSS, "learning_rate": 1}, "run": {"saver": 2}})
+TARGET = f"{__name__}.collect"
+
+
+@pytest.mark.parametrize(
+    "text", ["${graph:loss}", "${graph:body/dense/kernel}", "${graph:x/y:0}", "${run:saver}"]
+)
+def test_a_resolved_configuration_spells_its_references_as_before(text: str) -> None:
+    config = OmegaConf.create({"hooks": {"mine": {"tensors": [text]}}})
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert plain == {"hooks": {"mine": {"tensors": [text]}}}
+    assert OmegaConf.to_container(OmegaConf.create(plain), resolve=True) == plain
+    assert text in OmegaConf.to_yaml(config, resolve=True)
+
+
+def test_references_are_found_wherever_they_stand() -> None:
+    assert has_reference({"a": [{"b": "${graph:loss}"}]})
+    assert not has_reference({"a": ["graph:loss", "${oc.env:HOME}", 3, None]})
+    assert REFERENCES.resolve({"a": ["${graph:loss}", "loss"], "b": ("${run:saver}",)}) == {
+        "a": [LOSS, "loss"],
+        "b": (2,),
+    }
+
+
+def test_a_target_is_called_with_the_object_itself() -> None:
+    node = {
+        "_target_": TARGET,
+        "tensors": {"loss": "${graph:loss}"},
+        "inner": {"_target_": TARGET, "saver": "${run:saver}", "plain": [1]},
+    }
+    _, kwargs = build_target("hooks.mine", node, REFERENCES)
+    assert kwargs["tensors"]["loss"] is LOSS
+    assert kwargs["inner"] == ((), {"saver": 2, "plain": [1]})
+
+
+def test_a_partial_and_positional_arguments_are_resolved_too() -> None:
+    node = {"_target_": TARGET, "_partial_": True, "_args_": ["${graph:loss}"]}
+    (argument,), kwargs = build_target("hooks.mine", node, REFERENCES)(step=3)
+    assert argument is LOSS
+    assert kwargs == {"step": 3}
+
+
+def test_names_to_nothing_are_errors_all_at_once_with_the_nearest() -> None:
+    node = {"_target_": TARGET, "tensors": ["${graph:los}"], "saver": "${run:savr}"}
+    with pytest.raises(ConfigError) as caught:
+        build_target("hooks.mine", node, REFERENCES)
+    first, second = caught.value.problems
+    assert first.state == "hooks.mine.tensors.0 is ${graph:los}"
+    assert first.cause == "there is no such name in the graph"
+    assert first.choices == ("loss",)
+    assert (second.state, second.choices) == ("hooks.mine.saver is ${run:savr}", ("saver",))
+
+
+def test_a_reference_within_a_text_is_an_error() -> None:
+    node = {"_target_": TARGET, "tensors": ["loss of ${graph:loss}"]}
+    with pytest.raises(ConfigError, match=r"tensors\.0 is loss of \$\{graph:loss\}\n") as caught:
+        build_target("hooks.mine", node, REFERENCES)
+    assert caught.value.problems[0].remedy == "make the reference the whole value"
+
+
+def test_without_anything_to_refer_to_a_reference_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"data\.x is \$\{graph:loss\}"):
+        build_target("data", {"_target_": TARGET, "x": "${graph:loss}"})
+
+
+def test_names_of_the_graph_are_looked_for_further() -> None:
+    references = References({"graph": {}}, {"dense/BiasAdd:0": LOSS}.get)
+    assert references.problems("hooks", ["${graph:dense/BiasAdd:0}"]) == []
+    assert references.resolve("${graph:dense/BiasAdd:0}") is LOSS

@@ -8,13 +8,23 @@ import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from runner.errors import RunDirectoryError
 from runner.runs.run_directory import RunDirectory, RunRecord
-from runner.system.locks import OwnerFile
+from runner.system.locks import OwnerFile, is_held, this_process
 
 # Another host's process; nothing of this test runs there.
 ELSEWHERE = {"host": "elsewhere", "boot": "another", "pid": 7, "since": "2026-01-01T00:00:00"}
+
+
+def test_a_lock_is_held_until_it_is_released(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert not is_held(path)
+    with FileLock(path):
+        assert is_held(path)
+    assert not is_held(path)
+    assert this_process() == f"{socket.gethostname()}:{os.getpid()}"
 
 
 @pytest.fixture
