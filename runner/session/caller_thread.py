@@ -1,7 +1,7 @@
 """Runs a tiny step in the caller's thread where that is faster than TensorFlow's pool of threads.
 
 Handing a step over to the pool takes 40 to 100 us on two cores, most of a tiny step. With this
-choice the step of `benchmarks.monitored_step` (4 hooks, a tiny graph) takes 0.26 to 0.33 of a bare
+choice the step of `benchmarks.monitored_step` (4 hooks, a tiny graph) takes 0.26 to 0.40 of a bare
 `Session.run`, without it 0.57 to 0.86; steps of 1 ms and more are not affected.
 """
 
