@@ -21,7 +21,7 @@ from runner.config.cluster_spec import (
 )
 from runner.config.schema import ClusterConfig
 from runner.errors import ClusterError, Problem
-from runner.session.session_creators import ChiefSessionCreator, WorkerSessionCreator
+from runner.session.monitored_session import ChiefSessionCreator, WorkerSessionCreator
 
 _Say: TypeAlias = Callable[[str], None]
 _Agree: TypeAlias = Callable[[], None]

@@ -17,7 +17,7 @@ from runner.restoration.plan import Assignment, RestorationPlan, SourceTensor
 from runner.restoration.restorer import Restorer
 from runner.restoration.variables import StateClass, VariableSpec
 from runner.session.cached_session import CachedSession
-from runner.session.session_creators import ChiefSessionCreator
+from runner.session.monitored_session import ChiefSessionCreator
 from runner.session.session_manager import Scaffold, SessionManager
 
 
@@ -74,8 +74,8 @@ def test_a_restorer_restores_after_every_init(source: Callable[[str, float], str
         saver=tf.train.Saver({"value": variables["old"]}),
     )
     manager = SessionManager(
-        [source("old", 3.0)],
-        [scaffold],
+        checkpoint_dirs=[source("old", 3.0)],
+        scaffolds=[scaffold],
         ready_op=tf.report_uninitialized_variables(),
         restorer=restorer,
     )
