@@ -199,7 +199,7 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     model_scaffold: _Scaffold | None = None,
     pretrained_checkpoint_dirs: _Directories | None = None,
     pretrained_scaffolds: Sequence[_Scaffold] | None = None,
-) -> MonitoredSession:
+) -> tf.compat.v1.train.MonitoredSession:
     """Creates a `runner.MonitoredSession` that may start from several checkpoints.
 
     Everything but the last four arguments has the meaning and default it has in
@@ -241,7 +241,7 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     scaffold = model_scaffold or scaffold or tf.compat.v1.train.Scaffold()
     if is_coordinated():
         _refuse_warm_start(pretrained_scaffolds, pretrained_checkpoint_dirs)
-        made: tf.compat.v1.train.MonitoredSession = tf.compat.v1.train.MonitoredTrainingSession(
+        return tf.compat.v1.train.MonitoredTrainingSession(
             master,
             is_chief,
             checkpoint_dir,
@@ -259,7 +259,6 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
             summary_dir,
             save_graph_def,
         )
-        return made
     if not is_chief:
         worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
         return MonitoredSession(worker, hooks, stop_grace_period_secs)
