@@ -16,7 +16,7 @@ from benchmarks.harness import Result, compare, options, report
 from benchmarks.restoration_cases import WAYS, Case
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
 from runner.config.schema import ScaffoldConfig, VariablesConfig
-from runner.restoration.planner import make_plan
+from runner.restoration.plan import LocatedSources, make_plan
 from runner.restoration.variables import StateClass, VariableSpec
 
 PARTS = ("cnn", "lstm", "head")
@@ -147,7 +147,7 @@ def planning(count: int, limit: float, repeats: int) -> Result:
     values = []
     for _ in range(repeats):
         start = time.perf_counter()
-        make_plan(variables, scaffolds, sources)
+        make_plan(variables, scaffolds, LocatedSources(sources))
         values.append(time.perf_counter() - start)
     return Result(f"planning {count:,} variables", "make_plan", "s", tuple(values), None, limit)
 

@@ -19,9 +19,8 @@ from runner.config.masking import Mask, flatten
 from runner.errors import InterruptedRunError, PrunedRunError
 from runner.graph.experiment import BuiltGraph
 from runner.restoration.html_report import html
-from runner.restoration.json_report import json_text
+from runner.restoration.json_report import json_text, provenance_document
 from runner.restoration.plan import RestorationPlan
-from runner.restoration.provenance import document
 from runner.restoration.report import text
 from runner.runs.lineage import DIGEST, SOURCE_TAG, name_tracked_run, source_run_tags
 from runner.runs.run_directory import PROVENANCE, PRUNED, RunDirectory
@@ -160,7 +159,8 @@ def _record_plan(
         "tracking_uri": store.store or None,
         "run_id": store.run_id(directory.path),
     }
-    provenance = json.dumps(document(plan, run, context.sources.origins()), indent=1) + "\n"
+    document = provenance_document(plan, run, context.sources.origins())
+    provenance = json.dumps(document, indent=1) + "\n"
     for file in directory.provenances:
         file.parent.mkdir(exist_ok=True)
         # The first lasts; the end of the run mends the others by it.
