@@ -66,11 +66,6 @@ class SourceTensor:
         """Whether `convert` must be given the variable's initial value."""
         return any(each.needs_initial for each in self.conversions)
 
-    @property
-    def as_is(self) -> bool:
-        """Whether the tensor is the variable's value without any change."""
-        return not self.conversions and self.combination is None
-
     def convert(
         self, values: Sequence[NDArray[Any]], initial: NDArray[Any] | None = None
     ) -> NDArray[Any]:

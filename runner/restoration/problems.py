@@ -15,6 +15,8 @@ from runner.restoration.patterns import PATTERN_MAPS, Renames, compile_pattern
 
 # Of one kind so many problems are shown one by one; the rest is summed up in one.
 SHOWN = 24
+# Of more than these so many get the nearest names: comparing with 50,000 names takes a second.
+_WITH_NAMES = 3
 # A rename is suggested if so many prefixes or fewer do it.
 _PREFIXES = 4
 
@@ -85,8 +87,9 @@ def suggest(
     Returns:
       The rename rules, or None when no change of one prefix finds all that is missing.
     """
-    names, kept = set(tensors), list(found)
-    first = min(missing, default="")
+    if not missing:
+        return None
+    names, kept, first = set(tensors), list(found), missing[0]
     ends = [0, *(at + 1 for at, letter in enumerate(first) if letter == "/")]
     for old, rest in ((first[:end], first[end:]) for end in ends):
         for new in sorted(name.removesuffix(rest) for name in names if name.endswith(rest)):
@@ -135,6 +138,8 @@ def _one_by_one(scaffold: str, source: CheckpointSpec, misses: Sequence[Miss]) -
     key, every = f"scaffolds.{scaffold}", _all_names(source)
 
     def choices(miss: Miss) -> tuple[str, ...]:
+        if len(misses) > SHOWN and miss not in misses[:_WITH_NAMES]:
+            return ()
         same = [name for name, tensor in every.items() if tensor.shape == miss.shape]
         return nearest(miss.wanted, same or every)
 
@@ -154,7 +159,7 @@ def _one_by_one(scaffold: str, source: CheckpointSpec, misses: Sequence[Miss]) -
             Problem(
                 f"{key}: no tensors for {len(rest):,} more variables, "
                 f"{some([miss.variable for miss in rest])}",
-                f"nearest names are shown for the first {SHOWN} only",
+                f"only the first {SHOWN} are shown one by one",
                 remedy,
             )
         )
