@@ -1,0 +1,229 @@
+"""One run: what its phases share, each made once, and what it meets outside itself.
+
+A run may train together with the tasks of a cluster, and a sweep may watch it. By default there is
+neither: `runner.cluster` extends `Coordinator` and `runner.sweeps` extends `TrialWatch`; nothing in
+a run imports those rooms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from runner.config.fingerprint import fingerprint
+from runner.config.masking import Mask
+from runner.config.schema import RunConfig
+from runner.console import Screen
+from runner.errors import Problem, RunDirectoryError
+from runner.graph.build import build_graph
+from runner.graph.experiment import BuiltGraph, Training
+from runner.graph.replica import Replica
+from runner.restoration.plan import RestorationPlan
+from runner.runs.run_directory import (
+    FINISHED,
+    RUNNING,
+    RunDirectory,
+    RunRecord,
+    interrupted_run,
+    open_run,
+    runs,
+)
+from runner.session.session_creators import ChiefSessionCreator
+from runner.system.signals import Interruption
+from runner.tracking import FollowerProcess, Tracker, open_store
+from runner.training.sources import Sources, plan_run
+from runner.training.watch import TrialWatch
+
+
+class Run:
+    """A run of an experiment, from its configuration to its end.
+
+    Attributes:
+      config: the validated configuration.
+      overrides, dedicated, screen, watch, coordinator: see `Surroundings`.
+      store: where runs are recorded.
+      sources: the checkpoints that the configuration names.
+      container: the configured `run_dir`.
+      plan: where variables come from; None for a run that resumes from its own checkpoint.
+      directory: the run's directory, from `open` on.
+      interruption: reports signals, from `open` on.
+      tracker: records the run, while it is recorded.
+    """
+
+    directory: RunDirectory
+    interruption: Interruption
+    tracker: Tracker
+
+    def __init__(self, config: RunConfig, around: Surroundings) -> None:
+        self.config = config
+        self.overrides, self.dedicated = around.overrides, around.dedicated
+        self.screen, self.watch = around.screen, around.watch
+        self.coordinator = around.coordinator
+        self.store = open_store(config.tracking, asdict(config), around.follower)
+        self.sources = Sources(config, self.store)
+        self.container = Path(config.run_dir)
+        self.plan: RestorationPlan | None = None
+
+    @cached_property
+    def mask(self) -> Mask:
+        """Hides secrets in what is recorded."""
+        return Mask(self.config.tracking.mask, asdict(self.config))
+
+    @cached_property
+    def plain(self) -> dict[str, Any]:
+        """The configuration as plain values, secrets masked."""
+        plain: dict[str, Any] = self.mask.settings(asdict(self.config))
+        return plain
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identifies runs whose configuration has the same result."""
+        return fingerprint(self.sources.settings())
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """The record with which a new run starts."""
+        return RunRecord(
+            self.config.name,
+            self.fingerprint,
+            RUNNING,
+            self.mask.settings(self.sources.settings()),
+            trial=self.watch.name(self.container),
+        )
+
+    @cached_property
+    def built(self) -> BuiltGraph:
+        """The graph that trains, and evaluates the validation split; not finalised."""
+        replica = self.coordinator.replica
+        return build_graph(self.config, "validation", train=True, replica=replica)
+
+    def build(self) -> None:
+        """Builds the graph, unless it is built already.
+
+        Raises:
+          ConfigError: when a `_target_` cannot be built or does not keep its contract.
+        """
+        _ = self.built
+
+    @property
+    def training(self) -> Training:
+        """The training step of `built`."""
+        if self.built.training is None:
+            raise ValueError("the graph was built without a training step")
+        return self.built.training
+
+    def interrupted(self) -> RunDirectory | None:
+        """Returns the run that training would resume, changing nothing; None starts afresh.
+
+        Raises:
+          RunDirectoryError: when training would refuse to start here.
+        """
+        resume = self.config.resume.value
+        return interrupted_run(self.container, self.record, resume, dedicated=self.dedicated)
+
+    def open(self, interruption: Interruption) -> None:
+        """Claims the directory of the run to resume, or of a new one.
+
+        Args:
+          interruption: reports signals.
+
+        Raises:
+          RunDirectoryError: as `interrupted`; also when a living process owns the directory.
+        """
+        self.interruption = interruption
+        resume = self.config.resume.value
+        self.directory = open_run(self.container, self.record, resume, dedicated=self.dedicated)
+
+    def make_plan(self) -> RestorationPlan:
+        """Returns the plan of a fresh start, with all problems.
+
+        Raises:
+          ConfigError: when the experiment of a source does not compose or build.
+        """
+        return plan_run(self.config, self.built, self.sources)
+
+    def finished(self) -> RunDirectory:
+        """Returns the newest finished run of this configuration in `run_dir`.
+
+        Raises:
+          RunDirectoryError: when there is none.
+        """
+        found = runs(self.container)
+        for directory, record in found:
+            if record.fingerprint == self.fingerprint and record.status == FINISHED:
+                return directory
+        raise RunDirectoryError(
+            Problem(
+                f"{self.container} holds no finished run of this configuration",
+                "; ".join(f"{directory.path} is {record.status}" for directory, record in found)
+                or "it holds no run at all",
+                "train it first: the same command with mode=train",
+            )
+        )
+
+
+_Hooks: TypeAlias = Sequence[tf.compat.v1.train.SessionRunHook]
+
+
+class Coordinator:
+    """What the run's process does for other tasks that train the model; this one knows of none.
+
+    Attributes:
+      replica: this process's copy of the graph.
+      others_train: whether other tasks change the weights while this one evaluates.
+    """
+
+    replica: Replica = Replica()
+    others_train: bool = False
+
+    def begun(self) -> None:
+        """Reports that the run is begun or resumed."""
+
+    def is_over(self, run: Run) -> bool:
+        """Whether an earlier process has trained the run to its end, and only that is to record."""
+        return False
+
+    def session_creator(self, run: Run, **arguments: Any) -> ChiefSessionCreator:
+        """Returns the creator of the run's sessions; the arguments are those of its class."""
+        settings = run.config.session
+        config = tf.compat.v1.ConfigProto(
+            intra_op_parallelism_threads=settings.intra_op_threads,
+            inter_op_parallelism_threads=settings.inter_op_threads,
+        )
+        return ChiefSessionCreator(config=config, **arguments)
+
+    def hooks(self, run: Run) -> tuple[_Hooks, _Hooks]:
+        """Returns the hooks that come before and after all others."""
+        return (), ()
+
+    def leading(self, run: Run) -> AbstractContextManager[object]:
+        """Surrounds the run's session."""
+        return nullcontext()
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a command gives to a run besides its configuration.
+
+    Attributes:
+      overrides: the command line's overrides, recorded with the run.
+      dedicated: whether `run_dir` was given for this run; an interrupted run in it with another
+        warm start is then refused, where otherwise a new run is made beside it.
+      screen: where to print; by default standard output.
+      follower: a process started ahead that delivers what the run records.
+      watch: the trial of a sweep that the run is.
+      coordinator: leads the other tasks of a cluster.
+    """
+
+    overrides: Sequence[str] = ()
+    dedicated: bool = False
+    screen: Screen = field(default_factory=Screen)
+    follower: FollowerProcess | None = None
+    watch: TrialWatch = field(default_factory=TrialWatch)
+    coordinator: Coordinator = field(default_factory=Coordinator)
