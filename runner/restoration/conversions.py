@@ -25,13 +25,13 @@ class Conversion(abc.ABC):
         """Whether `apply` must be given the variable's initial value, of which it keeps a part."""
         return False
 
-    @abc.abstractmethod
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the shape that a tensor of this shape has afterwards.
+        """Returns the shape that a tensor of this shape has afterwards; here the same.
 
         Raises:
           ValueError: when a tensor of this shape cannot be converted.
         """
+        return shape
 
     @abc.abstractmethod
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -75,10 +75,6 @@ class Cast(Conversion):
     """
 
     dtype: str
-
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """See `Conversion.shape`."""
-        return shape
 
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`; a value outside the new type's range is a ValueError."""

@@ -310,11 +310,7 @@ def _part(
 ) -> tuple[list[Conversion], Conversion | None]:
     """Returns the steps, and the last one, that give a part of a variable instead of the whole.
 
-    Args:
-      partition: the part.
-      size: its shape.
-      shape: the whole tensor's shape before `last`.
-      last: the step that would give the whole variable.
+    The part has the shape `size`; `last`, if any, would give the whole from a tensor of `shape`.
     """
     if isinstance(last, PadOrSlice):
         return [], PadOrSlice(shape, size, partition.offset)

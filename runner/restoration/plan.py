@@ -269,11 +269,7 @@ def _unmet(
 ) -> list[Problem]:
     """Returns a problem for each expectation that the assignments do not meet.
 
-    Args:
-      assignments: one for every variable.
-      expect: a scaffold, or a pattern over variables -> how many of them must be restored.
-      scaffolds: the names of the scaffolds.
-      unusable: those whose checkpoint cannot be used, so that nothing is known of their variables.
+    Nothing is known of the variables of the scaffolds whose checkpoint is `unusable`.
     """
     problems = []
     for key, expected in expect.items():

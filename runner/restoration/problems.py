@@ -137,33 +137,23 @@ def _with_rename(
 def _one_by_one(scaffold: str, source: CheckpointSpec, misses: Sequence[Miss]) -> list[Problem]:
     key, every = f"scaffolds.{scaffold}", _all_names(source)
 
-    def choices(miss: Miss) -> tuple[str, ...]:
-        if len(misses) > SHOWN and miss not in misses[:_WITH_NAMES]:
+    def choices(at: int, miss: Miss) -> tuple[str, ...]:
+        if len(misses) > SHOWN and at >= _WITH_NAMES:
             return ()
         same = [name for name, tensor in every.items() if tensor.shape == miss.shape]
         return nearest(miss.wanted, same or every)
 
     remedy = f"map the name in {key}.rename, exclude the variable, or set ++{key}.missing=init"
-    problems = [
-        Problem(
+    problems = {
+        miss.variable: Problem(
             f"{key}: no tensor {miss.wanted!r} for the variable {miss.variable}",
             miss.cause or f"{source.path} holds {len(source.tensors)} tensors, none of that name",
             miss.remedy or remedy,
-            choices(miss),
+            choices(at, miss),
         )
-        for miss in misses[:SHOWN]
-    ]
-    rest = misses[SHOWN:]
-    if rest:
-        problems.append(
-            Problem(
-                f"{key}: no tensors for {len(rest):,} more variables, "
-                f"{some([miss.variable for miss in rest])}",
-                f"only the first {SHOWN} are shown one by one",
-                remedy,
-            )
-        )
-    return problems
+        for at, miss in enumerate(misses)
+    }
+    return combined(key, "missing", problems)
 
 
 def combined(key: str, kind: str, found: Mapping[str, Problem]) -> list[Problem]:

@@ -265,8 +265,10 @@ def table(plan: RestorationPlan, *, full: bool = False) -> RenderableType:
         ]
         grid.add_row(*cells, *([Text(row.notes)] if with_notes else []))
     lines = [Text(line) for line in (*summary(plan), *_details(plan, full))]
-    problems = [Text(line, style="red") for line in problem_lines(plan)]
-    return Group(grid, *lines, *problems)
+    problems = [str(each) for each in plan.problems]
+    if problems:
+        problems.insert(0, f"\n{plural(len(problems), 'problem')}:")
+    return Group(grid, *lines, *(Text(each, style="red") for each in problems))
 
 
 def text(plan: RestorationPlan, *, full: bool = False) -> str:
@@ -301,13 +303,6 @@ def summary(plan: RestorationPlan) -> list[str]:
     if frozen:
         lines.append(f"frozen: {_count(frozen)}")
     return lines
-
-
-def problem_lines(plan: RestorationPlan) -> Iterator[str]:
-    """Yields a heading and the problems, or nothing."""
-    if plan.problems:
-        yield f"\n{plural(len(plan.problems), 'problem')}:"
-        yield from (str(problem) for problem in plan.problems)
 
 
 def _details(plan: RestorationPlan, full: bool) -> Iterator[str]:

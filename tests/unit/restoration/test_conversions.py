@@ -8,6 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.checkpoints.reader import TensorSpec
 from runner.restoration.conversions import (
@@ -87,20 +89,38 @@ def test_padding_needs_an_initial_value_of_its_shape(initial: Any) -> None:
         PadOrSlice((3, 4), (5, 2), (0, 0)).apply(VALUE, initial)
 
 
-def test_parts_of_a_padded_variable_make_the_padded_whole() -> None:
-    generator = np.random.default_rng(0)
-    for _ in range(50):
-        old = tuple(generator.integers(1, 7, 2).tolist())
-        new = tuple(generator.integers(1, 9, 2).tolist())
-        value = generator.normal(size=old)
-        initial = generator.normal(size=new)
-        whole = PadOrSlice(old, new, (0, 0)).apply(value, initial)
-        cut = int(generator.integers(0, new[0] + 1))
-        parts = [
-            PadOrSlice(old, (stop - start, new[1]), (start, 0)).apply(value, initial[start:stop])
-            for start, stop in ((0, cut), (cut, new[0]))
-        ]
-        np.testing.assert_array_equal(np.concatenate(parts), whole)
+SHAPE = st.tuples(st.integers(1, 6), st.integers(1, 6))
+
+
+@given(SHAPE, SHAPE, st.data())
+def test_parts_of_a_padded_variable_make_the_padded_whole(
+    old: tuple[int, int], new: tuple[int, int], data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, new[0]))
+    value, initial = np.random.default_rng(0).normal(size=old), np.full(new, -1.0)
+    whole = PadOrSlice(old, new, (0, 0)).apply(value, initial)
+    rows, columns = np.minimum(old, new)
+    np.testing.assert_array_equal(whole[:rows, :columns], value[:rows, :columns])
+    assert (whole == -1).sum() == whole.size - rows * columns
+    parts = [
+        PadOrSlice(old, (stop - start, new[1]), (start, 0)).apply(value, initial[start:stop])
+        for start, stop in ((0, cut), (cut, new[0]))
+    ]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+@given(SHAPE, st.data())
+def test_a_slice_is_the_block_that_it_describes(
+    shape: tuple[int, int], data: st.DataObject
+) -> None:
+    value = np.random.default_rng(0).normal(size=shape)
+    offset = tuple(data.draw(st.integers(0, each)) for each in shape)
+    size = tuple(data.draw(st.integers(0, e - at)) for e, at in zip(shape, offset, strict=True))
+    block = Slice(offset, size)
+    found = block.apply(value)
+    assert found.shape == block.shape(shape) == size
+    rows, columns = (range(at, at + each) for at, each in zip(offset, size, strict=True))
+    assert found.tolist() == [[value[row, column] for column in columns] for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -173,36 +193,41 @@ def test_rows_beyond_the_vocabularies_belong_to_no_token() -> None:
     assert conversion.apply(value, initial).tolist() == [1, -1, -1]
 
 
-def test_parts_of_a_remapped_variable_make_the_whole() -> None:
-    generator = np.random.default_rng(1)
-    tokens = [f"t{index}" for index in range(30)]
-    for _ in range(20):
-        old = list(generator.permutation(tokens)[: generator.integers(1, 30)])
-        new = list(generator.permutation(tokens)[: generator.integers(2, 30)])
-        value, initial = generator.normal(size=(len(old), 3)), generator.normal(size=(len(new), 3))
-        conversion = remap(old, new, 0, len(old), len(new))
-        whole = conversion.apply(value, initial)
-        for row, token in enumerate(new):
-            expected = value[old.index(token)] if token in old else initial[row]
-            np.testing.assert_array_equal(whole[row], expected)
-        cut = int(generator.integers(1, len(new)))
-        parts = [
-            conversion.part(start, stop - start).apply(value, initial[start:stop])
-            for start, stop in ((0, cut), (cut, len(new)))
-        ]
-        np.testing.assert_array_equal(np.concatenate(parts), whole)
+TOKENS = st.lists(st.sampled_from("abcdefgh"), min_size=1, unique=True)
 
 
-def test_a_vocabulary_longer_than_its_axis_is_refused() -> None:
-    with pytest.raises(ValueError, match="the old vocabulary has 3 tokens, axis 0 only 2"):
-        remap(OLD, NEW, 0, old_size=2, new_size=5)
-    with pytest.raises(ValueError, match="the new vocabulary has 5 tokens, axis 0 only 4"):
-        remap(OLD, NEW, 0, old_size=3, new_size=4)
+@given(TOKENS, TOKENS, st.data())
+def test_every_token_has_its_row_and_parts_make_the_whole(
+    old: list[str], new: list[str], data: st.DataObject
+) -> None:
+    value = np.random.default_rng(0).normal(size=(len(old), 3))
+    initial = np.random.default_rng(1).normal(size=(len(new), 3))
+    conversion = remap(old, new, 0, len(old), len(new))
+    whole = conversion.apply(value, initial)
+    for row, token in enumerate(new):
+        expected = value[old.index(token)] if token in old else initial[row]
+        np.testing.assert_array_equal(whole[row], expected)
+    cut = data.draw(st.integers(0, len(new)))
+    parts = [
+        conversion.part(start, stop - start).apply(value, initial[start:stop])
+        for start, stop in ((0, cut), (cut, len(new)))
+    ]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
-def test_a_token_named_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="the new vocabulary names 'cat' twice"):
-        remap(OLD, ("cat", "dog", "cat"), 0, old_size=3, new_size=3)
+@pytest.mark.parametrize(
+    ("new", "old_size", "new_size", "message"),
+    [
+        (NEW, 2, 5, "the old vocabulary has 3 tokens, axis 0 only 2"),
+        (NEW, 3, 4, "the new vocabulary has 5 tokens, axis 0 only 4"),
+        (("cat", "dog", "cat"), 3, 3, "the new vocabulary names 'cat' twice"),
+    ],
+)
+def test_a_vocabulary_that_is_too_long_or_names_a_token_twice_is_refused(
+    new: tuple[str, ...], old_size: int, new_size: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        remap(OLD, new, 0, old_size, new_size)
 
 
 def test_a_tensor_too_short_for_the_vocabulary_is_refused() -> None:

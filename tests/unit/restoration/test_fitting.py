@@ -120,7 +120,7 @@ def test_transpose_then_compare() -> None:
 def test_a_named_conversion() -> None:
     config = scaffold(convert={"*": "torch_conv"})
     assert steps(fit(config, (3, 3, 8, 16), (16, 8, 3, 3))) == ["transposed (2, 3, 1, 0)"]
-    assert only(fit(config, (2,), (2,))).cause.startswith("[2] is no convolution kernel")
+    assert only(fit(config, (2,), (2,))).cause.startswith("[2] is not a convolution kernel")
 
 
 def test_floats_cast_with_a_note() -> None:

@@ -182,7 +182,7 @@ def test_a_name_that_a_conversion_cannot_use() -> None:
         one([variable("lstm/bias", (8,))], config, checkpoint(shapes={"lstm/bias": (8,)}))
     )
     assert problem.state == "scaffolds.net: lstm/bias cannot be converted"
-    assert "does not name the tensor bias_ih" in problem.cause
+    assert "is not the name of a tensor bias_ih" in problem.cause
 
 
 def test_slots_of_a_sum_are_a_problem() -> None:
@@ -287,8 +287,8 @@ def test_a_regular_rename_is_ready_to_paste() -> None:
     (word,) = shlex.split(pasted)
     rules = OverridesParser.create().parse_override(word).value()
     assert isinstance(rules, dict)
-    mended = one(VARIABLES, scaffold(rename=rules), checkpoint(shapes=source("cnn/", "features/")))
-    assert not mended.problems
+    fixed = one(VARIABLES, scaffold(rename=rules), checkpoint(shapes=source("cnn/", "features/")))
+    assert not fixed.problems
 
 
 def test_rules_that_match_already_come_after_the_new_one() -> None:
@@ -326,8 +326,8 @@ def test_other_names_of_tensors_are_proposed_too() -> None:
     (problem,) = one(VARIABLES, scaffold(), source).problems
     assert problem.choices[0] == "net/cnn/conv1/kernel"
     assert "rename={cnn/:net/cnn/}" in problem.remedy
-    mended = one(VARIABLES, scaffold(rename={"re:(.*)": r"net/\1"}), source)
-    assert not mended.problems
+    fixed = one(VARIABLES, scaffold(rename={"re:(.*)": r"net/\1"}), source)
+    assert not fixed.problems
 
 
 def test_slots_that_alone_are_missing_are_told() -> None:
@@ -343,7 +343,7 @@ def test_very_many_misses_are_cut_short() -> None:
     plan = one(variables, scaffold(), checkpoint("x"))
     assert len(plan.problems) == 25
     assert plan.problems[-1].state == (
-        "scaffolds.net: no tensors for 76 more variables, w24, w25, w26 and 73 more"
+        "scaffolds.net: the same of 76 more variables, w24, w25, w26 and 73 more"
     )
     assert plan.problems[-1].cause == "only the first 24 are shown one by one"
     assert [bool(each.choices) for each in plan.problems[:4]] == [True, True, True, False]

@@ -237,23 +237,37 @@ def test_names_of_the_tensors() -> None:
     assert names("torch_lstm", "kernel", "rnn.weight_ih_l0") == ("rnn.weight_ih_l0",)
     assert names("torch_lstm", "bias", "rnn.bias_ih_l0") == ("rnn.bias_ih_l0", "rnn.bias_hh_l0")
     assert names("lstm_join", "kernel", "W_{gate}/x") == ("W_i/x", "W_f/x", "W_c/x", "W_o/x")
-    with pytest.raises(ValueError, match=r"'rnn\.bias' does not name the tensor bias_ih"):
+    with pytest.raises(ValueError, match=r"'rnn\.bias' is not the name of a tensor bias_ih"):
         names("torch_lstm", "bias", "rnn.bias")
-    with pytest.raises(ValueError, match=r"'W' does not say by \{gate\}"):
+    with pytest.raises(ValueError, match=r"'W' has no \{gate\}"):
         names("lstm_join", "kernel", "W")
 
 
 @pytest.mark.parametrize(
     ("name", "leaf", "shape", "tensor", "linear", "message"),
     [
-        ("torch_conv", "kernel", (3, 4), (4, 3), False, "is no convolution kernel"),
-        ("torch_depthwise", "kernel", (2, 2, 3, 2), (6, 2, 2, 2), False, "is no depthwise kernel"),
-        ("torch_depthwise", "kernel", (2, 2, 4, 2), (6, 1, 2, 2), False, "6 outputs are no multi"),
-        ("torch_lstm", "gamma", (3,), (3,), False, "'gamma' is none of a Keras LSTM's"),
-        ("torch_lstm", "bias", (4,), (4,), True, "of two biases do not make those of their sum"),
-        ("tf1_lstm", "kernel", (3, 8), (2, 8), False, "is no kernel \\(inputs \\+ units"),
-        ("tf1_lstm", "kernel", (3, 8), (8,), False, "is no kernel"),
-        ("tf1_lstm", "w_f_diag", (3,), (3,), False, "'w_f_diag' is none"),
+        ("torch_conv", "kernel", (3, 4), (4, 3), False, "is not a convolution kernel"),
+        (
+            "torch_depthwise",
+            "kernel",
+            (2, 2, 3, 2),
+            (6, 2, 2, 2),
+            False,
+            "is not a depthwise kernel",
+        ),
+        (
+            "torch_depthwise",
+            "kernel",
+            (2, 2, 4, 2),
+            (6, 1, 2, 2),
+            False,
+            "6 outputs are not",
+        ),
+        ("torch_lstm", "gamma", (3,), (3,), False, "'gamma' is not a Keras LSTM's"),
+        ("torch_lstm", "bias", (4,), (4,), True, "of two biases do not add up to"),
+        ("tf1_lstm", "kernel", (3, 8), (2, 8), False, "is not a kernel \\(inputs \\+ units"),
+        ("tf1_lstm", "kernel", (3, 8), (8,), False, "is not a kernel"),
+        ("tf1_lstm", "w_f_diag", (3,), (3,), False, "'w_f_diag' is not"),
     ],
 )
 def test_what_a_conversion_refuses(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.restoration.patterns import FirstMatch, Renames, compile_pattern, select
 
@@ -111,3 +114,29 @@ def test_a_rule_that_does_not_compile_is_an_error_at_once(
     with pytest.raises(re.error, match=message) as caught:
         Renames({key: value})
     assert caught.value.pattern in (key.removeprefix("re:"), value)
+
+
+TEXTS = st.text("ab/_.1", max_size=8)
+
+
+@given(TEXTS, st.text("ab/*?", max_size=6))
+def test_a_glob_is_that_of_a_shell_but_for_slashes(name: str, pattern: str) -> None:
+    matched = compile_pattern(pattern).fullmatch(name) is not None
+    assert matched == fnmatch.fnmatchcase(name, pattern)
+
+
+@given(TEXTS, st.text("ab/_.1\\", max_size=4))
+def test_a_prefix_is_the_same_as_its_expression(name: str, value: str) -> None:
+    escaped = value.replace("\\", r"\\")
+    expression = Renames({r"re:a/(.*)": rf"{escaped}\g<1>"})
+    assert Renames({"a/": value}).find(name) == expression.find(name)
+
+
+@given(st.lists(TEXTS, max_size=5), st.dictionaries(TEXTS, TEXTS, max_size=4))
+def test_a_rule_is_used_or_reported(names: list[str], rules: dict[str, str]) -> None:
+    renames = Renames(rules)
+    found = [renames.find(name) for name in names]
+    for key in rules:
+        alone = [name for name in names if Renames({key: rules[key]}).find(name) is not None]
+        assert (key in renames.unused()) or alone
+    assert all(each is None or each != "" or "" in rules.values() for each in found)

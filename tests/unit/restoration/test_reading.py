@@ -167,7 +167,8 @@ def test_floating_point_values_are_looked_at_and_a_block_is_what_is_read(tmp_pat
     def look(source: str, name: str, value: Any, offset: Any) -> None:
         seen[source, name, offset] = value.tolist()
 
-    values = {"x": np.arange(6, dtype=np.float32), "i": np.int64(3), "s": np.array("text", object)}
+    values: dict[str, Any] = {"x": np.arange(6, dtype=np.float32), "i": np.int64(3)}
+    values["s"] = np.array("text", object)
     prefix = save_bundle(tmp_path, values)
     with tf.Graph().as_default():
         variables = {
