@@ -133,10 +133,14 @@ def test_a_prefix_is_the_same_as_its_expression(name: str, value: str) -> None:
 
 
 @given(st.lists(TEXTS, max_size=5), st.dictionaries(TEXTS, TEXTS, max_size=4))
-def test_a_rule_is_used_or_reported(names: list[str], rules: dict[str, str]) -> None:
-    renames = Renames(rules)
-    found = [renames.find(name) for name in names]
-    for key in rules:
-        alone = [name for name in names if Renames({key: rules[key]}).find(name) is not None]
-        assert (key in renames.unused()) or alone
-    assert all(each is None or each != "" or "" in rules.values() for each in found)
+def test_the_first_rule_that_matches_is_used(names: list[str], rules: dict[str, str]) -> None:
+    renames, used = Renames(rules), set()
+    for name in names:
+        found = [
+            (key, value + name.removeprefix(key))
+            for key, value in rules.items()
+            if name == key or (key.endswith("/") and name.startswith(key))
+        ]
+        assert renames.find(name) == (found[0][1] if found else None)
+        used.update(key for key, _ in found[:1])
+    assert set(renames.unused()) == set(rules) - used

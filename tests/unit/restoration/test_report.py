@@ -21,9 +21,10 @@ from runner.config.choices import Collision, Mode, PlanFormat
 from runner.config.schema import ClusterConfig, PlanConfig
 from runner.errors import Problem
 from runner.restoration.html_report import html
-from runner.restoration.json_report import json_text
+from runner.restoration.json_report import json_text, plan_document
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import Row, VariablePlacement, collapse, report_rows, table, text
+from runner.restoration.variables import Partition
 from tests.tiny import runs
 from tests.tiny.plans import checkpoint, one, plan, scaffold, variable
 
@@ -42,6 +43,7 @@ def example() -> RestorationPlan:
             variable(f"head/{EVIL}", (250, 4)),
             variable("lost/kernel"),
             variable("new/kernel"),
+            variable("emb/part_1", (1, 2), partition=Partition("emb", (2, 2), (1, 0))),
             variable("global_step", (), "int64"),
         ],
         {
@@ -50,6 +52,7 @@ def example() -> RestorationPlan:
             "head": scaffold("heda/*", "head/*"),
             "lost": scaffold("lost/*"),
             "new": scaffold("new/*", optional=True),
+            "emb": scaffold("emb", finite=True),
         },
         {
             "body": checkpoint(
@@ -61,6 +64,7 @@ def example() -> RestorationPlan:
             "head": checkpoint("head/kernel", EVIL, path=f"/x/{EVIL}"),
             "lost": None,
             "new": None,
+            "emb": checkpoint(shapes={"emb": (2, 2)}),
         },
         unusable={"lost": [Problem("no lost", "it is gone")]},
     )
@@ -80,6 +84,17 @@ def test_a_report_is_what_its_golden_holds(name: str) -> None:
     if os.environ.get("RUNNER_GOLDENS") == "write":
         path.write_text(shown, encoding="utf-8")
     assert shown == path.read_text(encoding="utf-8")
+
+
+def test_the_documented_keys_of_the_json_are_the_keys() -> None:
+    text, parsed = json_text(example()), plan_document(example())
+    assert text.isascii()
+    assert json.loads(text) == parsed
+    assert parsed["schema"] == 1
+    documented = plan_document.__doc__ or ""
+    for keys in (parsed, parsed["sources"]["body"], parsed["variables"][0], parsed["problems"][0]):
+        for key in keys:
+            assert f"`{key}`" in documented
 
 
 def test_names_are_never_folded_in_plain_text() -> None:
