@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from runner.restoration.conversions import Combination, Conversion
 from runner.restoration.named_conversions import (
     KERAS,
     NAMED_CONVERSIONS,
@@ -104,33 +105,7 @@ def test_a_tf1_cell_continues_as_a_keras_lstm(name: str, forget_bias: float) -> 
     np.testing.assert_allclose(keras_lstm(weights, inputs), expected, rtol=1e-4, atol=1e-5)
 
 
-def torch_lstm(weight_ih: Array, weight_hh: Array, bias: Array, inputs: Array) -> Array:
-    """PyTorch's documented formula: gates i, f, g, o as rows."""
-    hidden = cell = np.zeros((BATCH, UNITS))
-    outputs = []
-    for step in range(STEPS):
-        gates = inputs[:, step] @ weight_ih.T + hidden @ weight_hh.T + bias
-        i, f, g, o = np.split(gates, 4, axis=1)
-        cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
-        hidden = sigmoid(o) * np.tanh(cell)
-        outputs.append(hidden)
-    return np.stack(outputs, axis=1)
-
-
-def test_a_pytorch_lstm_continues_as_a_keras_lstm() -> None:
-    weight_ih, weight_hh = random(4 * UNITS, INPUTS), random(4 * UNITS, UNITS)
-    bias_ih, bias_hh = random(4 * UNITS), random(4 * UNITS)
-    inputs = random(BATCH, STEPS, INPUTS)
-    weights = [
-        convert("torch_lstm", "kernel", SHAPES["kernel"], weight_ih),
-        convert("torch_lstm", "recurrent_kernel", SHAPES["recurrent_kernel"], weight_hh),
-        convert("torch_lstm", "bias", SHAPES["bias"], bias_ih, bias_hh),
-    ]
-    expected = torch_lstm(weight_ih, weight_hh, bias_ih + bias_hh, inputs)
-    np.testing.assert_allclose(keras_lstm(weights, inputs), expected, rtol=1e-4, atol=1e-5)
-
-
-def unfused_lstm(parts: dict[str, dict[str, Array]], inputs: Array) -> Array:
+def textbook_lstm(parts: dict[str, dict[str, Array]], inputs: Array) -> Array:
     """The textbook's LSTM with matrices of its own for each gate."""
     hidden = cell = np.zeros((BATCH, UNITS))
     outputs = []
@@ -148,6 +123,25 @@ def unfused_lstm(parts: dict[str, dict[str, Array]], inputs: Array) -> Array:
     return np.stack(outputs, axis=1)
 
 
+def test_a_pytorch_lstm_continues_as_a_keras_lstm() -> None:
+    weight_ih, weight_hh = random(4 * UNITS, INPUTS), random(4 * UNITS, UNITS)
+    bias_ih, bias_hh = random(4 * UNITS), random(4 * UNITS)
+    inputs = random(BATCH, STEPS, INPUTS)
+    weights = [
+        convert("torch_lstm", "kernel", SHAPES["kernel"], weight_ih),
+        convert("torch_lstm", "recurrent_kernel", SHAPES["recurrent_kernel"], weight_hh),
+        convert("torch_lstm", "bias", SHAPES["bias"], bias_ih, bias_hh),
+    ]
+    by_leaf = {"kernel": weight_ih.T, "recurrent_kernel": weight_hh.T, "bias": bias_ih + bias_hh}
+    # PyTorch documents its gates as i, f, g, o, in rows.
+    parts = {
+        leaf: dict(zip("ifco", np.split(value, 4, axis=-1), strict=True))
+        for leaf, value in by_leaf.items()
+    }
+    expected = textbook_lstm(parts, inputs)
+    np.testing.assert_allclose(keras_lstm(weights, inputs), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_unfused_gates_join_into_a_keras_lstm() -> None:
     parts = {
         leaf: {gate: random(*shape[:-1], UNITS) for gate in "ifco"}
@@ -158,7 +152,7 @@ def test_unfused_gates_join_into_a_keras_lstm() -> None:
         convert("lstm_join", leaf, shape, *(parts[leaf][gate] for gate in "ifco"))
         for leaf, shape in SHAPES.items()
     ]
-    expected = unfused_lstm(parts, inputs)
+    expected = textbook_lstm(parts, inputs)
     np.testing.assert_allclose(keras_lstm(weights, inputs), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -173,7 +167,7 @@ def test_a_keras_lstm_divides_into_gates() -> None:
         for leaf, value in weights.items()
     }
     expected = keras_lstm(list(weights.values()), inputs)
-    np.testing.assert_allclose(unfused_lstm(parts, inputs), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(textbook_lstm(parts, inputs), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_pytorch_convolution() -> None:
@@ -292,40 +286,45 @@ IN_TF1 = np.concatenate([I, C, F, O], axis=-1)
 IN_KERAS = np.concatenate([I, F, C, O], axis=-1)
 
 
-def test_gates_change_places() -> None:
-    step = GateOrder(TF1, KERAS)
-    np.testing.assert_array_equal(step.apply(IN_TF1), IN_KERAS)
-    np.testing.assert_array_equal(GateOrder(KERAS, TF1).apply(IN_KERAS), IN_TF1)
-    assert step.shape((3, 8)) == (3, 8)
-    assert step.describe() == "gates icfo to ifco"
+@pytest.mark.parametrize(
+    ("step", "given", "expected", "words"),
+    [
+        (GateOrder(TF1, KERAS), IN_TF1, IN_KERAS, "gates icfo to ifco"),
+        (GateOrder(KERAS, TF1), IN_KERAS, IN_TF1, "gates ifco to icfo"),
+        (TakeGate(KERAS, "c"), IN_KERAS, C, "gate c of ifco"),
+        (
+            AddForgetBias(KERAS, 1.0),
+            np.arange(8, dtype=np.float32),
+            np.array([0, 1, 3, 4, 4, 5, 6, 7], np.float32),
+            "forget bias +1",
+        ),
+    ],
+)
+def test_a_step_on_gates(step: Conversion, given: Array, expected: Array, words: str) -> None:
+    before = given.copy()
+    found = step.apply(given)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(given, before)
+    assert found.dtype == given.dtype
+    assert step.shape(given.shape) == expected.shape
+    assert step.describe() == words
 
 
-def test_the_forget_bias_is_added_to_its_gate_alone() -> None:
-    step = AddForgetBias(KERAS, 1.0)
-    bias = np.arange(8, dtype=np.float32)
-    assert step.apply(bias).tolist() == [0, 1, 3, 4, 4, 5, 6, 7]
-    assert bias.tolist() == list(range(8))
-    assert step.shape((8,)) == (8,)
-    assert step.describe() == "forget bias +1"
-
-
-def test_one_gate_and_all_gates() -> None:
-    step = TakeGate(KERAS, "c")
-    np.testing.assert_array_equal(step.apply(IN_KERAS), C)
-    assert step.shape((3, 8)) == (3, 2)
-    assert step.describe() == "gate c of ifco"
-    joined = JoinGates()
-    np.testing.assert_array_equal(joined.apply([I, F, C, O]), IN_KERAS)
-    assert joined.shape([(3, 2)] * 4) == (3, 8)
-    assert joined.describe() == "gates joined"
-
-
-def test_a_sum_leaves_its_summands_alone() -> None:
-    one = np.ones(3)
-    assert Sum().apply([one, one, one]).tolist() == [3, 3, 3]
-    assert one.tolist() == [1, 1, 1]
-    assert Sum().shape([(3,), (3,)]) == (3,)
-    assert Sum().describe() == "summed"
+@pytest.mark.parametrize(
+    ("step", "given", "expected", "words"),
+    [
+        (JoinGates(), [I, F, C, O], IN_KERAS, "gates joined"),
+        (Sum(), [I, F, C], I + F + C, "summed"),
+    ],
+)
+def test_tensors_that_become_one(
+    step: Combination, given: list[Array], expected: Array, words: str
+) -> None:
+    before = [each.copy() for each in given]
+    np.testing.assert_array_equal(step.apply(given), expected)
+    np.testing.assert_array_equal(given, before)
+    assert step.shape([each.shape for each in given]) == expected.shape
+    assert step.describe() == words
 
 
 @pytest.mark.parametrize("shape", [(), (3, 6)])

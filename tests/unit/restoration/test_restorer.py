@@ -193,37 +193,27 @@ def test_a_source_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
         restorer.build()
 
 
-def test_a_flipped_byte_is_an_error_that_names_scaffold_path_and_tensor(tmp_path: Path) -> None:
-    case = Case(cnn=save_bundle(tmp_path, {"good": numbers(50), "bad": numbers(50, seed=1)}))
+@pytest.mark.parametrize("form", SAVE)
+def test_a_flipped_byte_is_an_error_that_names_scaffold_path_and_tensor(
+    tmp_path: Path, form: str
+) -> None:
+    values = {"good": numbers(50), "bad": numbers(50, seed=1)}
+    case = Case(cnn=SAVE[form](tmp_path, values))
     case.take(make_variable("a", np.zeros(50)), ("cnn", "good"))
     case.take(make_variable("b", np.zeros(50)), ("cnn", "bad"))
     restorer = case.restorer()
     init = restorer.build()
-    data = tmp_path / "model.data-00000-of-00001"
-    content = bytearray(data.read_bytes())
-    content[content.find(numbers(50, seed=1).tobytes()) + 3] ^= 1
-    data.write_bytes(content)
+    for file in tmp_path.iterdir():
+        content = bytearray(file.read_bytes())
+        at = content.find(values["bad"].tobytes())
+        content[at + 3] ^= at >= 0
+        file.write_bytes(content)
     with tf1.Session() as session:
         session.run(init)
-        with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: .*model") as caught:
+        with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: .*(model|weights)") as caught:
             restorer.restore(session)
-    assert "tensor bad" in str(caught.value)
-    assert "tensor good" not in str(caught.value)
-
-
-def test_a_truncated_npz_is_an_error_that_names_the_scaffold(tmp_path: Path) -> None:
-    case = Case(cnn=save_npz(tmp_path, {"x": numbers(50)}))
-    case.take(make_variable("a", np.zeros(50)), ("cnn", "x"))
-    restorer = case.restorer()
-    init = restorer.build()
-    file = Path(case.paths["cnn"])
-    content = bytearray(file.read_bytes())
-    content[content.find(numbers(50).tobytes()) + 3] ^= 1
-    file.write_bytes(content)
-    with tf1.Session() as session:
-        session.run(init)
-        with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: .*weights\.npz"):
-            restorer.restore(session)
+    assert "bad" in str(caught.value)
+    assert "good" not in str(caught.value)
 
 
 def test_a_bundle_that_changed_after_planning_is_refused(tmp_path: Path) -> None:
@@ -246,7 +236,7 @@ def test_a_value_that_cannot_be_converted_names_variable_and_tensor(tmp_path: Pa
 
 
 @pytest.mark.parametrize("form", SAVE)
-def test_nan_in_a_source_is_a_warning(
+def test_nan_in_a_source_is_a_warning_or_an_error(
     tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     value = np.array([1, np.nan, np.inf], np.float32)
@@ -259,14 +249,8 @@ def test_nan_in_a_source_is_a_warning(
     assert "holds 2 NaN or infinite values" in caplog.text
     assert "good in" not in caplog.text
     np.testing.assert_array_equal(values["a"], value)
-
-
-@pytest.mark.parametrize("form", SAVE)
-def test_nan_in_a_source_that_must_be_finite_is_an_error(tmp_path: Path, form: str) -> None:
-    case = Case(cnn=SAVE[form](tmp_path, {"x": np.array([1, np.nan], np.float32)}))
     case.finite = frozenset({"cnn"})
-    case.take(make_variable("a", np.zeros(2)), ("cnn", "x"))
-    with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: x in .* holds 1 NaN or infinite"):
+    with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: x in .* holds 2 NaN or infinite"):
         case.run()
 
 
