@@ -99,7 +99,7 @@ class Restorer:
           RuntimeError: when `build` was not called.
         """
         if self._init_op is None:
-            raise RuntimeError("Restorer.build must be called before the graph is finalised")
+            raise RuntimeError("Restorer.build must be called before its operation is used")
         return self._init_op
 
     def initialize(self, session: tf.compat.v1.Session) -> None:

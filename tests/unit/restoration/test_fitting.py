@@ -176,6 +176,8 @@ def test_vocabulary_problems(tmp_path: Path) -> None:
     assert "have no common axis 0" in only(fit(config, (), ())).cause
     assert "and [4, 2] have no common axis" in only(fit(config, (4, 2), (3,))).cause
     assert "w has shape [4, 5]" in only(fit(config, (4, 5), (3, 2))).state
+    padded = scaffold(vocabulary={"w": files}, shape=ShapePolicy.pad_or_slice)
+    assert "w has shape [4, 5]" in only(fit(padded, (4, 5), (3, 2))).state
     files.axis = 1
     assert "have no common axis 1" in only(fit(config, (4,), (3,))).cause
     files.old = str(tmp_path / "none.txt")

@@ -414,6 +414,14 @@ def test_a_suggested_rename_leaves_names_alone_that_are_found() -> None:
     assert suggest(["cnn/x/a"], ["cnn/b"], ["net/a"]) == {"cnn/x/": "net/"}
 
 
+def test_a_suggested_rename_may_match_names_that_another_rule_takes_first() -> None:
+    config = scaffold(rename={"cnn/a": "x"})
+    (problem,) = one(
+        [variable("cnn/a"), variable("cnn/b")], config, checkpoint("x", "net/b")
+    ).problems
+    assert "rename={cnn/:net/}" in problem.remedy
+
+
 PARTS = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join)
 
 
