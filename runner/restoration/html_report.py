@@ -84,7 +84,7 @@ def html(
     for row in report_rows(plan, full=full):
         shape = row.shape if row.count == 1 else f"{row.count} x ({row.shape})"
         cells = [row.variable, shape, row.dtype, _size(row.bytes), row.origin, row.training]
-        dim = "" if row.restored else ' class="dim"'
+        dim = "" if row.source else ' class="dim"'
         rows.append(f"<tr{dim}>{_each('td', [*cells, row.notes])}</tr>")
     page = _PAGE.substitute(
         title=escape(title),

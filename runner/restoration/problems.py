@@ -159,10 +159,7 @@ def _one_by_one(scaffold: str, source: CheckpointSpec, misses: Sequence[Miss]) -
 def combined(key: str, kind: str, found: Mapping[str, Problem]) -> list[Problem]:
     """Returns the problems of one kind: those of one dtype as one, of many the rest as one.
 
-    Args:
-      key: the scaffold's key, e.g. `scaffolds.cnn`.
-      kind: the kind of problem, see `MisfitError`.
-      found: variable name -> its problem.
+    The kind is that of `MisfitError`; `found` maps the names of variables to their problems.
     """
     names, problems = list(found), list(found.values())
     if kind.startswith("dtype"):
@@ -180,19 +177,13 @@ def combined(key: str, kind: str, found: Mapping[str, Problem]) -> list[Problem]
     ]
 
 
-def unused_rule(where: str, rule: str, names: Sequence[str]) -> Problem:
-    """The problem of a rename rule or another pattern that no variable used.
-
-    Args:
-      where: the mapping that holds it, e.g. `scaffolds.cnn.rename`.
-      rule: its key.
-      names: the names of the variables that it might have matched.
-    """
+def unused_rule(where: str, rule: str, variables: Sequence[str]) -> Problem:
+    """The problem of a rule in e.g. `scaffolds.cnn.rename` that none of the variables used."""
     return Problem(
         f"{where}: the rule {rule!r} is never used",
         "it matches no variable that the scaffold claims, or an earlier rule takes them first",
         "fix or delete the rule",
-        nearest(rule, names),
+        nearest(rule, variables),
     )
 
 

@@ -31,7 +31,6 @@ class Row:
       origin: where its value comes from.
       training: whether and how it trains, empty for what never trains.
       notes: remarks, e.g. on a cast.
-      restored: whether its value comes from a checkpoint.
       source: the scaffold it is restored from, empty when it is not.
       count: how many variables.
       bytes: their size together.
@@ -43,7 +42,6 @@ class Row:
     origin: str
     training: str
     notes: str
-    restored: bool
     source: str
     count: int
     bytes: int
@@ -59,7 +57,6 @@ def report_rows(plan: RestorationPlan, *, full: bool = False) -> list[Row]:
             _origin(each, plan),
             _training(each),
             "; ".join(each.notes),
-            bool(each.pieces),
             each.pieces[0].source if each.pieces else "",
             1,
             size_in_bytes(each.variable.tensor),
@@ -260,7 +257,7 @@ def table(plan: RestorationPlan, *, full: bool = False) -> RenderableType:
             Text(row.variable),
             Text(row.shape),
             Text(row.dtype),
-            Text(row.origin, style="green" if row.restored else ""),
+            Text(row.origin, style="green" if row.source else ""),
             Text(row.training),
         ]
         grid.add_row(*cells, *([Text(row.notes)] if with_notes else []))

@@ -273,13 +273,7 @@ def require_equal(
     variables: Mapping[str, tf.Variable],
     assignments: Sequence[Assignment],
 ) -> None:
-    """Reads variables back and compares their hashes.
-
-    Args:
-      session: a session in which they were restored.
-      expected: variable name -> the hash of what its source gives, after conversion.
-      variables: variable name -> variable.
-      assignments: where the variables were restored from.
+    """Reads variables back and compares their hashes with the `expected` ones of their sources.
 
     Raises:
       CheckpointError: with every variable that differs.

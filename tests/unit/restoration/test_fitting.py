@@ -37,12 +37,10 @@ def only(plan: RestorationPlan) -> Problem:
     return problem
 
 
-RESHAPE, PAD, INIT, TRANSPOSE = (
-    {"shape": ShapePolicy.reshape},
-    {"shape": ShapePolicy.pad_or_slice},
-    {"shape": ShapePolicy.init},
-    {"transpose": {"w": [1, 0]}},
-)
+RESHAPE: dict[str, Any] = {"shape": ShapePolicy.reshape}
+PAD: dict[str, Any] = {"shape": ShapePolicy.pad_or_slice}
+INIT: dict[str, Any] = {"shape": ShapePolicy.init}
+TRANSPOSE: dict[str, Any] = {"transpose": {"w": [1, 0]}}
 CONV: dict[str, Any] = {"convert": {"*": "torch_conv"}}
 KEPT = ", the rest keeps its initial value"
 

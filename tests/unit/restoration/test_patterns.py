@@ -134,7 +134,8 @@ def test_a_prefix_is_the_same_as_its_expression(name: str, value: str) -> None:
 
 @given(st.lists(TEXTS, max_size=5), st.dictionaries(TEXTS, TEXTS, max_size=4))
 def test_the_first_rule_that_matches_is_used(names: list[str], rules: dict[str, str]) -> None:
-    renames, used = Renames(rules), set()
+    renames = Renames(rules)
+    used: set[str] = set()
     for name in names:
         found = [
             (key, value + name.removeprefix(key))

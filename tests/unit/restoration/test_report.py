@@ -137,7 +137,7 @@ def test_a_mean_names_all_its_sources() -> None:
 
 
 def row(variable: str, origin: str = "initializer Const", shape: str = "2x3") -> Row:
-    return Row(variable, shape, "float32", origin, "trainable", "", False, "", 1, 24)
+    return Row(variable, shape, "float32", origin, "trainable", "", "", 1, 24)
 
 
 @pytest.mark.parametrize(
