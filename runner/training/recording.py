@@ -16,9 +16,8 @@ from omegaconf import OmegaConf
 from runner.config.masking import flatten
 from runner.errors import InterruptedRunError, PrunedRunError
 from runner.restoration.html_report import html
-from runner.restoration.json_report import json_text
+from runner.restoration.json_report import json_text, provenance_document
 from runner.restoration.plan import RestorationPlan
-from runner.restoration.provenance import document
 from runner.restoration.report import text
 from runner.runs.lineage import DIGEST, SOURCE_TAG, name_tracked_run, source_run_tags
 from runner.runs.run_directory import PROVENANCE, PRUNED, RunDirectory
@@ -159,7 +158,8 @@ def _write_provenance(run: Run, plan: RestorationPlan) -> None:
         "tracking_uri": store.store or None,
         "run_id": store.run_id(directory.path),
     }
-    content = json.dumps(document(plan, identity, run.sources.origins()), indent=1) + "\n"
+    document = provenance_document(plan, identity, run.sources.origins())
+    content = json.dumps(document, indent=1) + "\n"
     for file in directory.provenances:
         file.parent.mkdir(exist_ok=True)
         # The first lasts; the end of the run completes the others from it.

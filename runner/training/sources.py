@@ -17,8 +17,7 @@ from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import CheckpointError, Problem, RunInUseError, TrackingError
 from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph
-from runner.restoration.plan import LocatedSources, RestorationPlan
-from runner.restoration.planner import make_plan
+from runner.restoration.plan import LocatedSources, RestorationPlan, make_plan
 from runner.runs.provenance import Origin, origin
 from runner.runs.run_directory import FINISHED, RunDirectory, runs
 from runner.tracking import RunStore
@@ -208,8 +207,7 @@ def plan_run(config: RunConfig, built: BuiltGraph, sources: Sources) -> Restorat
     return make_plan(
         built.specs,
         config.scaffolds,
-        located.specs,
+        located,
         config.restoration.collision,
         config.restoration.expect,
-        unusable=located.problems,
     )

@@ -13,7 +13,8 @@ from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import Initialize
 from runner.errors import CheckpointError
-from runner.restoration.plan import Assignment, RestorationPlan, SourceTensor
+from runner.restoration.fitting import SourceTensor
+from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.restorer import Restorer
 from runner.restoration.variables import StateClass, VariableSpec
 from runner.session.cached_session import CachedSession

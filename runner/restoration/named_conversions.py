@@ -16,9 +16,19 @@ KERAS = "ifco"
 TF1 = "icfo"
 
 
+class _OfGates(Conversion):
+    """A step on a tensor that holds the four gates along its last axis, each a block of units."""
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """See `Conversion.shape`."""
+        if not shape or shape[-1] % 4:
+            raise ValueError(f"the last axis of {list(shape)} does not hold four gates")
+        return shape
+
+
 @dataclass(frozen=True)
-class GateOrder(Conversion):
-    """Reorders the four gates along the last axis, each a block of `units`.
+class GateOrder(_OfGates):
+    """Reorders the gates.
 
     Attributes:
       old: the tensor's order, e.g. `icfo`.
@@ -27,11 +37,6 @@ class GateOrder(Conversion):
 
     old: str
     new: str
-
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """See `Conversion.shape`."""
-        _units(shape)
-        return shape
 
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
@@ -44,28 +49,22 @@ class GateOrder(Conversion):
 
 
 @dataclass(frozen=True)
-class AddForgetBias(Conversion):
+class AddForgetBias(_OfGates):
     """Adds a constant to the forget gate's bias, which a TensorFlow 1 cell adds at every step.
 
     Attributes:
-      order: the order of the gates along the last axis.
+      order: the order of the gates.
       amount: the constant.
     """
 
     order: str
     amount: float
 
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """See `Conversion.shape`."""
-        _units(shape)
-        return shape
-
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
-        units = _units(value.shape)
-        start = self.order.index("f") * units
         result = value.copy()
-        result[..., start : start + units] += np.asarray(self.amount, value.dtype)
+        # The split gives views of the copy.
+        np.split(result, 4, axis=-1)[self.order.index("f")][...] += self.amount
         return result
 
     def describe(self) -> str:
@@ -74,8 +73,8 @@ class AddForgetBias(Conversion):
 
 
 @dataclass(frozen=True)
-class TakeGate(Conversion):
-    """Takes one gate out of the four along the last axis.
+class TakeGate(_OfGates):
+    """Takes one gate out of the four.
 
     Attributes:
       order: the tensor's order of the gates.
@@ -87,7 +86,7 @@ class TakeGate(Conversion):
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """See `Conversion.shape`."""
-        return (*shape[:-1], _units(shape))
+        return (*super().shape(shape)[:-1], shape[-1] // 4)
 
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
@@ -140,12 +139,6 @@ class Sum(Combination):
         return "summed"
 
 
-def _units(shape: tuple[int, ...]) -> int:
-    if not shape or shape[-1] % 4:
-        raise ValueError(f"the last axis of {list(shape)} does not hold four gates")
-    return shape[-1] // 4
-
-
 GATE = "{gate}"
 Shape = tuple[int, ...]
 
@@ -196,18 +189,18 @@ class NamedConversion:
 def _torch_conv(target: Target, shapes: Sequence[Shape]) -> Layout:
     rank = len(shapes[0])
     if rank < 3:
-        raise ValueError(f"{list(shapes[0])} is no convolution kernel (out, in, spatial...)")
+        raise ValueError(f"{list(shapes[0])} is not a convolution kernel (out, in, spatial...)")
     return Layout((Transpose((*range(2, rank), 1, 0)),))
 
 
 def _torch_depthwise(target: Target, shapes: Sequence[Shape]) -> Layout:
     # PyTorch counts the outputs channel by channel: index = channel * multiplier + m.
     if len(shapes[0]) != 4 or shapes[0][1] != 1 or len(target.shape) != 4:
-        raise ValueError(f"{list(shapes[0])} is no depthwise kernel (out, 1, height, width)")
+        raise ValueError(f"{list(shapes[0])} is not a depthwise kernel (out, 1, height, width)")
     out, _, height, width = shapes[0]
     channels = target.shape[2]
     if not channels or out % channels:
-        raise ValueError(f"{out} outputs are no multiple of the {channels} channels")
+        raise ValueError(f"{out} outputs are not a multiple of the {channels} channels")
     split = Reshape((channels, out // channels, height, width))
     return Layout((split, Transpose((2, 3, 0, 1))))
 
@@ -221,9 +214,7 @@ def _torch_lstm(target: Target, shapes: Sequence[Shape]) -> Layout:
     if _lstm_leaf(target.leaf) != "bias":
         return Layout((Transpose((1, 0)),))
     if target.linear:
-        raise ValueError(
-            "optimizer slots and averages of two biases do not make those of their sum"
-        )
+        raise ValueError("slots and averages of two biases do not add up to those of their sum")
     return Layout((), Sum())
 
 
@@ -232,7 +223,7 @@ def _torch_lstm_names(leaf: str, name: str) -> tuple[str, ...]:
         return (name,)
     if "bias_ih" not in name:
         raise ValueError(
-            f"{name!r} does not name the tensor bias_ih..., whose partner is bias_hh..."
+            f"{name!r} is not the name of a tensor bias_ih..., whose partner is bias_hh..."
         )
     return (name, name.replace("bias_ih", "bias_hh"))
 
@@ -245,7 +236,7 @@ def _tf1_lstm(forget_bias: float) -> Callable[[Target, Sequence[Shape]], Layout]
             plain = target.linear or not forget_bias
             return Layout((order,) if plain else (order, AddForgetBias(KERAS, forget_bias)))
         if len(shapes[0]) != 2 or len(target.shape) != 2 or shapes[0][0] <= shapes[0][1] // 4:
-            raise ValueError(f"{list(shapes[0])} is no kernel (inputs + units, 4 * units)")
+            raise ValueError(f"{list(shapes[0])} is not a kernel (inputs + units, 4 * units)")
         rows, columns = shapes[0]
         inputs = rows - columns // 4
         offset, size = (0, inputs) if leaf == "kernel" else (inputs, rows - inputs)
@@ -256,13 +247,13 @@ def _tf1_lstm(forget_bias: float) -> Callable[[Target, Sequence[Shape]], Layout]
 
 def _lstm_leaf(leaf: str) -> str:
     if leaf not in ("kernel", "recurrent_kernel", "bias"):
-        raise ValueError(f"{leaf!r} is none of a Keras LSTM's kernel, recurrent_kernel and bias")
+        raise ValueError(f"{leaf!r} is not a Keras LSTM's kernel, recurrent_kernel or bias")
     return leaf
 
 
 def _join_names(leaf: str, name: str) -> tuple[str, ...]:
     if GATE not in name:
-        raise ValueError(f"{name!r} does not say by {GATE} where the gate's letter stands")
+        raise ValueError(f"{name!r} has no {GATE} in the place of the gate's letter")
     return tuple(name.replace(GATE, gate) for gate in KERAS)
 
 
