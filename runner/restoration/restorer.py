@@ -102,14 +102,6 @@ class Restorer:
             raise RuntimeError("Restorer.build must be called before its operation is used")
         return self._init_op
 
-    def initialize(self, session: tf.compat.v1.Session) -> None:
-        """Runs the operation that `build` returned.
-
-        Raises:
-          RuntimeError: when `build` was not called.
-        """
-        session.run(self.init_op)
-
     def restore(self, session: tf.compat.v1.Session) -> None:
         """Assigns every variable that the plan restores.
 
