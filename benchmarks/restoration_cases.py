@@ -183,7 +183,7 @@ def restorer(case: Case, initialize: Initialize, form: str = "bundle") -> Way:
         )
         made.build()
         graph.finalize()
-    return Way(graph, made.initialize, made.restore, CachedSession)
+    return Way(graph, lambda session: session.run(made.init_op), made.restore, CachedSession)
 
 
 def _all(variables: Mapping[str, Variables]) -> list[tf.Variable]:
