@@ -95,10 +95,6 @@ class TrackingError(RunnerError):
     """The tracking store cannot be used."""
 
 
-class AwaitedRunError(TrackingError):
-    """What a run is a part of is not in the store yet, and somebody is at work on that."""
-
-
 class TrackingUriError(TrackingError):
     """`tracking.uri` names no store that runs could be recorded in."""
 

@@ -21,9 +21,7 @@ from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import summary, table, text
-from runner.runs.recovery import recover
 from runner.runs.run_directory import (
-    RUNNING,
     RunDirectory,
     RunRecord,
     interrupted_run,
@@ -31,10 +29,12 @@ from runner.runs.run_directory import (
     open_run,
     settle_killed_runs,
 )
+from runner.runs.saved_checkpoints import recover
 from runner.sweeps.trial import Trial
 from runner.system.lifeline import tell_begun
 from runner.system.signals import Interruption
-from runner.tracking import FollowerProcess, open_store
+from runner.system.status import Status
+from runner.tracking import open_store
 from runner.training.context import RunContext
 from runner.training.evaluation import evaluate_run, export_run
 from runner.training.loop import train_run
@@ -46,7 +46,6 @@ def run_experiment(
     overrides: Sequence[str] = (),
     screen: Screen | None = None,
     trial: Trial | None = None,
-    follower: FollowerProcess | None = None,
     *,
     dedicated: bool = False,
 ) -> float | None:
@@ -57,7 +56,6 @@ def run_experiment(
       overrides: the command line's overrides, recorded with the run.
       screen: where to print; by default standard output.
       trial: the sweep's trial that this run is, which is told how it goes.
-      follower: a process started ahead that delivers what the run records.
       dedicated: whether `run_dir` was given for this run; an interrupted run in it with another
         warm start is then refused, where otherwise a new run is made beside it.
 
@@ -70,7 +68,7 @@ def run_experiment(
         `PrunedRunError` when the trial is pruned.
     """
     screen = screen or Screen()
-    store = open_store(config.tracking, asdict(config), follower)
+    store = open_store(config.tracking, asdict(config))
     sources = Sources(config, store)
     context = RunContext(config, sources, store, screen, overrides, trial, dedicated)
     if config.mode is Mode.plan:
@@ -139,7 +137,6 @@ def _train(context: RunContext) -> float:
     plan = None
     if resumed is None or not resumed.has_checkpoint():
         plan = _sound_plan(context, built)
-    store.connect()
     if plan is not None:
         plan = _warm_start(context, built, plan)
     with Interruption(config.session.grace_seconds).handled() as interruption:
@@ -171,7 +168,7 @@ def _record(context: RunContext) -> RunRecord:
     return RunRecord(
         config.name,
         fingerprint(settings),
-        RUNNING,
+        Status.RUNNING,
         mask.settings(settings),
         trial=trial.name(Path(config.run_dir)) if trial is not None else "",
     )

@@ -27,7 +27,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty database with MLflow's tables, to be copied; creating them takes seconds."""
-    from runner.tracking.mlflow_tracker import MlflowStore
+    from runner.tracking.mlflow_store import MlflowStore
 
     database = tmp_path_factory.mktemp("template") / "mlflow.db"
     MlflowStore(f"sqlite:///{database}").connect()

@@ -16,7 +16,7 @@ from runner.config.schedule import When
 from runner.errors import NonFiniteLossError, Problem, SaveError
 from runner.hooks.nan_loss import FiniteCheck
 from runner.hooks.scheduled import Clock, ScheduledHook, present_step
-from runner.runs.saving import is_save_error, save
+from runner.runs.saved_checkpoints import is_save_error, save
 from runner.system.atomic_files import write_json
 
 _Saver: TypeAlias = tf.compat.v1.train.Saver
@@ -200,7 +200,7 @@ def another_saver(saver: _Saver, max_to_keep: int) -> _Saver:
 
 
 def saved(session: _Session, saver: _Saver, directory: Path, step: int) -> None:
-    """Saves `directory/model.ckpt-<step>`; see `runner.runs.saving.save`.
+    """Saves `directory/model.ckpt-<step>`; see `runner.runs.saved_checkpoints.save`.
 
     Raises:
       SaveError: when it could not be written.

@@ -19,9 +19,10 @@ from runner.graph.build import build_data, build_graph
 from runner.graph.names import model_variables
 from runner.graph.precision import build_model, dtype_policy, full_precision
 from runner.hooks import evaluate
-from runner.runs.run_directory import FINISHED, PROVENANCE, RunDirectory, RunRecord, runs
+from runner.runs.run_directory import PROVENANCE, RunDirectory, RunRecord, runs
 from runner.system.signals import Interruption
-from runner.tracking import RunStatus, RunStore
+from runner.system.status import Status
+from runner.tracking import RunStore
 from runner.training.export import SIGNATURE, exported_model, named
 
 
@@ -46,7 +47,7 @@ def evaluate_run(config: RunConfig, fingerprint: str, store: RunStore, screen: S
         # A signal in between would leave the finished run RUNNING.
         with Interruption().handled() as interruption, interruption.deferred():
             name = f"{config.name} {directory.path.name}"
-            ended = RunStatus.FINISHED
+            ended = Status.FINISHED
             tracker = store.open(directory.path, config.name, name, {}, ended=ended)
             tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
             tracker.close(ended)
@@ -156,7 +157,7 @@ def finished_run(config: RunConfig, fingerprint: str) -> tuple[RunDirectory, Run
     """
     found = runs(Path(config.run_dir))
     for directory, record in found:
-        if record.fingerprint == fingerprint and record.status == FINISHED:
+        if record.fingerprint == fingerprint and record.status == Status.FINISHED:
             return directory, record
     raise RunDirectoryError(
         Problem(

@@ -24,11 +24,14 @@ from runner.restoration.plan import RestorationPlan
 from runner.restoration.provenance import document
 from runner.restoration.report import text
 from runner.runs.lineage import DIGEST, SOURCE_TAG, name_tracked_run, source_run_tags
-from runner.runs.run_directory import PROVENANCE, PRUNED, RunDirectory
+from runner.runs.provenance import environment_tags
+from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.sweeps.trial import TAG
 from runner.system.atomic_files import write_text
 from runner.system.signals import Interruption
-from runner.tracking import RUN_DIR_TAG, RunStatus, Tracker, environment_tags
+from runner.system.status import Status
+from runner.tracking import Tracker
+from runner.tracking.tracker import RUN_DIR_TAG
 from runner.training.context import RunContext
 from runner.training.sources import FINGERPRINT_TAG
 
@@ -52,7 +55,7 @@ def recorded(
       directory: the run's directory, claimed; it is released at the end.
       interruption: tells of signals, which neither opening nor closing lets through.
     """
-    status, pruned = RunStatus.FAILED, False
+    status, pruned = Status.FAILED, False
     tracker: Tracker | None = None
     try:
         with interruption.deferred():  # A run that a signal left unknown would stay RUNNING.
@@ -62,12 +65,12 @@ def recorded(
         if plan is not None:
             _record_plan(context, built, plan, directory, tracker)
         yield tracker
-        status = RunStatus.FINISHED
+        status = Status.FINISHED
     except InterruptedRunError:
-        status = RunStatus.KILLED
+        status = Status.KILLED
         raise
     except PrunedRunError as error:
-        status, pruned = RunStatus.KILLED, True
+        status, pruned = Status.KILLED, True
         if tracker is not None:
             tracker.set_tags({"runner.pruned": str(error)})
         raise
@@ -86,7 +89,7 @@ def recorded(
                     name_tracked_run(directory, context.store)
                 # Last: a run whose end was cut short still says RUNNING, and the next one of its
                 # experiment settles it, in the store too.
-                directory.update(status=PRUNED if pruned else status.value)
+                directory.update(status=Status.PRUNED if pruned else status)
             finally:
                 directory.release()
 

@@ -19,7 +19,7 @@ import pytest
 
 from runner.checkpoints.locate import resolve
 from runner.errors import TrackingError
-from runner.tracking.mlflow_tracker import MlflowStore
+from runner.tracking.mlflow_store import MlflowStore
 
 from .conftest import Command, said
 

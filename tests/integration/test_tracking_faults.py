@@ -28,7 +28,7 @@ RUN = """
 import sys, time
 from pathlib import Path
 from runner.config.schema import TrackingConfig
-from runner.tracking import RunStatus, open_store
+from runner.tracking import open_store
 directory, uri, start = sys.argv[1:]
 config = TrackingConfig(uri=uri, close_seconds=60.0, patience_seconds=3.0)
 tracker = open_store(config, {}).open(Path(directory), "faults", "one", {"host": "here"})
@@ -43,7 +43,7 @@ for line in sys.stdin:
             tracker.log_metrics({"loss": step / 3}, step)
         print(time.perf_counter() - began, flush=True)
     elif line.startswith("end"):
-        tracker.close(RunStatus.FINISHED)
+        tracker.close(Status.FINISHED)
 """
 
 

@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from runner.tracking.records import Batch, Delivery, Metrics, Record, batches
+
+from runner.system.status import Status
 from runner.tracking.encoding import Encoder
 from runner.tracking.follower import Destination, Follower
 from runner.tracking.journal import Journal
-from runner.tracking.records import Batch, Delivery, Metrics, Record, batches
-from runner.tracking.tracker import RunStatus
 from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
 
 URI = "memory:"
@@ -28,7 +29,7 @@ class Memory(Destination):
         self.points: set[tuple[str, float, int, int]] = set()
         self.tags: dict[str, str] = {}
         self.others: list[Delivery] = []
-        self.statuses: list[tuple[RunStatus, str]] = []
+        self.statuses: list[tuple[Status, str]] = []
         self.end_times: list[int | None] = []
         self.before: Callable[[], None] = lambda: None
         self.after: Callable[[], None] = lambda: None
@@ -53,7 +54,7 @@ class Memory(Destination):
             self.others.append(delivery)
         self.after()
 
-    def finish(self, status: RunStatus, missing: str, end_time: int | None = None) -> None:
+    def finish(self, status: Status, missing: str, end_time: int | None = None) -> None:
         self.before()
         self.statuses.append((status, missing))
         self.end_times.append(end_time)

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-import runner.runs.recovery
+import runner.runs.saved_checkpoints
 from runner.errors import CheckpointError
-from runner.runs.recovery import damage, recover
 from runner.runs.run_directory import RunDirectory
-from runner.runs.saving import save, state
+from runner.runs.saved_checkpoints import damage, recover, save, state
 
 
 @pytest.fixture
@@ -149,7 +148,7 @@ def test_a_damaged_best_checkpoint_is_set_aside_with_its_record(run: RunDirector
 def test_a_large_checkpoint_is_read_in_parts(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner.runs.recovery, "_GROUP_BYTES", 10)
+    monkeypatch.setattr(runner.runs.saved_checkpoints, "_GROUP_BYTES", 10)
     assert damage(run.checkpoints / "model.ckpt-3") is None
     _flip(run.checkpoints / f"model.ckpt-3.{DATA}")
     assert damage(run.checkpoints / "model.ckpt-3") is not None

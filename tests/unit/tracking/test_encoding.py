@@ -7,8 +7,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-
-from runner.tracking.encoding import Encoder, encode_tag
 from runner.tracking.records import (
     Artifact,
     Entry,
@@ -21,6 +19,8 @@ from runner.tracking.records import (
     Tags,
     Text,
 )
+
+from runner.tracking.encoding import Encoder, encode_tag
 
 
 def encode(*records: Record, encoder: Encoder | None = None) -> list[Entry]:

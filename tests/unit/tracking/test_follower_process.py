@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from runner.tracking.records import End, Metrics
 
+from runner.system.status import Status
 from runner.tracking.follower_process import (
     Answers,
     FollowerProcess,
@@ -17,9 +19,7 @@ from runner.tracking.follower_process import (
     shared_follower,
 )
 from runner.tracking.journal import Journal
-from runner.tracking.mlflow_tracker import MlflowStore
-from runner.tracking.records import End, Metrics
-from runner.tracking.tracker import RunStatus
+from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
 
 
@@ -41,7 +41,7 @@ def test_it_delivers_what_it_is_told_to_and_ends(
     process.follow(directory.run_directory)
     journal = Journal(directory.journal)
     journal.append(Metrics({"loss": 0.5}, 1, 0))
-    journal.append(End(RunStatus.FINISHED))
+    journal.append(End(Status.FINISHED))
     journal.close()
     directory.release()
     assert process.finish(directory.run_directory, 60.0) == []
@@ -164,7 +164,7 @@ def _record(directory: TrackingDirectory) -> None:
     """Records a step of a run, and that it has ended."""
     journal = Journal(directory.journal)
     journal.append(Metrics({"loss": 0.5}, 1, 0))
-    journal.append(End(RunStatus.FINISHED))
+    journal.append(End(Status.FINISHED))
     journal.close()
     directory.release()
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
+from runner.tracking.records import Delivery, End, Metrics, Tags
 
+from runner.system.status import Status
 from runner.tracking.follower import RECORDED_AGAIN_TAG, Destination, Follower
 from runner.tracking.journal import Journal
-from runner.tracking.mlflow_tracker import MlflowStore
-from runner.tracking.records import Delivery, End, Metrics, Tags
-from runner.tracking.tracker import RunStatus
+from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
 from tests.tiny.following import URI, Killed, Memory, follow, loss, make_directory, record, twin
 
@@ -70,7 +70,7 @@ def test_what_is_recorded_again_of_the_step_itself_is_delivered_once(
 
 def test_what_is_added_to_a_finished_run_leaves_it_finished(directory: TrackingDirectory) -> None:
     store = Memory()
-    record(directory, loss(1), End(RunStatus.FINISHED))
+    record(directory, loss(1), End(Status.FINISHED))
     assert follow(directory, store)
     opening = directory.opening()
     assert opening is not None
@@ -79,7 +79,7 @@ def test_what_is_added_to_a_finished_run_leaves_it_finished(directory: TrackingD
     record(directory, Metrics({"test/loss": 1.0}, 1, 0))
     # Killed without a word, too.
     assert follow(directory, store, lambda seconds: directory.release())
-    assert [status for status, _ in store.statuses] == [RunStatus.FINISHED]
+    assert [status for status, _ in store.statuses] == [Status.FINISHED]
     assert store.history("test/loss") == [(1, 1.0)]
 
 
@@ -90,10 +90,10 @@ def test_a_store_that_has_lost_the_run_is_given_all_of_it_anew(
     assert follow(directory, Memory())
     other = Memory()
     other.run_id = "r2"
-    record(directory, *(loss(step) for step in range(5, 13)), End(RunStatus.FINISHED), after=4)
+    record(directory, *(loss(step) for step in range(5, 13)), End(Status.FINISHED), after=4)
     assert follow(directory, other)
     assert other.history("loss") == twin(12)
-    assert other.statuses == [(RunStatus.FINISHED, "")]
+    assert other.statuses == [(Status.FINISHED, "")]
     assert directory.position(URI).run_id == "r2"
     assert "memory has no run r1 any more" in caplog.text
 
@@ -143,7 +143,7 @@ class Training:
             self.journal.rewind(self.step)
         for _ in range(self.random.randrange(40)):
             if self.step == self.steps:
-                self.journal.append(End(RunStatus.FINISHED))
+                self.journal.append(End(Status.FINISHED))
                 self._die(self.journal)
                 return
             self.step += 1
@@ -208,7 +208,7 @@ def test_however_often_anyone_dies_each_step_is_there_once(
     assert store.history("loss") == twin(200)
     assert store.history("accuracy") == [(step, 1 / step) for step in range(5, 201, 5)]
     assert RECORDED_AGAIN_TAG not in store.tags
-    assert store.statuses[-1] == (RunStatus.FINISHED, "")
+    assert store.statuses[-1] == (Status.FINISHED, "")
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -239,7 +239,7 @@ def test_mlflow_holds_the_history_of_an_uninterrupted_twin(
         Metrics({"loss": s / 3, **({"accuracy": 1 / s} if s % 5 == 0 else {})}, s, s)
         for s in range(1, 201)
     ]
-    record(uninterrupted, *records, End(RunStatus.FINISHED))
+    record(uninterrupted, *records, End(Status.FINISHED))
     opening = uninterrupted.opening()
     assert opening is not None
     assert follow(uninterrupted, store.open_run(opening, None, None))

@@ -9,7 +9,7 @@ import pytest
 from runner.config.schema import MaskConfig, TrackingConfig
 from runner.errors import ConfigError, TrackingError
 from runner.tracking import LoggingStore, is_tracked, open_store
-from runner.tracking.journal_tracker import JournalStore
+from runner.tracking.journal_store import JournalStore
 
 
 @pytest.mark.parametrize("uri", [None, "none", "None"])

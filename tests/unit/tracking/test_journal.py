@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from runner.tracking.records import Metrics, Record, Tags
 
 from runner.tracking.journal import Journal, Line, read_lines, segments, write_out
-from runner.tracking.records import Metrics, Record, Tags
 
 
 def metrics(step: int) -> Metrics:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from runner.tracking.journal import decode_line, encode_line
 from runner.tracking.records import Artifact, Dataset, End, Metrics, Parameters, Record, Tags, Text
-from runner.tracking.tracker import RunStatus
+
+from runner.system.status import Status
+from runner.tracking.journal import decode_line, encode_line
 
 
 class Colour(Enum):
@@ -27,8 +27,8 @@ class Colour(Enum):
         Artifact(Path("plan.txt"), "plans"),
         Text("well\n", "report.txt"),
         Dataset("digits", "abc", "train", "here", {"examples": 3}),
-        End(RunStatus.KILLED, 2),
-        End(RunStatus.KILLED, 2, 1_700_000_000_000),
+        End(Status.KILLED, 2),
+        End(Status.KILLED, 2, 1_700_000_000_000),
     ],
 )
 def test_a_record_is_one_line_and_comes_back(record: Record) -> None:
@@ -40,7 +40,7 @@ def test_a_record_is_one_line_and_comes_back(record: Record) -> None:
 
 def test_an_end_of_before_its_time_was_kept_is_read() -> None:
     body = b'["e","KILLED",2]'
-    assert decode_line(b"%08x %b\n" % (zlib.crc32(body), body)) == End(RunStatus.KILLED, 2, None)
+    assert decode_line(b"%08x %b\n" % (zlib.crc32(body), body)) == End(Status.KILLED, 2, None)
 
 
 def test_nan_and_numbers_of_numpy_come_back_as_numbers() -> None:

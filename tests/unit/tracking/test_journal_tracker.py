@@ -5,15 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from runner.tracking.records import Artifact, Dataset, End, Metrics, Parameters, Record, Tags, Text
 
 from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
+from runner.system.status import Status
 from runner.tracking.follower_process import FollowerProcess
 from runner.tracking.journal import read_lines, segments
-from runner.tracking.journal_tracker import JournalStore
-from runner.tracking.records import Artifact, Dataset, End, Metrics, Parameters, Record, Tags, Text
-from runner.tracking.tracker import ExportedModel, RunStatus, Tracker
+from runner.tracking.journal_store import JournalStore
+from runner.tracking.tracker import ExportedModel, Tracker
 from runner.tracking.tracking_directory import Position, TrackingDirectory
 
 CONFIG = TrackingConfig(uri="http://me:s3cret@host:5000", close_seconds=0.0)
@@ -57,7 +58,7 @@ def test_everything_is_in_the_journal_at_once_without_secrets(tmp_path: Path) ->
     opening = TrackingDirectory(tmp_path).opening()
     assert opening is not None
     assert opening.tags == {"command": "x --pw ***"}
-    tracker.close(RunStatus.FINISHED)
+    tracker.close(Status.FINISHED)
 
 
 def test_only_the_first_close_counts_and_tells_what_is_not_delivered(
@@ -66,24 +67,24 @@ def test_only_the_first_close_counts_and_tells_what_is_not_delivered(
     directory = TrackingDirectory(tmp_path)
     tracker = make_store().open(tmp_path, "digits", "one", {})
     assert directory.is_written()
-    tracker.close(RunStatus.KILLED)
-    tracker.close(RunStatus.FINISHED)
+    tracker.close(Status.KILLED)
+    tracker.close(Status.FINISHED)
     assert not directory.is_written()
     (end,) = recorded(tmp_path)
     assert isinstance(end, End)
-    assert end == End(RunStatus.KILLED, 0, end.time)
+    assert end == End(Status.KILLED, 0, end.time)
     assert caplog.text.count("python -m runner.sync") == 1
 
 
 def test_a_run_that_is_opened_again_is_the_same_run(tmp_path: Path) -> None:
-    make_store().open(tmp_path, "digits", "one", {"a": "1"}).close(RunStatus.KILLED)
+    make_store().open(tmp_path, "digits", "one", {"a": "1"}).close(Status.KILLED)
     first = TrackingDirectory(tmp_path).opening()
     moved = make_store(replace(CONFIG, uri="http://other", tensorboard=True))
     tracker = moved.open(tmp_path, "digits", "two", {"a": "2"})
     tracker.log_metrics({"loss": 1.0}, 1)
     tracker.rewind(0)
     tracker.log_metrics({"loss": 1.0}, 1)
-    tracker.close(RunStatus.FINISHED)
+    tracker.close(Status.FINISHED)
     second = TrackingDirectory(tmp_path).opening()
     assert first is not None
     assert second == replace(first, stores=("http://other", "tensorboard:"))
@@ -93,28 +94,28 @@ def test_a_run_that_is_opened_again_is_the_same_run(tmp_path: Path) -> None:
 def test_a_run_starts_once_and_ends_anew_each_time_it_is_resumed(tmp_path: Path) -> None:
     clock = [1000]
 
-    def open_run(ended: RunStatus | None = None) -> Tracker:
+    def open_run(ended: Status | None = None) -> Tracker:
         store = JournalStore(
             CONFIG, Mask(CONFIG.mask, SETTINGS), FollowerProcess(), lambda: clock[0]
         )
         return store.open(tmp_path, "digits", "one", {}, ended=ended)
 
-    for status in (RunStatus.KILLED, RunStatus.FINISHED):
+    for status in (Status.KILLED, Status.FINISHED):
         tracker = open_run()
         clock[0] += 500
         tracker.close(status)
         clock[0] += 9000
-    added = open_run(RunStatus.FINISHED)
+    added = open_run(Status.FINISHED)
     added.log_metrics({"test/loss": 1.0}, 1)
-    added.close(RunStatus.FINISHED)
+    added.close(Status.FINISHED)
     opening = TrackingDirectory(tmp_path).opening()
     assert opening is not None
     assert opening.start_time == 1000
     assert recorded(tmp_path) == [
-        End(RunStatus.KILLED, 0, 1500),
-        End(RunStatus.FINISHED, 0, 11000),
+        End(Status.KILLED, 0, 1500),
+        End(Status.FINISHED, 0, 11000),
         Metrics({"test/loss": 1.0}, 1, 20000),
-        End(RunStatus.FINISHED, 0, None),
+        End(Status.FINISHED, 0, None),
     ]
 
 
@@ -125,7 +126,7 @@ def test_two_processes_cannot_record_one_run(
     tracker = make_store().open(tmp_path, "digits", "one", {})
     with pytest.raises(TrackingError, match="another process records from it"):
         make_store().open(tmp_path, "digits", "one", {})
-    tracker.close(RunStatus.FINISHED)
+    tracker.close(Status.FINISHED)
 
 
 def test_a_run_is_shown_where_it_is(tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_a_step_waits_microseconds_for_tracking(tmp_path: Path) -> None:
         began = time.perf_counter()
         tracker.log_metrics(metrics, step)
         durations.append(time.perf_counter() - began)
-    tracker.close(RunStatus.FINISHED)
+    tracker.close(Status.FINISHED)
     # The median keeps other programs out of it; benchmarks/tracking.py measures closely.
     assert sorted(durations)[1000] < 1e-4
 
@@ -184,7 +185,7 @@ def test_a_step_waits_microseconds_for_tracking(tmp_path: Path) -> None:
 def test_a_run_is_recorded_once_it_has_been_opened(tmp_path: Path) -> None:
     store = make_store()
     assert not store.recorded(tmp_path)
-    store.open(tmp_path, "digits", "one", {}).close(RunStatus.FINISHED)
+    store.open(tmp_path, "digits", "one", {}).close(Status.FINISHED)
     assert make_store().recorded(tmp_path)
 
 

@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 
 from runner.checkpoints.locate import resolve
 from runner.errors import TrackingError
-from runner.tracking.mlflow_tracker import MlflowStore
+from runner.tracking.mlflow_store import MlflowStore
 
 
 @pytest.fixture

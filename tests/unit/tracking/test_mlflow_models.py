@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 from mlflow.entities import LoggedModelOutput, Run
 
 from runner.errors import TrackingError
-from runner.tracking.mlflow_tracker import MlflowStore
+from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracker import ExportedModel, Field
 
 

@@ -11,10 +11,6 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
-
-from runner.tracking.encoding import decode_key
-from runner.tracking.mlflow_run import MlflowRun
-from runner.tracking.mlflow_tracker import MlflowStore
 from runner.tracking.records import (
     Artifact,
     Batch,
@@ -27,7 +23,11 @@ from runner.tracking.records import (
     Tags,
     Text,
 )
-from runner.tracking.tracker import RunStatus
+
+from runner.system.status import Status
+from runner.tracking.encoding import decode_key
+from runner.tracking.mlflow_run import MlflowRun
+from runner.tracking.mlflow_store import MlflowStore
 from tests.tiny.recorded_runs import opening, read, record, steps
 
 
@@ -60,7 +60,7 @@ def test_a_run_holds_everything_that_was_recorded(
         ]
     ):
         run_.deliver(delivery)
-    run_.finish(RunStatus.FINISHED, "")
+    run_.finish(Status.FINISHED, "")
 
     run = read(client, run_.run_id)
     assert run.info.run_name == "digits-1"
@@ -86,14 +86,14 @@ def test_a_run_holds_everything_that_was_recorded(
 
 
 @pytest.mark.parametrize(
-    "status", [RunStatus(each) for each in ("RUNNING", "FINISHED", "FAILED", "KILLED")]
+    "status", [Status(each) for each in ("RUNNING", "FINISHED", "FAILED", "KILLED")]
 )
 def test_the_status_is_the_one_that_was_given(
-    store: MlflowStore, client: MlflowClient, status: RunStatus
+    store: MlflowStore, client: MlflowClient, status: Status
 ) -> None:
     run_id = record(store, status=status)
     assert read(client, run_id).info.status == status.value
-    assert (read(client, run_id).info.end_time is None) == (status is RunStatus.RUNNING)
+    assert (read(client, run_id).info.end_time is None) == (status is Status.RUNNING)
 
 
 def test_its_times_are_those_that_were_given_and_its_start_the_first(
@@ -101,13 +101,13 @@ def test_its_times_are_those_that_were_given_and_its_start_the_first(
 ) -> None:
     opened = replace(opening(), start_time=1_700_000_000_000)
     first = store.open_run(opened, None, None)
-    first.finish(RunStatus.KILLED, "", 1_700_000_001_000)
+    first.finish(Status.KILLED, "", 1_700_000_001_000)
     info = read(client, first.run_id).info
     assert (info.start_time, info.end_time) == (1_700_000_000_000, 1_700_000_001_000)
 
     second = store.open_run(opened, first.run_id, None)
-    second.finish(RunStatus.RUNNING, "")
-    second.finish(RunStatus.FINISHED, "", 1_700_000_009_000)
+    second.finish(Status.RUNNING, "")
+    second.finish(Status.FINISHED, "", 1_700_000_009_000)
     info = read(client, first.run_id).info
     assert (info.start_time, info.end_time) == (1_700_000_000_000, 1_700_000_009_000)
 
@@ -115,13 +115,13 @@ def test_its_times_are_those_that_were_given_and_its_start_the_first(
 def test_times_that_nobody_knows_are_the_present(store: MlflowStore, client: MlflowClient) -> None:
     before = time.time_ns() // 1_000_000
     run_ = store.open_run(opening(), None, None)
-    run_.finish(RunStatus.FINISHED, "")
+    run_.finish(Status.FINISHED, "")
     info = read(client, run_.run_id).info
     assert before <= info.start_time <= info.end_time <= time.time_ns() // 1_000_000
 
 
 def test_what_is_missing_is_a_tag(mlflow_run: MlflowRun, client: MlflowClient) -> None:
-    mlflow_run.finish(RunStatus.FINISHED, "2 tags")
+    mlflow_run.finish(Status.FINISHED, "2 tags")
     assert read(client, mlflow_run.run_id).data.tags["runner.not_delivered"] == "2 tags"
 
 
@@ -182,11 +182,11 @@ def test_a_resumed_run_goes_on_where_it_was(store: MlflowStore, client: MlflowCl
         store,
         Parameters({"steps": 10, "rate": 0.1, "long": "v" * 7000}),
         Metrics({"loss": math.inf}, 1, 0),
-        status=RunStatus.KILLED,
+        status=Status.KILLED,
     )
     second = store.open_run(opening(), run_id, None)
     assert second.run_id == run_id
-    second.finish(RunStatus.RUNNING, "")
+    second.finish(Status.RUNNING, "")
     assert read(client, run_id).info.status == "RUNNING"
     for delivery in second.deliveries(
         [
@@ -195,7 +195,7 @@ def test_a_resumed_run_goes_on_where_it_was(store: MlflowStore, client: MlflowCl
         ]
     ):
         second.deliver(delivery)
-    second.finish(RunStatus.FINISHED, "")
+    second.finish(Status.FINISHED, "")
     run = read(client, run_id)
     assert run.info.status == "FINISHED"
     assert steps(client, run_id, "loss") == [1, 2]
@@ -315,5 +315,5 @@ def test_the_load_of_the_machine_is_recorded_until_the_run_ends(
     while "system/cpu_utilization_percentage" not in read(client, mlflow_run.run_id).data.metrics:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    mlflow_run.finish(RunStatus.FINISHED, "")
+    mlflow_run.finish(Status.FINISHED, "")
     assert "SystemMetricsMonitor" not in {thread.name for thread in threading.enumerate()}

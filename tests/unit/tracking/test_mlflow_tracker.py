@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
+from runner.tracking.records import Text
 
 from runner.errors import TrackingError
+from runner.system.status import Status
 from runner.tracking.mlflow_run import MlflowRun
-from runner.tracking.mlflow_tracker import MlflowStore
-from runner.tracking.records import Text
-from runner.tracking.tracker import RunStatus
+from runner.tracking.mlflow_store import MlflowStore
 from tests.tiny.recorded_runs import opening, read, record
 
 
@@ -115,12 +115,12 @@ def test_processes_that_create_the_database_at_once_share_it_and_keep_quiet(
     script = (
         "import logging, sys\n"
         "logging.basicConfig(level=logging.INFO)\n"
-        "from runner.tracking.mlflow_tracker import MlflowStore\n"
-        "from runner.tracking.tracker import RunStatus\n"
+        "from runner.tracking.mlflow_store import MlflowStore\n"
+        "from runner.tracking.tracker import Status\n"
         "from runner.tracking.tracking_directory import Opening\n"
         "opening = Opening(sys.argv[1], 'raced', 'one', {})\n"
         "run = MlflowStore('sqlite:///mlflow.db').open_run(opening, None, None)\n"
-        "run.finish(RunStatus.FINISHED, '')\n"
+        "run.finish(Status.FINISHED, '')\n"
     )
     processes = [
         subprocess.Popen([sys.executable, "-c", script, uid], cwd=tmp_path, stderr=subprocess.PIPE)
@@ -139,19 +139,19 @@ def test_processes_that_create_the_database_at_once_share_it_and_keep_quiet(
 
 
 def test_finished_runs_are_found_by_their_tags_newest_first(store: MlflowStore) -> None:
-    def run(experiment: str, status: RunStatus, **tags: str) -> str:
+    def run(experiment: str, status: Status, **tags: str) -> str:
         run_id = record(store, experiment=experiment, tags=tags, status=status)
         # MLflow orders by milliseconds.
         time.sleep(0.002)
         return run_id
 
-    first = run("digits", RunStatus.FINISHED, config="a", host="x")
-    run("digits", RunStatus.FINISHED, config="b", host="x")
-    run("digits", RunStatus.FAILED, config="a", host="x")
-    run("digits", RunStatus.KILLED, config="a", host="x")
-    run("digits", RunStatus.RUNNING, config="a", host="x")
-    run("other", RunStatus.FINISHED, config="a", host="x")
-    last = run("digits", RunStatus.FINISHED, config="a", host="x")
+    first = run("digits", Status.FINISHED, config="a", host="x")
+    run("digits", Status.FINISHED, config="b", host="x")
+    run("digits", Status.FAILED, config="a", host="x")
+    run("digits", Status.KILLED, config="a", host="x")
+    run("digits", Status.RUNNING, config="a", host="x")
+    run("other", Status.FINISHED, config="a", host="x")
+    last = run("digits", Status.FINISHED, config="a", host="x")
     found = store.finished("digits", {"config": "a", "host": "x"})
     assert [item.run_id for item in found] == [last, first]
     assert store.finished("digits", {"config": "c"}) == []
@@ -174,7 +174,7 @@ def test_a_found_run_tells_what_is_needed_to_use_it(store: MlflowStore, tmp_path
     (found,) = store.finished("digits", {"f(x)": "1"})
     assert (found.run_id, found.experiment, found.name) == (run_id, "digits", "one")
     assert store.run(run_id) == found
-    assert (found.status, found.run_dir) == (RunStatus.FINISHED, tmp_path)
+    assert (found.status, found.run_dir) == (Status.FINISHED, tmp_path)
     assert tags.items() <= found.tags.items()
     assert found.end_time is not None
     assert found.start_time <= found.end_time
@@ -183,7 +183,7 @@ def test_a_found_run_tells_what_is_needed_to_use_it(store: MlflowStore, tmp_path
 
 
 def test_all_pages_of_runs_are_read(store: MlflowStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.tracking.mlflow_tracker._PAGE", 2)
+    monkeypatch.setattr("runner.tracking.mlflow_store._PAGE", 2)
     for _ in range(5):
         record(store)
     assert len({run.run_id for run in store.finished("digits", {})}) == 5

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from runner.errors import TrackingError
-from runner.tracking import LoggingStore, RunStatus
+from runner.system.status import Status
+from runner.tracking import LoggingStore
 from runner.tracking.tracker import ExportedModel
 
 
@@ -23,8 +24,8 @@ def test_a_run_is_logged_from_start_to_end(
     tracker.log_metrics({"loss": 0.123456789, "count": 3}, step=20)
     tracker.log_artifact(Path("run/plan.txt"), "plans")
     tracker.log_text("all is well", "report.txt")
-    tracker.close(RunStatus.KILLED)
-    tracker.close(RunStatus.FINISHED)
+    tracker.close(Status.KILLED)
+    tracker.close(Status.FINISHED)
     assert caplog.messages == [
         "run digits-1 of digits",
         "tags: host=here",

@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from runner.tracking.records import (
     Artifact,
     Batch,

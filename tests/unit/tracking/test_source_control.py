@@ -8,7 +8,6 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-
 from runner.tracking.source_control import environment_tags, git_tags
 
 

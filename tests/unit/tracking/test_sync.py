@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from mlflow import MlflowClient
+from runner.tracking.records import End, Metrics
 
 from runner.sync import main
+from runner.system.status import Status
 from runner.tracking.delivery import sync
 from runner.tracking.follower_process import ANSWER, AWAIT
 from runner.tracking.journal import Journal
-from runner.tracking.records import End, Metrics
-from runner.tracking.tracker import RunStatus
 from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
 
 
@@ -40,7 +40,7 @@ def record(path: Path, uri: str, **changes: object) -> TrackingDirectory:
     journal = Journal(directory.journal)
     for step in range(5):
         journal.append(Metrics({"loss": step / 3}, step, step))
-    journal.append(End(RunStatus.FINISHED))
+    journal.append(End(Status.FINISHED))
     journal.close()
     return directory
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-
 from runner.tracking.records import Metrics, Parameters, Record, Text
 from runner.tracking.tensorboard_run import TensorBoardRun
-from runner.tracking.tracker import RunStatus
+
+from runner.system.status import Status
 
 
 def events(directory: Path) -> list[tuple[str, float, int, float]]:
@@ -34,7 +34,7 @@ def test_metrics_are_events_with_their_step_and_time(tmp_path: Path) -> None:
         ("accuracy", 0.25, 1, 1_700_000_000.5),
         ("loss", math.inf, 2, 1_700_000_001.0),
     ]
-    run.finish(RunStatus.FINISHED, "")
+    run.finish(Status.FINISHED, "")
     assert list(run.deliveries([Parameters({"rate": 0.1})])) == []
     assert run.refused == ()
     assert run.describe(OSError("full")) == "OSError: full"
