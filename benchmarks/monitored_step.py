@@ -24,7 +24,8 @@ from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
 from runner.hooks import MetricsHook
 from runner.system.status import Status
-from runner.tracking import FollowerProcess, Tracker
+from runner.tracking import Tracker
+from runner.tracking.follower_process import FollowerProcess
 from runner.tracking.journal_store import JournalStore
 
 BATCH, WIDTH = 32, 64

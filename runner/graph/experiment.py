@@ -1,4 +1,7 @@
-"""What a user's experiment provides, and the graph that is built from it."""
+"""The contracts of an experiment, and the graph that is built from it.
+
+`Data`, `Model` and `PerExample` are what a configuration's `_target_`s must offer.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
 
-from runner.cluster.synchronous import SynchronousUpdate
-from runner.graph.averages import AveragedWeights
+from runner.graph.optimization import AveragedWeights
 from runner.restoration.variables import VariableSpec
 
 
@@ -37,7 +39,7 @@ class Data(Protocol):
 
 @runtime_checkable
 class Sized(Protocol):
-    """Data that tell how many examples they hold, which is recorded with the run."""
+    """Data that reports its split sizes, which are recorded with the run."""
 
     def sizes(self) -> Mapping[str, int]:
         """Returns split -> number of examples."""
@@ -114,7 +116,6 @@ class Training:
       input_state: what a checkpoint keeps of the training input.
       input_is_saved: whether the graph's saver keeps the position in the training input.
       shared_state: what an optimizer keeps once for several variables -> these; operations' names.
-      synchronous: the update that all workers make together; None where each makes its own.
     """
 
     train_op: tf.Operation
@@ -129,7 +130,6 @@ class Training:
     input_state: InputState
     input_is_saved: bool
     shared_state: Mapping[str, tuple[str, ...]]
-    synchronous: SynchronousUpdate | None = None
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class BuiltGraph:
       hooks: the hooks of the configuration by name, in its order; None for one that refers to the
         run, which is built once that exists.
       saver: saves and restores all variables and, where that is saved, the training input.
-      sizes: split -> number of examples, where the data tell.
+      sizes: split -> number of examples; empty where the data does not report it.
     """
 
     graph: tf.Graph

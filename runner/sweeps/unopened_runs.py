@@ -12,9 +12,9 @@ from runner.config.schema import RunConfig
 from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
 from runner.sweeps.points import ComposedPoint
 from runner.sweeps.sweep_directory import SweepDirectory
-from runner.sweeps.trial import TAG
 from runner.system.atomic_files import write_text
 from runner.tracking import is_tracked, open_store
+from runner.training.watch import SWEEP_TAG
 
 _FOLDER, _RECORDED = "unopened", "attempt"
 # MLflow refuses longer ones.
@@ -69,7 +69,7 @@ def _record(directory: Path, name: str, attempt: Attempt, config: RunConfig) -> 
     values = {key: str(mask.value(key, value)) for key, value in attempt.values.items()}
     tracker.set_tags(
         {
-            **{f"{TAG}.{key}": value for key, value in values.items()},
+            **{f"{SWEEP_TAG}.{key}": value for key, value in values.items()},
             "runner.exception": attempt.message[:_TAG_LENGTH],
         }
     )

@@ -16,8 +16,9 @@ from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.parent_run import close_parent, name_trials, open_parent, settle_trials
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.system.status import Status
-from runner.tracking import LoggingStore, LoggingTracker
+from runner.tracking import LoggingStore
 from runner.tracking.journal import Journal
+from runner.tracking.tracker import LoggingTracker
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
 from tests.tiny.configs import tiny
 

@@ -23,6 +23,7 @@ from runner.runs.run_directory import RunDirectory
 from runner.system.status import Status
 from runner.tracking import LoggingStore, TrackedRun, open_store
 from runner.training.sources import Sources
+from runner.training.surroundings import Surroundings
 from tests.tiny.composing import composing
 from tests.tiny.configs import tiny
 
@@ -46,7 +47,7 @@ def _sources(config: RunConfig) -> Sources:
 
 
 def _quiet(config: RunConfig) -> float | None:
-    return run_experiment(config, screen=Screen(Console(file=io.StringIO())))
+    return run_experiment(config, Surroundings(screen=Screen(Console(file=io.StringIO()))))
 
 
 def _spec(sources: Sources, scaffold: str) -> CheckpointSpec:
@@ -274,7 +275,7 @@ def test_a_source_that_another_process_trains_is_waited_for(conf: Path, tmp_path
         raise AssertionError("it is trained")
 
     _sources(config).train_missing(train, say)
-    assert told == ["tiny: another process trains it; waiting for that"]
+    assert told == ["tiny: waiting for another process that trains it"]
 
 
 def test_a_source_that_runs_by_itself_is_waited_for(conf: Path, tmp_path: Path) -> None:
@@ -291,4 +292,4 @@ def test_a_source_that_runs_by_itself_is_waited_for(conf: Path, tmp_path: Path) 
     run.path.mkdir(parents=True)
     _sources(config).train_missing(train, told.append)
     assert tried == ["tiny", "tiny"]
-    assert told == [f"tiny: another process trains it in {run.path}; waiting"]
+    assert told == [f"tiny: waiting for the process that trains {run.path}"]
