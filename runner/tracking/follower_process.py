@@ -79,6 +79,7 @@ class FollowerProcess:
         """
         if self.is_alive:
             return
+        self.close()
         left = {
             run: parent
             for run, parent in self._runs.items()

@@ -17,10 +17,9 @@ import numpy as np
 import psutil
 import tensorflow as tf
 from mlflow import MlflowClient
-from runner.tracking.records import Metrics
 
 from runner.runs.run_directory import RunDirectory
-from runner.tracking.journal import read_lines, segments
+from runner.tracking.journal import Metrics, read_lines, segments
 from runner.tracking.tracking_directory import TrackingDirectory
 from tests.tiny.forked import Forked, Forks, environment
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from mlflow import MlflowClient
 from mlflow.entities import Run
-from runner.tracking.records import Record
 
 from runner.system.status import Status
+from runner.tracking.journal import Record
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import Opening
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
-from runner.tracking.records import End
 
 from runner.config.schema import RunConfig, TrackingConfig
 from runner.system.status import Status
-from runner.tracking.journal import read_lines, segments
+from runner.tracking.journal import End, read_lines, segments
 from runner.tracking.tracking_directory import TrackingDirectory
 from tests.tiny.runs import Runs, wait_for
 

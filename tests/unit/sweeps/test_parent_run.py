@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
-from runner.tracking.records import End
 
 from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
@@ -17,7 +16,7 @@ from runner.sweeps.parent_run import close_parent, name_trials, open_parent, set
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.system.status import Status
 from runner.tracking import LoggingStore
-from runner.tracking.journal import Journal
+from runner.tracking.journal import End, Journal
 from runner.tracking.tracker import LoggingTracker
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
 from tests.tiny.configs import tiny

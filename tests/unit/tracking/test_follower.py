@@ -2,18 +2,25 @@ from __future__ import annotations
 
 import logging
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from runner.tracking.records import Artifact, End, Metrics, Tags, Text
 
-from runner.errors import AwaitedRunError, Problem
 from runner.system.status import Status
 from runner.tracking.follower import Destination, Follower
-from runner.tracking.journal import Journal, segments
+from runner.tracking.journal import Artifact, End, Journal, Metrics, Tags, Text, segments
 from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
-from tests.tiny.following import URI, Killed, Memory, follow, loss, make_directory, record, twin
+from tests.tiny.following import (
+    URI,
+    Killed,
+    Memory,
+    edit_opening,
+    follow,
+    loss,
+    make_directory,
+    record,
+    twin,
+)
 
 
 @pytest.fixture
@@ -59,7 +66,7 @@ def test_nothing_is_delivered_twice_by_the_next_follower(directory: TrackingDire
     assert len(other.points) == 1
 
 
-def test_a_run_is_running_while_it_is_written_and_killed_without_a_word(
+def test_a_run_is_running_while_it_is_written_and_killed_when_it_dies(
     directory: TrackingDirectory,
 ) -> None:
     store = Memory()
@@ -94,16 +101,14 @@ def test_what_is_added_to_a_run_that_has_ended_leaves_its_end(
     directory: TrackingDirectory,
 ) -> None:
     record(directory, loss(1, time=1000), End(Status.FINISHED, 0, 2000))
-    opening = directory.opening()
-    assert opening is not None
-    directory.write_opening(replace(opening, ended="FINISHED"))
+    edit_opening(directory, ended="FINISHED")
     record(directory, Metrics({"test/loss": 1.0}, 1, 9000), End(Status.FINISHED))
     store = Memory()
     assert follow(directory, store)
     assert (store.statuses, store.end_times) == ([(Status.FINISHED, "")], [2000])
 
 
-def test_a_follower_that_died_before_the_end_was_told_leaves_it_to_the_next(
+def test_the_end_is_recorded_after_a_follower_died_before_it(
     directory: TrackingDirectory,
 ) -> None:
     store = Memory()
@@ -178,15 +183,13 @@ def test_a_store_that_is_away_is_tried_again_after_growing_delays(
     warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert warnings[0].endswith("delivered when the store is back: described away")
-    assert "Tracking goes on." in caplog.text
+    assert "Tracking has resumed." in caplog.text
 
 
 def test_a_store_that_stays_away_is_given_up_some_time_after_the_run(
     directory: TrackingDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    opening = directory.opening()
-    assert opening is not None
-    directory.write_opening(replace(opening, patience_seconds=100.0))
+    edit_opening(directory, patience_seconds=100.0)
     directory.claim()
     record(directory, loss(1), End(Status.FINISHED))
     clock = [0.0]
@@ -207,50 +210,19 @@ def test_a_store_that_stays_away_is_given_up_some_time_after_the_run(
     assert store.history("loss") == twin(1)
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(29.0, False), (31.0, True)])
-def test_what_is_on_its_way_is_told_to_be_missing_only_after_a_time(
-    directory: TrackingDirectory, caplog: pytest.LogCaptureFixture, seconds: float, told: bool
-) -> None:
-    store = Memory()
-    record(directory, loss(1), End(Status.FINISHED))
-    clock = [0.0]
-
-    def wait(delay: float) -> None:
-        assert delay == 0.5
-        clock[0] += delay
-
-    def connect(opening: Opening, position: Position) -> Destination:
-        if clock[0] < seconds:
-            raise AwaitedRunError(Problem("the sweep is not there yet"))
-        return store
-
-    opening = directory.opening()
-    assert opening is not None
-    directory.write_opening(replace(opening, patience_seconds=0.0))
-    with caplog.at_level(logging.INFO):
-        done = Follower(directory, URI, connect, wait=wait, now=lambda: clock[0]).run()
-    warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-    assert done == (not told)
-    assert store.history("loss") == twin(1 - told)
-    assert "the sweep is not there yet" in caplog.text
-    assert [each.endswith("the sweep is not there yet") for each in warnings] == [True] * told
-
-
 def test_a_run_that_is_recorded_elsewhere_now_is_left(directory: TrackingDirectory) -> None:
     store = Memory()
     record(directory, loss(1))
-    opening = directory.opening()
-    assert opening is not None
-    directory.write_opening(replace(opening, stores=("other:",)))
+    edit_opening(directory, stores=("other:",))
     assert not follow(directory, store)
     assert store.points == set()
 
 
-def test_what_is_missing_is_told_with_the_status(
+def test_what_is_missing_is_reported_with_the_status(
     directory: TrackingDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Memory()
-    store.refuses = [Text("x", "refused.txt")]
+    store.refused = [Text("x", "refused.txt")]
     record(directory, loss(1), loss(2), End(Status.FINISHED, 2))
     (segment,) = segments(directory.journal)
     content = bytearray(segment.path.read_bytes())

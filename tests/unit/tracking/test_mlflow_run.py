@@ -11,21 +11,10 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
-from runner.tracking.records import (
-    Artifact,
-    Batch,
-    Dataset,
-    MetricPoint,
-    Metrics,
-    Parameter,
-    Parameters,
-    Tag,
-    Tags,
-    Text,
-)
 
 from runner.system.status import Status
-from runner.tracking.encoding import decode_key
+from runner.tracking.encoding import Batch, MetricPoint, Parameter, Tag, decode_key
+from runner.tracking.journal import Artifact, Dataset, Metrics, Parameters, Tags, Text
 from runner.tracking.mlflow_run import MlflowRun
 from runner.tracking.mlflow_store import MlflowStore
 from tests.tiny.recorded_runs import opening, read, record, steps

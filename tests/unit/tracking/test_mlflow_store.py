@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
-from runner.tracking.records import Text
 
 from runner.errors import TrackingError
 from runner.system.status import Status
+from runner.tracking.journal import Text
 from runner.tracking.mlflow_run import MlflowRun
 from runner.tracking.mlflow_store import MlflowStore
 from tests.tiny.recorded_runs import opening, read, record

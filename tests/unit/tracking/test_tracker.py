@@ -16,7 +16,6 @@ def test_a_run_is_logged_from_start_to_end(
 ) -> None:
     caplog.set_level(logging.INFO)
     store = LoggingStore()
-    store.connect()
     tracker = store.open(tmp_path, "digits", "digits-1", {"host": "here"}, parent="p")
     tracker.log_parameters({"rate": 0.001, "name": "cnn"})
     tracker.log_dataset("digits", "abc", "train", "here", {"examples": 3})
@@ -31,39 +30,25 @@ def test_a_run_is_logged_from_start_to_end(
         "tags: host=here",
         "parameters: rate=0.001, name=cnn",
         "train data: digits, digest abc, examples=3",
-        "run digits-1: goes on from step 10",
+        "run digits-1: resumes from step 10",
         "step 20: loss=0.123457, count=3",
         "artifact: run/plan.txt",
         "report.txt:\nall is well",
         "run digits-1: KILLED",
     ]
+    assert "tracking is off" in tracker.location()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_level_can_be_chosen(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    tracker = LoggingStore(logging.DEBUG).open(tmp_path, "digits", "one", {})
-    tracker.log_metrics({"loss": 1.0}, step=1)
-    assert {record.levelno for record in caplog.records} == {logging.DEBUG}
 
 
 def test_nothing_is_found_again(tmp_path: Path) -> None:
     store = LoggingStore()
-    tracker = store.open(tmp_path, "digits", "one", {})
-    assert "tracking is off" in tracker.location()
-    assert store.run_id(tmp_path) is None
-    assert not store.recorded(tmp_path)
+    store.open(tmp_path, "digits", "one", {})
+    assert (store.run_id(tmp_path), store.recorded(tmp_path)) == (None, False)
+    assert (store.store, store.open_command()) == ("", "")
+    assert store.finished("digits", {}) == []
+    assert store.keep_model(tmp_path, ExportedModel(tmp_path, 1, (), (), {})) is None
     store.settle(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    assert store.finished("digits", {}) == []
-    assert store.open_command() == ""
-    store.keep_model(tmp_path, ExportedModel(tmp_path, 1, (), (), {}))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_it_has_no_artifacts() -> None:
-    store = LoggingStore()
-    assert store.store == ""
     with pytest.raises(TrackingError, match="runs:/1/x is in MLflow, and tracking is off"):
         store.download("runs:/1/x", ".")
     with pytest.raises(TrackingError, match="models:/x@y is in MLflow, and tracking is off"):

@@ -5,14 +5,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from runner.tracking.records import Artifact, Dataset, End, Metrics, Parameters, Record, Tags, Text
 
 from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
 from runner.system.status import Status
 from runner.tracking.follower_process import FollowerProcess
-from runner.tracking.journal import read_lines, segments
+from runner.tracking.journal import (
+    Artifact,
+    Dataset,
+    End,
+    Metrics,
+    Parameters,
+    Record,
+    Tags,
+    Text,
+    read_lines,
+    segments,
+)
 from runner.tracking.journal_store import JournalStore
 from runner.tracking.tracker import ExportedModel, Tracker
 from runner.tracking.tracking_directory import Position, TrackingDirectory
