@@ -258,7 +258,7 @@ class MlflowStore:
 
 def _open(address: Address) -> MlflowClient:
     if address.database is not None:
-        with _exclusive(address.database):
+        with exclusive(address.database):
             return _client(address)
     if address.is_server:
         # MLflow's own defaults try for minutes. What the user has set stays.
@@ -277,7 +277,7 @@ def _open(address: Address) -> MlflowClient:
 
 
 @contextmanager
-def _exclusive(database: Path, lock_seconds: float = 120.0) -> Iterator[None]:
+def exclusive(database: Path, lock_seconds: float = 120.0) -> Iterator[None]:
     """Holds the lock `DATABASE.lock`, and makes sure that the database exists and can be read.
 
     Two processes that create MLflow's tables at once would both fail, and MLflow tries for minutes

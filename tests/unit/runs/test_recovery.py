@@ -72,7 +72,7 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_taken(
     files = {each.name for each in run.checkpoints.glob("model.ckpt-3.*")}
     (line,) = _recovered(run)
     assert line.startswith(f"checkpoint of step 3 is damaged and set aside in {run.path}/damaged/")
-    assert line.endswith("; the run goes on from step 2")
+    assert line.endswith("; the run resumes from step 2")
     assert re.search(reason, line), line
     assert {each.name for each in (run.path / "damaged" / "001").iterdir()} == files
     assert state(run.checkpoints) == ["model.ckpt-1", "model.ckpt-2"]
@@ -106,7 +106,7 @@ def test_a_list_that_names_files_that_are_gone_is_written_anew(run: RunDirectory
         file.unlink()
     (line,) = _recovered(run)
     assert line.startswith("checkpoint model.ckpt-3 is gone from ")
-    assert line.endswith("the run goes on from step 2")
+    assert line.endswith("the run resumes from step 2")
     assert state(run.checkpoints) == ["model.ckpt-1", "model.ckpt-2"]
 
 
