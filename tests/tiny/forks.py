@@ -55,6 +55,7 @@ MODULES = (
     "tests.tiny.experiment",
     "tests.tiny.hooks",
     "tests.tiny.odd",
+    "tests.tiny.recording",
 )
 
 
@@ -64,7 +65,7 @@ def import_everything() -> None:
         for module in MODULES:
             importlib.import_module(module)
     del os.environ[LEVEL]
-    for module in ("runner.__main__", "runner.inspect", "runner.sync"):
+    for module in ("runner.__main__", "runner.inspect", "runner.sync", "tests.tiny.recording"):
         # They are run as `__main__`, and nobody imports them.
         del sys.modules[module]
 

@@ -32,7 +32,7 @@ from tests.tiny.configs import tiny
 from tests.unit.cluster.conftest import InProcess
 
 
-def make(container: Path, number: int, status: str, identity: str = "mine") -> RunDirectory:
+def make(container: Path, number: int, status: Status, identity: str = "mine") -> RunDirectory:
     directory = RunDirectory(container / f"{number:03d}")
     directory.path.mkdir()
     directory.write(RunRecord("tiny", identity, status, {}))

@@ -22,7 +22,7 @@ from runner.tracking.tracking_directory import Opening, Position, TrackingDirect
 def make_run(root: Path, name: str, **sources: str) -> Path:
     path = root / name / "001"
     (path / "best").mkdir(parents=True)
-    record = RunRecord(name, "f", "FINISHED", {}, objective=0.25, sources=sources)
+    record = RunRecord(name, "f", Status.FINISHED, {}, objective=0.25, sources=sources)
     RunDirectory(path).write(record)
     return path
 

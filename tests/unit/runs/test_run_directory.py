@@ -171,9 +171,9 @@ def test_nothing_holds_no_run(tmp_path: Path) -> None:
     assert runs(tmp_path / "absent") == []
 
 
-@pytest.mark.parametrize("status", [Status.RUNNING, "FAILED", "KILLED"])
+@pytest.mark.parametrize("status", [Status.RUNNING, Status.FAILED, Status.KILLED])
 def test_an_interrupted_run_of_the_same_configuration_is_resumed(
-    tmp_path: Path, status: str
+    tmp_path: Path, status: Status
 ) -> None:
     make_run(tmp_path, "001", RECORD)
     expected = make_run(tmp_path, "002", replace(RECORD, status=status))
@@ -286,7 +286,7 @@ def test_another_order_of_scaffolds_is_another_warm_start(tmp_path: Path) -> Non
 
 
 def test_a_finished_run_or_the_same_warm_start_stands_in_nobodys_way(tmp_path: Path) -> None:
-    make_run(tmp_path, "001", replace(_warm("f1", body="a"), status="FINISHED"))
+    make_run(tmp_path, "001", replace(_warm("f1", body="a"), status=Status.FINISHED))
     assert interrupted_run(tmp_path, _warm("f2", body="c"), "auto", dedicated=True) is None
     make_run(tmp_path, "002", _warm("f3", body="c"))
     assert interrupted_run(tmp_path, _warm("f2", body="c"), "auto", dedicated=True) is None
@@ -302,7 +302,7 @@ def test_new_runs_are_numbered(tmp_path: Path, opened: list[RunDirectory]) -> No
 
 
 def test_a_resumed_run_is_running_again(tmp_path: Path, opened: list[RunDirectory]) -> None:
-    path = make_run(tmp_path, "001", replace(RECORD, status="KILLED", objective=0.5))
+    path = make_run(tmp_path, "001", replace(RECORD, status=Status.KILLED, objective=0.5))
     opened.append(open_run(tmp_path, RECORD, "auto"))
     assert opened[0].path == path
     assert opened[0].read() == replace(RECORD, objective=0.5)

@@ -101,7 +101,7 @@ def test_the_chief_of_a_trial_whose_objective_is_nan_has_told_its_exit_code_alon
     sweep: SweepDirectory, tmp_path: Path
 ) -> None:
     def train(trial: Trial) -> float:
-        RunDirectory(tmp_path).write(RunRecord("tiny", "f", "FAILED", {}, float("nan")))
+        RunDirectory(tmp_path).write(RunRecord("tiny", "f", Status.FAILED, {}, float("nan")))
         trial.started(tmp_path)
         raise ClusterError(Problem("chief ended with 1"))
 

@@ -310,7 +310,7 @@ def test_the_load_of_the_machine_is_recorded_until_the_run_ends(
     publish = SystemMetricsMonitor.publish_metrics
 
     def publish_and_tell(*arguments: Any) -> None:
-        publish(*arguments)
+        publish(*arguments)  # type: ignore[no-untyped-call]
         published.set()
 
     monkeypatch.setattr(SystemMetricsMonitor, "publish_metrics", publish_and_tell)
