@@ -15,8 +15,7 @@ from runner.system.signals import Interruption
 from runner.training.evaluation import evaluate_run
 from runner.training.export import export_run
 from runner.training.loop import train_run
-from runner.training.run import Run
-from runner.training.surroundings import Surroundings
+from runner.training.run import Run, Surroundings
 
 
 def run_experiment(config: RunConfig, around: Surroundings | None = None) -> float | None:

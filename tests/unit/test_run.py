@@ -16,7 +16,7 @@ from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import CheckpointError, ConfigError, PlanError, RunDirectoryError
 from runner.run import run_experiment
 from runner.runs.run_directory import RunDirectory, open_run
-from runner.training.surroundings import Surroundings
+from runner.training.run import Surroundings
 from tests.tiny.runs import Runs, disturbed, evaluations, warm
 
 

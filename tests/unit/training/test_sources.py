@@ -22,8 +22,8 @@ from runner.run import run_experiment
 from runner.runs.run_directory import RunDirectory
 from runner.system.status import Status
 from runner.tracking import LoggingStore, TrackedRun, open_store
+from runner.training.run import Surroundings
 from runner.training.sources import Sources
-from runner.training.surroundings import Surroundings
 from tests.tiny.composing import composing
 from tests.tiny.configs import tiny
 
