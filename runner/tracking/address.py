@@ -143,11 +143,9 @@ def _sqlite(uri: str, rest: str, directory: Path) -> Address:
 
 
 def _refused(uri: str, cause: str, remedy: str, choices: tuple[str, ...] = ()) -> TrackingUriError:
-    password = _password(uri)
-    shown = uri.replace(f":{password}@", ":***@") if password else uri
     return TrackingUriError(
         Problem(
-            state=f"tracking.uri={shown!r} cannot be used",
+            state=f"tracking.uri={Address(uri, '').shown!r} cannot be used",
             cause=cause,
             remedy=remedy,
             choices=choices or _CHOICES,

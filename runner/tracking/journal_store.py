@@ -20,24 +20,8 @@ from runner.errors import Problem, TrackingError
 from runner.system.status import Status
 from runner.tracking.address import Address, resolve
 from runner.tracking.follower_process import FollowerProcess, start_follower
-from runner.tracking.journal import (
-    Artifact,
-    Dataset,
-    End,
-    Journal,
-    Metrics,
-    Parameters,
-    Tags,
-    Text,
-)
-from runner.tracking.tracker import (
-    COMMAND_TAG,
-    ExportedModel,
-    RunStore,
-    TrackedRun,
-    Tracker,
-    no_artifacts,
-)
+from runner.tracking.journal import Artifact, Dataset, End, Journal, Metrics, Parameters, Tags, Text
+from runner.tracking.tracker import COMMAND_TAG, ExportedModel, RunStore, TrackedRun, Tracker
 from runner.tracking.tracking_directory import TENSORBOARD, Opening, TrackingDirectory
 
 if TYPE_CHECKING:
@@ -217,9 +201,7 @@ class JournalStore(RunStore):
 
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
         """Asks MLflow."""
-        if self._address is None:
-            return []
-        return self._mlflow(experiment).finished(experiment, tags)
+        return self._mlflow().finished(experiment, tags) if self._address else []
 
     @property
     def store(self) -> str:
@@ -228,11 +210,13 @@ class JournalStore(RunStore):
 
     def pin(self, uri: str) -> str:
         """Asks MLflow."""
-        return self._mlflow(uri).pin(uri)
+        return self._mlflow().pin(uri) if self._address else super().pin(uri)
 
     def download(self, uri: str, folder: str) -> str:
         """Asks MLflow."""
-        return self._mlflow(uri).download(uri, folder)
+        return (
+            self._mlflow().download(uri, folder) if self._address else super().download(uri, folder)
+        )
 
     def keep_model(
         self,
@@ -255,7 +239,7 @@ class JournalStore(RunStore):
                     else "train with that tracking.uri",
                 )
             )
-        return self._mlflow(run_id).keep_model(run_id, model, register, alias)
+        return self._mlflow().keep_model(run_id, model, register, alias)
 
     def recorded(self, directory: Path) -> bool:
         """Whether the directory holds a journal."""
@@ -291,14 +275,12 @@ class JournalStore(RunStore):
     def _follower(self) -> FollowerProcess:
         return self._given_follower or start_follower(self._address.uri if self._address else None)
 
-    def _mlflow(self, uri: str) -> MlflowStore:
-        if self._address is None:
-            raise no_artifacts(uri)
+    def _mlflow(self) -> MlflowStore:
         if self._opened is None:
             # Importing MLflow takes seconds.
             from runner.tracking.mlflow_store import MlflowStore
 
-            self._opened = MlflowStore(self._address.uri)
+            self._opened = MlflowStore(self._address.uri if self._address else None)
         return self._opened
 
     def _stores(self) -> Sequence[str]:

@@ -28,7 +28,6 @@ from runner.tracking.tracker import RUN_DIR_TAG, UID_TAG, ExportedModel, Tracked
 from runner.tracking.tracking_directory import Opening
 
 _PARENT_TAG = "mlflow.parentRunId"
-_PAGE = 100
 _ALIAS = re.compile(r"models:/([^/@]+)@([^/]+)(/.*)?")
 _VERSION = re.compile(r"models:/([^/@]+)/(\d+)(/.*)?")
 _LATEST = re.compile(r"models:/([^/@]+)/latest(/.*)?", re.IGNORECASE)
@@ -114,7 +113,7 @@ class MlflowStore:
             return _tracked(run, client.get_experiment(run.info.experiment_id).name)
 
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
-        """Returns the finished runs with these tags, the one started last first."""
+        """See `RunStore.finished`; at most a thousand runs."""
         database = self.address.database
         if database is not None and not database.exists():
             return []  # A search creates no database.
@@ -123,20 +122,15 @@ class MlflowStore:
         for name, value in tags.items():
             tag = encode_tag(name, value)
             conditions.append(f"tags.`{tag.key}` = '{tag.value}'")
-        runs: list[Run] = []
         with self._reported(f"the runs of experiment {experiment!r} cannot be listed"):
             found = client.get_experiment_by_name(experiment)
-            token: str | None = ""
-            while found is not None and token is not None:
-                page = client.search_runs(
-                    [found.experiment_id],
-                    " and ".join(conditions),
-                    max_results=_PAGE,
-                    order_by=["attributes.start_time DESC"],
-                    page_token=token or None,
-                )
-                runs += page
-                token = page.token or None
+            if found is None:
+                return []
+            runs = client.search_runs(
+                [found.experiment_id],
+                " and ".join(conditions),
+                order_by=["attributes.start_time DESC"],
+            )
         return [_tracked(run, experiment) for run in runs]
 
     def _find(self, client: MlflowClient, experiment_id: str, uid: str) -> Run | None:

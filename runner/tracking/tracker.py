@@ -215,7 +215,7 @@ class RunStore(abc.ABC):
         Raises:
           TrackingError: the store cannot be used, or has no such model, version or alias.
         """
-        raise no_artifacts(uri)
+        raise _no_artifacts(uri)
 
     def download(self, uri: str, folder: str) -> str:
         """Copies the artifact at a pinned URI into a folder and returns the path of the copy.
@@ -223,7 +223,7 @@ class RunStore(abc.ABC):
         Raises:
           TrackingError: the store cannot be used, or there is no such artifact.
         """
-        raise no_artifacts(uri)
+        raise _no_artifacts(uri)
 
     def keep_model(
         self,
@@ -260,7 +260,7 @@ class RunStore(abc.ABC):
         return ""
 
 
-def no_artifacts(uri: str) -> TrackingError:
+def _no_artifacts(uri: str) -> TrackingError:
     """Returns the error for an artifact's URI when no store is configured."""
     return TrackingError(
         Problem(

@@ -183,13 +183,6 @@ def test_a_found_run_has_what_is_needed_to_use_it(store: MlflowStore, tmp_path: 
     assert store.finished("bare", {})[0].run_dir is None
 
 
-def test_all_pages_of_runs_are_read(store: MlflowStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.tracking.mlflow_store._PAGE", 2)
-    for _ in range(5):
-        record(store)
-    assert len({run.run_id for run in store.finished("digits", {})}) == 5
-
-
 def test_runs_cannot_be_listed_in_a_store_that_broke(store: MlflowStore, database: Path) -> None:
     store.connect()
     with closing(sqlite3.connect(database)) as connection:
