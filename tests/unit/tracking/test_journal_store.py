@@ -248,7 +248,7 @@ def test_a_uri_or_tensorboard_turns_tracking_on(
     ("config", "error", "message"),
     [
         (TrackingConfig(uri="sqlit:///mlflow.db"), TrackingError, "knows no scheme 'sqlit'"),
-        (TrackingConfig(mask=MaskConfig(values=["("])), ConfigError, "no regular expression"),
+        (TrackingConfig(mask=MaskConfig(values=["("])), ConfigError, "regular expression"),
     ],
 )
 def test_a_malformed_configuration_is_refused_at_once(
