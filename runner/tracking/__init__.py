@@ -59,7 +59,6 @@ def open_store(
 
     Raises:
       TrackingUriError: the URI is malformed, or of a kind that MLflow does not offer.
-      ConfigError: a pattern of secrets is malformed.
     """
     if not is_tracked(config):
         return LoggingStore()

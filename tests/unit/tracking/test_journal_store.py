@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from runner.config.masking import Mask
-from runner.config.schema import MaskConfig, TrackingConfig
-from runner.errors import ConfigError, TrackingError
+from runner.config.schema import TrackingConfig
+from runner.errors import TrackingError
 from runner.system.status import Status
 from runner.tracking import LoggingStore, RunStore, Tracker, is_tracked, open_store
 from runner.tracking.follower_process import FollowerProcess
@@ -244,18 +244,9 @@ def test_a_uri_or_tensorboard_turns_tracking_on(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("config", "error", "message"),
-    [
-        (TrackingConfig(uri="sqlit:///mlflow.db"), TrackingError, "knows no scheme 'sqlit'"),
-        (TrackingConfig(mask=MaskConfig(values=["("])), ConfigError, "regular expression"),
-    ],
-)
-def test_a_malformed_configuration_is_refused_at_once(
-    config: TrackingConfig, error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        open_store(config, {})
+def test_a_malformed_uri_is_refused_at_once() -> None:
+    with pytest.raises(TrackingError, match="knows no scheme 'sqlit'"):
+        open_store(TrackingConfig(uri="sqlit:///mlflow.db"), {})
 
 
 def test_a_run_is_recorded_without_mlflow_and_tensorflow(tmp_path: Path) -> None:
