@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-import runner.runs.recovery
+import runner.runs.saved_checkpoints
 from runner.errors import CheckpointError
-from runner.runs.recovery import damage, recover
 from runner.runs.run_directory import RunDirectory
-from runner.runs.saving import save, state
+from runner.runs.saved_checkpoints import damage, recover, save, state
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_taken(
     files = {each.name for each in run.checkpoints.glob("model.ckpt-3.*")}
     (line,) = _recovered(run)
     assert line.startswith(f"checkpoint of step 3 is damaged and set aside in {run.path}/damaged/")
-    assert line.endswith("; the run goes on from step 2")
+    assert line.endswith("; the run resumes from step 2")
     assert re.search(reason, line), line
     assert {each.name for each in (run.path / "damaged" / "001").iterdir()} == files
     assert state(run.checkpoints) == ["model.ckpt-1", "model.ckpt-2"]
@@ -107,7 +106,7 @@ def test_a_list_that_names_files_that_are_gone_is_written_anew(run: RunDirectory
         file.unlink()
     (line,) = _recovered(run)
     assert line.startswith("checkpoint model.ckpt-3 is gone from ")
-    assert line.endswith("the run goes on from step 2")
+    assert line.endswith("the run resumes from step 2")
     assert state(run.checkpoints) == ["model.ckpt-1", "model.ckpt-2"]
 
 
@@ -149,7 +148,7 @@ def test_a_damaged_best_checkpoint_is_set_aside_with_its_record(run: RunDirector
 def test_a_large_checkpoint_is_read_in_parts(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner.runs.recovery, "_GROUP_BYTES", 10)
+    monkeypatch.setattr(runner.runs.saved_checkpoints, "_GROUP_BYTES", 10)
     assert damage(run.checkpoints / "model.ckpt-3") is None
     _flip(run.checkpoints / f"model.ckpt-3.{DATA}")
     assert damage(run.checkpoints / "model.ckpt-3") is not None

@@ -1,15 +1,13 @@
-"""Records a run in a journal on disk, from which a process of its own delivers it to stores."""
+"""Records runs in journals on disk, from which a process of its own delivers them to stores."""
 
 from __future__ import annotations
 
 import logging
 import math
 import shlex
-import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,26 +17,20 @@ from filelock import Timeout
 from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
 from runner.errors import Problem, TrackingError
+from runner.system.status import Status
 from runner.tracking.address import Address, resolve
-from runner.tracking.follower_process import FollowerProcess, living_follower
-from runner.tracking.journal import Journal
-from runner.tracking.no_tracker import no_artifacts
-from runner.tracking.records import Artifact, Dataset, End, Metrics, Parameters, Tags, Text
-from runner.tracking.source_control import COMMAND_TAG
-from runner.tracking.tracker import ExportedModel, RunStatus, RunStore, TrackedRun, Tracker
-from runner.tracking.tracking_directory import Opening, TrackingDirectory
+from runner.tracking.follower_process import FollowerProcess, start_follower
+from runner.tracking.journal import Artifact, Dataset, End, Journal, Metrics, Parameters, Tags, Text
+from runner.tracking.tracker import COMMAND_TAG, ExportedModel, RunStore, TrackedRun, Tracker
+from runner.tracking.tracking_directory import TENSORBOARD, Opening, TrackingDirectory
 
 if TYPE_CHECKING:
-    from runner.tracking.mlflow_tracker import MlflowStore
-
+    from runner.tracking.mlflow_store import MlflowStore
 
 logger = logging.getLogger(__name__)
 
-TENSORBOARD = "tensorboard:"
-"""The URI of event files in the run directory."""
 
-
-def present() -> int:
+def now() -> int:
     """Returns the present time, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
@@ -52,36 +44,26 @@ class JournalTracker(Tracker):
     """Appends what one run records to its journal.
 
     Args:
-      directory: the journal's place, claimed.
-      journal: the journal.
-      follower: follows it.
-      mask: knows the secrets.
       store: where the run is recorded.
-      close_seconds: how long `close` waits until everything is delivered.
-      adds: whether the run had ended before, so that its end stays what it was.
-      clock: gives the present time, in milliseconds since the epoch.
+      directory: the folder of the journal, claimed.
+      follower: follows the journal.
+      adds: whether the run has ended and is only added to, so that its end stays what it was.
     """
 
     def __init__(
         self,
-        directory: TrackingDirectory,
-        journal: Journal,
-        follower: FollowerProcess,
-        mask: Mask,
         store: JournalStore,
-        close_seconds: float,
+        directory: TrackingDirectory,
+        follower: FollowerProcess,
         *,
         adds: bool = False,
-        clock: Callable[[], int] = present,
     ) -> None:
-        self._directory = directory
-        self._journal = journal
-        self._follower = follower
-        self._mask = mask
         self._store = store
-        self._close_seconds = close_seconds
+        self._directory = directory
+        self._journal = Journal(directory.journal)
+        self._follower = follower
+        self._mask = store.mask
         self._adds = adds
-        self._clock = clock
         self._closed = False
 
     def log_parameters(self, parameters: Mapping[str, object]) -> None:
@@ -91,7 +73,7 @@ class JournalTracker(Tracker):
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Appends metrics with the present time."""
-        self._journal.append(Metrics(metrics, step, self._clock()))
+        self._journal.append(Metrics(metrics, step, now()))
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Appends tags, secrets masked."""
@@ -114,25 +96,25 @@ class JournalTracker(Tracker):
         self._journal.append(Dataset(name, digest, context, self._mask.text(source), dict(sizes)))
 
     def rewind(self, step: int) -> None:
-        """Begins another segment of the journal, if the run had been further."""
+        """Begins another segment of the journal, if the run had got beyond `step`."""
         self._journal.rewind(step)
 
-    def close(self, status: RunStatus, seconds: float | None = None) -> None:
+    def close(self, status: Status, seconds: float | None = None) -> None:
         """Appends the status, and waits for the follower; see `FollowerProcess.finish`."""
         if self._closed:
             return
         self._closed = True
-        end_time = None if self._adds else self._clock()
+        end_time = None if self._adds else now()
         self._journal.append(End(status, self._journal.lost, end_time))
         self._journal.close()
         self._directory.release()
         longest = math.inf if seconds is None else seconds
-        run_directory = self._directory.run_directory
-        for path in self._follower.finish(run_directory, self._close_seconds, longest):
+        timeout = self._store.config.close_seconds
+        for path in self._follower.finish(self._directory.run_directory, timeout, longest):
             left = TrackingDirectory(path)
             logger.warning(
                 "Not all that the run recorded is delivered yet. It is kept in %s; a process"
-                " delivers on for a time and tells of it in %s. When the store is back:"
+                " delivers on for a time and logs to %s. When the store is back:"
                 " python -m runner.sync %s",
                 left.journal,
                 left.log,
@@ -149,9 +131,8 @@ class JournalStore(RunStore):
 
     Args:
       config: where, and how.
-      mask: knows the secrets.
-      follower: a follower that has been started ahead; None starts one for each run.
-      clock: gives the present time, in milliseconds since the epoch.
+      mask: masks secrets.
+      follower: follows the runs; by default, the follower of this process.
 
     Raises:
       TrackingError: the URI is malformed, or of a kind that MLflow does not offer.
@@ -162,20 +143,13 @@ class JournalStore(RunStore):
         config: TrackingConfig,
         mask: Mask,
         follower: FollowerProcess | None = None,
-        clock: Callable[[], int] = present,
     ) -> None:
-        self._config = config
-        self._mask = mask
-        self._follower = follower
-        self._clock = clock
+        self.config = config
+        self.mask = mask
+        self._given_follower = follower
         uri = mlflow_uri(config)
         self._address = resolve(uri, Path.cwd()) if uri else None
         self._opened: MlflowStore | None = None
-
-    def connect(self) -> None:
-        """Looks whether an SQLite store that exists can be read."""
-        if self._address is not None and self._address.database is not None:
-            _look_at(self._address, self._address.database)
 
     def open(
         self,
@@ -184,7 +158,7 @@ class JournalStore(RunStore):
         run_name: str,
         tags: Mapping[str, str],
         parent: str | None = None,
-        ended: RunStatus | None = None,
+        ended: Status | None = None,
     ) -> Tracker:
         """Opens the run's journal and has it followed."""
         files = TrackingDirectory(directory.absolute())
@@ -202,35 +176,22 @@ class JournalStore(RunStore):
             uuid.uuid4().hex,
             experiment,
             run_name,
-            _masked(tags, self._mask),
+            _masked(tags, self.mask),
             parent,
-            start_time=self._clock(),
+            start_time=now(),
         )
         files.write_opening(
             replace(
                 opening,
                 stores=tuple(self._stores()),
-                system_metrics=self._config.system_metrics,
-                patience_seconds=self._config.patience_seconds,
+                system_metrics=self.config.system_metrics,
+                patience_seconds=self.config.patience_seconds,
                 ended=ended.value if ended else None,
             )
         )
-        follower, self._follower = self._follower, None
-        if follower is None:
-            follower = FollowerProcess()
-            follower.start(self._address.uri if self._address else None)
+        follower = self._follower()
         follower.follow(files.run_directory, Path(parent).absolute() if parent else None)
-        journal = Journal(files.journal)
-        return JournalTracker(
-            files,
-            journal,
-            follower,
-            self._mask,
-            self,
-            self._config.close_seconds,
-            adds=ended is not None,
-            clock=self._clock,
-        )
+        return JournalTracker(self, files, follower, adds=ended is not None)
 
     def run_id(self, directory: Path) -> str | None:
         """Returns MLflow's id of the run."""
@@ -240,9 +201,7 @@ class JournalStore(RunStore):
 
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
         """Asks MLflow."""
-        if self._address is None:
-            return []
-        return self._mlflow(experiment).finished(experiment, tags)
+        return self._mlflow().finished(experiment, tags) if self._address else []
 
     @property
     def store(self) -> str:
@@ -251,11 +210,13 @@ class JournalStore(RunStore):
 
     def pin(self, uri: str) -> str:
         """Asks MLflow."""
-        return self._mlflow(uri).pin(uri)
+        return self._mlflow().pin(uri) if self._address else super().pin(uri)
 
     def download(self, uri: str, folder: str) -> str:
         """Asks MLflow."""
-        return self._mlflow(uri).download(uri, folder)
+        return (
+            self._mlflow().download(uri, folder) if self._address else super().download(uri, folder)
+        )
 
     def keep_model(
         self,
@@ -278,36 +239,32 @@ class JournalStore(RunStore):
                     else "train with that tracking.uri",
                 )
             )
-        return self._mlflow(run_id).keep_model(run_id, model, register, alias)
+        return self._mlflow().keep_model(run_id, model, register, alias)
 
     def recorded(self, directory: Path) -> bool:
         """Whether the directory holds a journal."""
         return TrackingDirectory(directory).opening() is not None
 
     def settle(self, directory: Path) -> None:
-        """Leaves that to a follower, unless the one of the run itself has done it."""
+        """Gives that to the follower, unless the status has been delivered."""
         files = TrackingDirectory(directory.absolute())
         opening = files.opening()
-        unsettled = {None, RunStatus.RUNNING.value}
-        if opening is None or unsettled.isdisjoint(
-            files.position(uri).status for uri in opening.stores
-        ):
+        if opening is None:
             return
-        follower = living_follower(mlflow_uri(self._config))
-        if follower is None:
-            follower = FollowerProcess()
-            follower.start(None)
-        follower.follow(files.run_directory, Path(opening.parent) if opening.parent else None)
-        follower.leave()
+        statuses = {files.position(uri).status for uri in opening.stores}
+        if statuses.isdisjoint({None, Status.RUNNING.value}):
+            return
+        parent = Path(opening.parent) if opening.parent else None
+        self._follower().follow(files.run_directory, parent)
 
     def location(self, directory: Path) -> str:
-        """Returns where the run of a run directory is recorded, in words to show."""
+        """Returns where the run of a run directory is recorded, for display."""
         files = TrackingDirectory(directory)
         places = []
         if self._address is not None:
             position = files.position(self._address.uri)
             places.append(_place(self._address, position.run_id, position.experiment_id))
-        if self._config.tensorboard:
+        if self.config.tensorboard:
             places.append(f"event files in {files.tensorboard}")
         return "; ".join(places)
 
@@ -315,19 +272,20 @@ class JournalStore(RunStore):
         """Returns the command that serves MLflow's results, or opens the server's page."""
         return self._address.open_command() if self._address else ""
 
-    def _mlflow(self, uri: str) -> MlflowStore:
-        if self._address is None:
-            raise no_artifacts(uri)
-        if self._opened is None:
-            # Importing MLflow takes seconds, which only who asks it owes.
-            from runner.tracking.mlflow_tracker import MlflowStore
+    def _follower(self) -> FollowerProcess:
+        return self._given_follower or start_follower(self._address.uri if self._address else None)
 
-            self._opened = MlflowStore(self._address.uri)
+    def _mlflow(self) -> MlflowStore:
+        if self._opened is None:
+            # Importing MLflow takes seconds.
+            from runner.tracking.mlflow_store import MlflowStore
+
+            self._opened = MlflowStore(self._address.uri if self._address else None)
         return self._opened
 
     def _stores(self) -> Sequence[str]:
         stores = [self._address.uri] if self._address else []
-        return [*stores, TENSORBOARD] if self._config.tensorboard else stores
+        return [*stores, TENSORBOARD] if self.config.tensorboard else stores
 
 
 def _masked(tags: Mapping[str, str], mask: Mask) -> dict[str, str]:
@@ -343,22 +301,3 @@ def _place(address: Address, run_id: str | None, experiment_id: str | None) -> s
     if address.is_server:
         return f"{address.shown}/#/experiments/{experiment_id}/runs/{run_id}"
     return f"{address.shown}, run {run_id}"
-
-
-def _look_at(address: Address, database: Path) -> None:
-    if not database.exists():
-        return
-    try:
-        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
-            connection.execute("PRAGMA schema_version").fetchone()
-    except sqlite3.DatabaseError as error:
-        # Another process at work on it is none of the run's business.
-        if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
-            return
-        raise TrackingError(
-            Problem(
-                f"the tracking store {address.shown} cannot be opened",
-                str(error),
-                "check tracking.uri and what it names; tracking=none tracks nothing",
-            )
-        ) from error

@@ -1,23 +1,21 @@
 from __future__ import annotations
 
-import io
 import logging
+import math
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 from filelock import FileLock
 from mlflow import MlflowClient
 
 from runner.sync import main
-from runner.tracking.delivery import sync
-from runner.tracking.follower_process import ANSWER, AWAIT
-from runner.tracking.journal import Journal
-from runner.tracking.records import End, Metrics
-from runner.tracking.tracker import RunStatus
+from runner.system.status import Status
+from runner.tracking.delivery import TensorBoardRun, sync
+from runner.tracking.journal import End, Journal, Metrics, Parameters, Record
 from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
 
 
@@ -40,7 +38,7 @@ def record(path: Path, uri: str, **changes: object) -> TrackingDirectory:
     journal = Journal(directory.journal)
     for step in range(5):
         journal.append(Metrics({"loss": step / 3}, step, step))
-    journal.append(End(RunStatus.FINISHED))
+    journal.append(End(Status.FINISHED))
     journal.close()
     return directory
 
@@ -127,12 +125,14 @@ def test_a_part_that_was_moved_with_its_database_needs_no_delivery_of_the_whole(
 
 
 @pytest.mark.parametrize("held", ["writer.lock", "lock"])
-def test_a_part_waits_without_a_word_for_a_run_that_is_being_delivered(
+@pytest.mark.parametrize("in_time", [True, False])
+def test_a_part_waits_for_a_run_that_is_about_to_be_delivered(
     tmp_path: Path,
     database: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     held: str,
+    in_time: bool,
 ) -> None:
     uri = f"sqlite:///{database}"
     sweep = record(tmp_path / "sweep", uri)
@@ -145,32 +145,34 @@ def test_a_part_waits_without_a_word_for_a_run_that_is_being_delivered(
         sweep.write_position(uri, Position(run_id="0" * 32))
 
     monkeypatch.setattr("runner.tracking.delivery._wait", deliver_the_sweep)
+    if not in_time:
+        monkeypatch.setattr("runner.tracking.delivery._PARENT_SECONDS", 0.0)
     with FileLock((sweep.path if held == "writer.lock" else sweep.store(uri)) / held):
         assert main([str(part.run_directory)]) == 0
-    assert waited == [0.5]
-    assert capsys.readouterr().out == ""
-    told = part.log.read_text()
-    assert "cannot be opened yet" in told
-    assert "whose delivery has not begun" in told
-    assert f"see what hinders that: {sweep.log}" in told
+    reported = capsys.readouterr().out
+    assert ("cannot be opened yet" in reported) is not in_time
+    assert (f"see what hinders its delivery: {sweep.log}" in reported) is not in_time
     run = MlflowClient(tracking_uri=uri).get_run(str(part.position(uri).run_id))
     assert run.data.tags["mlflow.parentRunId"] == "0" * 32
 
 
-def test_one_process_delivers_and_another_waits(tmp_path: Path, database: Path) -> None:
+def test_one_process_delivers_and_another_waits(
+    tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     uri = f"sqlite:///{database}"
     directory = record(tmp_path / "run", uri)
     other = directory.delivery_lock(uri)
     other.acquire()
-    threading.Timer(0.3, other.release).start()
+    monkeypatch.setattr("runner.tracking.delivery._wait", lambda *_: other.release())
     assert sync(directory)
     assert runs(uri) == {"run": ("FINISHED", 5)}
 
 
-def test_one_that_waits_in_vain_says_so(
+def test_one_that_waits_in_vain_reports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("runner.tracking.delivery._LOCK_SECONDS", 0.5)
+    monkeypatch.setattr("runner.tracking.delivery._LOCK_SECONDS", 3.0)
+    monkeypatch.setattr("runner.tracking.delivery._wait", lambda *_: None)
     directory = record(tmp_path / "run", "http://127.0.0.1:9")
     with directory.delivery_lock("http://127.0.0.1:9"):
         assert not sync(directory)
@@ -190,28 +192,29 @@ def test_a_malformed_uri_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "knows no scheme" in capsys.readouterr().err
 
 
-class Pipe(io.StringIO):
-    """Lets other threads write after each write, as a pipe's reader may."""
+def events(directory: Path) -> list[tuple[str, float, int, float]]:
+    return [
+        (value.tag, value.simple_value, event.step, event.wall_time)
+        for file in sorted(directory.iterdir())
+        for event in tf.compat.v1.train.summary_iterator(str(file))
+        for value in event.summary.value
+    ]
 
-    def write(self, text: str) -> int:
-        written = super().write(text)
-        time.sleep(0.001)
-        return written
 
-
-def test_answers_given_at_the_same_time_are_lines_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [str(tmp_path / str(number)) for number in range(20)]
-    both = Pipe()  # As in the process that follows runs.
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n" + "".join(f"{name}\n" for name in names)))
-    monkeypatch.setattr("sys.stdout", both)
-    monkeypatch.setattr("sys.stderr", both)
-    monkeypatch.setattr("os.nice", lambda increment: increment)
-    assert main([AWAIT]) == 1
-    lines = both.getvalue().splitlines()
-    assert sorted(line for line in lines if ANSWER in line) == sorted(
-        f"{ANSWER}0{name}" for name in names
-    )
-    told = [line for line in lines if line.startswith("runner.sync: ")]
-    assert len(told) == len(names)
+def test_event_files_hold_metrics_with_their_step_and_time(tmp_path: Path) -> None:
+    run = TensorBoardRun(tmp_path)
+    records: list[Record] = [
+        Metrics({"loss": 0.5, "accuracy": 0.25}, 1, 1_700_000_000_500),
+        Parameters({"rate": 0.1}),
+        Metrics({"loss": math.inf}, 2, 1_700_000_001_000),
+    ]
+    for delivery in run.deliveries(records):
+        run.deliver(delivery)
+    run.finish(Status.FINISHED, "")
+    assert events(tmp_path) == [
+        ("loss", 0.5, 1, 1_700_000_000.5),
+        ("accuracy", 0.25, 1, 1_700_000_000.5),
+        ("loss", math.inf, 2, 1_700_000_001.0),
+    ]
+    assert list(run.deliveries([Parameters({"rate": 0.1})])) == []
+    assert (run.refused, run.describe(OSError("full"))) == ((), "OSError: full")

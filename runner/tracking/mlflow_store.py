@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
+import sqlite3
 import threading
-import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import sqlalchemy
+from filelock import FileLock, Timeout
 from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
 from runner.errors import Problem, RunnerError, TrackingError
-from runner.tracking.address import DEFAULT_URI, Address, exclusive, resolve
+from runner.system.status import Status
+from runner.tracking.address import DEFAULT_URI, Address, resolve
 from runner.tracking.encoding import Encoder, decode_key, encode_tag
-from runner.tracking.mlflow_models import pinned, stored
-from runner.tracking.mlflow_run import MlflowRun, described
-from runner.tracking.tracker import RUN_DIR_TAG, UID_TAG, ExportedModel, RunStatus, TrackedRun
+from runner.tracking.mlflow_run import MlflowRun, described, keep_model, register_model
+from runner.tracking.tracker import RUN_DIR_TAG, UID_TAG, ExportedModel, TrackedRun
 from runner.tracking.tracking_directory import Opening
 
 _PARENT_TAG = "mlflow.parentRunId"
-# Values that MLflow's search grammar takes between single quotes without any escape.
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/=+, ")
-_PAGE = 100
+_ALIAS = re.compile(r"models:/([^/@]+)@([^/]+)(/.*)?")
+_VERSION = re.compile(r"models:/([^/@]+)/(\d+)(/.*)?")
+_LATEST = re.compile(r"models:/([^/@]+)/latest(/.*)?", re.IGNORECASE)
 
 
 class MlflowStore:
@@ -54,14 +56,14 @@ class MlflowStore:
     def open_run(self, opening: Opening, run_id: str | None, parent: str | None) -> MlflowRun:
         """Opens a run that is to be delivered to, creating it where there is none.
 
-        A run is created once: its tag `runner.uid` tells when the process that created it died
-        before it could write the id down.
+        A run is created once: its tag `runner.uid` identifies it also when the process that
+        created it died before it could keep the id.
 
         Args:
-          opening: what the run is.
-          run_id: MLflow's id of it; None when that is not known. A store that has no such run any
-            more, its database having been deleted, gets another.
-          parent: MLflow's id of the run that it is a part of; None for none.
+          opening: identity of the run.
+          run_id: MLflow's id of it, if known. A store that has no such run any more, its database
+            having been deleted, gets another.
+          parent: MLflow's id of the parent run.
 
         Raises:
           TrackingError: the store cannot be used, or the run or its experiment is deleted.
@@ -111,38 +113,25 @@ class MlflowStore:
             return _tracked(run, client.get_experiment(run.info.experiment_id).name)
 
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
-        """Returns the finished runs with these tags, the one started last first."""
+        """See `RunStore.finished`; at most a thousand runs."""
         database = self.address.database
         if database is not None and not database.exists():
-            return []  # A question creates no database.
+            return []  # A search creates no database.
         client = self._connected()
-        wanted = dict(encode_tag(name, value) for name, value in tags.items())
-        conditions = [f"attributes.status = '{RunStatus.FINISHED.value}'"]
-        conditions += [
-            f"tags.`{key}` = '{value}'"
-            for key, value in wanted.items()
-            if value and set(value) <= _PLAIN
-        ]
-        runs: list[Run] = []
+        conditions = [f"attributes.status = '{Status.FINISHED.value}'"]
+        for name, value in tags.items():
+            tag = encode_tag(name, value)
+            conditions.append(f"tags.`{tag.key}` = '{tag.value}'")
         with self._reported(f"the runs of experiment {experiment!r} cannot be listed"):
             found = client.get_experiment_by_name(experiment)
-            token: str | None = ""
-            while found is not None and token is not None:
-                page = client.search_runs(
-                    [found.experiment_id],
-                    " and ".join(conditions),
-                    max_results=_PAGE,
-                    order_by=["attributes.start_time DESC"],
-                    page_token=token or None,
-                )
-                runs += page
-                token = page.token or None
-        # Values with quotes and the like are compared here, not by MLflow's search grammar.
-        return [
-            _tracked(run, experiment)
-            for run in runs
-            if all(run.data.tags.get(key) == value for key, value in wanted.items())
-        ]
+            if found is None:
+                return []
+            runs = client.search_runs(
+                [found.experiment_id],
+                " and ".join(conditions),
+                order_by=["attributes.start_time DESC"],
+            )
+        return [_tracked(run, experiment) for run in runs]
 
     def _find(self, client: MlflowClient, experiment_id: str, uid: str) -> Run | None:
         found = client.search_runs([experiment_id], f"tags.`{UID_TAG}` = '{uid}'", max_results=1)
@@ -150,18 +139,30 @@ class MlflowStore:
 
     @property
     def store(self) -> str:
-        """Returns the tracking URI, passwords masked."""
+        """The tracking URI, passwords masked."""
         return self.address.shown
 
     def pin(self, uri: str) -> str:
         """See `RunStore.pin`."""
-        database = self.address.database
+        state, database = f"{uri} is not in {self.store}", self.address.database
         if database is not None and not database.exists():
-            # A question creates no database.
+            # Nor does this.
             cause, remedy = f"there is no {database}", "set tracking.uri to the store that has it"
-            raise TrackingError(Problem(f"{uri} is not in {self.store}", cause, remedy))
-        with self._reported(f"{uri} is not in {self.store}"):
-            return pinned(uri, self._connected())
+            raise TrackingError(Problem(state, cause, remedy))
+        client = self._connected()
+        alias, latest = _ALIAS.fullmatch(uri), _LATEST.fullmatch(uri)
+        with self._reported(state):
+            if alias:
+                version = client.get_model_version_by_alias(alias[1], alias[2]).version
+                return f"models:/{alias[1]}/{version}{alias[3] or ''}"
+            if latest:
+                client.get_registered_model(latest[1])
+                found = client.search_model_versions(f"name = '{latest[1]}'")
+                if not found:
+                    raise LookupError(f"the model {latest[1]} has no version")
+                newest = max(int(each.version) for each in found)
+                return f"models:/{latest[1]}/{newest}{latest[2] or ''}"
+        return uri
 
     def download(self, uri: str, folder: str) -> str:
         """See `RunStore.download`."""
@@ -169,26 +170,23 @@ class MlflowStore:
         # A bar on standard error; what the user has set stays.
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         with self._reported(f"{uri} cannot be downloaded from {self.store}"):
-            return download_artifacts(
-                stored(uri, client), dst_path=folder, tracking_uri=self.address.uri
-            )
+            version, source = _VERSION.fullmatch(uri), uri
+            if version:
+                # MLflow's own download would ask the process-wide registry for it.
+                source = client.get_model_version_download_uri(version[1], version[2])
+                source += version[3] or ""
+            return download_artifacts(source, dst_path=folder, tracking_uri=self.address.uri)
 
     def keep_model(
         self, run_id: str, model: ExportedModel, name: str | None, alias: str | None
     ) -> str:
         """See `RunStore.keep_model`."""
-        # Importing its parts for models takes MLflow a second, which few runs owe.
-        with warnings.catch_warnings():
-            # MLflow warns of the type hints of its own agents.
-            warnings.filterwarnings("ignore", ".*type hint", UserWarning)
-            from runner.tracking.mlflow_models import keep, register
-
         client = self._connected()
         with self._reported(f"the model of run {run_id} cannot be kept in {self.store}"):
-            kept = keep(client, client.get_run(run_id), model)
+            kept = keep_model(client, client.get_run(run_id), model)
             if name is None:
                 return f"models:/{kept.model_id}"
-            return register(client, kept, name, alias)
+            return register_model(client, kept, name, alias)
 
     def _create(
         self, client: MlflowClient, experiment_id: str, opening: Opening, parent: str | None
@@ -272,12 +270,61 @@ def _open(address: Address) -> MlflowClient:
     return _client(address)
 
 
+@contextmanager
+def exclusive(database: Path, lock_seconds: float = 120.0) -> Iterator[None]:
+    """Holds the lock `DATABASE.lock`, and makes sure that the database exists and can be read.
+
+    Two processes that create MLflow's tables at once would both fail, and MLflow tries for minutes
+    to open what is not a database. A database whose creation in the block was cut short is created
+    anew.
+
+    Args:
+      database: the file; it and its directory are created when they do not exist.
+      lock_seconds: how long to wait for the lock.
+
+    Raises:
+      TrackingError: another process kept the lock, or the file cannot be opened as a database.
+    """
+    state = f"the database {database} cannot be opened"
+    try:
+        database.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{database}.lock", timeout=lock_seconds):
+            # MLflow takes seconds to create the tables, and cannot use what is there when that was
+            # cut short; nothing was recorded yet.
+            creating = Path(f"{database}.creating")
+            if creating.exists():
+                for part in (database, Path(f"{database}-journal")):
+                    part.unlink(missing_ok=True)
+            if not database.exists():
+                creating.touch()
+            with closing(sqlite3.connect(database, timeout=20.0)) as connection:
+                connection.execute("PRAGMA schema_version").fetchone()
+            yield
+            creating.unlink(missing_ok=True)
+    except Timeout as error:
+        raise TrackingError(
+            Problem(
+                state=state,
+                cause=f"another process has held {error.lock_file} for {lock_seconds:g} seconds",
+                remedy="wait until the other run has created the database, or stop it",
+            )
+        ) from error
+    except (OSError, sqlite3.Error) as error:
+        raise TrackingError(
+            Problem(
+                state=state,
+                cause=str(error),
+                remedy="name a file that can be written, or an MLflow database: tracking.uri=...",
+            )
+        ) from error
+
+
 def _client(address: Address) -> MlflowClient:
     return MlflowClient(tracking_uri=address.uri, registry_uri=address.uri)
 
 
 def _quieten() -> None:
-    """Leaves warnings of MLflow's to be seen, not its progress nor what is reported here."""
+    """Hides MLflow's messages about its progress, and errors that are reported here."""
     levels = {
         "alembic": logging.WARNING,
         "mlflow.store.db.utils": logging.CRITICAL,
@@ -305,10 +352,7 @@ def _tracked(run: Run, experiment: str) -> TrackedRun:
     return TrackedRun(
         run_id=run.info.run_id,
         experiment=experiment,
-        name=run.info.run_name,
-        status=RunStatus(run.info.status),
+        status=Status(run.info.status),
         run_dir=Path(tags[RUN_DIR_TAG]) if RUN_DIR_TAG in tags else None,
         tags=tags,
-        start_time=run.info.start_time,
-        end_time=run.info.end_time,
     )
