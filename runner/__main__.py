@@ -79,7 +79,10 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     with without_import_notes(), without_collections() if first else nullcontext():
         import tensorflow as tf
 
+        from runner.cluster.chief import coordinator_of
         from runner.run import run_experiment
+        from runner.training.surroundings import Surroundings
+        from runner.training.watch import TrialWatch
 
         # Otherwise the first session looks for GPUs, and tells of a missing driver.
         tf.config.list_physical_devices()
@@ -92,17 +95,18 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
         return None
     # The chief of a local cluster may be a trial of the sweep that has started it.
     swept = trial or linked_trial(os.environ)
+    around = Surroundings(
+        overrides=HydraConfig.get().overrides.task,
+        # The trials of a sweep share a folder, and are distinguished by their configurations.
+        dedicated=swept is None
+        and HydraConfig.get().mode == RunMode.RUN
+        and run_config.run_dir != f"runs/{run_config.name}",
+        follower=follower,
+        watch=swept or TrialWatch(),
+        coordinator=coordinator_of(run_config),
+    )
     with Interruption(run_config.session.grace_seconds).handled():
-        objective = run_experiment(
-            run_config,
-            HydraConfig.get().overrides.task,
-            trial=swept,
-            follower=follower,
-            # The trials of a sweep share a folder, and are told apart by their configurations.
-            dedicated=swept is None
-            and HydraConfig.get().mode == RunMode.RUN
-            and run_config.run_dir != f"runs/{run_config.name}",
-        )
+        objective = run_experiment(run_config, around)
     hand_over(objective, os.environ)
     return objective
 

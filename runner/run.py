@@ -1,65 +1,30 @@
-"""The life of a run: compose, build, plan, restore, train, evaluate, record."""
+"""The life of a run: locate, build, plan, restore, train, evaluate, record."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
-
-from runner.cluster.replica import Replica
 from runner.config.choices import Mode, PlanFormat
-from runner.config.cluster_tasks import is_task
-from runner.config.fingerprint import fingerprint
-from runner.config.masking import Mask
-from runner.config.schema import CHIEF, RunConfig
-from runner.console import Screen
+from runner.config.schema import RunConfig
 from runner.errors import PlanError, Problem, RunDirectoryError
-from runner.graph.build import build_graph
-from runner.graph.experiment import BuiltGraph
 from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import summary, table, text
 from runner.runs.recovery import recover
-from runner.runs.run_directory import (
-    RUNNING,
-    RunDirectory,
-    RunRecord,
-    interrupted_run,
-    left_alone,
-    open_run,
-    settle_killed_runs,
-)
-from runner.sweeps.trial import Trial
-from runner.system.lifeline import tell_begun
+from runner.runs.run_directory import RunDirectory, left_alone, settle_killed_runs
 from runner.system.signals import Interruption
-from runner.tracking import FollowerProcess, open_store
-from runner.training.context import RunContext
-from runner.training.evaluation import evaluate_run, export_run
+from runner.training.evaluation import evaluate_run
+from runner.training.export import export_run
 from runner.training.loop import train_run
-from runner.training.sources import Sources, plan_run
+from runner.training.run import Run
+from runner.training.surroundings import Surroundings
 
 
-def run_experiment(
-    config: RunConfig,
-    overrides: Sequence[str] = (),
-    screen: Screen | None = None,
-    trial: Trial | None = None,
-    follower: FollowerProcess | None = None,
-    *,
-    dedicated: bool = False,
-) -> float | None:
+def run_experiment(config: RunConfig, around: Surroundings | None = None) -> float | None:
     """Does with an experiment what its `mode` says.
 
     Args:
-      config: the validated configuration, from `runner.config.validation.validate`.
-      overrides: the command line's overrides, recorded with the run.
-      screen: where to print; by default standard output.
-      trial: the sweep's trial that this run is, which is told how it goes.
-      follower: a process started ahead that delivers what the run records.
-      dedicated: whether `run_dir` was given for this run; an interrupted run in it with another
-        warm start is then refused, where otherwise a new run is made beside it.
+      config: the validated configuration, from `runner.validate`.
+      around: what the command gives besides; by default nothing.
 
     Returns:
       The best objective of a training run, the test metrics' objective of an evaluation, and None
@@ -69,41 +34,69 @@ def run_experiment(
       RunnerError: see its subclasses in `runner.errors`; `InterruptedRunError` after a signal,
         `PrunedRunError` when the trial is pruned.
     """
-    screen = screen or Screen()
-    store = open_store(config.tracking, asdict(config), follower)
-    sources = Sources(config, store)
-    context = RunContext(config, sources, store, screen, overrides, trial, dedicated)
-    if config.mode is Mode.plan:
-        _show_plan(context)
-        return None
+    run = Run(config, around or Surroundings())
     if config.mode is Mode.train:
-        return _train(context)
-    identity = fingerprint(sources.settings())
+        return train(run)
     if config.mode is Mode.evaluate:
-        return evaluate_run(config, identity, store, screen)
-    export_run(config, identity, store, screen)
+        return evaluate_run(run)
+    if config.mode is Mode.plan:
+        show_plan(run)
+    else:
+        export_run(run)
     return None
 
 
-def _show_plan(context: RunContext) -> None:
-    config, screen = context.config, context.screen
+def train(run: Run) -> float:
+    """Trains a run to its end, resuming what was interrupted; returns the best objective."""
+    # A mistake in the configuration is found before anything is made, then a problem of the plan,
+    # then an unusable store.
+    run.build()
+    resumed = run.interrupted()
+    fresh = resumed is None or not resumed.has_checkpoint()
+    if fresh:
+        run.plan = _sound_plan(run)
+    run.store.connect()
+    if fresh:
+        _train_sources(run)
+    with Interruption(run.config.session.grace_seconds).handled() as interruption:
+        run.open(interruption)
+        run.coordinator.begun()
+        for killed in settle_killed_runs(run.container):
+            run.store.settle(killed.path)
+        recover(run.directory, run.screen.line)
+        # What another process has done since decides anew whether this is a warm start.
+        if run.directory.has_checkpoint():
+            run.plan = None
+        elif run.plan is None:
+            run.plan = _sound_plan(run)
+            _train_sources(run)
+        _introduce(run, resumed)
+        return train_run(run)
+
+
+def show_plan(run: Run) -> None:
+    """Shows where each variable's value would come from.
+
+    Raises:
+      PlanError: when the plan has problems.
+      RunDirectoryError: when training would refuse to start here.
+    """
+    screen, full = run.screen, run.config.plan.full
     refused: tuple[Problem, ...] = ()
     resumed = None
     try:
-        resumed = _resumed(context)
+        resumed = run.interrupted()
     except RunDirectoryError as error:
         refused = error.problems
-    built = build_graph(config, "validation", train=True)
-    plan = plan_run(config, built, context.sources)
-    full = config.plan.full
-    placement = Replica(config.cluster).placement(built.variables)
-    if config.plan.format is PlanFormat.json:
+    plan = run.make_plan()
+    placement = run.coordinator.replica.placement(run.built.variables)
+    if run.config.plan.format is PlanFormat.json:
         screen.write(json_text(plan, placement.devices if placement else None))
-    elif config.plan.format is PlanFormat.html:
-        title = f"{config.name}: restoration plan"
+    elif run.config.plan.format is PlanFormat.html:
+        title = f"{run.config.name}: restoration plan"
         screen.write(html(plan, title, full=full, placement=placement))
     else:
-        if resumed is not None:
+        if resumed is not None and resumed.has_checkpoint():
             screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
             screen.line("this is the plan of a fresh start, resume=never:")
         screen.show(table(plan, full=full), text(plan, full=full))
@@ -117,80 +110,34 @@ def _show_plan(context: RunContext) -> None:
         raise RunDirectoryError(*refused)
 
 
-def _resumed(context: RunContext) -> RunDirectory | None:
-    """Returns the run that training would resume, carrying out no plan; None starts afresh.
-
-    Raises:
-      RunDirectoryError: when training would refuse to start here.
-    """
-    config = context.config
-    container, resume = Path(config.run_dir), config.resume.value
-    found = interrupted_run(container, _record(context), resume, dedicated=context.dedicated)
-    return found if found is not None and found.has_checkpoint() else None
-
-
-def _train(context: RunContext) -> float:
-    config, store, screen = context.config, context.store, context.screen
-    container, record, resume = Path(config.run_dir), _record(context), config.resume.value
-    # A mistake in the configuration is found before anything is made, then a problem of the plan,
-    # then an unusable store.
-    built = build_graph(config, "validation", train=True)
-    resumed = interrupted_run(container, record, resume, dedicated=context.dedicated)
-    plan = None
-    if resumed is None or not resumed.has_checkpoint():
-        plan = _sound_plan(context, built)
-    store.connect()
-    if plan is not None:
-        plan = _warm_start(context, built, plan)
-    with Interruption(config.session.grace_seconds).handled() as interruption:
-        directory = open_run(container, record, resume, dedicated=context.dedicated)
-        if is_task(config.cluster, CHIEF):
-            tell_begun(os.environ)
-        for killed in settle_killed_runs(container):
-            store.settle(killed.path)
-        recover(directory, screen.line)
-        # What another process has done since decides anew whether this is a warm start.
-        if directory.has_checkpoint():
-            plan = None
-        elif plan is None:
-            plan = _warm_start(context, built, _sound_plan(context, built))
-        same = resumed is not None and resumed.path == directory.path
-        verb = "resumes" if same or plan is None else "runs"
-        screen.line(f"{config.name}: {verb} in {directory.path}")
-        if directory.path != (resumed and resumed.path) and context.trial is None:
-            for line in left_alone(container, record):
-                screen.line(f"  {line}")
-        for line in summary(plan) if plan else ("own checkpoint: pretrained sources not read",):
-            screen.line(f"  {line}")
-        return train_run(context, built, plan, directory, interruption)
-
-
-def _record(context: RunContext) -> RunRecord:
-    config, settings, trial = context.config, context.sources.settings(), context.trial
-    mask = Mask(config.tracking.mask, asdict(config))
-    return RunRecord(
-        config.name,
-        fingerprint(settings),
-        RUNNING,
-        mask.settings(settings),
-        trial=trial.name(Path(config.run_dir)) if trial is not None else "",
-    )
-
-
-def _warm_start(context: RunContext, built: BuiltGraph, plan: RestorationPlan) -> RestorationPlan:
-    """Trains the sources that are experiments not trained yet; returns the plan from then on."""
-    # Before an experiment is trained as a source, its graph tells what it will save, so that a
-    # plan with problems is found before that training and not after it.
-    screen = context.screen
-    trained = context.sources.train_missing(
-        lambda source: run_experiment(source, screen=screen), screen.line
-    )
-    if not trained:
-        return plan
-    return _sound_plan(context, built)
-
-
-def _sound_plan(context: RunContext, built: BuiltGraph) -> RestorationPlan:
-    plan = plan_run(context.config, built, context.sources)
+def _sound_plan(run: Run) -> RestorationPlan:
+    plan = run.make_plan()
     plan.require_sound()
     return plan
+
+
+def _train_sources(run: Run) -> None:
+    """Trains the sources that are experiments not trained yet, and plans anew with them."""
+    # Before an experiment is trained as a source, its graph says what it will save, so that a plan
+    # with problems is found before that training and not after it.
+    around = Surroundings(screen=run.screen)
+    if run.sources.train_missing(lambda source: run_experiment(source, around), run.screen.line):
+        run.plan = _sound_plan(run)
+
+
+def _introduce(run: Run, expected: RunDirectory | None) -> None:
+    """Says where the run is and what it starts from.
+
+    Args:
+      run: the run, opened.
+      expected: the interrupted run that was found before.
+    """
+    screen, path = run.screen, run.directory.path
+    same = expected is not None and expected.path == path
+    screen.line(f"{run.config.name}: {'resumes' if same or run.plan is None else 'runs'} in {path}")
+    if not same and not run.record.trial:
+        for line in left_alone(run.container, run.record):
+            screen.line(f"  {line}")
+    own = ("own checkpoint: pretrained sources not read",)
+    for line in summary(run.plan) if run.plan else own:
+        screen.line(f"  {line}")

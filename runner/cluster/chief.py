@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from runner.cluster.channel import Agreement, Channel, Flag, left_flag, released_flag
+from runner.cluster.replica import ClusterReplica
 from runner.cluster.server import naming_the_missing, session_config, start_server
 from runner.cluster.session_creators import ClusterChiefSessionCreator
-from runner.config.cluster_tasks import answers, is_task, parameter_servers, telling_tasks
-from runner.config.schema import CHIEF, RunConfig
-from runner.graph.experiment import Training
-from runner.system.signals import Interruption
+from runner.config.cluster_tasks import answers, is_cluster, parameter_servers, telling_tasks
+from runner.config.schema import RunConfig
+from runner.system.lifeline import tell_begun as report_begun
+from runner.training.run import Run
+from runner.training.surroundings import Coordinator
 
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
 _Session: TypeAlias = tf.compat.v1.Session
@@ -27,27 +29,42 @@ Record: TypeAlias = Callable[[Mapping[str, float], int], None]
 _RECEIVE_SECONDS = 1.0
 
 
-class Chief:
-    """The chief's server, its sessions, and its part in what the tasks tell one another."""
+class Chief(Coordinator):
+    """Leads the tasks of a cluster: its server, its sessions, and what the tasks share.
 
-    def __init__(self, config: RunConfig, interruption: Interruption) -> None:
-        """Stores its arguments.
+    Args:
+      config: the configuration, with its cluster resolved.
+    """
 
-        Args:
-          config: the configuration, with its cluster resolved.
-          interruption: tells of signals, after which the run goes on later.
-        """
+    def __init__(self, config: RunConfig) -> None:
         self._config, self._cluster = config, config.cluster
-        self._interruption = interruption
+        self.replica: ClusterReplica = ClusterReplica(config.cluster)
+        self.others_train = not config.cluster.synchronous and config.cluster.workers > 1
         self._target: str
         self._creator: ClusterChiefSessionCreator | None = None
 
-    def session_creator(self, run: Path, **arguments: Any) -> ClusterChiefSessionCreator:
-        """Starts the server, and returns the creator of the run's sessions.
+    def begun(self) -> None:
+        """Reports that the run is begun or resumed to the process that started this one."""
+        report_begun(os.environ)
 
-        Args:
-          run: the run's directory.
-          **arguments: those of `ClusterChiefSessionCreator` but the first three, `run` and `agree`.
+    def is_over(self, run: Run) -> bool:
+        """Whether the run is trained already; lets the parameter servers end that are still there.
+
+        A chief may die once the servers have ended, without which its next life could not train.
+
+        Raises:
+          ConfigError: when the server cannot listen at its address.
+        """
+        if not run.directory.require().trained:
+            return False
+        with run.interruption.deferred():
+            run.screen.line("cluster: trained already, so that only the record is closed")
+            self._target = start_server(self._config).target
+            self._set(released_flag, run)
+        return True
+
+    def session_creator(self, run: Run, **arguments: Any) -> ClusterChiefSessionCreator:
+        """Starts the server, and returns the creator of the run's sessions.
 
         Raises:
           ConfigError: when the server cannot listen at its address.
@@ -57,45 +74,35 @@ class Chief:
         self._creator = ClusterChiefSessionCreator(
             self._cluster,
             self._target,
-            self._interruption.prompt,
+            run.interruption.prompt,
             # Another machine may have mounted the configured folder elsewhere.
-            run=str(run.relative_to(self._config.run_dir)),
+            run=str(run.directory.path.relative_to(self._config.run_dir)),
+            say=run.screen.line,
             agree=agreement.leave,
             **arguments,
         )
         return self._creator
 
-    def hooks(
-        self, training: Training, record: Record, say: Callable[[str], None]
-    ) -> tuple[list[_Hook], list[_Hook]]:
-        """Returns the hooks that come before and after all others.
-
-        Args:
-          training: the training step.
-          record: is given the metrics of other tasks.
-          say: is given a line for people.
-        """
+    def hooks(self, run: Run) -> tuple[list[_Hook], list[_Hook]]:
+        """Returns the hooks that come before and after all others."""
         channel = _SharedChannel(telling_tasks(self._cluster))
-        interrupted = self._interruption.received
+        interrupted = run.interruption.received
         first: list[_Hook] = [_StopWorkersHook(channel, interrupted)]
-        if training.synchronous is not None:
-            first.append(
-                training.synchronous.hook(self._restarted, self._cluster.recovery_wait_secs)
-            )
+        if self.replica.update is not None:
+            wait = self._cluster.recovery_wait_secs
+            first.append(self.replica.update.hook(self._restarted, wait))
+        record, say = run.tracker.log_metrics, run.screen.line
         return first, [_TasksHook(channel, record, interrupted, say, self._cluster.grace_secs)]
 
     def _restarted(self) -> bool:
         return self._creator is not None and self._creator.restarted
 
     @contextmanager
-    def leading(self, say: Callable[[str], None]) -> Iterator[None]:
+    def leading(self, run: Run) -> Iterator[None]:
         """Lets the parameter servers end after the block, whose session still needs them.
 
         After a signal, or where the block fails, only those end that a signal has met or meets too:
-        this run is to go on.
-
-        Args:
-          say: is given a line for people.
+        this run is to be resumed.
 
         Raises:
           ClusterError: when a step in it has waited too long, naming the tasks that do not answer;
@@ -105,41 +112,29 @@ class Chief:
             with naming_the_missing(self._cluster):
                 yield
         except BaseException:
-            self._tell(left_flag, say)
+            self._set(left_flag, run)
             raise
-        self._tell(left_flag if self._interruption.received() else released_flag, say)
+        self._set(left_flag if run.interruption.received() else released_flag, run)
 
-    def release(self, say: Callable[[str], None]) -> None:
-        """Lets the parameter servers end that are still there, of a run that is trained already.
-
-        Args:
-          say: is given a line for people.
-
-        Raises:
-          ConfigError: when the server cannot listen at its address.
-        """
-        say("cluster: trained already, so that only the record is closed")
-        self._target = start_server(self._config).target
-        self._tell(released_flag, say)
-
-    def _tell(self, flag: Callable[[int], Flag], say: Callable[[str], None]) -> None:
-        """Sets a flag on each parameter server; says so where one does not answer."""
+    def _set(self, flag: Callable[[int], Flag], run: Run) -> None:
+        """Sets a flag on each parameter server; reports one that does not answer."""
         servers = parameter_servers(self._cluster)
         # A session would wait for it without end.
         missing = [name for name, address in servers.items() if not answers(address)]
         if missing:
-            say(f"cluster: no server hears that it may end, because of {', '.join(missing)}")
+            names = ", ".join(missing)
+            run.screen.line(f"cluster: no server hears that it may end, because of {names}")
             return
         config = session_config(self._cluster)
         with tf.Graph().as_default():
-            told = [flag(each).set for each in range(self._cluster.ps)]
+            flags = [flag(index).set for index in range(self._cluster.ps)]
             with tf.compat.v1.Session(self._target, config=config) as session:
-                session.run(told)
+                session.run(flags)
 
 
-def chief_of(config: RunConfig, interruption: Interruption) -> Chief | None:
-    """Returns the chief that this process is; None where it trains alone."""
-    return Chief(config, interruption) if is_task(config.cluster, CHIEF) else None
+def coordinator_of(config: RunConfig) -> Coordinator:
+    """Returns what leads the tasks of the configured cluster, if there is one."""
+    return Chief(config) if is_cluster(config.cluster) else Coordinator()
 
 
 class _SharedChannel:

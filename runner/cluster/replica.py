@@ -7,11 +7,13 @@ from contextlib import contextmanager
 
 import tensorflow as tf
 
-from runner.cluster.synchronous import Synchronization
-from runner.config.cluster_tasks import is_cluster, replica_index
+from runner.cluster.synchronous import Synchronization, SynchronousUpdate
+from runner.config.cluster_tasks import replica_index
 from runner.config.schema import CHIEF, PS, ClusterConfig, Placement
 from runner.errors import ConfigError, Problem
 from runner.graph.names import partition_of
+from runner.graph.optimization import Gradients
+from runner.graph.replica import Replica
 from runner.restoration.report import VariablePlacement
 
 # Takes the operation of a variable and returns the index of its parameter server.
@@ -20,47 +22,28 @@ Strategy = Callable[[tf.Operation], int]
 _VARIABLES = ("Variable", "VariableV2", "AutoReloadVariable", "VarHandleOp")
 
 
-class Replica:
-    """Places a graph on the cluster; without a cluster it changes nothing."""
+class ClusterReplica(Replica):
+    """The copy of the training graph of one of a cluster's tasks.
 
-    def __init__(self, cluster: ClusterConfig | None = None) -> None:
-        """Stores the cluster.
+    Args:
+      cluster: the resolved configuration. Before the tasks are known the graph is the chief's.
 
-        Args:
-          cluster: the resolved configuration; None, or one without tasks, for one process. Before
-            the tasks are known the graph is the chief's.
-        """
-        self._cluster = cluster if cluster is not None and is_cluster(cluster) else None
+    Attributes:
+      device: the device of everything but variables.
+      count: how many copies there are, each of which reads its own batches.
+      update: the update that all workers make together, once the graph is built; None where each
+        makes its own.
+    """
 
-    @property
-    def device(self) -> str:
-        """The device of everything but variables; empty without a cluster."""
-        if self._cluster is None:
-            return ""
-        task = self._cluster.task
-        return f"/job:{task.type or CHIEF}/task:{task.index}"
-
-    @property
-    def count(self) -> int:
-        """How many copies there are, each of which reads its own batches; 1 without a cluster."""
-        return 1 if self._cluster is None else self._cluster.workers
-
-    @property
-    def synchronization(self) -> Synchronization | None:
-        """How workers update together; None where each updates on its own."""
-        cluster = self._cluster
-        if cluster is None or not cluster.synchronous:
-            return None
-        return Synchronization(
-            cluster.workers - cluster.backup, cluster.workers, replica_index(cluster)
-        )
+    def __init__(self, cluster: ClusterConfig) -> None:
+        self._cluster = cluster
+        self.device = f"/job:{cluster.task.type or CHIEF}/task:{cluster.task.index}"
+        self.count = cluster.workers
+        self.update: SynchronousUpdate | None = None
 
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Places what is added to the default graph within."""
-        if self._cluster is None:
-            yield
-            return
         with tf.compat.v1.get_default_graph().device(_device_function(self._cluster, self.device)):
             yield
 
@@ -71,7 +54,7 @@ class Replica:
         Raises:
           ConfigError: when parts are asked for, and none are made.
         """
-        largest = self._cluster.partition_bytes if self._cluster is not None else None
+        largest = self._cluster.partition_bytes
         if largest is None:
             yield
             return
@@ -90,10 +73,8 @@ class Replica:
                 )
             )
 
-    def placement(self, variables: Mapping[str, tf.Variable]) -> VariablePlacement | None:
-        """Returns where the named variables are; None without a cluster."""
-        if self._cluster is None:
-            return None
+    def placement(self, variables: Mapping[str, tf.Variable]) -> VariablePlacement:
+        """Returns where the named variables are."""
         devices = {name: str(variable.device) for name, variable in variables.items()}
         return VariablePlacement(self._cluster.placement.value, devices)
 
@@ -102,11 +83,28 @@ class Replica:
 
         All replicas must see the same order, so it is made deterministic.
         """
-        if self._cluster is None or self.count == 1:
+        if self.count == 1:
             return dataset
         options = tf.data.Options()
         options.deterministic = True
         return dataset.with_options(options).shard(self.count, replica_index(self._cluster))
+
+    def shared_update(
+        self,
+        optimizer: tf.compat.v1.train.Optimizer,
+        gradients: Gradients,
+        change: Callable[[Gradients], Gradients],
+        global_step: tf.Variable,
+    ) -> tf.Operation | None:
+        """Adds the update of all workers with `cluster.synchronous`; otherwise returns None."""
+        cluster = self._cluster
+        if not cluster.synchronous:
+            return None
+        workers = Synchronization(
+            cluster.workers - cluster.backup, cluster.workers, replica_index(cluster)
+        )
+        self.update = SynchronousUpdate(optimizer, gradients, change, global_step, workers)
+        return self.update.train_op
 
 
 def _device_function(cluster: ClusterConfig, device: str) -> Callable[[tf.Operation], str]:

@@ -11,8 +11,10 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from runner.cluster.channel import Agreement, Channel, State, ready_flags
+from runner.cluster.replica import ClusterReplica
 from runner.cluster.server import naming_the_missing, session_config, start_server
 from runner.cluster.session_creators import ClusterWorkerSessionCreator
+from runner.cluster.synchronous import SynchronousUpdate
 from runner.config.choices import NonFinite
 from runner.config.cluster_tasks import own_name, telling_tasks
 from runner.config.schema import ClusterConfig, RunConfig
@@ -47,20 +49,25 @@ def run_worker(config: RunConfig, screen: Screen) -> None:
     with Interruption(config.session.grace_seconds).handled() as interruption:
         server = start_server(config)
         # Hooks of the configuration are the chief's.
-        built = build_graph(replace(config, hooks={}), "validation", train=True)
+        replica = ClusterReplica(config.cluster)
+        built = build_graph(replace(config, hooks={}), "validation", train=True, replica=replica)
         with interruption.deferred(), naming_the_missing(config.cluster):
-            _train(config, built, server.target, screen, interruption)
+            _train(config, built, replica.update, server.target, screen, interruption)
         interruption.check()
     screen.line("done")
 
 
 def _train(
-    config: RunConfig, built: BuiltGraph, target: str, screen: Screen, interruption: Interruption
+    config: RunConfig,
+    built: BuiltGraph,
+    synchronous: SynchronousUpdate | None,
+    target: str,
+    screen: Screen,
+    interruption: Interruption,
 ) -> None:
     training = built.training
     if training is None:
         raise ValueError("the graph was built without a training step")
-    synchronous = training.synchronous
 
     def leaves() -> bool:
         return is_leaving(interruption.remaining(), synchronous=synchronous is not None)

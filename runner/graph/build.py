@@ -10,17 +10,21 @@ import keras
 import tensorflow as tf
 
 from runner.checkpoints.reader import TensorSpec
-from runner.cluster.replica import Replica
 from runner.config.instantiation import build_target
 from runner.config.references import References
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem
-from runner.graph.averages import SUFFIX
-from runner.graph.experiment import BuiltGraph, Data, Model, PerExample, Sized, Split
-from runner.graph.hook_targets import first_hooks
+from runner.graph.experiment import BuiltGraph, Data, Model, PerExample, Sized, Split, Training
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
-from runner.graph.names import finder, graph_names, model_variables, name_variables, partition_of
-from runner.graph.optimization import Schedule
+from runner.graph.names import (
+    finder,
+    first_hooks,
+    graph_names,
+    model_variables,
+    name_variables,
+    partition_of,
+)
+from runner.graph.optimization import AVERAGE_SUFFIX, Schedule
 from runner.graph.precision import (
     build_model,
     dtype_policy,
@@ -28,18 +32,22 @@ from runner.graph.precision import (
     jit_compile,
     set_threads,
 )
+from runner.graph.replica import Replica
 from runner.graph.training_step import Forward, TrainingStep
 from runner.restoration.ownership import assign_owners
 from runner.restoration.variables import WARM_STARTED, VariableSpec, classify
 
 
-def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
+def build_graph(
+    config: RunConfig, split: str, *, train: bool, replica: Replica | None = None
+) -> BuiltGraph:
     """Builds the graph in which a run trains and evaluates.
 
     Args:
       config: the validated configuration.
       split: `validation` or `test`, the split to evaluate.
-      train: whether to build the training step; it is placed on the cluster, if there is one.
+      train: whether to build the training step.
+      replica: which copy of the graph this is; by default the only one.
 
     Raises:
       ConfigError: when a `_target_` cannot be built or does not keep its contract.
@@ -47,56 +55,72 @@ def build_graph(config: RunConfig, split: str, *, train: bool) -> BuiltGraph:
     set_threads(config)
     keras.utils.clear_session()  # Names of layers and seeds count from the start in every graph.
     keras.utils.set_random_seed(config.seed)
+    replica = replica or Replica()
     graph = tf.Graph()
-    replica = Replica(config.cluster if train else None)
     with graph.as_default(), dtype_policy(config), replica.scope():
         tf.compat.v1.set_random_seed(config.seed)
-        global_step = tf.compat.v1.train.get_or_create_global_step()
+        tf.compat.v1.train.get_or_create_global_step()
         data = build_data(config)
         with replica.partitioned():
             model = build_model(config)
         functions: dict[str, PerExample] = {"loss": build_target("loss", config.loss)}
         for name, node in config.metrics.items():
             functions[name] = build_target(f"metrics.{name}", node)
-
+        source = _training_input(data, replica) if train else None
         step = None
-        if train:
-            source = TrainingInput(
-                replica.shard(_pairs("train", data.train())),
-                prefetch=getattr(data, "prefetch", True),
-                replicas=replica.count,
-            )
+        if source is not None:
             forward = _forward(config, model, functions, training=True)
-            step = TrainingStep(
-                config, source, forward, tuple(functions), global_step, replica.synchronization
-            )
+            step = TrainingStep(config, source, forward, tuple(functions), replica)
         evaluation = _split(split, data, _forward(config, model, functions, training=False))
         keras_names = model_variables(model)
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
         policies = _policies(config, own)
-        frozen = {name for name, policy in policies.items() if not policy.trainable}
         trained = _trained(own, policies)
         training = step.build(list(trained.values())) if step is not None else None
-
         variables = name_variables(tf.compat.v1.global_variables(), keras_names)
-        kept_for = _kept_for(variables, training.shared_state if training is not None else {})
-        specs = tuple(
-            _spec(name, variable, kept_for, model=name in own, frozen=name in frozen)
-            for name, variable in variables.items()
-        )
         hooks: dict[str, tf.compat.v1.train.SessionRunHook | None] = {}
         if training is not None:
             names = graph_names(variables, training)
             hooks = first_hooks(config.hooks, References({"graph": names}, finder(graph)))
-        averaged = frozenset(trained) if step is None and _reads_averages(config) else frozenset()
-        saved = saved_as(variables, averaged)
-        if step is not None and config.train.save_input:
-            saved[source.saveable.name] = source.saveable
-        saver = tf.compat.v1.train.Saver(
-            saved, max_to_keep=config.train.keep_checkpoints, save_relative_paths=True
-        )
+        averaged = frozenset(trained) if not train and _reads_averages(config) else frozenset()
+        saver = _saver(config, variables, averaged, source)
+    specs = _specs(variables, own, policies, training)
     sizes = data.sizes() if isinstance(data, Sized) else {}
     return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, sizes)
+
+
+def _training_input(data: Data, replica: Replica) -> TrainingInput:
+    batches = replica.shard(_pairs("train", data.train()))
+    return TrainingInput(batches, prefetch=getattr(data, "prefetch", True), replicas=replica.count)
+
+
+def _saver(
+    config: RunConfig,
+    variables: Mapping[str, tf.Variable],
+    averaged: AbstractSet[str],
+    source: TrainingInput | None,
+) -> tf.compat.v1.train.Saver:
+    saved = saved_as(variables, averaged)
+    if source is not None and config.train.save_input:
+        saved[source.saveable.name] = source.saveable
+    return tf.compat.v1.train.Saver(
+        saved, max_to_keep=config.train.keep_checkpoints, save_relative_paths=True
+    )
+
+
+def _specs(
+    variables: Mapping[str, tf.Variable],
+    own: Mapping[str, tf.Variable],
+    policies: Mapping[str, ScaffoldConfig],
+    training: Training | None,
+) -> tuple[VariableSpec, ...]:
+    """Returns what the planner knows of the variables, those of the model being `own`."""
+    frozen = {name for name, policy in policies.items() if not policy.trainable}
+    kept_for = _kept_for(variables, training.shared_state if training is not None else {})
+    return tuple(
+        _spec(name, variable, kept_for, model=name in own, frozen=name in frozen)
+        for name, variable in variables.items()
+    )
 
 
 def build_data(config: RunConfig) -> Data:
@@ -255,5 +279,5 @@ def saved_as(
             # The saver writes the parts of one variable as one tensor.
             saved.setdefault(_whole(name, variable), []).append(variable)
         else:
-            saved[f"{name}{SUFFIX}" if name in averaged else name] = variable
+            saved[f"{name}{AVERAGE_SUFFIX}" if name in averaged else name] = variable
     return saved

@@ -8,8 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
 
-from runner.cluster.synchronous import SynchronousUpdate
-from runner.graph.averages import AveragedWeights
+from runner.graph.optimization import AveragedWeights
 from runner.restoration.variables import VariableSpec
 
 
@@ -114,7 +113,6 @@ class Training:
       input_state: what a checkpoint keeps of the training input.
       input_is_saved: whether the graph's saver keeps the position in the training input.
       shared_state: what an optimizer keeps once for several variables -> these; operations' names.
-      synchronous: the update that all workers make together; None where each makes its own.
     """
 
     train_op: tf.Operation
@@ -129,7 +127,6 @@ class Training:
     input_state: InputState
     input_is_saved: bool
     shared_state: Mapping[str, tuple[str, ...]]
-    synchronous: SynchronousUpdate | None = None
 
 
 @dataclass(frozen=True)

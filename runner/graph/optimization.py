@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -15,6 +16,11 @@ from runner.config.schema import ClipConfig
 from runner.errors import ConfigError, Problem
 
 _Optimizer: TypeAlias = tf.compat.v1.train.Optimizer
+# As `tf.compat.v1.train.Optimizer` computes and applies them; None where the loss does not depend
+# on the variable.
+Gradients: TypeAlias = list[tuple[Any, tf.Variable]]
+# Metric name -> mean over a batch, the gradients, and the seconds waited for the batch.
+Batch: TypeAlias = tuple[dict[str, tf.Tensor], Gradients, tf.Tensor]
 
 
 @dataclass(frozen=True)
@@ -198,13 +204,6 @@ def _apply(
     return tf.cond(due, update, lambda: tf.constant(False)).op
 
 
-# As `tf.compat.v1.train.Optimizer` computes and applies them; None where the loss does not depend
-# on the variable.
-Gradients: TypeAlias = list[tuple[Any, tf.Variable]]
-# Metric name -> mean over a batch, the gradients, and the seconds waited for the batch.
-Batch: TypeAlias = tuple[dict[str, tf.Tensor], Gradients, tf.Tensor]
-
-
 def clip(gradients: Gradients, bounds: ClipConfig) -> Gradients:
     """Returns the gradients within the bounds: by value, then by norm, then by global norm."""
     values = [(index, each) for index, (each, _) in enumerate(gradients) if each is not None]
@@ -268,3 +267,53 @@ def accumulate(
         for index, (total, variable) in enumerate(zip(totals, variables, strict=True))
     ]
     return means, gradients, waited
+
+
+# How `tf.train.ExponentialMovingAverage` names the average of a variable.
+AVERAGE_SUFFIX = "/ExponentialMovingAverage"
+
+
+class AveragedWeights:
+    """Keeps `tf.train.ExponentialMovingAverage`s, which can change places with their weights."""
+
+    def __init__(
+        self, weights: Sequence[tf.Variable], decay: float, global_step: tf.Tensor | None = None
+    ) -> None:
+        """Adds the averages to the graph.
+
+        Args:
+          weights: the variables to average.
+          decay: how much of an average each update keeps.
+          global_step: makes the averages follow sooner at the start, by a decay of at most
+            (1 + step) / (10 + step); None decays alike at all times.
+        """
+        averages = tf.train.ExponentialMovingAverage(decay, num_updates=global_step)
+        self.update: tf.Operation = averages.apply(weights)
+        pairs = [(each, averages.average(each)) for each in weights]
+        # Apart from what the update waits for, which is the train op.
+        with tf.control_dependencies(None), tf.name_scope("swap_averages"):
+            values = [(tf.identity(one), tf.identity(other)) for one, other in pairs]
+            with tf.control_dependencies(tf.nest.flatten(values)):
+                assigned = [
+                    (weight.assign(average), kept.assign(value))
+                    for (weight, kept), (value, average) in zip(pairs, values, strict=True)
+                ]
+            self._swap = tf.group(*tf.nest.flatten(assigned))
+
+    @contextmanager
+    def in_place(self, session: tf.compat.v1.Session) -> Iterator[None]:
+        """Puts the averages in the weights' place for a while, and the weights in theirs."""
+        session.run(self._swap)
+        try:
+            yield
+        finally:
+            session.run(self._swap)
+
+
+def averaged_names(variables: Mapping[str, tf.Variable], checkpoint: str) -> dict[str, tf.Variable]:
+    """Returns tensor name -> variable, with the checkpoint's averages where it has them."""
+    known = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
+    return {
+        f"{name}{AVERAGE_SUFFIX}" if f"{name}{AVERAGE_SUFFIX}" in known else name: variable
+        for name, variable in variables.items()
+    }

@@ -8,18 +8,18 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.cluster.synchronous import Synchronization, SynchronousUpdate
 from runner.config.choices import NonFinite
 from runner.config.instantiation import build_target, locate_target
 from runner.config.references import References
 from runner.config.schema import RunConfig
 from runner.config.validation import KEY, no_rate, rate_problems
 from runner.errors import ConfigError, Problem
-from runner.graph.averages import AveragedWeights
 from runner.graph.experiment import Training
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.optimization import (
+    AveragedWeights,
     Batch,
+    Gradients,
     Schedule,
     accumulate,
     apply_gradients,
@@ -28,6 +28,7 @@ from runner.graph.optimization import (
     shared_state,
 )
 from runner.graph.precision import scaled_losses
+from runner.graph.replica import Replica
 
 # Maps a batch of features and labels to the values per example by metric name, and the penalty.
 Forward: TypeAlias = Callable[[Any, Any], tuple[dict[str, tf.Tensor], tf.Tensor]]
@@ -42,8 +43,7 @@ class TrainingStep:
         source: TrainingInput,
         forward: Forward,
         metrics: Sequence[str],
-        global_step: tf.Variable,
-        synchronization: Synchronization | None = None,
+        replica: Replica,
     ) -> None:
         """Adds the forward pass, by which the model makes its variables.
 
@@ -55,12 +55,12 @@ class TrainingStep:
           source: the training input.
           forward: the forward pass.
           metrics: the names of loss and metrics.
-          global_step: the global step.
-          synchronization: how workers update together; None where this process updates alone.
+          replica: the copy of the graph that this step belongs to.
         """
-        self._synchronization = synchronization
+        self._replica = replica
         self._config, self._source, self._forward = config, source, forward
-        self._metrics, self._global_step = metrics, global_step
+        self._metrics = metrics
+        self._global_step = tf.compat.v1.train.get_or_create_global_step()
         self._one = self._means() if config.train.accumulate == 1 else None
 
     def build(self, schedules: Sequence[tuple[tf.Variable, Schedule]]) -> Training:
@@ -72,7 +72,7 @@ class TrainingStep:
         Raises:
           ConfigError: when none are left, or the optimizer does not fit.
         """
-        config = self._config
+        config, global_step = self._config, self._global_step
         if not schedules:
             raise ConfigError(
                 Problem(
@@ -82,16 +82,50 @@ class TrainingStep:
                     tuple(config.scaffolds),
                 )
             )
-        variables = [variable for variable, _ in schedules]
         rate, scale = self._learning_rate()
         optimizers = scaled_losses(
-            config, build_optimizers(config.optimizer, schedules, self._global_step, rate)
+            config, build_optimizers(config.optimizer, schedules, global_step, rate)
         )
+        (means, waited), train_op = self._update(optimizers, schedules)
+        averages = None
+        if config.train.ema_decay is not None:
+            variables = [variable for variable, _ in schedules]
+            with tf.control_dependencies([train_op]):
+                averages = AveragedWeights(variables, config.train.ema_decay, global_step)
+            train_op = tf.group(train_op, averages.update)
+        with tf.control_dependencies([train_op]):
+            step = tf.identity(global_step.read_value())
+        return Training(
+            train_op=train_op,
+            step=step,
+            values=means,
+            learning_rate=rate,
+            learning_rate_scale=scale,
+            rollbacks=self._rollbacks(),
+            averages=averages,
+            input_initializer=self._source.initializer,
+            input_seconds=waited,
+            input_state=self._source.state,
+            input_is_saved=config.train.save_input,
+            shared_state=shared_state(optimizers, schedules),
+        )
+
+    def _update(
+        self,
+        optimizers: Mapping[Schedule, tf.compat.v1.train.Optimizer],
+        schedules: Sequence[tuple[tf.Variable, Schedule]],
+    ) -> tuple[tuple[dict[str, tf.Tensor], tf.Tensor], tf.Operation]:
+        """Returns the step's metrics and its wait for input, and the operation that updates."""
+        config = self._config
+        variables = [variable for variable, _ in schedules]
         optimizer = next(iter(optimizers.values()))
 
         def one_batch() -> Batch:
             means, waited = self._one or self._means()
             return means, optimizer.compute_gradients(means["loss"], variables), waited
+
+        def clipped(gradients: Gradients) -> Gradients:
+            return clip(gradients, config.train.clip)
 
         updates = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)
         with tf.control_dependencies(updates):
@@ -100,42 +134,10 @@ class TrainingStep:
                 if self._one
                 else accumulate(one_batch, self._metrics, variables, config.train.accumulate)
             )
-            synchronous = None
-            if self._synchronization is not None:
-                synchronous = SynchronousUpdate(
-                    optimizer,
-                    gradients,
-                    lambda averaged: clip(averaged, config.train.clip),
-                    self._global_step,
-                    self._synchronization,
-                )
-                train_op = synchronous.train_op
-            else:
-                train_op = apply_gradients(
-                    optimizers, clip(gradients, config.train.clip), schedules, self._global_step
-                )
-        averages = None
-        if config.train.ema_decay is not None:
-            with tf.control_dependencies([train_op]):
-                averages = AveragedWeights(variables, config.train.ema_decay, self._global_step)
-            train_op = tf.group(train_op, averages.update)
-        with tf.control_dependencies([train_op]):
-            step = tf.identity(self._global_step.read_value())
-        return Training(
-            train_op,
-            step,
-            means,
-            rate,
-            scale,
-            self._rollbacks(),
-            averages,
-            self._source.initializer,
-            waited,
-            self._source.state,
-            config.train.save_input,
-            shared_state(optimizers, schedules),
-            synchronous,
-        )
+            train_op = self._replica.shared_update(
+                optimizer, gradients, clipped, self._global_step
+            ) or apply_gradients(optimizers, clipped(gradients), schedules, self._global_step)
+        return (means, waited), train_op
 
     def _means(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         (features, labels), waited = self._source.next()

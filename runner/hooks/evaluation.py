@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from runner.config.schedule import When
 from runner.errors import ConfigError, Problem
-from runner.graph.averages import AveragedWeights
 from runner.graph.experiment import Split
+from runner.graph.optimization import AveragedWeights
 from runner.hooks.scheduled import Clock, ScheduledHook, present_step
 from runner.system.atomic_files import write_json
 

@@ -11,17 +11,15 @@ from pathlib import Path
 
 from runner.errors import Problem, PrunedRunError, SweepError
 from runner.runs.run_directory import RunDirectory
+from runner.training.watch import SWEEP_TAG, TrialWatch
 
 logger = logging.getLogger(__name__)
-
-TAG = "runner.sweep"
-"""Prefix of the tags with the swept values of a trial."""
 
 # Takes the metrics of an evaluation and its step; says whether the trial is to be pruned.
 Report = Callable[[Mapping[str, float], int], bool]
 
 
-class Trial:
+class Trial(TrialWatch):
     """What a run knows of the sweep that it is a part of.
 
     Attributes:
@@ -52,9 +50,10 @@ class Trial:
           number: of the trial in its sweep.
           starting: is told the run's directory; None where nobody asks for it.
         """
-        self.parent, self.number = parent, number
+        self.parent: str = parent
+        self.number = number
         self.values = dict(values)
-        self.tags = {f"{TAG}.{key}": value for key, value in values.items()}
+        self.tags = {f"{SWEEP_TAG}.{key}": value for key, value in values.items()}
         self.report = report
         self.run_dir: Path | None = None
         self.curve: dict[int, Mapping[str, float]] = {}

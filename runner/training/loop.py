@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import Any
+from pathlib import Path
 
 import tensorflow as tf
 
-from runner.cluster.chief import Chief, chief_of
-from runner.cluster.resuming import resuming_saver
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
+from runner.graph.build import saved_as
 from runner.graph.experiment import BuiltGraph, Training
 from runner.graph.input_pipeline import input_ended
 from runner.graph.resumability import not_resumed_exactly
-from runner.restoration.plan import RestorationPlan
 from runner.restoration.restorer import Restorer
-from runner.runs.run_directory import RunDirectory
 from runner.session.monitored_session import MonitoredSession
 from runner.session.session_creators import ChiefSessionCreator
-from runner.system.signals import Interruption
-from runner.tracking import Tracker
-from runner.training.context import RunContext
 from runner.training.loop_hooks import loop_hooks
 from runner.training.recording import recorded
+from runner.training.run import Run
 
 
-def train_run(
-    context: RunContext,
-    built: BuiltGraph,
-    plan: RestorationPlan | None,
-    directory: RunDirectory,
-    interruption: Interruption,
-) -> float:
+def train_run(run: Run) -> float:
     """Trains to the last step and returns the best objective.
 
     Args:
-      context: what the command gave.
-      built: the graph, not finalised.
-      plan: where variables come from; None for a run that resumes from its own checkpoint.
-      directory: the run's directory, claimed; it is released at the end.
-      interruption: tells of signals.
+      run: the run, opened; its directory is released at the end.
 
     Raises:
       InterruptedRunError: after a signal; the last step is saved.
@@ -49,66 +33,35 @@ def train_run(
       NonFiniteLossError: when the loss is NaN or infinite.
       ConfigError: when the training data end, an evaluated split is empty, or a hook does not fit.
     """
-    with recorded(context, built, plan, directory, interruption) as tracker:
-        restorer = _restorer(context, built, plan) if plan is not None else None
-        best = _loop(context, built, restorer, directory, tracker, interruption)
-        interruption.check()
-        if context.trial is not None:
-            context.trial.check()
-            context.trial.judge(best)
-    context.screen.line(f"results: {tracker.location()}")
-    context.screen.line(f"files:   {directory.path}")
-    if context.store.open_command():
-        context.screen.line(f"open:    {context.store.open_command()}")
-    interruption.check()  # A signal while the run was closed still ends a sweep.
+    with recorded(run):
+        best = _loop(run)
+        run.interruption.check()
+        run.watch.check()
+        run.watch.judge(best)
+    run.screen.line(f"results: {run.tracker.location()}")
+    run.screen.line(f"files:   {run.directory.path}")
+    if run.store.open_command():
+        run.screen.line(f"open:    {run.store.open_command()}")
+    run.interruption.check()  # A signal while the run was closed still ends a sweep.
     return best
 
 
-def _restorer(context: RunContext, built: BuiltGraph, plan: RestorationPlan) -> Restorer:
-    settings = context.config.restoration
-    return Restorer(
-        plan,
-        built.variables,
-        context.sources.open,
-        initialize=settings.initialize,
-        verify=settings.verify,
-    )
-
-
-def _loop(
-    context: RunContext,
-    built: BuiltGraph,
-    restorer: Restorer | None,
-    directory: RunDirectory,
-    tracker: Tracker,
-    interruption: Interruption,
-) -> float:
-    config, training = context.config, built.training
-    if training is None:
-        raise ValueError("the graph was built without a training step")
-    leader = chief_of(config, interruption)
-    record = directory.require()
-    if leader is not None and record.trained:
-        # It died when it had let go of the servers, without which it could not even look.
-        with interruption.deferred():
-            leader.release(context.screen.line)
-        return _number(record.objective)
-    with built.graph.as_default():
-        saver = resuming_saver(built, config.cluster, directory.checkpoints, context.screen.line)
-        creator = _session_creator(context, built, saver, restorer, directory, leader)
-        hooks = loop_hooks(context, built, training, directory, tracker, interruption, leader)
+def _loop(run: Run) -> float:
+    training = run.training
+    if run.coordinator.is_over(run):
+        return _number(run.directory.require().objective)
+    with run.built.graph.as_default():
+        creator = _session_creator(run)
+        hooks = loop_hooks(run)
         for line in not_resumed_exactly(training.train_op):
-            context.screen.line(line)
+            run.screen.line(line)
         try:
-            with (
-                interruption.deferred(),
-                leader.leading(context.screen.line) if leader else nullcontext(),
-            ):
+            with run.interruption.deferred(), run.coordinator.leading(run):
                 with MonitoredSession(creator, hooks.all) as session:
-                    _train(session, training, config)
+                    _train(session, training, run.config)
                 reached = hooks.best.best()
-                goes_on = interruption.received() or (context.trial and context.trial.pruned)
-                directory.update(objective=reached, trained=leader is not None and not goes_on)
+                resumes_later = run.interruption.received() or run.watch.pruned
+                run.directory.update(objective=reached, trained=not resumes_later)
         finally:
             hooks.progress.close()
     return _number(reached)
@@ -127,41 +80,74 @@ def _number(objective: float | None) -> float:
     return float("nan") if objective is None else objective
 
 
-def _session_creator(
-    context: RunContext,
-    built: BuiltGraph,
-    saver: tf.compat.v1.train.Saver,
-    restorer: Restorer | None,
-    directory: RunDirectory,
-    leader: Chief | None,
-) -> ChiefSessionCreator:
-    config = context.config
+def _session_creator(run: Run) -> ChiefSessionCreator:
+    training = run.training
+    restorer = _restorer(run)
+    initializers: list[tf.Operation] = []  # The session manager has the restorer initialise.
     if restorer is None:
-        initializers = [tf.compat.v1.global_variables_initializer()]
+        initializers.append(tf.compat.v1.global_variables_initializer())
     else:
-        others = [built.training.input_initializer] if built.training is not None else []
-        restorer.build(others)
-        initializers = []  # The session manager lets the restorer initialise.
+        restorer.build([training.input_initializer])
     local_initializers = [tf.compat.v1.train.Scaffold.default_local_init_op()]
-    if built.training is not None:
-        # Local initialisers run in every new session, the others only where nothing is resumed.
-        starts = initializers if built.training.input_is_saved else local_initializers
-        starts.append(built.training.input_initializer)
-    arguments: dict[str, Any] = {
-        "scaffold": tf.compat.v1.train.Scaffold(
-            init_op=tf.group(*initializers),
-            local_init_op=tf.group(*local_initializers),
-            saver=saver,
-        ),
-        "checkpoint_dir": str(directory.checkpoints),
-        "restorer": restorer,
-    }
-    if leader is not None:
-        return leader.session_creator(directory.path, say=context.screen.line, **arguments)
-    return ChiefSessionCreator(
-        config=tf.compat.v1.ConfigProto(
-            intra_op_parallelism_threads=config.session.intra_op_threads,
-            inter_op_parallelism_threads=config.session.inter_op_threads,
-        ),
-        **arguments,
+    # Local initialisers run in every new session, the others only where nothing is resumed.
+    starts = initializers if training.input_is_saved else local_initializers
+    starts.append(training.input_initializer)
+    scaffold = tf.compat.v1.train.Scaffold(
+        init_op=tf.group(*initializers),
+        local_init_op=tf.group(*local_initializers),
+        saver=_saver(run),
     )
+    return run.coordinator.session_creator(
+        run, scaffold=scaffold, checkpoint_dir=str(run.directory.checkpoints), restorer=restorer
+    )
+
+
+def _restorer(run: Run) -> Restorer | None:
+    if run.plan is None:
+        return None
+    settings = run.config.restoration
+    return Restorer(
+        run.plan,
+        run.built.variables,
+        run.sources.open,
+        initialize=settings.initialize,
+        verify=settings.verify,
+    )
+
+
+def _saver(run: Run) -> tf.compat.v1.train.Saver:
+    """Returns the saver of the run's checkpoints.
+
+    Where the newest one has no position that the training input can be set to, because another
+    number of workers saved it, the saver restores everything else and the input begins anew.
+    """
+    built, training = run.built, run.training
+    newest = tf.train.latest_checkpoint(str(run.directory.checkpoints))
+    if not training.input_is_saved or newest is None or _has_position(newest, training):
+        return built.saver
+    run.screen.line(
+        f"input: begins with its first batch: {Path(newest).name} is of another number of workers, "
+        "and batches are dealt out anew"
+    )
+    with run.coordinator.replica.scope():
+        return _SaverOfAnyNumber(built, training)
+
+
+class _SaverOfAnyNumber(tf.compat.v1.train.Saver):
+    """Restores with the graph's own saver what fits, else without the position in the input."""
+
+    def __init__(self, built: BuiltGraph, training: Training) -> None:
+        super().__init__(saved_as(built.variables))
+        self._own, self._training = built.saver, training
+
+    def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
+        if _has_position(save_path, self._training):
+            self._own.restore(sess, save_path)
+            return
+        super().restore(sess, save_path)
+        sess.run(self._training.input_initializer)
+
+
+def _has_position(checkpoint: str, training: Training) -> bool:
+    names = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
+    return training.input_state.saved_as in names

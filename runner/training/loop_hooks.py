@@ -8,14 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from runner.cluster.chief import Chief
 from runner.config.choices import NonFinite, OnError
 from runner.config.references import References
-from runner.config.schema import RunConfig
 from runner.errors import NonFiniteLossError
-from runner.graph.experiment import BuiltGraph, Training
-from runner.graph.hook_targets import build_hook
-from runner.graph.names import finder, graph_names
+from runner.graph.names import build_hook, finder, graph_names
 from runner.hooks import (
     BestCheckpoint,
     CheckpointHook,
@@ -30,10 +26,7 @@ from runner.hooks import (
     StopWhenHook,
 )
 from runner.hooks.checkpoint import another_saver, non_finite_problem, raise_save_error, warned
-from runner.runs.run_directory import RunDirectory
-from runner.system.signals import Interruption
-from runner.tracking import Tracker
-from runner.training.context import RunContext
+from runner.training.run import Run
 
 
 @dataclass(frozen=True)
@@ -51,141 +44,154 @@ class LoopHooks:
     progress: ProgressHook
 
 
-def loop_hooks(
-    context: RunContext,
-    built: BuiltGraph,
-    training: Training,
-    directory: RunDirectory,
-    tracker: Tracker,
-    interruption: Interruption,
-    leader: Chief | None = None,
-) -> LoopHooks:
+def loop_hooks(run: Run) -> LoopHooks:
     """Makes the hooks of a run, in its graph.
 
     Args:
-      context: what the command gave.
-      built: the graph, not finalised.
-      training: its training step.
-      directory: the run's directory.
-      tracker: records the run.
-      interruption: tells of signals.
-      leader: this process as the chief of a cluster; None where it trains alone.
+      run: the run, opened and recorded.
 
     Raises:
       ConfigError: when a hook of the configuration does not fit.
     """
-    config, screen, trial = context.config, context.screen, context.trial
-    finite = FiniteCheck(built.variables)
-    raises = config.checkpoint.on_error is OnError["raise"]
-    save_failed = raise_save_error if raises else warned(screen.line)
-    best = BestCheckpoint(
-        built.saver,
-        directory.best,
-        directory.best_record,
-        config.train.objective.removeprefix("validation/"),
-        config.train.goal,
-        finite,
-        save_failed,
-    )
-    progress = ProgressHook(training.step, config.train.steps, screen)
+    config, training = run.config, run.training
+    finite = FiniteCheck(run.built.variables)
+    best = _best_checkpoint(run, finite)
+    progress = ProgressHook(training.step, config.train.steps, run.screen)
+    evaluation = _evaluation(run, best)
+    names = graph_names(run.built.variables, training)
+    first, last = run.coordinator.hooks(run)
+    hooks = [
+        *first,
+        # First, so that nothing is recorded or saved of a step whose loss is NaN.
+        _nan_loss(run),
+        *_input_state(run),
+        StopAtStepHook(config.train.steps),
+        RewindHook(run.tracker.rewind),
+        _metrics(run, names["metrics"], progress),
+        evaluation,
+        progress,
+        *_configured(run, _known(run, names, evaluation)),
+        # After the others, so that what they record of a step is there when the step is saved:
+        # a run that resumes from it never records it again.
+        _checkpoint(run, finite),
+        *last,
+        # Last, so that a signal during the other hooks' work costs no further step.
+        StopWhenHook(lambda: run.interruption.received() or run.watch.pruned),
+    ]
+    return LoopHooks(hooks, best, progress)
 
-    def record_training(values: Mapping[str, float], step: int) -> None:
-        tracker.log_metrics({f"train/{name}": value for name, value in values.items()}, step)
+
+def _best_checkpoint(run: Run, finite: FiniteCheck) -> BestCheckpoint:
+    train = run.config.train
+    return BestCheckpoint(
+        run.built.saver,
+        run.directory.best,
+        run.directory.best_record,
+        train.objective.removeprefix("validation/"),
+        train.goal,
+        finite,
+        _save_failed(run),
+    )
+
+
+def _save_failed(run: Run) -> Any:
+    raises = run.config.checkpoint.on_error is OnError["raise"]
+    return raise_save_error if raises else warned(run.screen.line)
+
+
+def _nan_loss(run: Run) -> NanLossHook:
+    policy, training = run.config.train.non_finite, run.training
+    rate = run.config.optimizer.get("learning_rate")
+    half = f"{rate / 2:g}" if isinstance(rate, float) else "..."
+    return NanLossHook(
+        training.values["loss"],
+        training.step,
+        run.directory.checkpoints,
+        "look at the data and the learning rate, for example with half of it: "
+        f"optimizer.learning_rate={half}",
+        policy.action,
+        policy.rollbacks,
+        training.learning_rate_scale,
+        policy.learning_rate_scale,
+        run.screen.line,
+        training.rollbacks,
+    )
+
+
+def _input_state(run: Run) -> list[InputStateHook]:
+    if not run.training.input_is_saved:
+        return []
+    return [InputStateHook(run.training.input_state, run.screen.line)]
+
+
+def _metrics(run: Run, values: Mapping[str, tf.Tensor], progress: ProgressHook) -> MetricsHook:
+    training = run.training
+
+    def record(values: Mapping[str, float], step: int) -> None:
+        run.tracker.log_metrics({f"train/{name}": value for name, value in values.items()}, step)
         progress.show({name: values[name] for name in training.values}, step)
 
-    def record_evaluation(
-        session: tf.compat.v1.Session, values: Mapping[str, float], step: int
-    ) -> None:
-        tracker.log_metrics({f"validation/{name}": value for name, value in values.items()}, step)
+    return MetricsHook(values, training.step, run.config.train.log_every, record)
+
+
+def _evaluation(run: Run, best: BestCheckpoint) -> EvaluationHook:
+    config, training = run.config, run.training
+    interrupted = run.interruption.received
+
+    def record(session: tf.compat.v1.Session, values: Mapping[str, float], step: int) -> None:
+        logged = {f"validation/{name}": value for name, value in values.items()}
+        run.tracker.log_metrics(logged, step)
         mark = "  (best so far)" if best.offer(session, values, step) else ""
         shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
-        screen.line(f"step {step}  validation  {shown}{mark}")
-        if trial is not None:
-            trial.evaluated(values, step)
+        run.screen.line(f"step {step}  validation  {shown}{mark}")
+        run.watch.evaluated(values, step)
+
+    return EvaluationHook(
+        run.built.split,
+        training.step,
+        config.train.evaluate_every,
+        record,
+        at_end=lambda: not interrupted(),
+        averages=training.averages if config.train.evaluate_ema else None,
+        cut=interrupted,
+        due=run.directory.evaluation_due,
+        others_train=run.coordinator.others_train,
+    )
+
+
+def _checkpoint(run: Run, finite: FiniteCheck) -> CheckpointHook:
+    config = run.config
 
     def refuse(names: Sequence[str], step: int) -> None:
         problem = non_finite_problem(names, step)
         if config.train.non_finite.action is NonFinite["raise"]:
             raise NonFiniteLossError(problem)
-        screen.line(str(problem))
+        run.screen.line(str(problem))
 
-    cluster = config.cluster
-    others_train = leader is not None and not cluster.synchronous and cluster.workers > 1
-    names = graph_names(built.variables, training)
-    evaluation = EvaluationHook(
-        built.split,
-        training.step,
-        config.train.evaluate_every,
-        record_evaluation,
-        at_end=lambda: not interruption.received(),
-        averages=training.averages if config.train.evaluate_ema else None,
-        cut=interruption.received,
-        due=directory.evaluation_due,
-        others_train=others_train,
+    return CheckpointHook(
+        run.built.saver,
+        run.directory.checkpoints,
+        run.training.step,
+        config.train.checkpoint_every,
+        finite,
+        refuse,
+        _save_failed(run),
+        others_train=run.coordinator.others_train,
     )
-    references = References(
-        {"graph": names, "run": _run_names(built, directory, tracker, evaluation)},
-        finder(built.graph),
-    )
-    first, last = leader.hooks(training, tracker.log_metrics, screen.line) if leader else ([], [])
-    hooks = [
-        *first,
-        # First, so that nothing is recorded or saved of a step whose loss is NaN.
-        NanLossHook(
-            training.values["loss"],
-            training.step,
-            directory.checkpoints,
-            "look at the data and the learning rate, for example with half of it: "
-            f"optimizer.learning_rate={_half_rate(config)}",
-            config.train.non_finite.action,
-            config.train.non_finite.rollbacks,
-            training.learning_rate_scale,
-            config.train.non_finite.learning_rate_scale,
-            screen.line,
-            training.rollbacks,
-        ),
-        *([InputStateHook(training.input_state, screen.line)] if training.input_is_saved else []),
-        StopAtStepHook(config.train.steps),
-        RewindHook(tracker.rewind),
-        MetricsHook(names["metrics"], training.step, config.train.log_every, record_training),
-        evaluation,
-        progress,
-        *(
-            built.hooks[name] or build_hook(name, node, references)
-            for name, node in config.hooks.items()
-        ),
-        # After the others, so that what they record of a step is there when the step is saved:
-        # a run that resumes from it never records it again.
-        CheckpointHook(
-            built.saver,
-            directory.checkpoints,
-            training.step,
-            config.train.checkpoint_every,
-            finite,
-            refuse,
-            save_failed,
-            others_train=others_train,
-        ),
-        *last,
-        # Last, so that a signal during the other hooks' work costs no further step.
-        StopWhenHook(lambda: interruption.received() or (trial is not None and trial.pruned)),
-    ]
-    return LoopHooks(hooks, best, progress)
 
 
-def _run_names(
-    built: BuiltGraph, directory: RunDirectory, tracker: Tracker, evaluation: EvaluationHook
-) -> dict[str, Any]:
-    """Returns what `${run:NAME}` stands for, for each of `RUN_NAMES`."""
-    return {
-        "directory": str(directory.path),
-        "checkpoints": str(directory.checkpoints),
+def _configured(run: Run, known: References) -> list[tf.compat.v1.train.SessionRunHook]:
+    hooks = run.built.hooks
+    return [hooks[name] or build_hook(name, node, known) for name, node in run.config.hooks.items()]
+
+
+def _known(run: Run, graph: Mapping[str, Any], evaluation: EvaluationHook) -> References:
+    """Returns what `${graph:NAME}` stands for, and `${run:NAME}` for each of `RUN_NAMES`."""
+    names = {
+        "directory": str(run.directory.path),
+        "checkpoints": str(run.directory.checkpoints),
         "evaluation": evaluation,
-        "record": tracker.log_metrics,
-        "saver": another_saver(built.saver, 0),
+        "record": run.tracker.log_metrics,
+        "saver": another_saver(run.built.saver, 0),
     }
-
-
-def _half_rate(config: RunConfig) -> str:
-    rate = config.optimizer.get("learning_rate")
-    return f"{rate / 2:g}" if isinstance(rate, float) else "..."
+    return References({"graph": graph, "run": names}, finder(run.built.graph))

@@ -5,19 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 
 import tensorflow as tf
 from omegaconf import OmegaConf
 
-from runner.cluster.replica import Replica
-from runner.config.masking import Mask, flatten
+from runner.config.masking import flatten
 from runner.errors import InterruptedRunError, PrunedRunError
-from runner.graph.experiment import BuiltGraph
 from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
@@ -25,43 +22,35 @@ from runner.restoration.provenance import document
 from runner.restoration.report import text
 from runner.runs.lineage import DIGEST, SOURCE_TAG, name_tracked_run, source_run_tags
 from runner.runs.run_directory import PROVENANCE, PRUNED, RunDirectory
-from runner.sweeps.trial import TAG
 from runner.system.atomic_files import write_text
-from runner.system.signals import Interruption
 from runner.tracking import RUN_DIR_TAG, RunStatus, Tracker, environment_tags
-from runner.training.context import RunContext
+from runner.training.run import Run
 from runner.training.sources import FINGERPRINT_TAG
+from runner.training.watch import SWEEP_TAG
 
-_environment_of_trials = lru_cache(maxsize=1)(environment_tags)
+# The code of a process is what it was at its first run, whatever its files have become.
+_environment = lru_cache(maxsize=1)(environment_tags)
 
 
 @contextmanager
-def recorded(
-    context: RunContext,
-    built: BuiltGraph,
-    plan: RestorationPlan | None,
-    directory: RunDirectory,
-    interruption: Interruption,
-) -> Iterator[Tracker]:
-    """Gives what records the run, and at the block's end says how it ended and lets go of it.
+def recorded(run: Run) -> Iterator[None]:
+    """Opens what records the run; at the block's end records how it ended, and closes the run.
 
     Args:
-      context: what the command gave.
-      built: the run's graph.
-      plan: where variables come from; None for a run that resumes from its own checkpoint.
-      directory: the run's directory, claimed; it is released at the end.
-      interruption: tells of signals, which neither opening nor closing lets through.
+      run: the run, opened; its directory is released at the end. Signals neither interrupt the
+        opening nor the closing of its tracker.
     """
     status, pruned = RunStatus.FAILED, False
+    directory, interruption = run.directory, run.interruption
     tracker: Tracker | None = None
     try:
         with interruption.deferred():  # A run that a signal left unknown would stay RUNNING.
-            tracker = _open_tracker(context, directory)
+            tracker = run.tracker = _open_tracker(run)
         interruption.check()
-        _record_start(context, built.sizes, directory, tracker)
-        if plan is not None:
-            _record_plan(context, built, plan, directory, tracker)
-        yield tracker
+        _record_start(run)
+        if run.plan is not None:
+            _record_plan(run, run.plan)
+        yield
         status = RunStatus.FINISHED
     except InterruptedRunError:
         status = RunStatus.KILLED
@@ -80,10 +69,10 @@ def recorded(
         with interruption.deferred():
             try:
                 if tracker is not None:
-                    name_tracked_run(directory, context.store)
+                    name_tracked_run(directory, run.store)
                     _record_end(directory, tracker)
                     tracker.close(status, interruption.remaining())
-                    name_tracked_run(directory, context.store)
+                    name_tracked_run(directory, run.store)
                 # Last: a run whose end was cut short still says RUNNING, and the next one of its
                 # experiment settles it, in the store too.
                 directory.update(status=PRUNED if pruned else status.value)
@@ -91,80 +80,49 @@ def recorded(
                 directory.release()
 
 
-def _open_tracker(context: RunContext, directory: RunDirectory) -> Tracker:
-    record = directory.require()
-    # The code of a process is what it was at its first trial, whatever its files have become.
-    environment = environment_tags if context.trial is None else _environment_of_trials
-    mask = Mask(context.config.tracking.mask, asdict(context.config))
+def _open_tracker(run: Run) -> Tracker:
+    directory, mask, watch = run.directory, run.mask, run.watch
     tags = {
-        FINGERPRINT_TAG: record.fingerprint,
+        FINGERPRINT_TAG: directory.require().fingerprint,
         RUN_DIR_TAG: str(directory.path.resolve()),
-        "runner.overrides": " ".join(mask.overrides(context.overrides)),
-        **environment(Path.cwd()),
+        "runner.overrides": " ".join(mask.overrides(run.overrides)),
+        **_environment(Path.cwd()),
     }
-    experiment, trial = context.config.name, context.trial
+    experiment = run.config.name
     name = f"{experiment} {directory.path.name}"
-    if trial is None:
-        return context.store.open(directory.path, experiment, name, tags)
-    trial.started(directory.path)
-    tracker = context.store.open(directory.path, experiment, name, tags, trial.parent)
-    keys = {name: name.removeprefix(f"{TAG}.") for name in trial.tags}
-    # Those of a run that is resumed are not taken from above.
-    tracker.set_tags({name: str(mask.value(keys[name], tag)) for name, tag in trial.tags.items()})
+    watch.started(directory.path)
+    tracker = run.store.open(directory.path, experiment, name, tags, watch.parent)
+    if watch.tags:
+        # Those of a run that is resumed are not taken from above.
+        keys = {name: name.removeprefix(f"{SWEEP_TAG}.") for name in watch.tags}
+        values = {name: str(mask.value(keys[name], tag)) for name, tag in watch.tags.items()}
+        tracker.set_tags(values)
     return tracker
 
 
-def _record_start(
-    context: RunContext, sizes: Mapping[str, int], directory: RunDirectory, tracker: Tracker
-) -> None:
-    config = context.config
-    mask = Mask(config.tracking.mask, asdict(config))
-    plain = mask.settings(asdict(config))
+def _record_start(run: Run) -> None:
+    directory, tracker, plain = run.directory, run.tracker, run.plain
     write_text(directory.config, OmegaConf.to_yaml(OmegaConf.create(plain)), lasting=False)
-    shown = mask.overrides(context.overrides)
+    shown = run.mask.overrides(run.overrides)
     write_text(directory.overrides, OmegaConf.to_yaml(OmegaConf.create(shown)), lasting=False)
     tracker.log_parameters(flatten(plain))
     data = json.dumps(plain["data"], sort_keys=True, default=str)
     tracker.log_dataset(
-        str(config.data["_target_"]),
+        str(run.config.data["_target_"]),
         hashlib.sha256(data.encode()).hexdigest()[:16],
         "train",
         data,
-        sizes,
+        run.built.sizes,
     )
     tracker.log_artifact(directory.config)
     tracker.log_artifact(directory.overrides)
 
 
-def _record_plan(
-    context: RunContext,
-    built: BuiltGraph,
-    plan: RestorationPlan,
-    directory: RunDirectory,
-    tracker: Tracker,
-) -> None:
+def _record_plan(run: Run, plan: RestorationPlan) -> None:
     """Keeps the plan, and beside the checkpoints to come where their variables came from."""
-    name, store = context.config.name, context.store
-    placement = Replica(context.config.cluster).placement(built.variables)
-    lines = placement.lines(plan, full=False) if placement else []
-    devices = placement.devices if placement else None
-    page = html(plan, f"{name}: restoration plan", placement=placement)
-    # For people: nothing is decided by these, so that nothing waits for the disk.
-    told = text(plan) + "".join(f"{line}\n" for line in lines)
-    write_text(directory.plan, told, lasting=False)
-    write_text(directory.plan_json, json_text(plan, devices), lasting=False)
-    write_text(directory.plan_html, page, lasting=False)
-    run = {
-        "experiment": name,
-        "run_dir": str(directory.path.resolve()),
-        "tracking_uri": store.store or None,
-        "run_id": store.run_id(directory.path),
-    }
-    provenance = json.dumps(document(plan, run, context.sources.origins()), indent=1) + "\n"
-    for file in directory.provenances:
-        file.parent.mkdir(exist_ok=True)
-        # The first lasts; the end of the run mends the others by it.
-        write_text(file, provenance, lasting=file == directory.provenances[0])
+    directory, tracker = run.directory, run.tracker
+    _write_plan(run, plan)
+    _write_provenance(run, plan)
     for file in (
         directory.plan,
         directory.plan_json,
@@ -177,7 +135,35 @@ def _record_plan(
     directory.update(sources={name: _absolute(path) for name, path in paths.items()})
     tracker.set_tags({f"{SOURCE_TAG}.{name}": path for name, path in paths.items()})
     tracker.set_tags({f"{SOURCE_TAG}.{name}{DIGEST}": each.digest for name, each in found.items()})
-    tracker.set_tags(source_run_tags(paths, store))
+    tracker.set_tags(source_run_tags(paths, run.store))
+
+
+def _write_plan(run: Run, plan: RestorationPlan) -> None:
+    """Writes the plan for people: nothing is decided by it, so that nothing waits for the disk."""
+    directory = run.directory
+    placement = run.coordinator.replica.placement(run.built.variables)
+    lines = placement.lines(plan, full=False) if placement else []
+    shown = text(plan) + "".join(f"{line}\n" for line in lines)
+    devices = placement.devices if placement else None
+    page = html(plan, f"{run.config.name}: restoration plan", placement=placement)
+    write_text(directory.plan, shown, lasting=False)
+    write_text(directory.plan_json, json_text(plan, devices), lasting=False)
+    write_text(directory.plan_html, page, lasting=False)
+
+
+def _write_provenance(run: Run, plan: RestorationPlan) -> None:
+    directory, store = run.directory, run.store
+    identity = {
+        "experiment": run.config.name,
+        "run_dir": str(directory.path.resolve()),
+        "tracking_uri": store.store or None,
+        "run_id": store.run_id(directory.path),
+    }
+    content = json.dumps(document(plan, identity, run.sources.origins()), indent=1) + "\n"
+    for file in directory.provenances:
+        file.parent.mkdir(exist_ok=True)
+        # The first lasts; the end of the run completes the others from it.
+        write_text(file, content, lasting=file == directory.provenances[0])
 
 
 def _absolute(path: str) -> str:

@@ -25,6 +25,7 @@ from runner.console import Screen
 from runner.errors import CheckpointError
 from runner.run import run_experiment
 from runner.runs.run_directory import RunDirectory
+from runner.training.surroundings import Surroundings
 from tests.tiny.configs import tiny
 
 BIAS = "body/dense/bias"
@@ -47,7 +48,7 @@ def _config(folder: Path, checkpoint: str, **changes: Any) -> RunConfig:
 
 def _run(config: RunConfig) -> str:
     shown = io.StringIO()
-    run_experiment(config, screen=Screen(Console(file=shown, width=200)))
+    run_experiment(config, Surroundings(screen=Screen(Console(file=shown, width=200))))
     return shown.getvalue()
 
 

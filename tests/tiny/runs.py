@@ -12,10 +12,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from rich.console import Console
 
+from runner.cluster.chief import coordinator_of
 from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.console import Screen
 from runner.run import run_experiment
 from runner.runs.run_directory import RunDirectory, RunRecord
+from runner.training.surroundings import Surroundings
 from tests.tiny.configs import tiny
 
 
@@ -23,7 +25,8 @@ def run(folder: Path, **changes: Any) -> list[str]:
     """Runs it in `folder` and returns the lines on the screen."""
     file = io.StringIO()
     screen = Screen(Console(file=file, width=300, highlight=False))
-    run_experiment(tiny(run_dir=str(folder), **changes), screen=screen)
+    config = tiny(run_dir=str(folder), **changes)
+    run_experiment(config, Surroundings(screen=screen, coordinator=coordinator_of(config)))
     return file.getvalue().splitlines()
 
 
@@ -63,7 +66,7 @@ class Runs:
 
     def run(self, **changes: Any) -> tuple[float, list[str]]:
         """Returns the objective and the lines on the screen."""
-        objective = run_experiment(self.config(**changes), screen=self.screen())
+        objective = run_experiment(self.config(**changes), Surroundings(screen=self.screen()))
         assert objective is not None
         return objective, self.lines()
 

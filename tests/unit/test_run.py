@@ -17,6 +17,7 @@ from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import CheckpointError, ConfigError, PlanError, RunDirectoryError
 from runner.run import run_experiment
 from runner.runs.run_directory import RunDirectory, open_run
+from runner.training.surroundings import Surroundings
 from tests.tiny.runs import Runs, disturbed, evaluations, warm
 
 
@@ -127,7 +128,7 @@ def test_what_is_unfinished_is_told_by_the_plan_and_by_another_run(
     hooks = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
     with pytest.raises(ValueError, match="the hook failed"):
         runs.run(hooks=hooks)
-    run_experiment(runs.config(hooks=hooks, mode=Mode.plan), screen=runs.screen())
+    run_experiment(runs.config(hooks=hooks, mode=Mode.plan), Surroundings(screen=runs.screen()))
     assert runs.lines()[0].startswith(f"mode=train would resume {runs.directory().path}")
     _, lines = runs.run(hooks=hooks, seed=3)
     assert lines[0] == f"tiny: runs in {runs.directory(2).path}"

@@ -19,6 +19,7 @@ import tensorflow as tf
 from runner.cluster import chief
 from runner.cluster.channel import released_flag
 from runner.cluster.chief import Chief
+from runner.cluster.replica import ClusterReplica
 from runner.cluster.roles import serve
 from runner.cluster.server import session_config, start_server
 from runner.cluster.worker import _train
@@ -200,7 +201,8 @@ def test_a_worker_whose_data_end_says_so(tmp_path: Path) -> None:
             data={"_target_": "tests.tiny.odd.Once"},
             train=train,
         )
-        built = build_graph(worker, "validation", train=True)
+        replica = ClusterReplica(worker.cluster)
+        built = build_graph(worker, "validation", train=True, replica=replica)
         target = start_server(worker).target
         # The chief, which is to go on, has the same configuration.
         alike = replace(worker, data=tiny().data, hooks={"wait": wait})
@@ -208,7 +210,7 @@ def test_a_worker_whose_data_end_says_so(tmp_path: Path) -> None:
 
         def work() -> None:
             try:
-                _train(alike, built, target, Screen(), Interruption())
+                _train(alike, built, replica.update, target, Screen(), Interruption())
             except BaseException as error:  # noqa: BLE001 - looked at below
                 errors.append(error)
             (tmp_path / "waits.go").touch()
@@ -250,12 +252,16 @@ def test_a_server_that_is_gone_at_the_end_is_no_error() -> None:
     addresses = AddressesConfig([first], [], [second])
     cluster = ClusterConfig(ps=1, addresses=addresses, task=TaskConfig("chief", 0))
     config = tiny(cluster=cluster)
-    leader = Chief(config, Interruption())
-    leader.session_creator(Path(config.run_dir))
-    lines: list[str] = []
-    with leader.leading(lines.append):
+    leader, lines = Chief(config), list[str]()
+    run: Any = SimpleNamespace(
+        directory=SimpleNamespace(path=Path(config.run_dir)),
+        interruption=Interruption(),
+        screen=SimpleNamespace(line=lines.append),
+    )
+    leader.session_creator(run)
+    with leader.leading(run):
         pass
-    with pytest.raises(ValueError, match="the step failed"), leader.leading(lines.append):
+    with pytest.raises(ValueError, match="the step failed"), leader.leading(run):
         raise ValueError("the step failed")
     assert lines == ["cluster: no server hears that it may end, because of ps 0"] * 2
 

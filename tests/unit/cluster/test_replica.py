@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from runner.cluster.replica import BySize, Replica
+from runner.cluster.replica import BySize, ClusterReplica
 from runner.cluster.synchronous import Synchronization
 from runner.config.schema import ClusterConfig, Placement, TaskConfig
 from runner.errors import ConfigError
 from runner.graph.build import build_graph
+from runner.graph.replica import Replica
 from tests.tiny.configs import tiny
 
 v1 = tf.compat.v1
@@ -26,7 +27,7 @@ def cluster(kind: str | None = "chief", index: int = 0, **changes: Any) -> Clust
 
 
 def devices(config: ClusterConfig, make: Callable[[], Any]) -> list[str]:
-    replica = Replica(config)
+    replica = ClusterReplica(config)
     with tf.Graph().as_default(), replica.scope(), replica.partitioned():
         make()
         return [each.device for each in v1.global_variables()]
@@ -35,12 +36,6 @@ def devices(config: ClusterConfig, make: Callable[[], Any]) -> list[str]:
 def three() -> None:
     for name, size in (("large", 100), ("small", 1), ("medium", 10)):
         v1.get_variable(name, [size], use_resource=True)
-
-
-def test_without_a_cluster_nothing_is_placed() -> None:
-    assert devices(ClusterConfig(), three) == ["", "", ""]
-    assert Replica(ClusterConfig()).device == ""
-    assert Replica(None).synchronization is None
 
 
 def test_variables_are_placed_in_turn_or_by_size() -> None:
@@ -59,7 +54,8 @@ def test_an_unknown_shape_counts_as_one_element() -> None:
 
 
 def test_everything_else_is_on_the_task_itself() -> None:
-    graph = build_graph(tiny(cluster=cluster("worker", 1, ps=2)), "validation", train=True).graph
+    replica = ClusterReplica(cluster("worker", 1, ps=2))
+    graph = build_graph(tiny(), "validation", train=True, replica=replica).graph
     places = {
         kind: {each.device for each in graph.get_operations() if each.type == kind}
         for kind in ("IteratorV2", "MatMul", "StatefulPartitionedCall", "VarHandleOp")
@@ -78,23 +74,42 @@ def test_large_variables_are_cut() -> None:
 
 
 def test_asking_for_parts_where_none_are_made_is_refused() -> None:
-    config = tiny(cluster=cluster(partition_bytes=16))
+    replica = ClusterReplica(cluster(partition_bytes=16))
     with pytest.raises(ConfigError, match="partition_bytes is 16, and cuts no variable"):
-        build_graph(config, "validation", train=True)
+        build_graph(tiny(), "validation", train=True, replica=replica)
 
 
 def test_batches_are_dealt_out_without_overlap() -> None:
-    def batches(config: ClusterConfig) -> list[list[int]]:
+    def batches(replica: Replica) -> list[list[int]]:
         shuffled = tf.data.Dataset.range(12).shuffle(12, seed=7).batch(2)
-        return [each.tolist() for each in Replica(config).shard(shuffled).as_numpy_iterator()]
+        return [each.tolist() for each in replica.shard(shuffled).as_numpy_iterator()]
 
-    dealt = [batches(cluster()), batches(cluster("worker", 0)), batches(cluster("worker", 1))]
-    assert [each for turn in zip(*dealt, strict=True) for each in turn] == batches(ClusterConfig())
+    tasks = (cluster(), cluster("worker", 0), cluster("worker", 1))
+    dealt = [batches(ClusterReplica(task)) for task in tasks]
+    assert [each for turn in zip(*dealt, strict=True) for each in turn] == batches(Replica())
 
 
-def test_synchronous_updates_wait_for_all_but_the_backups() -> None:
-    replica = Replica(cluster(synchronous=True, backup=1))
-    assert replica.synchronization == Synchronization(aggregated=2, workers=3, index=0)
-    worker = Replica(cluster("worker", 1, synchronous=True)).synchronization
-    assert worker == Synchronization(aggregated=3, workers=3, index=2)
-    assert Replica(cluster()).synchronization is None
+@pytest.mark.parametrize(
+    ("task", "aggregated", "index"),
+    [(cluster(synchronous=True, backup=1), 2, 0), (cluster("worker", 1, synchronous=True), 3, 2)],
+)
+def test_synchronous_updates_wait_for_all_but_the_backups(
+    task: ClusterConfig, aggregated: int, index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Synchronization] = []
+
+    class Update:
+        train_op = None
+
+        def __init__(self, *arguments: Any) -> None:
+            made.append(arguments[-1])
+
+    monkeypatch.setattr("runner.cluster.replica.SynchronousUpdate", Update)
+    ClusterReplica(task).shared_update(None, [], lambda gradients: gradients, None)
+    assert made == [Synchronization(aggregated=aggregated, workers=3, index=index)]
+
+
+def test_asynchronous_workers_share_no_update() -> None:
+    replica = ClusterReplica(cluster())
+    assert replica.shared_update(None, [], lambda gradients: gradients, None) is None
+    assert replica.update is None

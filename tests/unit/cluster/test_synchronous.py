@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from runner.cluster.replica import ClusterReplica
 from runner.cluster.server import session_config
+from runner.cluster.synchronous import SynchronousUpdate
 from runner.config.schema import ClipConfig, ClusterConfig, TrainConfig
 from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph, Training
@@ -22,17 +24,28 @@ from tests.unit.cluster.conftest import InProcess
 STEPS = 50
 
 
+# Of each graph, the update that it shares with other workers.
+_updates: dict[tf.Graph, SynchronousUpdate | None] = {}
+
+
 def build(batch_size: int, clip: ClipConfig, cluster: ClusterConfig | None = None) -> BuiltGraph:
-    return build_graph(
-        tiny(
-            data={"_target_": "tests.tiny.experiment.Blobs", "batch_size": batch_size, "seed": 0},
-            model={"_target_": "tests.tiny.odd.Plain"},
-            train=TrainConfig(steps=STEPS, clip=clip),
-            cluster=cluster or ClusterConfig(),
-        ),
-        "validation",
-        train=True,
+    config = tiny(
+        data={"_target_": "tests.tiny.experiment.Blobs", "batch_size": batch_size, "seed": 0},
+        model={"_target_": "tests.tiny.odd.Plain"},
+        train=TrainConfig(steps=STEPS, clip=clip),
     )
+    if cluster is None:
+        return build_graph(config, "validation", train=True)
+    replica = ClusterReplica(cluster)
+    built = build_graph(config, "validation", train=True, replica=replica)
+    _updates[built.graph] = replica.update
+    return built
+
+
+def update_of(built: BuiltGraph) -> SynchronousUpdate:
+    update = _updates[built.graph]
+    assert update is not None
+    return update
 
 
 def training_of(built: BuiltGraph) -> Training:
@@ -61,9 +74,8 @@ def prepared(
 ) -> Iterator[tuple[Any, tf.train.Coordinator]]:
     """A session of one task, after its hook has run."""
     training = training_of(built)
-    assert training.synchronous is not None
     with built.graph.as_default():
-        hook = training.synchronous.hook(restarted)
+        hook = update_of(built).hook(restarted)
         hook.begin()
         local = tf.compat.v1.local_variables_initializer()
     config = session_config(servers.task(kind))
@@ -263,9 +275,7 @@ def test_an_update_that_fails_ends_the_step_but_not_the_making_of_the_session(
 ) -> None:
     servers = in_process(2, 1, synchronous=True)
     built = build(8, ClipConfig(), servers.task("chief"))
-    synchronous = training_of(built).synchronous
-    assert synchronous is not None
-    hook: Any = synchronous.hook(lambda: False)
+    hook: Any = update_of(built).hook(lambda: False)
     with built.graph.as_default():
         hook.begin()
     session = Losing(hook._update, lost(None, None, "the update failed"))

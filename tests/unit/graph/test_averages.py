@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.graph.averages import AveragedWeights, averaged_names
+from runner.graph.optimization import AveragedWeights, averaged_names
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.errors import ConfigError
-from runner.graph.averages import AveragedWeights
 from runner.graph.experiment import Split
+from runner.graph.optimization import AveragedWeights
 from runner.hooks import CheckpointHook, EvaluationHook, StopAtStepHook, evaluate
 from tests.tiny.counter import Counter
 

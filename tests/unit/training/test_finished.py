@@ -22,7 +22,7 @@ from runner.run import run_experiment
 from runner.runs.provenance import provenance_of
 from runner.runs.run_directory import RunDirectory
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
-from runner.training.evaluation import finished_run
+from runner.training.surroundings import Surroundings
 from tests.tiny.configs import tiny
 from tests.tiny.experiment import Blobs
 
@@ -36,7 +36,7 @@ class _Experiment:
     def __call__(self, mode: str) -> float | None:
         self._file = io.StringIO()
         screen = Screen(Console(file=self._file, width=200, highlight=False))
-        return run_experiment(self.config(Mode[mode]), screen=screen)
+        return run_experiment(self.config(Mode[mode]), Surroundings(screen=screen))
 
     def config(self, mode: Mode) -> RunConfig:
         return tiny(run_dir=str(self._folder), mode=mode, **self._changes)
@@ -182,7 +182,7 @@ def test_a_run_of_another_configuration_does_not_count(
 ) -> None:
     experiment("train")
     with pytest.raises(RunDirectoryError, match="holds no finished run of this configuration"):
-        finished_run(experiment.config(Mode.evaluate), "another")
+        _Experiment(tmp_path / "tiny", seed=1)("evaluate")
 
 
 def test_the_newest_finished_run_is_evaluated(experiment: _Experiment, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from runner.runs.run_directory import RunDirectory
 from runner.sweeps.trial import Trial
 from runner.tracking.delivery import sync
 from runner.tracking.tracking_directory import TrackingDirectory
+from runner.training.surroundings import Surroundings
 from tests.tiny.runs import Runs, disturbed, wait_for
 from tests.tiny.tracked_runs import TrackedRuns
 
@@ -73,7 +74,7 @@ def test_a_pruned_run_is_resumed_by_nobody_and_a_failed_one_by_its_own_trial(
         return Trial(str(tmp_path / "sweep"), {}, lambda metrics, step: prune, number)
 
     def run(trial: Trial, **changes: Any) -> None:
-        run_experiment(runs.config(**changes), screen=runs.screen(), trial=trial)
+        run_experiment(runs.config(**changes), Surroundings(screen=runs.screen(), watch=trial))
 
     hooks = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
     with pytest.raises(PrunedRunError, match="pruned at step 10"):
@@ -97,7 +98,7 @@ def test_a_trial_whose_objective_is_nan_has_failed_and_only_evaluates_again(
     for _ in range(2):
         trial, screen = Trial(str(tmp_path / "sweep"), {}), runs.screen()
         with pytest.raises(SweepError, match="the objective is nan"):
-            run_experiment(config, screen=screen, trial=trial)
+            run_experiment(config, Surroundings(screen=screen, watch=trial))
         assert runs.record().status == "FAILED"
     assert not [line for line in runs.lines() if line.startswith("step") and "20/20" in line]
     assert runs.count() == 1

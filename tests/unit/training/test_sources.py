@@ -22,6 +22,7 @@ from runner.run import run_experiment
 from runner.runs.run_directory import RunDirectory
 from runner.tracking import LoggingStore, RunStatus, TrackedRun, open_store
 from runner.training.sources import Sources
+from runner.training.surroundings import Surroundings
 from tests.tiny.composing import composing
 from tests.tiny.configs import tiny
 
@@ -45,7 +46,7 @@ def _sources(config: RunConfig) -> Sources:
 
 
 def _quiet(config: RunConfig) -> float | None:
-    return run_experiment(config, screen=Screen(Console(file=io.StringIO())))
+    return run_experiment(config, Surroundings(screen=Screen(Console(file=io.StringIO()))))
 
 
 def _spec(sources: Sources, scaffold: str) -> CheckpointSpec:

@@ -5,7 +5,7 @@ import tensorflow.compat.v1 as tf
 
 from runner.config.references import References
 from runner.errors import ConfigError
-from runner.graph.hook_targets import RUN_NAMES, build_hook, first_hooks
+from runner.graph.names import RUN_NAMES, build_hook, first_hooks
 
 NAN = "tensorflow.compat.v1.train.NanTensorHook"
 TENSOR = object()

@@ -1,0 +1,156 @@
+"""One run: everything that its phases share, each made once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from runner.config.fingerprint import fingerprint
+from runner.config.masking import Mask
+from runner.config.schema import RunConfig
+from runner.errors import Problem, RunDirectoryError
+from runner.graph.build import build_graph
+from runner.graph.experiment import BuiltGraph, Training
+from runner.restoration.plan import RestorationPlan
+from runner.runs.run_directory import (
+    FINISHED,
+    RUNNING,
+    RunDirectory,
+    RunRecord,
+    interrupted_run,
+    open_run,
+    runs,
+)
+from runner.system.signals import Interruption
+from runner.tracking import Tracker, open_store
+from runner.training.sources import Sources, plan_run
+from runner.training.surroundings import Surroundings
+
+
+class Run:
+    """A run of an experiment, from its configuration to its end.
+
+    Attributes:
+      config: the validated configuration.
+      overrides, dedicated, screen, watch, coordinator: see `Surroundings`.
+      store: where runs are recorded.
+      sources: the checkpoints that the configuration names.
+      container: the configured `run_dir`.
+      plan: where variables come from; None for a run that resumes from its own checkpoint.
+      directory: the run's directory, from `open` on.
+      interruption: reports signals, from `open` on.
+      tracker: records the run, while it is recorded.
+    """
+
+    directory: RunDirectory
+    interruption: Interruption
+    tracker: Tracker
+
+    def __init__(self, config: RunConfig, around: Surroundings) -> None:
+        self.config = config
+        self.overrides, self.dedicated = around.overrides, around.dedicated
+        self.screen, self.watch = around.screen, around.watch
+        self.coordinator = around.coordinator
+        self.store = open_store(config.tracking, asdict(config), around.follower)
+        self.sources = Sources(config, self.store)
+        self.container = Path(config.run_dir)
+        self.plan: RestorationPlan | None = None
+
+    @cached_property
+    def mask(self) -> Mask:
+        """Hides secrets in what is recorded."""
+        return Mask(self.config.tracking.mask, asdict(self.config))
+
+    @cached_property
+    def plain(self) -> dict[str, Any]:
+        """The configuration as plain values, secrets masked."""
+        plain: dict[str, Any] = self.mask.settings(asdict(self.config))
+        return plain
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identifies runs whose configuration has the same result."""
+        return fingerprint(self.sources.settings())
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """The record with which a new run starts."""
+        return RunRecord(
+            self.config.name,
+            self.fingerprint,
+            RUNNING,
+            self.mask.settings(self.sources.settings()),
+            trial=self.watch.name(self.container),
+        )
+
+    @cached_property
+    def built(self) -> BuiltGraph:
+        """The graph that trains, and evaluates the validation split; not finalised."""
+        replica = self.coordinator.replica
+        return build_graph(self.config, "validation", train=True, replica=replica)
+
+    def build(self) -> None:
+        """Builds the graph, unless it is built already.
+
+        Raises:
+          ConfigError: when a `_target_` cannot be built or does not keep its contract.
+        """
+        _ = self.built
+
+    @property
+    def training(self) -> Training:
+        """The training step of `built`."""
+        if self.built.training is None:
+            raise ValueError("the graph was built without a training step")
+        return self.built.training
+
+    def interrupted(self) -> RunDirectory | None:
+        """Returns the run that training would resume, changing nothing; None starts afresh.
+
+        Raises:
+          RunDirectoryError: when training would refuse to start here.
+        """
+        resume = self.config.resume.value
+        return interrupted_run(self.container, self.record, resume, dedicated=self.dedicated)
+
+    def open(self, interruption: Interruption) -> None:
+        """Claims the directory of the run to resume, or of a new one.
+
+        Args:
+          interruption: reports signals.
+
+        Raises:
+          RunDirectoryError: as `interrupted`; also when a living process owns the directory.
+        """
+        self.interruption = interruption
+        resume = self.config.resume.value
+        self.directory = open_run(self.container, self.record, resume, dedicated=self.dedicated)
+
+    def make_plan(self) -> RestorationPlan:
+        """Returns the plan of a fresh start, with all problems.
+
+        Raises:
+          ConfigError: when the experiment of a source does not compose or build.
+        """
+        return plan_run(self.config, self.built, self.sources)
+
+    def finished(self) -> RunDirectory:
+        """Returns the newest finished run of this configuration in `run_dir`.
+
+        Raises:
+          RunDirectoryError: when there is none.
+        """
+        found = runs(self.container)
+        for directory, record in found:
+            if record.fingerprint == self.fingerprint and record.status == FINISHED:
+                return directory
+        raise RunDirectoryError(
+            Problem(
+                f"{self.container} holds no finished run of this configuration",
+                "; ".join(f"{directory.path} is {record.status}" for directory, record in found)
+                or "it holds no run at all",
+                "train it first: the same command with mode=train",
+            )
+        )
