@@ -14,8 +14,9 @@ from runner.config.hydra_grammar import plain
 from runner.errors import ConfigError, Problem
 from runner.sweeps.execution import Execution
 from runner.sweeps.points import ComposedPoint, Point, name_of
-from runner.sweeps.sweep_directory import DIED, Attempt, SweepDirectory, TrialStatus
+from runner.sweeps.sweep_directory import DIED, Attempt, SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
+from runner.system.status import Status
 
 
 class GridSweeper(RunnerSweeper):
@@ -48,7 +49,7 @@ class GridSweeper(RunnerSweeper):
         finished = {
             (each.trial, each.fingerprint): each
             for each in before
-            if each.status is TrialStatus.FINISHED
+            if each.status is Status.FINISHED
         }
         done: dict[int, Attempt] = {}
         first: list[Attempt] = []
@@ -167,10 +168,10 @@ def _deaths(attempts: Sequence[Attempt]) -> dict[int, int]:
     started = {
         attempt.trial: (position, attempt)
         for position, attempt in enumerate(attempts)
-        if attempt.status is not TrialStatus.SKIPPED
+        if attempt.status is not Status.SKIPPED
     }
     return {
         trial: position
         for trial, (position, attempt) in started.items()
-        if attempt.status is TrialStatus.KILLED and attempt.message.startswith(DIED)
+        if attempt.status is Status.KILLED and attempt.message.startswith(DIED)
     }

@@ -19,8 +19,9 @@ from runner.errors import ConfigError, Problem, SweepError, require_all
 from runner.sweeps.execution import Execution, require_extra
 from runner.sweeps.objectives import Objective, constraints, objectives_of, ranked_trials
 from runner.sweeps.points import ComposedPoint, Point, compose_points
-from runner.sweeps.sweep_directory import Attempt, SweepDirectory, TrialStatus
+from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
+from runner.system.status import Status
 
 # Optuna is an optional extra: modules that need it are imported where they are used.
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from runner.sweeps.study import SearchStudy
 
 # Those that may be infeasible.
-_FEASIBLE = (TrialStatus.FINISHED, TrialStatus.PRUNED)
-_DONE = (*_FEASIBLE, TrialStatus.FAILED)
+_FEASIBLE = (Status.FINISHED, Status.PRUNED)
+_DONE = (*_FEASIBLE, Status.FAILED)
 
 # Settings that are built, with an example of each.
 _NODES = {

@@ -1,6 +1,6 @@
-"""Launches the trials of a sweep by Hydra's launchers, retries those that fail, until all have ended.
+"""Launches the trials of a sweep by one of Hydra's launchers, and retries those that fail.
 
-Also here is what has to be known of the launchers themselves, by their classes.
+Also here is what a sweep has to know of the launchers themselves, by their classes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from runner.sweeps.sweep_directory import (
     Attempt,
     AttemptFile,
     SweepDirectory,
-    TrialStatus,
 )
 from runner.system.locks import this_process
 from runner.system.signals import Interruption
+from runner.system.status import Status
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class Execution:
         crash = self._launched([each.attempt.overrides for each in turns], numbers[0], files)
         cause = f"{type(crash).__name__}: {_first_line(crash)}" if crash is not None else ""
         attempts = [file.settle(cause) for file in files]
-        started = any(each.status is not TrialStatus.SKIPPED for each in attempts)
+        started = any(each.status is not Status.SKIPPED for each in attempts)
         if crash is not None:
             if not started and not self._directory.stopped():
                 remedy = "check hydra/launcher and its settings"
@@ -138,7 +138,7 @@ class Execution:
             if following is not None:
                 again.append(following)
                 continue
-            skipped = attempt.status is TrialStatus.SKIPPED
+            skipped = attempt.status is Status.SKIPPED
             ended[attempt.trial] = turn.before or attempt if skipped else attempt
             if attempt.status in FAILURES:
                 self._directory.failed()
@@ -175,7 +175,7 @@ class Execution:
         for file in files:
             file.cancel()
         seconds = self._interruption.remaining() or 0.0
-        waiting = [file for file in files if file.read().status is TrialStatus.WAITING]
+        waiting = [file for file in files if file.read().status is Status.WAITING]
         self._withdraw({int(file.path.stem) for file in waiting})
         announced = False
         while (self._interruption.remaining() or 0.0) > _RESERVED * seconds:
@@ -191,7 +191,7 @@ class Execution:
         """Returns the trial's next turn, or None when it has ended."""
         if self._directory.stopped():
             return None
-        if attempt.status is TrialStatus.SKIPPED and (crashed or self._directory.held()):
+        if attempt.status is Status.SKIPPED and (crashed or self._directory.held()):
             return turn
         ended_with_others = self._collective and crashed and of > 1
         if ended_with_others and attempt.message.startswith(DIED):

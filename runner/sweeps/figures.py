@@ -21,7 +21,8 @@ from matplotlib.ticker import LogFormatter, MaxNLocator
 from runner.config.schema import SweepConfig
 from runner.sweeps.objectives import Objective
 from runner.sweeps.results import Band
-from runner.sweeps.sweep_directory import Attempt, TrialStatus
+from runner.sweeps.sweep_directory import Attempt
+from runner.system.status import Status
 
 if TYPE_CHECKING:
     import optuna
@@ -145,7 +146,7 @@ def study_of(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> optu
     for trial in trials:
         values = [each.of(trial) for each in objectives]
         known = [value for value in values if value is not None and not math.isnan(value)]
-        complete = trial.status is TrialStatus.FINISHED and len(known) == len(objectives)
+        complete = trial.status is Status.FINISHED and len(known) == len(objectives)
         study.add_trial(
             optuna.trial.create_trial(
                 state=TrialState.COMPLETE if complete else TrialState.FAIL,

@@ -27,11 +27,12 @@ from runner.errors import (
     SweepError,
 )
 from runner.runs.run_directory import RunDirectory
-from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory, TrialStatus
+from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
 from runner.sweeps.trial import Report, Trial
 from runner.system.lifeline import at_work
 from runner.system.locks import this_process
 from runner.system.signals import Interruption
+from runner.system.status import Status
 
 PLUGINS = "hydra_plugins.runner_sweepers."
 """Package of the sweepers that write attempts for their jobs."""
@@ -40,7 +41,7 @@ Train = Callable[[Trial], float | None]
 
 _NAN = "the objective is nan"
 # What a launcher may start. RUNNING with a free lock died, and KILLED was interrupted.
-_STARTABLE = (TrialStatus.WAITING, TrialStatus.RUNNING, TrialStatus.KILLED)
+_STARTABLE = (Status.WAITING, Status.RUNNING, Status.KILLED)
 _LOOK_SECONDS = 0.5
 _EXECUTOR = "SUBMITIT_EXECUTOR"
 
@@ -89,7 +90,7 @@ class _Outcome:
       ended_by: the signal, if one ended it.
     """
 
-    status: TrialStatus
+    status: Status
     message: str = ""
     exit_code: int = 0
     objective: float | None = None
@@ -139,11 +140,11 @@ def _outcome(job: Job, attempt: Attempt, train: Train, interruption: Interruptio
         return _Outcome(attempt.status)
     stopped = job.directory.stopped() or job.directory.held()
     if stopped or job.file.cancelled() or interruption.received():
-        if attempt.status is TrialStatus.WAITING:
-            job.file.update(status=TrialStatus.SKIPPED, message="the sweep stopped before it")
+        if attempt.status is Status.WAITING:
+            job.file.update(status=Status.SKIPPED, message="the sweep stopped before it")
         return _Outcome(attempt.status)
     # A process that is killed leaves RUNNING behind, and the lock free.
-    job.file.update(status=TrialStatus.RUNNING, message="", process=this_process())
+    job.file.update(status=Status.RUNNING, message="", process=this_process())
     trial = Trial(
         str(job.directory.path),
         attempt.values,
@@ -171,21 +172,21 @@ def _trained(
             trial.report = _report(job, attempt)
             objective = _train_when_free(trial, train)
         if objective is not None and math.isnan(objective):
-            return _Outcome(TrialStatus.FAILED, _NAN, 1, objective)
-        return _Outcome(TrialStatus.FINISHED, objective=objective)
+            return _Outcome(Status.FAILED, _NAN, 1, objective)
+        return _Outcome(Status.FINISHED, objective=objective)
     except PrunedRunError as error:
-        outcome = _Outcome(TrialStatus.PRUNED, str(error))
+        outcome = _Outcome(Status.PRUNED, str(error))
     except InterruptedRunError as error:
         state = error.problems[0].state
-        outcome = _Outcome(TrialStatus.KILLED, state, error.exit_code, ended_by=error)
+        outcome = _Outcome(Status.KILLED, state, error.exit_code, ended_by=error)
     except RunnerError as error:
-        outcome = _Outcome(TrialStatus.FAILED, str(error), error.exit_code)
+        outcome = _Outcome(Status.FAILED, str(error), error.exit_code)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - recorded; the sweep continues
-        outcome = _Outcome(TrialStatus.FAILED, f"{type(error).__name__}: {error}", 1)
+        outcome = _Outcome(Status.FAILED, f"{type(error).__name__}: {error}", 1)
         traceback.print_exc()
     record = RunDirectory(trial.run_dir).read() if trial.run_dir is not None else None
     objective = None if record is None else record.objective
-    if outcome.status is TrialStatus.FAILED and objective is not None and math.isnan(objective):
+    if outcome.status is Status.FAILED and objective is not None and math.isnan(objective):
         # Of a cluster's chief, the error holds no more than the exit code.
         outcome = replace(outcome, message=_NAN)
     return replace(outcome, objective=objective)
@@ -302,7 +303,7 @@ def _requeued(file: AttemptFile, outcome: _Outcome, number: signal.Signals) -> _
     Raises:
       SystemExit: submitit's; another process resumes the same attempt.
     """
-    file.update(status=TrialStatus.WAITING, message="out of time, to be started again")
+    file.update(status=Status.WAITING, message="out of time, to be started again")
     try:
         signal.raise_signal(number)  # For submitit's handler, now that the trial is saved.
     except Exception as error:  # noqa: BLE001 - submitit's, after too many timeouts

@@ -11,11 +11,10 @@ from runner.config.schema import RunConfig
 from runner.runs.lineage import name_tracked_run
 from runner.runs.run_directory import RunDirectory, settle_killed_runs
 from runner.sweeps.points import ComposedPoint
-from runner.sweeps.sweep_directory import FAILURES, Attempt, SweepDirectory, TrialStatus
-from runner.sweeps.trial import TAG
+from runner.sweeps.sweep_directory import FAILURES, Attempt, SweepDirectory
 from runner.system.atomic_files import write_text
+from runner.system.status import Status
 from runner.tracking import (
-    RunStatus,
     Tracker,
     environment_tags,
     is_tracked,
@@ -23,6 +22,7 @@ from runner.tracking import (
     open_store,
     shared_follower,
 )
+from runner.training.watch import SWEEP_TAG
 
 _UNOPENED, _RECORDED = "unopened", "attempt"
 # MLflow refuses longer tags.
@@ -74,9 +74,7 @@ class ParentRun:
         for run_directory in (*self._run_directories(), *self.unopened()):
             store.settle(run_directory)
 
-    def close(
-        self, status: RunStatus, tags: Mapping[str, str], seconds: float | None = None
-    ) -> None:
+    def close(self, status: Status, tags: Mapping[str, str], seconds: float | None = None) -> None:
         """Sets the last tags and closes the run, once its trials are delivered.
 
         Adds the store's names of the trials to the provenance of those that ended without.
@@ -109,7 +107,7 @@ class ParentRun:
         killed |= {
             Path(each.run_dir)
             for each in self._attempts()
-            if each.status is TrialStatus.KILLED and each.run_dir is not None
+            if each.status is Status.KILLED and each.run_dir is not None
         }
         store = open_store(self._config.tracking, asdict(self._config))
         for path in sorted({each.absolute() for each in killed}):
@@ -127,7 +125,7 @@ class ParentRun:
         last = {}
         for file in self._directory.attempts():
             attempt = file.read()
-            if attempt.status is not TrialStatus.SKIPPED:
+            if attempt.status is not Status.SKIPPED:
                 last[attempt.trial] = (file.path.stem, attempt)
         for name, attempt in last.values():
             config = configs.get(attempt.fingerprint, composed[0].config)
@@ -159,11 +157,11 @@ class ParentRun:
         values = {key: str(mask.value(key, value)) for key, value in attempt.values.items()}
         tracker.set_tags(
             {
-                **{f"{TAG}.{key}": value for key, value in values.items()},
+                **{f"{SWEEP_TAG}.{key}": value for key, value in values.items()},
                 "runner.exception": attempt.message[:_TAG_LENGTH],
             }
         )
-        tracker.close(RunStatus(attempt.status.value))
+        tracker.close(attempt.status)
         write_text(recorded, name)
 
     def _attempts(self) -> list[Attempt]:

@@ -20,7 +20,8 @@ from runner.config.schema import SweepConfig
 from runner.console import Screen
 from runner.errors import ConfigError, Problem, SweepError, nearest
 from runner.sweeps.objectives import Objective, ranked_trials
-from runner.sweeps.sweep_directory import FAILURES, Attempt, TrialStatus
+from runner.sweeps.sweep_directory import FAILURES, Attempt
+from runner.system.status import Status
 from runner.tracking import Tracker
 
 # Not a whole number: seeds may differ in their last digits.
@@ -170,7 +171,7 @@ def bands(
     distinct = {
         frozenset(trial.values.items()): trial
         for trial in trials
-        if trial.status is TrialStatus.FINISHED and trial.curve
+        if trial.status is Status.FINISHED and trial.curve
     }
     groups: dict[tuple[tuple[str, str], ...], list[dict[int, float]]] = {}
     for trial in distinct.values():
@@ -326,7 +327,7 @@ class Results:
         if steps:
             plain = f"\n{self._steps_title}\n{columns(steps)}"
             self.screen.show(rich_table(steps, self._steps_title), plain)
-        skipped = [each for each in self.trials if each.status is TrialStatus.SKIPPED]
+        skipped = [each for each in self.trials if each.status is Status.SKIPPED]
         if self.failed:
             codes = {each.exit_code for each in self.failed}
             rest = f", {len(skipped)} not started" if skipped else ""

@@ -23,10 +23,11 @@ from runner.sweeps.objectives import Objective, constraints
 from runner.sweeps.points import Point, check_targets, compose_points
 from runner.sweeps.search_space import SearchSpace
 from runner.sweeps.study import OWNER, SearchStudy, judged
-from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory, TrialStatus
+from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
 from runner.system.locks import is_held, this_process
+from runner.system.status import Status
 
-_DECIDED = (TrialStatus.FINISHED, TrialStatus.PRUNED, TrialStatus.FAILED)
+_DECIDED = (Status.FINISHED, Status.PRUNED, Status.FAILED)
 
 
 class Search:

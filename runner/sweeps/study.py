@@ -31,7 +31,8 @@ from runner.errors import ConfigError, Problem, SweepError, require_all
 from runner.sweeps.objectives import Constraint, Objective, violation
 from runner.sweeps.points import Point
 from runner.sweeps.search_space import SearchSpace, as_shown
-from runner.sweeps.sweep_directory import Attempt, TrialStatus
+from runner.sweeps.sweep_directory import Attempt
+from runner.system.status import Status
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +46,9 @@ _OBJECTIVES = "runner.objectives"
 """User attribute of a study: the names of its objectives."""
 
 _STATES = {
-    TrialStatus.FINISHED: TrialState.COMPLETE,
-    TrialStatus.PRUNED: TrialState.PRUNED,
-    TrialStatus.FAILED: TrialState.FAIL,
+    Status.FINISHED: TrialState.COMPLETE,
+    Status.PRUNED: TrialState.PRUNED,
+    Status.FAILED: TrialState.FAIL,
 }
 _STATUSES = {state: status for status, state in _STATES.items()}
 
@@ -285,7 +286,7 @@ class SearchStudy(optuna.Study):
         for name, constraint in constraints.items():
             trial.set_constraint(name, violation(constraint, attempt.metrics))
         values = [each.of(attempt) for each in self._objectives]
-        finished = attempt.status is TrialStatus.FINISHED
+        finished = attempt.status is Status.FINISHED
         self.tell(
             attempt.trial,
             [value for value in values if value is not None] if finished else None,
@@ -364,7 +365,7 @@ def _trial_id(storage: Any, study: str, number: int) -> int:
 
 def judged(attempt: Attempt, objectives: Sequence[Objective]) -> Attempt:
     """Returns the attempt, as a failure if it finished and an objective is NaN or missing."""
-    if attempt.status is not TrialStatus.FINISHED:
+    if attempt.status is not Status.FINISHED:
         return attempt
     values = {each.name: each.of(attempt) for each in objectives}
     lacking = [
@@ -374,7 +375,7 @@ def judged(attempt: Attempt, objectives: Sequence[Objective]) -> Attempt:
     ]
     if not lacking:
         return attempt
-    return replace(attempt, status=TrialStatus.FAILED, message="; ".join(lacking), exit_code=1)
+    return replace(attempt, status=Status.FAILED, message="; ".join(lacking), exit_code=1)
 
 
 def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:
@@ -392,7 +393,7 @@ def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:
         objective=metrics.get(names[0]),
         metrics=metrics,
         curve=tuple(sorted(trial.intermediate_values.items())),
-        message="it has no files in this folder" if status is TrialStatus.FAILED else "",
+        message="it has no files in this folder" if status is Status.FAILED else "",
     )
 
 

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +23,9 @@ from runner.errors import Problem, RunDirectoryError, RunInUseError
 from runner.system.atomic_files import write_json
 from runner.system.folders import make_container, moved, way_to
 from runner.system.locks import is_held, this_process
+from runner.system.status import Status
 
-
-class TrialStatus(str, Enum):
-    """How far a trial got."""
-
-    WAITING = "WAITING"
-    RUNNING = "RUNNING"
-    FINISHED = "FINISHED"
-    FAILED = "FAILED"
-    KILLED = "KILLED"
-    PRUNED = "PRUNED"
-    # Never started: the sweep stopped, or its launcher failed.
-    SKIPPED = "SKIPPED"
-
-
-FAILURES = (TrialStatus.FAILED, TrialStatus.KILLED)
+FAILURES = (Status.FAILED, Status.KILLED)
 DIED = "its process was killed"
 """Begins the message of an attempt whose process could not record an error."""
 
@@ -80,7 +66,7 @@ class Attempt:
     last: bool = True
     sweeper: str = ""
     process: str = ""
-    status: TrialStatus = TrialStatus.WAITING
+    status: Status = Status.WAITING
     objective: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     curve: tuple[tuple[int, float], ...] = ()
@@ -118,7 +104,7 @@ class AttemptFile:
         content["overrides"] = tuple(content["overrides"])
         content["values"] = dict(content["values"])
         content["curve"] = tuple((step, value) for step, value in content["curve"])
-        content["status"] = TrialStatus(content["status"])
+        content["status"] = Status(content["status"])
         return Attempt(**content)
 
     def write(self, attempt: Attempt) -> None:
@@ -170,12 +156,12 @@ class AttemptFile:
             say(f"trial {self.read().trial} is still running since before; waiting for it")
         with self.lock:
             attempt = self.read()
-            if attempt.status is TrialStatus.RUNNING:
+            if attempt.status is Status.RUNNING:
                 message = f"{DIED}: {cause}" if cause else DIED
-                return self.update(status=TrialStatus.KILLED, message=message, over=True)
-            if attempt.status is TrialStatus.WAITING:
-                return self.update(status=TrialStatus.SKIPPED, message="it was not started")
-            if attempt.status is TrialStatus.KILLED:
+                return self.update(status=Status.KILLED, message=message, over=True)
+            if attempt.status is Status.WAITING:
+                return self.update(status=Status.SKIPPED, message="it was not started")
+            if attempt.status is Status.KILLED:
                 return self.update(over=True)
             return attempt
 

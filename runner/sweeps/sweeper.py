@@ -39,12 +39,12 @@ from runner.sweeps.sweep_directory import (
     Attempt,
     SweepDirectory,
     SweepIdentity,
-    TrialStatus,
     open_sweep,
     unrecorded_sweep,
 )
 from runner.system.signals import Interruption
-from runner.tracking import RunStatus, is_tracked, mlflow_uri, shared_follower
+from runner.system.status import Status
+from runner.tracking import is_tracked, mlflow_uri, shared_follower
 
 T = TypeVar("T")
 
@@ -126,7 +126,7 @@ class RunnerSweeper(Sweeper):
     def best(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
         """Returns the trial with the best objective; none where no trial finished."""
         ranked = ranked_trials(trials, objectives)
-        return [each for each in ranked if each.status is TrialStatus.FINISHED][:1]
+        return [each for each in ranked if each.status is Status.FINISHED][:1]
 
     def study(self) -> Any:
         """Returns Optuna's study of the sweep; None if it has none."""
@@ -218,18 +218,18 @@ class RunnerSweeper(Sweeper):
         parent.open(
             config.name if len(names) == 1 else None, [str(each.input_line) for each in overrides]
         )
-        status, tags = RunStatus.FAILED, {}
+        status, tags = Status.FAILED, {}
         try:
             trials = self.run_trials(composed, execution, directory, parent)
             parent.record_unopened(composed)
             results = self._results(trials, objectives, config, mask)
             tags = results.record(parent.tracker, directory.path)
             # A sweep that reached its end is finished, whatever its trials' own statuses are.
-            finished = any(each.status is TrialStatus.FINISHED for each in trials)
+            finished = any(each.status is Status.FINISHED for each in trials)
             if finished and not directory.stopped() and self.cut_short is None:
-                status = RunStatus.FINISHED
+                status = Status.FINISHED
         except (InterruptedRunError, SystemExit):
-            status = RunStatus.KILLED
+            status = Status.KILLED
             raise
         finally:
             parent.close(status, tags, interruption.remaining())
