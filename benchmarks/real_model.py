@@ -24,7 +24,7 @@ from runner.config.validation import validate
 from runner.console import Screen
 from runner.graph.build import build_graph
 from runner.run import run_experiment
-from runner.training.surroundings import Surroundings
+from runner.training.run import Surroundings
 
 STEPS = 500
 NEVER = 10**9

@@ -81,7 +81,7 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
 
         from runner.cluster.chief import coordinator_of
         from runner.run import run_experiment
-        from runner.training.surroundings import Surroundings
+        from runner.training.run import Surroundings
         from runner.training.watch import TrialWatch
 
         # Otherwise the first session looks for GPUs, and tells of a missing driver.

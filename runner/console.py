@@ -1,4 +1,4 @@
-"""What a run says to the person who started it."""
+"""Prints what a run reports: in colour on a terminal, in plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from rich.console import Console, RenderableType
 
 
 class Screen:
-    """Prints to standard output, in colour and at the terminal's width only on a terminal."""
+    """Prints to standard output, in colour and at the terminal's width only on a terminal.
+
+    Args:
+      console: where to print; by default standard output.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
-        """Uses the given console, by default one on standard output."""
         self.console = console or Console(highlight=False)
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person watches, so that a line may be drawn again."""
+        """Whether this is a terminal, where a line can be drawn again."""
         return self.console.is_terminal
 
     def line(self, text: str) -> None:
@@ -26,7 +29,7 @@ class Screen:
             self.write(f"{text}\n")
 
     def write(self, text: str) -> None:
-        """Writes the text to standard output as it is, for another program to read."""
+        """Writes a string as it is, for another program to read."""
         self.console.file.write(text)
         self.console.file.flush()
 

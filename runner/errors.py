@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong, in the words of the person who has to mend it.
+    """One thing that is wrong, in the words of the person who has to fix it.
 
     Attributes:
       state: what was found, naming the offending value.
@@ -61,7 +61,7 @@ class ConfigError(RunnerError):
 
 
 class CheckpointError(RunnerError):
-    """A checkpoint is missing, damaged or not what its place in the config says."""
+    """A checkpoint is missing, damaged, or not what the configuration describes."""
 
     exit_code = 2
 
@@ -87,7 +87,7 @@ class RunInUseError(RunDirectoryError):
 
     def __init__(self, problem: Problem, path: Path) -> None:
         super().__init__(problem)
-        self.args = (problem, path)  # By which another process makes the error again.
+        self.args = (problem, path)  # Pickling makes the error again from these.
         self.path = path
 
 
@@ -96,21 +96,21 @@ class TrackingError(RunnerError):
 
 
 class AwaitedRunError(TrackingError):
-    """What a run is a part of is not in the store yet, and somebody is at work on that."""
+    """The parent of a run is not in the store yet; another process is delivering it."""
 
 
 class TrackingUriError(TrackingError):
-    """`tracking.uri` names no store that runs could be recorded in."""
+    """`tracking.uri` names a store that MLflow does not offer."""
 
     exit_code = 2
 
 
 class ClusterError(RunnerError):
-    """Another task of the cluster is not there, or has failed."""
+    """Another task of the cluster does not answer, or has failed."""
 
 
 class LostServerError(ClusterError):
-    """A parameter server was lost where the session cannot recover; another start can.
+    """A parameter server was lost and the session cannot recover; a restart can.
 
     Attributes:
       exit_code: that of a killed process, which launchers start again.
@@ -128,7 +128,7 @@ class SaveError(RunnerError):
 
 
 class InterruptedRunError(RunnerError):
-    """A signal ended the run; what was reached is kept and the same command continues it.
+    """A signal ended the run; its progress is saved and the same command resumes it.
 
     Attributes:
       exit_code: 128 plus the signal's number, as shells have it: 130 or 143.
@@ -138,7 +138,7 @@ class InterruptedRunError(RunnerError):
         super().__init__(
             Problem(f"ended by {number.name}", cause, "the same command continues the run")
         )
-        self.args = (number,)  # By which another process makes the error again.
+        self.args = (number,)  # Pickling makes the error again from these.
         self.exit_code = 128 + number
 
 
@@ -160,7 +160,7 @@ class SweepError(RunnerError):
 
 
 def require_all(*checks: Callable[[], object]) -> None:
-    """Makes several checks, so that what one finds does not hide what another would.
+    """Makes several checks, so that the problems of one do not hide those of another.
 
     Raises:
       ConfigError: with the problems of all checks that raise one.

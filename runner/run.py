@@ -15,12 +15,11 @@ from runner.system.signals import Interruption
 from runner.training.evaluation import evaluate_run
 from runner.training.export import export_run
 from runner.training.loop import train_run
-from runner.training.run import Run
-from runner.training.surroundings import Surroundings
+from runner.training.run import Run, Surroundings
 
 
 def run_experiment(config: RunConfig, around: Surroundings | None = None) -> float | None:
-    """Does with an experiment what its `mode` says.
+    """Trains, plans, evaluates or exports an experiment, by its `mode`.
 
     Args:
       config: the validated configuration, from `runner.validate`.

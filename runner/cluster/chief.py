@@ -17,8 +17,7 @@ from runner.cluster.session_creators import ClusterChiefSessionCreator
 from runner.config.cluster_tasks import answers, is_cluster, parameter_servers, telling_tasks
 from runner.config.schema import RunConfig
 from runner.system.lifeline import tell_begun as report_begun
-from runner.training.run import Run
-from runner.training.surroundings import Coordinator
+from runner.training.run import Coordinator, Run
 
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
 _Session: TypeAlias = tf.compat.v1.Session

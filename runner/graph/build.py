@@ -188,7 +188,7 @@ def _split(name: str, data: Data, forward: Forward) -> Split:
 
 
 def _policies(config: RunConfig, own: Mapping[str, tf.Variable]) -> dict[str, ScaffoldConfig]:
-    """Returns variable -> the scaffold that says how it trains, for those that one owns."""
+    """Returns variable -> the scaffold that owns it, whose settings say how it trains."""
     wholes = {name: _whole(name, variable) for name, variable in own.items()}
     states = {whole: classify(whole, model=True) for whole in wholes.values()}
     candidates = {name: state for name, state in states.items() if state in WARM_STARTED}

@@ -1,4 +1,7 @@
-"""What a user's experiment provides, and the graph that is built from it."""
+"""The contracts of an experiment, and the graph that is built from it.
+
+`Data`, `Model` and `PerExample` are what a configuration's `_target_`s must offer.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class Data(Protocol):
 
 @runtime_checkable
 class Sized(Protocol):
-    """Data that tell how many examples they hold, which is recorded with the run."""
+    """Data that reports its split sizes, which are recorded with the run."""
 
     def sizes(self) -> Mapping[str, int]:
         """Returns split -> number of examples."""
@@ -143,7 +146,7 @@ class BuiltGraph:
       hooks: the hooks of the configuration by name, in its order; None for one that refers to the
         run, which is built once that exists.
       saver: saves and restores all variables and, where that is saved, the training input.
-      sizes: split -> number of examples, where the data tell.
+      sizes: split -> number of examples; empty where the data does not report it.
     """
 
     graph: tf.Graph

@@ -47,11 +47,11 @@ class TrainingInput:
 
 
 def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns a dataset that keeps the parallelism it begins with, unless its options say else.
+    """Returns a dataset whose parallelism stays fixed, unless its options say otherwise.
 
-    For iterators that begin anew in a run. The thread of `tf.data` that tunes one looks up ever
-    more rarely, at last once a minute, and the iterator's end waits for it where its wake-up is
-    lost: TensorFlow's CancellationManager calls back before it counts as cancelled.
+    For iterators that start anew in a run. The autotuning thread of `tf.data` sleeps for longer and
+    longer, up to a minute, and the end of an iterator can wait that long: TensorFlow's
+    CancellationManager calls back before it counts as cancelled.
     """
     with warnings.catch_warnings():
         # Of values only known in a session; those that Python set are known.
@@ -124,7 +124,7 @@ def _nothing() -> tf.Tensor:
 
 
 def input_ended(config: RunConfig) -> Problem:
-    """The problem of training data that are at their end."""
+    """Returns the problem of training data that ended."""
     return Problem(
         f"data.train() ended before step {config.train.steps}",
         "the training data must repeat without end",

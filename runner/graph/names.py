@@ -1,4 +1,4 @@
-"""Gives every variable of a graph the name that users, plans and checkpoints know it by."""
+"""Names: of every variable, as plans and checkpoints know it, and in the arguments of hooks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.restoration.variables import Partition
 
 
 def model_variables(model: Any) -> dict[str, tf.Variable]:
-    """Returns name -> variable of a Keras model, empty for a callable that is none.
+    """Returns name -> variable of a Keras model, empty for any other callable.
 
     Keras names a variable by its path (`model/dense/kernel`) but gives the TensorFlow variable only
     the last part, made unique by a counter (`model/kernel_3`), which changes with the order in
@@ -33,7 +33,7 @@ def model_variables(model: Any) -> dict[str, tf.Variable]:
             *(
                 Problem(
                     f"two variables of the model are named {name}",
-                    "two layers of one parent share a name, so a checkpoint could not tell them",
+                    "two layers of one parent share a name, and so would their tensors",
                     "give the layers distinct names",
                 )
                 for name in twice
@@ -69,7 +69,7 @@ def name_variables(
 
 def partition_of(variable: tf.Variable) -> Partition | None:
     """Returns which part of a partitioned variable this is; None for a whole one."""
-    # Private, but nothing public tells which part of the whole a variable is.
+    # Private: nothing public says which part of the whole a variable is.
     part = variable._get_save_slice_info()
     if part is None:
         return None

@@ -1,4 +1,7 @@
-"""One optimizer, or one for each schedule that scaffolds set."""
+"""Optimizers and their schedules, gradients, and moving averages of the weights.
+
+There is one optimizer, or one for each schedule that scaffolds set.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def build_optimizers(
       node: the optimizer's configuration.
       schedules: the variables to train, each with its schedule.
       global_step: the step counter, `${graph:global_step}` in the configuration.
-      rate: the learning rate; None leaves it to the optimizer.
+      rate: the learning rate, a float32 scalar; None uses the optimizer's own.
 
     Raises:
       ConfigError: when the optimizer cannot be built, or has no learning rate to multiply.
@@ -226,7 +229,7 @@ def accumulate(
 ) -> Batch:
     """Returns means over `count` batches, taken one after another so that memory holds one.
 
-    All of it is one operation of the graph: the batches of one update cannot be told apart from
+    All of it is one operation of the graph: the batches of one update are not visible from
     outside, and each run of the train op is one update. Sparse gradients become dense.
 
     Args:

@@ -1,4 +1,4 @@
-"""Switches of the configuration: threads, XLA, mixed precision."""
+"""How the graph computes: mixed precision, XLA, threads."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def set_threads(config: RunConfig) -> None:
     """Sets the numbers of threads, before anything of TensorFlow makes them.
 
     A session's own configuration comes too late: building any function makes the pools of the
-    process, which are never changed. A later run in the same process keeps them, and a warning
-    says so where it asks for others.
+    process, which are never changed. A later run in the same process keeps them, and logs a
+    warning where it asks for others.
     """
     threading = tf.config.threading
     wanted = (
@@ -37,7 +37,7 @@ def set_threads(config: RunConfig) -> None:
         ),
     )
     for count, get, change in wanted:
-        # A negative number is the session's own affair: steps in the caller's thread.
+        # The session handles a negative number: steps run in the caller's thread.
         if count < 0 or count == get():
             continue
         try:
@@ -51,14 +51,14 @@ def set_threads(config: RunConfig) -> None:
 
 
 def build_model(config: RunConfig) -> Model:
-    """Builds the model, without the switches among its arguments."""
+    """Builds the model, without the keys that are for the runner among its arguments."""
     node = {name: value for name, value in config.model.items() if name not in MODEL_SWITCHES}
     model: Model = build_target("model", node)
     return model
 
 
 def jit_compile(config: RunConfig) -> bool | None:
-    """Returns what `tf.function` takes: True compiles by XLA, None leaves it to TensorFlow."""
+    """Returns what `tf.function` takes: True compiles by XLA, None lets TensorFlow decide."""
     return True if config.model.get("jit_compile") else None
 
 

@@ -1,4 +1,4 @@
-"""Tells what of a training step no checkpoint keeps, so that a resumed run may go on otherwise."""
+"""Finds state of a training step that no checkpoint holds, so that resuming is not exact."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import tensorflow as tf
 
-# They draw from a generator inside the kernel, which begins anew with every session.
+# These draw from a generator inside the kernel, which starts anew with every session.
 _RANDOM = {
     "Multinomial",
     "ParameterizedTruncatedNormal",
@@ -47,7 +47,7 @@ def not_resumed_exactly(train_op: tf.Operation) -> list[str]:
     if "python" in found:
         lines.append(
             f"Python in the step: what {_listed(found['python'])} remembers is in no checkpoint, "
-            "so a resumed run may go on otherwise"
+            "so a resumed run may differ"
         )
     return lines
 

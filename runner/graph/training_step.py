@@ -35,7 +35,7 @@ Forward: TypeAlias = Callable[[Any, Any], tuple[dict[str, tf.Tensor], tf.Tensor]
 
 
 class TrainingStep:
-    """The training step in the making: first the forward pass, then what updates the variables."""
+    """Builds a training step in two phases: the forward pass, then what updates the variables."""
 
     def __init__(
         self,

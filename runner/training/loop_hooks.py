@@ -1,4 +1,4 @@
-"""The hooks of a run's loop, in their order."""
+"""The hooks of a run's loop, in the order in which the session calls them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records a run: what was asked for, where its variables came from, how it truly ended."""
+"""Records a run: its configuration, where its variables came from, and how it ended."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def recorded(run: Run) -> Iterator[None]:
                     _record_end(directory, tracker)
                     tracker.close(status, interruption.remaining())
                     name_tracked_run(directory, run.store)
-                # Last: a run whose end was cut short still says RUNNING, and the next one of its
+                # Last: a run whose end was cut short is still RUNNING, and the next one of its
                 # experiment settles it, in the store too.
                 directory.update(status=PRUNED if pruned else status.value)
             finally:

@@ -27,15 +27,14 @@ FINGERPRINT_TAG = "runner.fingerprint"
 
 
 class Sources:
-    """The checkpoints of a run's scaffolds."""
+    """The checkpoints of a run's scaffolds.
+
+    Args:
+      config: the run's configuration.
+      store: where its predecessors are recorded.
+    """
 
     def __init__(self, config: RunConfig, store: RunStore) -> None:
-        """Stores its arguments.
-
-        Args:
-          config: the run's configuration.
-          store: where its predecessors are recorded.
-        """
         self._config, self._store = config, store
         self._identity = Identity(config)
         self._origins: dict[str, tuple[Origin, ...]] = {}
@@ -74,11 +73,11 @@ class Sources:
     ) -> bool:
         """Trains every experiment that a scaffold comes from and that has no finished run.
 
-        Where another process trains it, this one waits for that.
+        When another process is training it, this one waits.
 
         Args:
           train: trains an experiment.
-          say: tells the user what is waited for.
+          say: reports what is waited for.
 
         Returns:
           Whether `expected` now finds more than when it was last called.
@@ -106,7 +105,7 @@ class Sources:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            say(f"{experiment.name}: another process trains it; waiting for that")
+            say(f"{experiment.name}: waiting for another process that trains it")
             lock.acquire()
         try:
             while self._finished(experiment) is None:
@@ -114,7 +113,7 @@ class Sources:
                     train(experiment)
                     return
                 except RunInUseError as error:
-                    say(f"{experiment.name}: another process trains it in {error.path}; waiting")
+                    say(f"{experiment.name}: waiting for the process that trains {error.path}")
                     RunDirectory(error.path).wait()
         finally:
             lock.release()

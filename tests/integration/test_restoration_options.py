@@ -25,7 +25,7 @@ from runner.console import Screen
 from runner.errors import CheckpointError
 from runner.run import run_experiment
 from runner.runs.run_directory import RunDirectory
-from runner.training.surroundings import Surroundings
+from runner.training.run import Surroundings
 from tests.tiny.configs import tiny
 
 BIAS = "body/dense/bias"

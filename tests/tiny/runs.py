@@ -17,7 +17,7 @@ from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, Variabl
 from runner.console import Screen
 from runner.run import run_experiment
 from runner.runs.run_directory import RunDirectory, RunRecord
-from runner.training.surroundings import Surroundings
+from runner.training.run import Surroundings
 from tests.tiny.configs import tiny
 
 

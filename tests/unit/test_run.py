@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import runner.run
 from runner.config.choices import Mode, Resume, StateChoice
 from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import CheckpointError, ConfigError, PlanError, RunDirectoryError
 from runner.run import run_experiment
 from runner.runs.run_directory import RunDirectory, open_run
-from runner.training.surroundings import Surroundings
+from runner.training.run import Surroundings
 from tests.tiny.runs import Runs, disturbed, evaluations, warm
 
 
@@ -199,7 +198,7 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_resumed(
         runs.directory().update(status="FINISHED")
         return open_run(*arguments, **options)
 
-    monkeypatch.setattr(runner.run, "open_run", finish_first)
+    monkeypatch.setattr("runner.training.run.open_run", finish_first)
     _, lines = runs.run(scaffolds=scaffolds, hooks=hooks)
     assert lines[0] == f"tiny: runs in {runs.directory(2).path}"
     assert "  body: 6 variables" in lines[1]
@@ -213,7 +212,7 @@ def test_a_run_that_another_process_left_meanwhile_is_resumed(
     hooks = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
     with pytest.raises(ValueError, match="the hook failed"):
         runs.run(hooks=hooks)
-    monkeypatch.setattr(runner.run, "interrupted_run", lambda *arguments, **options: None)
+    monkeypatch.setattr("runner.training.run.interrupted_run", lambda *arguments, **options: None)
     _, lines = runs.run(hooks=hooks)
     assert lines[0] == f"tiny: resumes in {runs.directory().path}"
     assert "pretrained sources not read" in lines[1]

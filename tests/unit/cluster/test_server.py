@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import tensorflow as tf
 
+from runner.cluster.replica import ClusterReplica
 from runner.cluster.server import naming_the_missing, session_config, start_server
 from runner.config.cluster_tasks import free_addresses
 from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
@@ -24,13 +25,13 @@ def test_variables_read_in_a_loop_or_in_parts_stay_on_their_servers(
 ) -> None:
     cut = 32 if model.endswith("PlainModel") else None
     servers = in_process(2, 2, partition_bytes=cut)
-    built = build_graph(
-        tiny(model={"_target_": model}, cluster=servers.task("worker")), "validation", train=True
-    )
+    replica = ClusterReplica(servers.task("worker"))
+    config = tiny(model={"_target_": model})
+    built = build_graph(config, "validation", train=True, replica=replica)
     training = built.training
     assert training is not None
-    config = session_config(servers.task("worker"))
-    with v1.Session(servers.target("worker"), built.graph, config) as session:
+    session_settings = session_config(servers.task("worker"))
+    with v1.Session(servers.target("worker"), built.graph, session_settings) as session:
         session.run([each.initializer for each in built.variables.values()])
         session.run(training.input_initializer)
         losses = [session.run((training.values["loss"], training.train_op))[0] for _ in range(30)]

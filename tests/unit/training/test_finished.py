@@ -22,7 +22,7 @@ from runner.run import run_experiment
 from runner.runs.provenance import provenance_of
 from runner.runs.run_directory import RunDirectory
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
-from runner.training.surroundings import Surroundings
+from runner.training.run import Surroundings
 from tests.tiny.configs import tiny
 from tests.tiny.experiment import Blobs
 

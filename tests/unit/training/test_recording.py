@@ -21,7 +21,7 @@ from runner.runs.run_directory import RunDirectory
 from runner.sweeps.trial import Trial
 from runner.tracking.delivery import sync
 from runner.tracking.tracking_directory import TrackingDirectory
-from runner.training.surroundings import Surroundings
+from runner.training.run import Surroundings
 from tests.tiny.runs import Runs, disturbed, wait_for
 from tests.tiny.tracked_runs import TrackedRuns
 

@@ -21,8 +21,8 @@ from runner.restoration.plan import LocatedSources
 from runner.run import run_experiment
 from runner.runs.run_directory import RunDirectory
 from runner.tracking import LoggingStore, RunStatus, TrackedRun, open_store
+from runner.training.run import Surroundings
 from runner.training.sources import Sources
-from runner.training.surroundings import Surroundings
 from tests.tiny.composing import composing
 from tests.tiny.configs import tiny
 
@@ -274,7 +274,7 @@ def test_a_source_that_another_process_trains_is_waited_for(conf: Path, tmp_path
         raise AssertionError("it is trained")
 
     _sources(config).train_missing(train, say)
-    assert told == ["tiny: another process trains it; waiting for that"]
+    assert told == ["tiny: waiting for another process that trains it"]
 
 
 def test_a_source_that_runs_by_itself_is_waited_for(conf: Path, tmp_path: Path) -> None:
@@ -291,4 +291,4 @@ def test_a_source_that_runs_by_itself_is_waited_for(conf: Path, tmp_path: Path) 
     run.path.mkdir(parents=True)
     _sources(config).train_missing(train, told.append)
     assert tried == ["tiny", "tiny"]
-    assert told == [f"tiny: another process trains it in {run.path}; waiting"]
+    assert told == [f"tiny: waiting for the process that trains {run.path}"]

@@ -1,0 +1,258 @@
+"""What earlier versions have left is gone on with, evaluated, delivered and started from.
+
+It is in the archives of `tests/data/old_runs`, one for a version, which `make.py` there makes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.data.old_runs.unpack import FOLDER, unpack_archive
+from tests.tiny.forked import Forks, environment
+
+from .conftest import Command, finish
+
+
+@dataclass
+class OldRuns(Command):
+    """A folder with what an earlier version has left, in which commands go on.
+
+    Attributes:
+      commands: those that left it, by name.
+    """
+
+    commands: dict[str, list[str]] = field(default_factory=dict)
+
+    def again(self, name: str, *more: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command as before; it must succeed."""
+        # Of two `--config-dir`, the last counts.
+        done = self.run("--config-dir", "conf", *self.commands[name], *more)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def sync(self, *arguments: str) -> None:
+        """Runs `python -m runner.sync`, which must succeed and has nothing to say."""
+        assert self.forks is not None
+        command = [sys.executable, "-m", "runner.sync", *arguments]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = self.forks.start(command, cwd=self.folder, env=environment(), **streams)
+        done = finish(process)
+        assert (done.returncode, done.stdout) == (0, "")
+
+    def path(self, run: str) -> Path:
+        """Returns the directory of a run such as `points/001`."""
+        return self.folder / "runs" / run
+
+    def read(self, file: str) -> Any:
+        """Returns what is in a JSON file of a run."""
+        return json.loads(self.path(file).read_text())
+
+    def query(self, database: str, query: str) -> list[tuple[Any, ...]]:
+        """Asks a database without the help of anything that may change."""
+        with closing(sqlite3.connect(self.folder / database)) as connection:
+            return connection.execute(query).fetchall()
+
+    def ids(self, experiment: str) -> dict[str, str]:
+        """Returns the name of each run of an experiment in MLflow -> its id."""
+        runs = [(run.info.run_name, run.info.run_id) for run in self.tracked(experiment)]
+        assert len(runs) == len(dict(runs)), "a run is there twice"
+        return dict(runs)
+
+    def points(self, run_id: str, *groups: str) -> list[tuple[str, int, float]]:
+        """Returns all metric values of a run in MLflow, each as often as it is there."""
+        query = f"SELECT key, step, value FROM metrics WHERE run_uuid = '{run_id}'"
+        return sorted(row for row in self.query("mlflow.db", query) if row[0].startswith(groups))
+
+    def assert_like_points(self, run: str) -> None:
+        """Compares a finished run, bit for bit, with the one that was never interrupted."""
+        self.assert_same(run, "points/001")
+        recorded = [
+            self.points(self.ids(each[:-4])[each.replace("/", " ")], "train/", "validation/")
+            for each in (run, "points/001")
+        ]
+        assert recorded[0] == recorded[1]
+
+    def assert_same(self, run: str, other: str) -> None:
+        """Compares what two runs keep, bit for bit."""
+        assert self.record(run).status == self.record(other).status == "FINISHED"
+        assert self.record(run).objective == self.record(other).objective
+        for file in ("best/best.json", "early_stopping.json"):
+            assert self.read(f"{run}/{file}") == self.read(f"{other}/{file}")
+        for kept in ("checkpoints", "best"):
+            assert tensors(self.path(f"{run}/{kept}")) == tensors(self.path(f"{other}/{kept}"))
+
+
+def tensors(checkpoint: Path) -> dict[str, tuple[str, bytes]]:
+    """Returns the type and the bytes of what a checkpoint holds, but for the input's position."""
+    reader = tf.train.load_checkpoint(str(checkpoint))
+    types = reader.get_variable_to_dtype_map()
+    names = [name for name, dtype in types.items() if dtype != tf.variant]
+    return {n: (types[n].name, np.asarray(reader.get_tensor(n)).tobytes()) for n in names}
+
+
+Unpack: TypeAlias = Callable[..., OldRuns]
+
+
+@pytest.fixture(params=sorted(FOLDER.glob("*.tar.xz")), ids=lambda path: path.name[:-7])
+def unpack(request: pytest.FixtureRequest, tmp_path: Path, forks: Forks) -> Unpack:
+    """Unpacks what a version has left, as if in its place, or as `moved` to another."""
+
+    def unpacked(*, moved: bool = False) -> OldRuns:
+        folder = unpack_archive(request.param, tmp_path / "folder", moved=moved)
+        return OldRuns(folder, forks, commands=json.loads((folder / "commands.json").read_text()))
+
+    return unpacked
+
+
+@pytest.mark.parametrize(("name", "moved"), [("killed", False), ("terminated", True)])
+def test_an_interrupted_run_ends_as_if_it_had_not_been(
+    unpack: Unpack, name: str, moved: bool
+) -> None:
+    old = unpack(moved=moved)
+    before = old.ids(name)
+    assert old.statuses(name) == ["KILLED"]
+    assert old.steps(f"{name}/001") == ([4] if name == "killed" else [4, 6])
+    done = old.again(name, "resume=must")
+    assert f"{name}: resumes in runs/{name}/001" in done.stdout
+    old.assert_like_points(f"{name}/001")
+    assert (old.ids(name), old.statuses(name)) == (before, ["FINISHED"])
+    (run,) = old.tracked(name)
+    assert "runner.metrics_recorded_differently" not in run.data.tags
+
+
+def test_a_finished_run_is_evaluated_and_exported(unpack: Unpack) -> None:
+    old = unpack()
+    (before,) = old.tracked("points")
+    evaluated = old.points(before.info.run_id, "test/")
+    assert len(evaluated) == 1
+    done = old.again("points", "mode=evaluate")
+    assert f"runs/points/001/best/model.ckpt-8: test  loss {evaluated[0][2]:.4g}" in done.stdout
+    (after,) = old.tracked("points")
+    assert old.points(after.info.run_id, "test/") == evaluated * 2
+    assert (after.info.status, after.info.end_time) == ("FINISHED", before.info.end_time)
+
+    done = old.again("points", "mode=export")
+    assert "model:   models:/" in done.stdout
+    exported = tensors(old.path("points/001/export/variables/variables"))
+    best = tensors(old.path("points/001/best"))
+    assert {"body/kernel", "head/kernel"} <= exported.keys()
+    assert exported == {name: best[name] for name in exported}
+    assert old.read("points/001/export/provenance.json") == old.read("points/001/provenance.json")
+
+
+def test_a_finished_run_is_a_source(unpack: Unpack) -> None:
+    old = unpack()
+    done = old.again("warm")
+    assert [line for line in done.stdout.splitlines() if ": runs in" in line] == [
+        "warm_points: runs in runs/warm_points/002"
+    ]
+    assert f"2 variables (10 values) from {old.path('points/001')}/best/model.ckpt-8" in done.stdout
+    old.assert_same("warm_points/002", "warm_points/001")
+    kept = [old.read(f"warm_points/{number}/provenance.json") for number in ("001", "002")]
+    assert kept[0]["sources"] == kept[1]["sources"]
+    assert kept[1]["sources"]["body"][0]["provenance"] == old.read("points/001/provenance.json")
+
+    path = ("scaffolds.body.checkpoint=runs/points/001", "scaffolds.body.which=best")
+    done = old.again("warm", "name=by_path", *path)
+    assert "2 variables (10 values) from runs/points/001/best/model.ckpt-8" in done.stdout
+    old.assert_same("by_path/001", "warm_points/001")
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["in_place", "moved"])
+def test_what_was_not_delivered_is_delivered_once(unpack: Unpack, moved: bool) -> None:
+    old = unpack(moved=moved)
+    before = old.ids("undelivered")
+    (run_id,) = before.values()
+    assert old.statuses("undelivered") == ["RUNNING"]
+    assert {step for _, step, _ in old.points(run_id, "train/")} == {2, 4, 6}
+    for _ in range(2):
+        old.sync("runs/undelivered/001", *(["--uri", "sqlite:///mlflow.db"] if moved else []))
+        assert (old.ids("undelivered"), old.statuses("undelivered")) == (before, ["FINISHED"])
+        old.assert_like_points("undelivered/001")
+    artifacts = old.client().list_artifacts(run_id, "checkpoints")
+    assert "checkpoints/model.ckpt-12.index" in [each.path for each in artifacts]
+
+
+def rows(done: subprocess.CompletedProcess[str]) -> dict[int, list[str]]:
+    """Returns number -> cells of each trial in the summary."""
+    lines = done.stdout.splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("trial  "))
+    cells = [line.split() for line in lines[start + 1 :]]
+    return {int(each[0]): each for each in cells if each and each[0].isdecimal()}
+
+
+def assert_one_run_each(
+    old: OldRuns, name: str, before: dict[str, str], trials: int, failed: int
+) -> None:
+    """Checks that MLflow has one run for each trial, those it had before and their parent."""
+    after = old.ids(name)
+    assert sorted(after) == [f"{name} {n + 1:03d}" for n in range(trials)] + [f"{name} sweep"]
+    assert {run: after[run] for run in before} == before
+    children = {run.info.run_id: run for run in old.tracked(name)}
+    parent = children.pop(after[f"{name} sweep"])
+    parents = [each.data.tags["mlflow.parentRunId"] for each in children.values()]
+    assert parents == [parent.info.run_id] * trials
+    assert parent.info.status == "FINISHED"
+    assert parent.data.tags["runner.sweep.trials"] == str(trials)
+    assert parent.data.tags["runner.sweep.failed"] == str(failed)
+    assert [each.info.status for each in children.values()].count("FAILED") == failed
+
+
+def test_a_grid_goes_on(unpack: Unpack) -> None:
+    old = unpack()
+    before = old.ids("grid")
+    assert list(before) == ["grid sweep", "grid 001", "grid 002", "grid 003"]
+    finished = shutil.copytree(old.path("grid/001"), old.folder / "finished")
+    done = old.again("grid", "resume=must", "sweep.figures=false")
+    assert "1 of 4 trials have finished before" in done.stdout
+    begun = [line for line in done.stdout.splitlines() if line.startswith("grid: ")]
+    assert sorted(begun) == [
+        "grid: resumes in runs/grid/002",
+        "grid: resumes in runs/grid/003",
+        "grid: runs in runs/grid/004",
+    ]
+    assert {number: cells[3:] for number, cells in rows(done).items()} == {
+        number: ["FINISHED", f"grid/{number + 1:03d}"] for number in range(4)
+    }
+    assert_one_run_each(old, "grid", before, trials=4, failed=0)
+    old.assert_like_points("grid/003")
+    for file in filter(Path.is_file, finished.rglob("*")):
+        now = old.path("grid/001") / file.relative_to(finished)
+        assert now.read_bytes() == file.read_bytes(), now
+
+
+def test_a_search_goes_on(unpack: Unpack) -> None:
+    old = unpack(moved=True)
+    before = old.ids("search")
+    query = "SELECT number, state, datetime_complete FROM trials ORDER BY number"
+    study = ("runs/sweeps/002/study.db", query)
+    told = old.query(*study)
+    assert [state for _, state, _ in told] == ["COMPLETE", "FAIL", "PRUNED", "RUNNING"]
+    done = old.again("search", "resume=must", "sweep.figures=false")
+    assert "2 of 5 trials have finished before" in done.stdout
+    begun = [line for line in done.stdout.splitlines() if line.startswith("search: ")]
+    # Another trial takes the place of the one that failed.
+    assert begun == [
+        "search: resumes in runs/search/004",
+        "search: runs in runs/search/005",
+        "search: runs in runs/search/006",
+    ]
+    assert old.query(*study)[:3] == told[:3]
+    assert {state for _, state, _ in old.query(*study)[3:]} <= {"COMPLETE", "PRUNED"}
+    found = rows(done)
+    assert sorted(found) == list(range(6))
+    assert [found[number][5] for number in range(3)] == ["FINISHED", "FAILED", "PRUNED"]
+    assert_one_run_each(old, "search", before, trials=6, failed=1)
