@@ -17,7 +17,7 @@ from runner.config.choices import Resume
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, SweepError, require_all
 from runner.sweeps.execution import Execution, require_extra
-from runner.sweeps.objectives import Objective, constraints, objectives_of, ranked_trials
+from runner.sweeps.objectives import Objective, constraints, judged, objectives_of, ranked_trials
 from runner.sweeps.points import ComposedPoint, Point, compose_points
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
@@ -102,7 +102,8 @@ class OptunaSweeper(RunnerSweeper):
         Raises:
           ConfigError: with every mistake that can be found in the sweeper's configuration.
         """
-        from runner.sweeps.study import build_pruner, build_sampler, open_storage, try_search
+        from runner.sweeps.search import try_search
+        from runner.sweeps.study import build_pruner, build_sampler, open_storage
 
         settings = self._settings
         (own,) = super().objectives(config)
@@ -153,7 +154,6 @@ class OptunaSweeper(RunnerSweeper):
           SweepError: likewise, of the launcher or the sampler.
         """
         from runner.sweeps.search import Search
-        from runner.sweeps.study import judged
 
         study, wanted = self._opened(composed[0].config, directory), self._settings["n_trials"]
         search = Search(

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
-import yaml
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -281,13 +280,8 @@ def _ordered(values: Collection[_Value]) -> list[_Value]:
 
 def _value(text: str) -> _Value:
     """Returns a swept value with its type, so that numbers are drawn in ascending order."""
-    with contextlib.suppress(ValueError):
-        # YAML's numbers need a point before an exponent.
-        number = float(text)
-        if math.isfinite(number) and not text.lstrip("+-").isdecimal():
-            return number
-    try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-    return found if isinstance(found, bool | int | float | str) else text
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            number = kind(text)
+            return number if math.isfinite(number) else text
+    return {"true": True, "false": False}.get(text.lower(), text)

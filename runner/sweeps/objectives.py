@@ -12,6 +12,7 @@ from runner.config.instantiation import build_target
 from runner.errors import ConfigError, Problem, ranked
 from runner.sweeps.points import given_mapping
 from runner.sweeps.sweep_directory import FAILURES, Attempt
+from runner.system.status import Status
 
 Constraint = Callable[[Mapping[str, float]], float]
 
@@ -43,6 +44,21 @@ class Objective:
         if math.isnan(value):
             return math.inf
         return -value if self.goal is Goal.maximize else value
+
+
+def judged(attempt: Attempt, objectives: Sequence[Objective]) -> Attempt:
+    """Returns the attempt, as a failure if it finished and an objective is NaN or missing."""
+    if attempt.status is not Status.FINISHED:
+        return attempt
+    values = {each.name: each.of(attempt) for each in objectives}
+    lacking = [
+        f"{name} is {'missing' if value is None else value}"
+        for name, value in values.items()
+        if value is None or math.isnan(value)
+    ]
+    if not lacking:
+        return attempt
+    return replace(attempt, status=Status.FAILED, message="; ".join(lacking), exit_code=1)
 
 
 def ranked_trials(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:

@@ -14,15 +14,17 @@ from typing import Any
 
 import optuna
 from filelock import FileLock
+from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from runner.config.override_errors import Compose
 from runner.console import Screen
+from runner.errors import ConfigError, Problem
 from runner.sweeps.execution import Execution
-from runner.sweeps.objectives import Objective, constraints
+from runner.sweeps.objectives import Objective, constraints, judged
 from runner.sweeps.points import Point, check_targets, compose_points
 from runner.sweeps.search_space import SearchSpace
-from runner.sweeps.study import OWNER, SearchStudy, judged
+from runner.sweeps.study import DRAWING_ERRORS, OWNER, SearchStudy, open_study
 from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
 from runner.system.locks import is_held, this_process
 from runner.system.status import Status
@@ -198,3 +200,31 @@ def _again(attempt: Attempt) -> Attempt:
         metric=attempt.metric,
         study=attempt.study,
     )
+
+
+def try_search(
+    settings: Mapping[str, Any], space: SearchSpace, objectives: Sequence[Objective]
+) -> list[Point]:
+    """Draws two trials in a study in memory, the second with one known, and returns them.
+
+    Raises:
+      ConfigError: the sampler cannot draw from the space, or not for as many objectives; or the
+        custom function fails.
+    """
+    study = open_study(InMemoryStorage(), "tried", settings, objectives, space)
+    points: list[Point] = []
+    while len(points) < 2 and not study.exhausted():
+        try:
+            trial = study.ask(space.distributions())
+        except DRAWING_ERRORS as error:
+            target = settings["sampler"]["_target_"]
+            raise ConfigError(
+                Problem(
+                    f"hydra.sweeper.sampler is {target}, which draws no trial",
+                    f"{type(error).__name__}: {error}",
+                    "correct its arguments or the space, or take another sampler",
+                )
+            ) from error
+        points.append(space.drawn(trial))
+        study.tell(trial, [0.5] * len(objectives))
+    return points

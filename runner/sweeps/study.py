@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from runner.config.instantiation import build_target, locate_target
 from runner.errors import ConfigError, Problem, SweepError, require_all
-from runner.sweeps.objectives import Constraint, Objective, violation
-from runner.sweeps.points import Point
+from runner.sweeps.objectives import Constraint, Objective, judged, violation
 from runner.sweeps.search_space import SearchSpace, as_shown
 from runner.sweeps.sweep_directory import Attempt
 from runner.system.status import Status
@@ -55,8 +52,9 @@ _STATUSES = {state: status for status, state in _STATES.items()}
 _DATABASE = "study.db"
 _SAMPLER = "hydra.sweeper.sampler"
 _PRUNER = "hydra.sweeper.pruner"
-# What samplers raise where a space, or what is installed, does not suit them.
-_DRAWING_ERRORS = (ValueError, TypeError, RuntimeError, ImportError)
+DRAWING_ERRORS = (ValueError, TypeError, RuntimeError, ImportError)
+"""What samplers raise where a space, or what is installed, does not suit them."""
+
 # What a storage raises while its database is unreachable.
 _UNREACHABLE = (OptunaError, SQLAlchemyError, OSError, ConfigError)
 
@@ -256,7 +254,7 @@ class SearchStudy(optuna.Study):
         """
         try:
             trial = self.ask(space.distributions())
-        except _DRAWING_ERRORS as error:
+        except DRAWING_ERRORS as error:
             raise SweepError(
                 Problem(
                     "Optuna draws no trial",
@@ -329,53 +327,11 @@ def open_study(
     return study
 
 
-def try_search(
-    settings: Mapping[str, Any], space: SearchSpace, objectives: Sequence[Objective]
-) -> list[Point]:
-    """Draws two trials in a study in memory, the second with one known, and returns them.
-
-    Raises:
-      ConfigError: the sampler cannot draw from the space, or not for as many objectives; or the
-        custom function fails.
-    """
-    study = open_study(InMemoryStorage(), "tried", settings, objectives, space)
-    points: list[Point] = []
-    while len(points) < 2 and not study.exhausted():
-        try:
-            trial = study.ask(space.distributions())
-        except _DRAWING_ERRORS as error:
-            raise ConfigError(
-                Problem(
-                    f"{_SAMPLER} is {settings['sampler']['_target_']}, which draws no trial",
-                    f"{type(error).__name__}: {error}",
-                    "correct its arguments or the space, or take another sampler",
-                )
-            ) from error
-        points.append(space.drawn(trial))
-        study.tell(trial, [0.5] * len(objectives))
-    return points
-
-
 def _trial_id(storage: Any, study: str, number: int) -> int:
     """Returns the storage's id of a trial."""
     found = storage.get_study_id_from_name(study)
     identifier: int = storage.get_trial_id_from_study_id_trial_number(found, number)
     return identifier
-
-
-def judged(attempt: Attempt, objectives: Sequence[Objective]) -> Attempt:
-    """Returns the attempt, as a failure if it finished and an objective is NaN or missing."""
-    if attempt.status is not Status.FINISHED:
-        return attempt
-    values = {each.name: each.of(attempt) for each in objectives}
-    lacking = [
-        f"{name} is {'missing' if value is None else value}"
-        for name, value in values.items()
-        if value is None or math.isnan(value)
-    ]
-    if not lacking:
-        return attempt
-    return replace(attempt, status=Status.FAILED, message="; ".join(lacking), exit_code=1)
 
 
 def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:

@@ -319,18 +319,14 @@ def open_sweep(
                 _claim(directory, join)
                 return directory
         if resume == "must":
-            raise RunDirectoryError(
-                Problem(
-                    f"{container} holds no sweep of this command",
-                    "resume=must only resumes",
-                    "use resume=auto to start one",
-                )
-            )
+            state = f"{container} holds no sweep of this command"
+            remedy = "use resume=auto to start one"
+            raise RunDirectoryError(Problem(state, "resume=must only resumes", remedy))
         directory = SweepDirectory(container / f"{max(numbers, default=0) + 1:03d}")
         directory.path.mkdir()
         _claim(directory, join=False)
-        shown = masked(identity.overrides)
-        directory.write({"fingerprint": identity.fingerprint, "overrides": shown})
+        overrides = masked(identity.overrides)
+        directory.write({"fingerprint": identity.fingerprint, "overrides": overrides})
         return directory
 
 

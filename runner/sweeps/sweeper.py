@@ -195,14 +195,7 @@ class RunnerSweeper(Sweeper):
     ) -> Results:
         config = composed[0].config
         mask = _mask(composed)
-        execution = Execution(
-            directory,
-            self._launcher.launch(self._launching(directory)),
-            config.sweep.retries,
-            interruption,
-            collective=self._launcher.is_collective,
-            withdraw=self._launcher.withdraw,
-        )
+        execution = self._execution(directory, config, interruption)
         directory.stop_on_failure(config.sweep.on_error.name == "stop")
         if config.mode is not Mode.train:
             if config.mode is Mode.evaluate:
@@ -236,6 +229,18 @@ class RunnerSweeper(Sweeper):
         self.screen.line(f"sweep:   {parent.tracker.location()}")
         self.screen.line(f"files:   {directory.path}")
         return results
+
+    def _execution(
+        self, directory: SweepDirectory, config: RunConfig, interruption: Interruption
+    ) -> Execution:
+        return Execution(
+            directory,
+            self._launcher.launch(self._launching(directory)),
+            config.sweep.retries,
+            interruption,
+            collective=self._launcher.is_collective,
+            withdraw=self._launcher.withdraw,
+        )
 
     def run_trials(
         self,

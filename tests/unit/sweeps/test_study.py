@@ -20,16 +20,15 @@ from optuna.trial import TrialState
 
 from runner.config.choices import Goal
 from runner.errors import ConfigError
-from runner.sweeps.objectives import Objective, constraints
+from runner.sweeps.objectives import Objective, constraints, judged
+from runner.sweeps.search import try_search
 from runner.sweeps.search_space import Dimension, SearchSpace
 from runner.sweeps.study import (
     Reporter,
     SearchStudy,
     build_sampler,
-    judged,
     open_storage,
     open_study,
-    try_search,
 )
 from runner.sweeps.sweep_directory import Attempt
 from runner.system.status import Status
