@@ -24,15 +24,20 @@ from omegaconf import DictConfig
 from runner.checkpoints import files
 from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.locate import LATEST, resolve
-from runner.checkpoints.recognition import recognise
-from runner.config.choices import Resume
+from runner.checkpoints.open import recognise
+from runner.config.choices import MLFLOW_SCHEMES, Resume
 from runner.config.cluster import resolve_trial
-from runner.config.composition import experiment_names, forced, running, without_hydra
+from runner.config.composition import (
+    Compose,
+    compose_all,
+    experiment_names,
+    forced,
+    running,
+    without_hydra,
+)
 from runner.config.fingerprint import EXPERIMENT, Identity, in_scaffold
-from runner.config.hydra_grammar import spelt
+from runner.config.hydra_grammar import spelled
 from runner.config.instantiation import check_signature
-from runner.config.override_errors import Compose, compose_all
-from runner.config.scaffold_rules import MLFLOW_SCHEMES
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
 from runner.config.validation import validate
 from runner.errors import CheckpointError, ConfigError, Problem, RunnerError
@@ -303,8 +308,8 @@ def params_as_typed(params: Any, overrides: Sequence[Override]) -> list[str]:
 
 def _as_typed(values: Any) -> str:
     if isinstance(values, list):
-        return ",".join(spelt(each, _one_string) for each in values)
-    return values if isinstance(values, str) else spelt(values, _one_string)
+        return ",".join(spelled(each, _one_string) for each in values)
+    return values if isinstance(values, str) else spelled(values, _one_string)
 
 
 def _one_string(text: str) -> str:

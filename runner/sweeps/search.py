@@ -17,7 +17,7 @@ from filelock import FileLock
 from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from runner.config.override_errors import Compose
+from runner.config.composition import Compose
 from runner.console import Screen
 from runner.errors import ConfigError, Problem
 from runner.sweeps.execution import Execution

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +10,6 @@ import optuna
 from hydra.core.override_parser.types import (
     IntervalSweep,
     Override,
-    Quote,
-    QuotedString,
     RangeSweep,
     Sweep,
 )
@@ -24,7 +21,7 @@ from optuna.distributions import (
 )
 
 from runner.config.composition import forced
-from runner.config.hydra_grammar import spelt
+from runner.config.hydra_grammar import spelled
 from runner.config.instantiation import build_target
 from runner.errors import ConfigError, Problem
 from runner.sweeps.points import Point, name_of
@@ -32,10 +29,6 @@ from runner.sweeps.points import Point, name_of
 CustomSpace = Callable[[optuna.Trial], Mapping[str, Any] | None]
 
 TAGS = ("log",)
-
-# Strings that Hydra's grammar reads as strings without quotes, and its words among them.
-_PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
-_WORDS = ("null", "true", "false", "nan", "inf")
 
 
 @dataclass(frozen=True)
@@ -95,7 +88,7 @@ class SearchSpace:
         others = {**{k: v for k, v in values.items() if k not in chosen}, **(more or {})}
         overrides = [f"{each.key}={chosen[each.name]}" for each in self.dimensions]
         # Hydra knows no key of a scaffold; on the command line they are marked likewise.
-        overrides += [forced(f"{key}={as_override(value)}") for key, value in others.items()]
+        overrides += [forced(f"{key}={spelled(value)}") for key, value in others.items()]
         named = {name: as_shown(value) for name, value in {**chosen, **others}.items()}
         return Point((*self.fixed, *overrides), {k.lstrip("+~"): v for k, v in named.items()})
 
@@ -109,19 +102,9 @@ class SearchSpace:
         return points
 
 
-def as_override(value: object) -> str:
-    """Returns a value in Hydra's grammar, which reads it as one value of the same type."""
-    return spelt(value, _as_string)
-
-
-def _as_string(text: str) -> str:
-    plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS
-    return text if plain else QuotedString(text, Quote.single).with_quotes()
-
-
 def as_shown(value: object) -> str:
     """Returns a value as tables show it: a string as it is."""
-    return value if isinstance(value, str) else as_override(value)
+    return value if isinstance(value, str) else spelled(value)
 
 
 def search_space(

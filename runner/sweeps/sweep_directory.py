@@ -20,8 +20,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from runner.errors import Problem, RunDirectoryError, RunInUseError
-from runner.system.atomic_files import write_json
-from runner.system.folders import make_container, moved, way_to
+from runner.system.atomic_files import make_container, moved, way_to, write_json
 from runner.system.locks import is_held, this_process
 from runner.system.status import Status
 

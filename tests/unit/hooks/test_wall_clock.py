@@ -24,6 +24,6 @@ def test_a_recovered_session_does_not_begin_a_new_limit(counter: Counter, tmp_pa
     assert counter.run(hooks) == 4
 
 
-def test_a_limit_that_is_no_duration() -> None:
-    with pytest.raises(ValueError, match="'long' is no duration"):
+def test_a_limit_that_is_not_a_duration() -> None:
+    with pytest.raises(ValueError, match="'long' is not a duration"):
         WallClockLimitHook("long")

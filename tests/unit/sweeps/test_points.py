@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from hydra_plugins.runner_sweepers.grid import grid
 from runner.config.choices import Resume
-from runner.config.override_errors import Compose
+from runner.config.composition import Compose
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError
 from runner.runs.run_directory import FINISHED, RunDirectory, RunRecord
