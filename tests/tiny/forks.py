@@ -39,6 +39,8 @@ _OUT_OF_THE_WAY = 500
 MODULES = (
     "experiments.digits",
     "experiments.models",
+    "hydra_plugins.runner_sweepers.grid",
+    "hydra_plugins.runner_sweepers.optuna",
     "mlflow",
     "optuna.samplers",
     "runner.__main__",
@@ -47,8 +49,7 @@ MODULES = (
     "runner.inspect",
     "runner.run",
     "runner.sweeps.figures",
-    "runner.sweeps.grid_sweep",
-    "runner.sweeps.search_sweep",
+    "runner.sweeps.search",
     "runner.sync",
     "runner.tracking.mlflow_store",
     "sqlalchemy.dialects.sqlite",

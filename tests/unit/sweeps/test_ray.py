@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from hydra_plugins.runner_launchers.ray import RayLauncher
 from runner.errors import ConfigError, InterruptedRunError
-from runner.sweeps.ray_launch import RayLaunch
 from runner.system.signals import Interruption
 
 UNUSED: Any = None
@@ -45,19 +45,19 @@ class Ray:
 
 def test_without_ray_nothing_is_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    launcher = RayLaunch({}, {})
+    launcher = RayLauncher({}, {})
     with pytest.raises(ConfigError, match="needs Ray"):
         launcher.setup(hydra_context=UNUSED, task_function=UNUSED, config=OmegaConf.create())
 
 
 def test_it_is_set_up_first() -> None:
     with pytest.raises(RuntimeError, match="setup has not been called"):
-        RayLaunch({}, OmegaConf.create({"num_cpus": 1})).launch([], 0)
+        RayLauncher({}, OmegaConf.create({"num_cpus": 1})).launch([], 0)
 
 
 def test_a_signal_is_still_the_sweeps_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", Ray)
-    launcher = RayLaunch({}, {})
+    launcher = RayLauncher({}, {})
     launcher.setup(hydra_context=UNUSED, task_function=UNUSED, config=OmegaConf.create())
     with Interruption().handled():
         assert launcher.launch([], 0) == []
