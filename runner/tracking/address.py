@@ -16,6 +16,8 @@ DEFAULT_URI = "sqlite:///mlflow.db"
 
 _SERVERS = ("http", "https")
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+# How every SQLite database begins: https://www.sqlite.org/fileformat.html
+_SQLITE_HEAD = b"SQLite format 3\0"
 _CHOICES = ("sqlite:///mlflow.db", "http://HOST:PORT", "https://HOST", "postgresql://...", "none")
 
 
@@ -139,7 +141,18 @@ def _sqlite(uri: str, rest: str, directory: Path) -> Address:
             f"the path {database} has a question mark, which begins the options of a URI",
             "keep the database in a directory without one in its name",
         )
+    if database.is_file() and _is_foreign(database):
+        raise _refused(
+            uri, f"{database} is not a database", f"name another file: tracking.uri={DEFAULT_URI}"
+        )
     return Address(f"sqlite:///{database}{question}{options}", "sqlite", database)
+
+
+def _is_foreign(file: Path) -> bool:
+    """Whether a file holds something other than an SQLite database; a new one may be empty."""
+    with file.open("rb") as stream:
+        head = stream.read(len(_SQLITE_HEAD))
+    return head not in (b"", _SQLITE_HEAD)
 
 
 def _refused(uri: str, cause: str, remedy: str, choices: tuple[str, ...] = ()) -> TrackingUriError:

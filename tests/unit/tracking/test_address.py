@@ -69,6 +69,15 @@ def test_what_cannot_be_used_is_refused_with_a_remedy(uri: str, message: str) ->
     assert raised.value.problems[0].choices
 
 
+def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
+    for content in (b"", b"SQLite format 3\0" + bytes(84)):
+        (tmp_path / "runs.db").write_bytes(content)
+        assert resolve("sqlite:///runs.db", tmp_path).database == tmp_path / "runs.db"
+    (tmp_path / "notes.db").write_text("notes " * 1000)
+    with pytest.raises(TrackingUriError, match=r"notes\.db is not a database"):
+        resolve("sqlite:///notes.db", tmp_path)
+
+
 def test_a_directory_that_a_uri_cannot_name_is_refused() -> None:
     with pytest.raises(TrackingUriError, match="has a question mark"):
         resolve(DEFAULT_URI, Path("/data/what?"))
