@@ -42,7 +42,7 @@ MODULES = (
     "mlflow",
     "optuna.samplers",
     "runner.__main__",
-    "runner.cluster.roles",
+    "runner.cluster.chief",
     "runner.training.evaluation",
     "runner.inspect",
     "runner.run",

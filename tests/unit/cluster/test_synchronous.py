@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster.replica import ClusterReplica
-from runner.cluster.server import session_config
-from runner.cluster.synchronous import SynchronousUpdate
+from runner.cluster.sessions import session_config
+from runner.cluster.synchronous import SynchronousUpdate, Tokens
 from runner.config.schema import ClipConfig, ClusterConfig, TrainConfig
 from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph, Training
@@ -74,11 +75,10 @@ def prepared(
 ) -> Iterator[tuple[Any, tf.train.Coordinator]]:
     """A session of one task, after its hook has run."""
     training = training_of(built)
+    hook = update_of(built).hook(restarted)
     with built.graph.as_default():
-        hook = update_of(built).hook(restarted)
-        hook.begin()
         local = tf.compat.v1.local_variables_initializer()
-    config = session_config(servers.task(kind))
+    config = session_config(servers.config(kind))
     coordinator = tf.train.Coordinator()
     with tf.compat.v1.Session(servers.target(kind), built.graph, config) as session:
         if restarted is not None:
@@ -99,7 +99,7 @@ def test_two_workers_match_one_process_with_the_doubled_batch(
     in_process: Callable[..., InProcess], clip: ClipConfig
 ) -> None:
     servers = in_process(2, 2, synchronous=True)
-    built = {kind: build(8, clip, servers.task(kind)) for kind in ("chief", "worker")}
+    built = {kind: build(8, clip, servers.config(kind)) for kind in ("chief", "worker")}
     failures: list[BaseException] = []
 
     def work() -> None:
@@ -125,12 +125,37 @@ def test_two_workers_match_one_process_with_the_doubled_batch(
         np.testing.assert_allclose(found[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
 
 
+def test_only_the_rows_of_a_batch_are_updated(in_process: Callable[..., InProcess]) -> None:
+    servers = in_process(1, 1, synchronous=True)
+    cluster = servers.config("chief")
+    with tf.Graph().as_default() as graph, ClusterReplica(cluster).scope():
+        step = tf.compat.v1.train.get_or_create_global_step()
+        table = tf.compat.v1.get_variable("table", [3, 2], initializer=tf.zeros_initializer())
+        gradient = tf.gradients(tf.reduce_sum(tf.gather(table, [2, 0, 2])), table)[0]
+        assert isinstance(gradient, tf.IndexedSlices)
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+        update = SynchronousUpdate(
+            optimizer, [(gradient, table)], lambda given: given, step, cluster
+        )
+        started = tf.compat.v1.global_variables_initializer()
+        local = tf.compat.v1.local_variables_initializer()
+    with tf.compat.v1.Session(servers.target("chief"), graph, session_config(cluster)) as session:
+        session.run(started)
+        session.run(local)
+        session.run(update.chief_start_op)
+        thread = threading.Thread(target=session.run, args=(update.update_op,))
+        thread.start()
+        session.run(update.train_op)
+        thread.join()
+        assert session.run(table).tolist() == [[-1, -1], [0, 0], [-2, -2]]
+
+
 def test_a_worker_that_never_comes_ends_a_step_with_an_error(
     in_process: Callable[..., InProcess],
 ) -> None:
     servers = in_process(2, 1, synchronous=True)
     servers.cluster.max_wait_secs = 1.0
-    built = build(8, ClipConfig(), servers.task("chief"))
+    built = build(8, ClipConfig(), servers.config("chief"))
     with (
         prepared(servers, "chief", built, lambda: False) as (session, coordinator),
         pytest.raises(tf.errors.DeadlineExceededError),
@@ -141,13 +166,13 @@ def test_a_worker_that_never_comes_ends_a_step_with_an_error(
 
 def test_an_update_does_not_wait_for_a_backup(in_process: Callable[..., InProcess]) -> None:
     servers = in_process(2, 1, synchronous=True, backup=1)
-    built = build(8, ClipConfig(), servers.task("chief"))
+    built = build(8, ClipConfig(), servers.config("chief"))
     with prepared(servers, "chief", built, lambda: False) as (session, _):
         assert [session.run(training_of(built).step) for _ in range(5)] == [1, 2, 3, 4, 5]
 
 
 def both(servers: InProcess) -> dict[str, BuiltGraph]:
-    return {kind: build(8, ClipConfig(), servers.task(kind)) for kind in ("chief", "worker")}
+    return {kind: build(8, ClipConfig(), servers.config(kind)) for kind in ("chief", "worker")}
 
 
 @contextmanager
@@ -205,7 +230,7 @@ def test_a_worker_that_comes_back_is_in_step_with_the_others(
     in_process: Callable[..., InProcess],
 ) -> None:
     servers = in_process(2, 1, synchronous=True)
-    built, again = both(servers), build(8, ClipConfig(), servers.task("worker"))
+    built, again = both(servers), build(8, ClipConfig(), servers.config("worker"))
     steps: dict[str, list[int]] = {"chief": [], "worker": []}
 
     def take(kind: str, session: Any) -> None:
@@ -232,7 +257,7 @@ def test_a_chief_that_comes_back_wakes_who_lost_a_token(
     in_process: Callable[..., InProcess],
 ) -> None:
     servers = in_process(2, 1, synchronous=True)
-    built, again = both(servers), build(8, ClipConfig(), servers.task("chief"))
+    built, again = both(servers), build(8, ClipConfig(), servers.config("chief"))
     with (
         prepared(servers, "chief", built["chief"], lambda: False) as (session, coordinator),
         prepared(servers, "worker", built["worker"], None) as (worker, _),
@@ -274,11 +299,9 @@ def test_an_update_that_fails_ends_the_step_but_not_the_making_of_the_session(
     told: type[tf.errors.OpError],
 ) -> None:
     servers = in_process(2, 1, synchronous=True)
-    built = build(8, ClipConfig(), servers.task("chief"))
-    hook: Any = update_of(built).hook(lambda: False)
-    with built.graph.as_default():
-        hook.begin()
-    session = Losing(hook._update, lost(None, None, "the update failed"))
+    built = build(8, ClipConfig(), servers.config("chief"))
+    hook = update_of(built).hook(lambda: False)
+    session: Any = Losing(update_of(built).update_op, lost(None, None, "the update failed"))
     coordinator = tf.train.Coordinator()
     hook.after_create_session(session, coordinator)
     assert not session.closed.wait(0.2)
@@ -292,7 +315,7 @@ def test_a_server_that_an_update_does_not_wait_for_is_missed(
     in_process: Callable[..., InProcess],
 ) -> None:
     servers = in_process(2, 1, synchronous=True)
-    built = build(8, ClipConfig(), servers.task("chief"))
+    built = build(8, ClipConfig(), servers.config("chief"))
     with prepared(servers, "chief", built, lambda: False) as (session, coordinator):
         with built.graph.as_default():
             handle = built.variables["head/bias"].handle
@@ -305,9 +328,83 @@ def test_a_server_that_an_update_does_not_wait_for_is_missed(
 
 def test_uninitialised_variables_are_an_error(in_process: Callable[..., InProcess]) -> None:
     servers = in_process(2, 1, synchronous=True)
-    built = build(8, ClipConfig(), servers.task("worker"))
+    built = build(8, ClipConfig(), servers.config("worker"))
     with (
         pytest.raises(tf.errors.AbortedError, match="not initialised"),
         prepared(servers, "worker", built, None),
     ):
         pass
+
+
+@dataclass
+class Worker:
+    """What one worker can do; `tokens` is what is handed out."""
+
+    session: Any
+    tokens: Any
+    take: Any
+    hand_out: Any
+    queues: Tokens
+
+    def give(self, *tokens: int) -> None:
+        for token in tokens:
+            self.session.run(self.hand_out, {self.tokens: token})
+
+    def has_none(self) -> bool:
+        options = tf.compat.v1.RunOptions(timeout_in_ms=500)
+        with pytest.raises(tf.errors.DeadlineExceededError):
+            self.session.run(self.take, options=options)
+        return True
+
+
+@contextmanager
+def worker(servers: InProcess, index: int) -> Iterator[Worker]:
+    kind = ("chief", "worker")[index]
+    with tf.Graph().as_default() as graph:
+        with tf.device("/job:ps/task:0"):
+            step = tf.compat.v1.train.get_or_create_global_step()
+        given = tf.compat.v1.placeholder(tf.int64, [])
+        tokens = Tokens(step, 2, index)
+        made = (given, tokens.take(), tokens.hand_out(given), tokens)
+        with tf.compat.v1.Session(servers.target(kind), graph) as session:
+            session.run(step.initializer)
+            yield Worker(session, *made)
+
+
+@pytest.fixture
+def two(in_process: Callable[..., InProcess]) -> Iterator[tuple[Worker, Worker]]:
+    servers = in_process(2, 1)
+    with worker(servers, 0) as chief, worker(servers, 1) as other:
+        yield chief, other
+
+
+def test_a_worker_takes_no_token_of_another(two: tuple[Worker, Worker]) -> None:
+    chief, other = two
+    chief.give(7)
+    assert chief.session.run(chief.take) == 7
+    assert chief.has_none()
+    assert other.session.run(other.take) == 7
+
+
+def test_a_worker_that_is_late_takes_all_and_goes_on_from_the_newest(
+    two: tuple[Worker, Worker],
+) -> None:
+    chief, other = two
+    chief.give(7, 8, 3)  # A chief that comes back may begin at an earlier step.
+    assert other.session.run(other.take) == 3
+    assert other.has_none()
+
+
+def test_what_is_left_over_is_dropped(two: tuple[Worker, Worker]) -> None:
+    chief, other = two
+    other.session.run(other.queues.drop_op)
+    chief.give(7)
+    other.session.run(other.queues.drop_op)
+    assert other.has_none()
+
+
+def test_the_others_are_woken(two: tuple[Worker, Worker]) -> None:
+    chief, other = two
+    chief.session.run(chief.queues.wake_others_op)
+    assert other.session.run(other.take) == 0
+    assert chief.has_none()
