@@ -84,12 +84,12 @@ class LinkedTrial(TrialWatch):
     Args:
       parent: see `TrialWatch`.
       tags: see `TrialWatch`.
-      connection: to the sweep.
+      connection: to the sweep; ends with this process.
     """
 
     def __init__(self, parent: str, tags: Mapping[str, str], connection: Connection) -> None:
         self.parent, self.tags, self.pruned = parent, tags, False
-        self._connection = connection
+        self.connection = connection
 
     def name(self, container: Path) -> str:
         """Returns what identifies the trial below the configured `run_dir`."""
@@ -113,8 +113,8 @@ class LinkedTrial(TrialWatch):
 
     def _call(self, method: str, *arguments: Any) -> object:
         try:
-            self._connection.send((method, arguments))
-            result, self.pruned = self._connection.recv()
+            self.connection.send((method, arguments))
+            result, self.pruned = self.connection.recv()
         except (EOFError, OSError):
             return None  # Without the sweep's process the lifeline ends this one.
         if isinstance(result, Exception):
