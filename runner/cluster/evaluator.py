@@ -70,8 +70,8 @@ def _follow(task: ClusterTask, followed: FollowedRun, built: BuiltGraph) -> None
             step, metrics = result
             shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
             task.screen.line(f"step {step}  validation  {shown}")
-            if reason := not_sent(server, metrics, step, followed.name):
-                task.screen.line(f"step {step}: these metrics are not recorded: {reason}")
+            if not sent(server, metrics, step):
+                task.screen.line(f"step {step}: these metrics are not recorded: ps 0 does not answer")
             evaluated = newest
         elif saved or status == FINISHED:
             break
@@ -82,29 +82,15 @@ def _follow(task: ClusterTask, followed: FollowedRun, built: BuiltGraph) -> None
     server.ask(lambda session, channel: channel.ended[EVALUATOR].set(session))
 
 
-def not_sent(
-    server: FirstServer, metrics: Mapping[str, float], step: int, run: str | None
-) -> str | None:
-    """Sends the metrics of a run to the chief; returns why they are not recorded, if they are not.
-
-    Args:
-      server: where the chief takes them from.
-      metrics: metric name -> value.
-      step: of the checkpoint.
-      run: what the chief calls the run.
-    """
+def sent(server: FirstServer, metrics: Mapping[str, float], step: int) -> bool:
+    """Sends the metrics of a checkpoint to the chief; returns whether the server took them."""
     values = {f"validation/{name}": value for name, value in metrics.items()}
 
     def deliver(session: tf.compat.v1.Session, channel: Channel) -> bool:
-        is_its_run = channel.run.read(session) in (None, run)  # A server that is new knows none.
-        if is_its_run:
-            channel.send(session, EVALUATOR, values, step)
-        return is_its_run
+        channel.send(session, EVALUATOR, values, step)
+        return True
 
-    sent = server.ask(deliver)
-    if sent is None:
-        return "ps 0 does not answer"
-    return None if sent else "the chief trains another run now"
+    return server.ask(deliver) is not None
 
 
 class FollowedRun:

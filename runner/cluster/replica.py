@@ -16,8 +16,8 @@ from runner.graph.optimization import Gradients
 from runner.graph.replica import Replica
 from runner.restoration.report import VariablePlacement
 
-# Operations that hold variables; `tf.compat.v1.train.replica_device_setter` knows the first two.
-_VARIABLES = ("Variable", "VariableV2", "AutoReloadVariable", "VarHandleOp")
+# Operations that hold variables; by default lookup tables would be placed on the servers, too.
+_VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
 
 
 class ClusterReplica(Replica):
@@ -123,7 +123,7 @@ class BySize:
     def __call__(self, operation: tf.Operation) -> int:
         """Returns the index of the server for a variable's operation."""
         index = self._bytes.index(min(self._bytes))
-        shape = tf.TensorShape(operation.get_attr("shape"))
-        elements = shape.num_elements() if shape.is_fully_defined() else 1
+        # An unknown shape counts as one element.
+        elements = tf.TensorShape(operation.get_attr("shape")).num_elements() or 1
         self._bytes[index] += elements * tf.as_dtype(operation.get_attr("dtype")).size
         return index

@@ -16,7 +16,7 @@ from runner.cluster.evaluator import (
     Patience,
     evaluated_checkpoint,
     follow_checkpoints,
-    not_sent,
+    sent,
 )
 from runner.cluster.sessions import FirstServer, session_config
 from runner.config.cluster_tasks import free_addresses
@@ -58,27 +58,6 @@ def test_the_run_of_the_chief_is_followed_to_its_end(tmp_path: Path) -> None:
     assert itself.look(".") == FINISHED
 
 
-def test_metrics_of_a_run_that_is_over_are_not_sent(in_process: Callable[..., InProcess]) -> None:
-    servers = in_process(1, 1, evaluator=True)
-    first = FirstServer(servers.cluster)
-    with tf.Graph().as_default():
-        channel = Channel(servers.cluster)
-        with tf.compat.v1.Session(
-            servers.target("chief"), config=session_config(servers.cluster)
-        ) as session:
-            assert not_sent(first, {"loss": 0.5}, 1, "001") is None  # To a server that is new.
-            channel.run.write(session, "001")
-            assert not_sent(first, {"loss": 0.5}, 2, "001") is None
-            channel.run.write(session, "002")
-            reason = not_sent(first, {"loss": 0.5}, 3, "001")
-            assert reason == "the chief trains another run now"
-            assert channel.receive(session) == [
-                ("evaluator", step, {"validation/loss": 0.5}) for step in (1, 2)
-            ]
-    gone = ClusterConfig(addresses=AddressesConfig(["a:1"], [], free_addresses(1)))
-    assert not_sent(FirstServer(gone), {"loss": 0.5}, 1, "001") == "ps 0 does not answer"
-
-
 class Signalling(Screen):
     """Sends this process a signal with each line."""
 
@@ -100,8 +79,14 @@ def test_a_signal_does_not_break_into_what_tensorflow_does(
     with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
         follow_checkpoints(evaluating, Signalling())
     with tf.compat.v1.Session(target, graph, config) as session:
-        ((task, step, _),) = channel.receive(session)
-    assert (task, step) == ("evaluator", 20)
+        ((task, step, metrics),) = channel.receive(session)
+    assert (task, step, set(metrics)) == (
+        "evaluator",
+        20,
+        {"validation/loss", "validation/accuracy"},
+    )
+    gone = ClusterConfig(addresses=AddressesConfig(["a:1"], [], free_addresses(1)))
+    assert not sent(FirstServer(gone), {"loss": 0.5}, 1)
 
 
 def test_an_evaluator_ends_that_has_nothing_to_follow_for_long() -> None:
