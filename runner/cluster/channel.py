@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from runner.config.cluster_tasks import telling_tasks
+from runner.config.cluster_spec import telling_tasks
 from runner.config.fingerprint import settings
 from runner.config.masking import Mask, flatten
 from runner.config.schema import PS, ClusterConfig, RunConfig

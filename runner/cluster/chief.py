@@ -24,7 +24,7 @@ from runner.cluster.sessions import (
     start_server,
 )
 from runner.cluster.worker import run_worker
-from runner.config.cluster_tasks import answers, is_cluster, parameter_servers
+from runner.config.cluster_spec import answers, is_cluster, parameter_servers
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.console import Screen
 from runner.system.lifeline import tell_begun as report_begun

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.cluster.channel import Channel
 from runner.cluster.sessions import ClusterTask, FirstServer
-from runner.config.cluster_tasks import not_answering, parameter_servers
+from runner.config.cluster_spec import not_answering, parameter_servers
 from runner.config.fingerprint import fingerprint
 from runner.config.schema import EVALUATOR, ClusterConfig, RunConfig
 from runner.console import Screen
@@ -71,7 +71,8 @@ def _follow(task: ClusterTask, followed: FollowedRun, built: BuiltGraph) -> None
             shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
             task.screen.line(f"step {step}  validation  {shown}")
             if not sent(server, metrics, step):
-                task.screen.line(f"step {step}: these metrics are not recorded: ps 0 does not answer")
+                reason = "ps 0 does not answer"
+                task.screen.line(f"step {step}: these metrics are not recorded: {reason}")
             evaluated = newest
         elif saved or status == FINISHED:
             break

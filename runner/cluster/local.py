@@ -10,16 +10,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.cluster.trial_link import TRIAL, TrialLink
-from runner.config.cluster_tasks import free_addresses
+from runner.config.cluster_spec import VARIABLE, free_addresses, write_tf_config
 from runner.config.schema import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
-from runner.config.tf_config import VARIABLE, write_tf_config
 from runner.errors import ClusterError, ConfigError, PlanError, Problem
 from runner.system.lifeline import LIFELINE, OBJECTIVE, has_begun, lead_nowhere
 from runner.system.signals import GRACE_SECONDS, Interruption
@@ -108,14 +107,13 @@ class LocalCluster:
         seconds = self._chief_seconds + 2 * self._cluster.grace_secs + _MARGIN_SECONDS
         with (
             tempfile.TemporaryDirectory() as folder,
-            _lifeline() as lifeline,
             Interruption(seconds).handled() as interruption,
         ):
             objective = Path(folder) / "objective"
             self._environment = {
                 **os.environ,
                 "PYTHONPATH": _python_path(),
-                LIFELINE: str(lifeline),
+                LIFELINE: str(os.getpid()),
                 OBJECTIVE: str(objective),
             }
             try:
@@ -157,18 +155,16 @@ class LocalCluster:
         environment = {**self._environment, VARIABLE: write_tf_config(addresses, kind, index)}
         # Even where a new run was asked for, the chief resumes the one that it has begun.
         extra = ["resume=auto"] if kind == CHIEF and has_begun(self._environment) else []
-        inherited = [int(environment[LIFELINE])]
         pipe = None
         if kind == CHIEF and self._link is not None:
             pipe, environment[TRIAL] = self._link.connect()
-            inherited.append(pipe.fileno())
         process = subprocess.Popen(
             [*self._command, *extra],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=inherited,
+            pass_fds=[] if pipe is None else [pipe.fileno()],
             text=True,
             errors="replace",
             # Ctrl-C in the terminal is for this process, which ends the tasks in their order.
@@ -267,17 +263,6 @@ class LocalCluster:
                 # print, and what the interpreter flushes when it ends, goes nowhere.
                 lead_nowhere(sys.stdout.fileno())
                 os.kill(os.getpid(), signal.SIGTERM)
-
-
-@contextmanager
-def _lifeline() -> Iterator[int]:
-    """The readable end of a pipe that is at its end as soon as this process is gone."""
-    lifeline, held = os.pipe()
-    try:
-        yield lifeline
-    finally:
-        os.close(held)
-        os.close(lifeline)
 
 
 def task_command(running: Any, shipped: Path) -> list[str]:

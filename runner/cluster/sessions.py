@@ -18,7 +18,7 @@ from runner.cluster.channel import (
     session_flags,
     shared_settings,
 )
-from runner.config.cluster_tasks import (
+from runner.config.cluster_spec import (
     addresses_by_type,
     answers,
     not_answering,
@@ -30,7 +30,7 @@ from runner.config.cluster_tasks import (
 from runner.config.schema import PS, ClusterConfig, RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, ConfigError, LostServerError, Problem
-from runner.session.session_creators import ChiefSessionCreator
+from runner.session.monitored_session import ChiefSessionCreator
 from runner.system.signals import Interruption
 
 _Session: TypeAlias = tf.compat.v1.Session

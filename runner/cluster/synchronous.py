@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.config.cluster_tasks import replica_index
+from runner.config.cluster_spec import replica_index
 from runner.config.schema import ClusterConfig
 from runner.graph.optimization import Gradients
 

@@ -20,7 +20,7 @@ from runner.cluster.sessions import (
 )
 from runner.cluster.synchronous import SynchronousUpdate
 from runner.config.choices import NonFinite
-from runner.config.cluster_tasks import own_name
+from runner.config.cluster_spec import own_name
 from runner.config.schema import RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, ConfigError, NonFiniteLossError, Problem

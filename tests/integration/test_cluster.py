@@ -22,7 +22,7 @@ from subprocess import Popen
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.config.cluster_tasks import free_addresses
+from runner.config.cluster_spec import free_addresses
 
 from .conftest import Command
 
@@ -274,8 +274,10 @@ def test_a_run_with_every_fault_ends_as_it_should(command: Command, synchronous:
 
 
 @pytest.mark.soak
-def test_nothing_is_left_when_the_starting_process_is_killed(command: Command) -> None:
-    watched = Watched(command.start(TINY, *LOCAL, SLOW, "train.steps=100000", "tracking=none"))
+def test_nothing_is_left_when_the_starting_process_is_killed(fresh_command: Command) -> None:
+    watched = Watched(
+        fresh_command.start(TINY, *LOCAL, SLOW, "train.steps=100000", "tracking=none")
+    )
     watched.wait(r"\[worker 0\] trains from step \d+")
     watched.wait(r"\[chief\] step \d+/.*")
     watched.process.kill()
@@ -284,7 +286,7 @@ def test_nothing_is_left_when_the_starting_process_is_killed(command: Command) -
     while left := living(watched.pids()):
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
-    assert command.record("tiny/001").status == "KILLED"  # It was saved, as after SIGTERM.
+    assert fresh_command.record("tiny/001").status == "KILLED"  # It was saved, as after SIGTERM.
 
 
 @pytest.mark.soak

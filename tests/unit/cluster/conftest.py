@@ -12,7 +12,7 @@ import tensorflow as tf
 from rich.console import Console
 
 from runner.cluster.sessions import ClusterTask
-from runner.config.cluster_tasks import addresses_by_type, free_addresses
+from runner.config.cluster_spec import addresses_by_type, free_addresses
 from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
 from runner.console import Screen
 from runner.system.signals import Interruption

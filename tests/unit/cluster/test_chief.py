@@ -27,7 +27,7 @@ from runner.cluster.chief import Chief, is_over, serve
 from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import ClusterTask, session_config, start_server
 from runner.cluster.worker import train_worker
-from runner.config.cluster_tasks import answers, free_addresses
+from runner.config.cluster_spec import answers, free_addresses
 from runner.config.schema import (
     AddressesConfig,
     ClusterConfig,

@@ -25,7 +25,7 @@ from runner.cluster.sessions import (
     start_server,
 )
 from runner.cluster.worker import missing_of_model
-from runner.config.cluster_tasks import free_addresses
+from runner.config.cluster_spec import free_addresses
 from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
 from runner.console import Screen
 from runner.errors import ClusterError, ConfigError, InterruptedRunError, LostServerError

@@ -14,8 +14,10 @@ import tensorflow as tf
 from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import session_config
 from runner.cluster.synchronous import SynchronousUpdate, Tokens
-from runner.config.schema import ClipConfig, ClusterConfig, TrainConfig
+from runner.config.schema import ClipConfig, TrainConfig
 from runner.graph.build import build_graph
+from runner.graph.experiment import BuiltGraph
+from runner.graph.replica import Replica
 from tests.tiny.configs import tiny
 from tests.tiny.runs import wait_for
 from tests.unit.cluster.conftest import InProcess
@@ -109,48 +111,50 @@ def waiting(session: Any, copy: Copy, watching: Any, watched: Copy) -> Iterator[
 def test_two_workers_match_one_process_with_the_doubled_batch(
     in_process: Callable[..., InProcess],
 ) -> None:
-    servers = in_process(2, 2, synchronous=True)
+    servers, initialised = in_process(2, 2, synchronous=True), threading.Event()
 
-    def trained(batch_size: int, cluster: ClusterConfig | None = None) -> dict[str, Any]:
+    def build(batch_size: int, replica: Replica) -> BuiltGraph:
         config = tiny(
             data={"_target_": "tests.tiny.experiment.Blobs", "batch_size": batch_size, "seed": 0},
             model={"_target_": "tests.tiny.odd.Plain"},
             # Always reached: the averages are clipped, and not the gradients of each worker.
             train=TrainConfig(steps=STEPS, clip=ClipConfig(global_norm=0.05)),
         )
-        replica = ClusterReplica(cluster) if cluster else None
-        built = build_graph(
-            config, "validation", train=True, **({"replica": replica} if replica else {})
-        )
+        return build_graph(config, "validation", train=True, replica=replica)
+
+    def trained(session: Any, built: BuiltGraph, hook: Any, *, leads: bool) -> dict[str, Any]:
         training, coordinator = built.training, tf.train.Coordinator()
         assert training is not None
-        kind = cluster.task.type if cluster else None
-        target = servers.target(kind) if kind else ""
-        session_settings = session_config(cluster) if cluster else None
+        if leads:
+            session.run([variable.initializer for variable in built.variables.values()])
+            initialised.set()
+        initialised.wait(60)
         with built.graph.as_default():
-            local = v1.local_variables_initializer()
-        with v1.Session(target, built.graph, session_settings) as session:
-            if kind == "worker":
-                initialised.wait(60)
-            else:
-                session.run([variable.initializer for variable in built.variables.values()])
-                initialised.set()
-            session.run([local, training.input_initializer])
-            if replica is not None and replica.update is not None:
-                hook = replica.update.hook(None if kind == "worker" else first)
-                hook.after_create_session(session, coordinator)
-                hook.before_run(None)
-            for _ in range(STEPS):
-                session.run(training.train_op)
-            coordinator.request_stop()
-            return dict(session.run(dict(built.variables)))
+            session.run([v1.local_variables_initializer(), training.input_initializer])
+        if hook is not None:
+            hook.after_create_session(session, coordinator)
+            hook.before_run(None)
+        for _ in range(STEPS):
+            session.run(training.train_op)
+        coordinator.request_stop()
+        return dict(session.run(dict(built.variables)))
 
-    initialised = threading.Event()
-    worker = threading.Thread(target=trained, args=(8, servers.config("worker")))
-    worker.start()
-    found = trained(8, servers.cluster)
-    worker.join()
-    expected = trained(16)
+    sessions, copies = [], []
+    for kind in ("chief", "worker"):
+        replica = ClusterReplica(servers.config(kind))
+        built = build(8, replica)
+        assert replica.update is not None
+        settings = session_config(servers.config(kind))
+        sessions.append(v1.Session(servers.target(kind), built.graph, settings))
+        copies.append((built, replica.update.hook(first if kind == "chief" else None)))
+    with sessions[0] as chief, sessions[1] as other:
+        worker = threading.Thread(target=trained, args=(other, *copies[1]), kwargs={"leads": False})
+        worker.start()
+        found = trained(chief, *copies[0], leads=True)
+        worker.join()
+    alone = build(16, Replica())
+    with v1.Session(graph=alone.graph) as session:
+        expected = trained(session, alone, None, leads=True)
     assert found.keys() == expected.keys()
     assert found["global_step"] == STEPS
     for name, value in expected.items():

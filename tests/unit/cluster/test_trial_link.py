@@ -58,10 +58,11 @@ def test_a_chief_learns_that_it_is_pruned() -> None:
     link = TrialLink(trial(lambda metrics, step: metrics["loss"] > 1))
     chief = chief_of(link)
     with chief.connection:
-        chief.evaluated({"loss": 0.5}, 10)
-        assert not chief.pruned
-        chief.evaluated({"loss": 1.5}, 20)
-        assert chief.pruned
+        pruned = []
+        for step, loss in ((10, 0.5), (20, 1.5)):
+            chief.evaluated({"loss": loss}, step)
+            pruned.append(chief.pruned)
+        assert pruned == [False, True]
         with pytest.raises(PrunedRunError, match="pruned at step 20"):
             chief.check()
         assert link.pruned
