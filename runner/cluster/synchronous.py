@@ -77,8 +77,9 @@ class SynchronousUpdate:
                     self.update_op = self.tokens.hand_out(global_step.read_value())
             self.start_op = local_step.assign(global_step.read_value(), read_value=False)
             self.chief_start_op = tf.group(self.start_op, *set_steps)
-            self.missing = tf.compat.v1.report_uninitialized_variables(
-                tf.compat.v1.global_variables()
+            # TensorFlow warns where the function's own result goes unused, as in mode=plan.
+            self.missing = tf.identity(
+                tf.compat.v1.report_uninitialized_variables(tf.compat.v1.global_variables())
             )
 
     def hook(
