@@ -19,8 +19,9 @@ from runner.errors import ClusterError, Problem
 from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph
 from runner.hooks.evaluation import EvaluationCutError, evaluate
-from runner.runs.run_directory import FINISHED, RUNNING, RunDirectory
+from runner.runs.run_directory import RunDirectory
 from runner.system.signals import Interruption
+from runner.system.status import Status
 from runner.tracking import open_store
 from runner.training.sources import Sources
 
@@ -74,7 +75,7 @@ def _follow(task: ClusterTask, followed: FollowedRun, built: BuiltGraph) -> None
                 reason = "ps 0 does not answer"
                 task.screen.line(f"step {step}: these metrics are not recorded: {reason}")
             evaluated = newest
-        elif saved or status == FINISHED:
+        elif saved or status == Status.FINISHED:
             break
         else:
             patience.look(answers=answer is not None, run=followed)
@@ -184,7 +185,7 @@ class Patience:
         Raises:
           ClusterError: when it did not, or the run was not RUNNING, for `cluster.max_wait_secs`.
         """
-        if answers and run.status in (None, RUNNING):
+        if answers and run.status in (None, Status.RUNNING):
             self._since = None
             return
         limit = self._cluster.max_wait_secs

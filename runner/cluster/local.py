@@ -209,7 +209,7 @@ class LocalCluster:
             cause = "started again at once it would end in the same way"
             return Problem(state, cause, f"{read}, and what to do")
         restarts = self._cluster.restarts
-        cause = f"it has been started again as often as cluster.restarts={restarts} says"
+        cause = f"it has been started again {restarts} times (cluster.restarts)"
         remedy = "a larger one tries more often"
         if not restarts:
             cause = "cluster.restarts is 0, so that no task is started again"

@@ -17,7 +17,11 @@ from runner.session.session_manager import (
     pair_sources,
     with_arguments_of,
 )
-from runner.session.tensorflow_internals import SupervisorWithManager, init_singular_session
+from runner.session.tensorflow_internals import (
+    SupervisorWithManager,
+    init_singular_session,
+    is_coordinated,
+)
 
 if TYPE_CHECKING:
     from runner.restoration.restorer import Restorer
@@ -124,7 +128,8 @@ class _CachingSessionCreator(tf.compat.v1.train.SessionCreator):
 class MonitoredSession(tf.compat.v1.train.MonitoredSession):
     """`tf.compat.v1.train.MonitoredSession` over a `CachedSession`.
 
-    The default creator is `runner.ChiefSessionCreator`.
+    The default creator is `runner.ChiefSessionCreator`; under TensorFlow's distribute coordinator,
+    it is the coordinator's.
     """
 
     def __init__(
@@ -133,7 +138,9 @@ class MonitoredSession(tf.compat.v1.train.MonitoredSession):
         hooks: Sequence[_Hook] | None = None,
         stop_grace_period_secs: int = 120,
     ) -> None:
-        creator = _CachingSessionCreator(session_creator or ChiefSessionCreator())
+        if session_creator is None and not is_coordinated():
+            session_creator = ChiefSessionCreator()
+        creator = _CachingSessionCreator(session_creator) if session_creator else None
         super().__init__(creator, hooks, stop_grace_period_secs)
 
 
@@ -192,7 +199,7 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     model_scaffold: _Scaffold | None = None,
     pretrained_checkpoint_dirs: _Directories | None = None,
     pretrained_scaffolds: Sequence[_Scaffold] | None = None,
-) -> MonitoredSession:
+) -> tf.compat.v1.train.MonitoredSession:
     """Creates a `runner.MonitoredSession` that may start from several checkpoints.
 
     Everything but the last four arguments has the meaning and default it has in
@@ -223,13 +230,35 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
       pretrained_scaffolds: scaffolds whose savers restore just their subset of the variables.
 
     Raises:
-      ConfigError: when the two lists differ in length, or both names of an argument are given.
+      ConfigError: when the two lists differ in length, both names of an argument are given, or a
+        warm start is asked for under TensorFlow's distribute coordinator, which makes the sessions
+        itself.
     """
     _refuse_two_names(
         checkpoint_dir=(checkpoint_dir, model_checkpoint_dir), scaffold=(scaffold, model_scaffold)
     )
     checkpoint_dir = model_checkpoint_dir or checkpoint_dir
     scaffold = model_scaffold or scaffold or tf.compat.v1.train.Scaffold()
+    if is_coordinated():
+        _refuse_warm_start(pretrained_scaffolds, pretrained_checkpoint_dirs)
+        return tf.compat.v1.train.MonitoredTrainingSession(
+            master,
+            is_chief,
+            checkpoint_dir,
+            scaffold,
+            hooks,
+            chief_only_hooks,
+            save_checkpoint_secs,
+            save_summaries_steps,
+            save_summaries_secs,
+            config,
+            stop_grace_period_secs,
+            log_step_count_steps,
+            max_wait_secs,
+            save_checkpoint_steps,
+            summary_dir,
+            save_graph_def,
+        )
     if not is_chief:
         worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
         return MonitoredSession(worker, hooks, stop_grace_period_secs)
@@ -260,6 +289,17 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
             )
         )
     return MonitoredSession(creator, [*all_hooks, *(hooks or ())], stop_grace_period_secs)
+
+
+def _refuse_warm_start(*pretrained: Any) -> None:
+    if any(pretrained):
+        raise ConfigError(
+            Problem(
+                "a warm start is asked for under TensorFlow's distribute coordinator",
+                "the coordinator makes the sessions, which restore one checkpoint or none",
+                "start from a checkpoint of the whole model, made without the coordinator",
+            )
+        )
 
 
 def _refuse_two_names(**values: tuple[Any, Any]) -> None:

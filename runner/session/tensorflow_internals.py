@@ -11,10 +11,19 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import CallableOptions
+from tensorflow.python.distribute import distribute_coordinator_context
 
 _Session: TypeAlias = tf.compat.v1.Session
 # Takes an array for each fed tensor and returns the values of the fetched tensors.
 Step: TypeAlias = Callable[..., list[Any]]
+
+
+def is_coordinated() -> bool:
+    """Whether TensorFlow's distribute coordinator makes the sessions of this process.
+
+    `tf.compat.v1.train.MonitoredTrainingSession` asks the same; nothing public answers it.
+    """
+    return distribute_coordinator_context.get_current_worker_context() is not None
 
 
 def session_config(session: _Session) -> tf.compat.v1.ConfigProto:

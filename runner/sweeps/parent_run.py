@@ -9,19 +9,13 @@ from pathlib import Path
 from runner.config.masking import Mask
 from runner.config.schema import RunConfig
 from runner.runs.lineage import name_tracked_run
+from runner.runs.provenance import environment_tags
 from runner.runs.run_directory import RunDirectory, settle_killed_runs
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.unopened_runs import unopened_runs
-from runner.tracking import (
-    RunStatus,
-    Tracker,
-    environment_tags,
-    is_tracked,
-    mlflow_uri,
-    open_store,
-    shared_follower,
-)
+from runner.system.status import Status
+from runner.tracking import Tracker, open_store
 
 
 def open_parent(
@@ -50,10 +44,7 @@ def open_parent(
     mask = mask or Mask(tracking.mask, asdict(config))
     shown = " ".join(mask.overrides(overrides))
     tags = {"runner.overrides": shown, **environment_tags(Path.cwd())}
-    # The follower of the trials in this process, if there are any.
-    follower = shared_follower(mlflow_uri(tracking)) if is_tracked(tracking) else None
-    store = open_store(tracking, asdict(config), follower, mask)
-    store.connect()
+    store = open_store(tracking, asdict(config), mask)
     run_name = f"{name} sweep" if name is not None else "sweep"
     tracker = store.open(directory, name or "sweep", run_name, tags)
     for run_directory in (*_ended(directory), *unopened_runs(directory)):
@@ -62,7 +53,7 @@ def open_parent(
 
 
 def close_parent(
-    tracker: Tracker, status: RunStatus, tags: Mapping[str, str], seconds: float | None = None
+    tracker: Tracker, status: Status, tags: Mapping[str, str], seconds: float | None = None
 ) -> None:
     """Sets the last tags and closes the run, once its trials are delivered.
 

@@ -44,7 +44,8 @@ from runner.sweeps.sweep_directory import (
 )
 from runner.sweeps.unopened_runs import record_unopened
 from runner.system.signals import Interruption
-from runner.tracking import RunStatus, Tracker, is_tracked, mlflow_uri, shared_follower
+from runner.system.status import Status
+from runner.tracking import Tracker, start_delivery
 
 T = TypeVar("T")
 
@@ -171,8 +172,8 @@ class RunnerSweeper(Sweeper):
         _check_settings(swept)
         check_bands(config.sweep.bands, swept)
         require_launcher(self._launcher_target)
-        if config.mode is Mode.train and is_tracked(config.tracking):
-            shared_follower(mlflow_uri(config.tracking))  # Its imports overlap those of targets.
+        if config.mode is Mode.train:
+            start_delivery(config.tracking)  # Its imports overlap those of targets.
         self.check_trials(composed)
         with Interruption(config.session.grace_seconds).handled() as interruption:
             return self._conduct(overrides, composed, objectives, interruption)
@@ -258,7 +259,7 @@ class RunnerSweeper(Sweeper):
         interruption: Interruption,
         mask: Mask,
     ) -> Conclusion:
-        status, tags = RunStatus.FAILED, {}
+        status, tags = Status.FAILED, {}
         try:
             trials = self.run_trials(composed, execution, directory)
             record_unopened(directory, composed)
@@ -267,9 +268,9 @@ class RunnerSweeper(Sweeper):
             # A sweep that went to its end is finished, whatever its trials' own statuses are.
             finished = any(each.status is TrialStatus.FINISHED for each in trials)
             if finished and not directory.stopped() and self.cut_short is None:
-                status = RunStatus.FINISHED
+                status = Status.FINISHED
         except (InterruptedRunError, SystemExit):
-            status = RunStatus.KILLED
+            status = Status.KILLED
             raise
         finally:
             close_parent(tracker, status, tags, interruption.remaining())

@@ -13,7 +13,7 @@ from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
 from runner.sweeps.points import ComposedPoint
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.system.atomic_files import write_text
-from runner.tracking import RunStatus, is_tracked, mlflow_uri, open_store, shared_follower
+from runner.tracking import is_tracked, open_store
 from runner.training.watch import SWEEP_TAG
 
 _FOLDER, _RECORDED = "unopened", "attempt"
@@ -58,7 +58,7 @@ def _record(directory: Path, name: str, attempt: Attempt, config: RunConfig) -> 
         return
     settings = _settings(config, attempt.values)
     mask = Mask(config.tracking.mask, settings)
-    store = open_store(config.tracking, settings, shared_follower(mlflow_uri(config.tracking)))
+    store = open_store(config.tracking, settings)
     tracker = store.open(
         folder,
         config.name,
@@ -73,7 +73,7 @@ def _record(directory: Path, name: str, attempt: Attempt, config: RunConfig) -> 
             "runner.exception": attempt.message[:_TAG_LENGTH],
         }
     )
-    tracker.close(RunStatus(attempt.status.value))
+    tracker.close(attempt.status)
     write_text(recorded, name)
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import inspect
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
+from tensorflow.python.distribute import distribute_coordinator, one_device_strategy
 
 import runner
+from runner.errors import ConfigError
 from tests.tiny.session_events import Events
 
 NAMES = [
@@ -163,3 +167,55 @@ def _settings(hook: tf.train.SessionRunHook) -> dict[str, Any]:
         timed = hasattr(value, "_every_secs")
         settings[name] = (value._every_secs, value._every_steps) if timed else value
     return settings
+
+
+@contextmanager
+def coordinated(session_config: tf.ConfigProto) -> Iterator[list[Any]]:
+    """Runs the block under TensorFlow's distribute coordinator; yields its creators."""
+    context = distribute_coordinator._WorkerContext(
+        one_device_strategy.OneDeviceStrategyV1("/cpu:0"), None, None, None, session_config
+    )
+    made: list[Any] = []
+    make = context.session_creator
+
+    def session_creator(*args: Any, **kwargs: Any) -> Any:
+        made.append(make(*args, **kwargs))
+        return made[-1]
+
+    context.session_creator = session_creator
+    with context:
+        yield made
+
+
+@pytest.mark.parametrize("api", [tf.train, runner], ids=["tensorflow", "runner"])
+@pytest.mark.parametrize("kind", ["MonitoredTrainingSession", "MonitoredSession"])
+def test_the_distribute_coordinator_makes_the_session(api: Any, kind: str) -> None:
+    config = tf.ConfigProto(operation_timeout_in_ms=12345)
+    with tf.Graph().as_default(), coordinated(config) as creators:
+        value = tf.get_variable("value", initializer=3.0)
+        with getattr(api, kind)() as session:
+            assert isinstance(session, tf.train.MonitoredSession)
+            assert session.run(value) == 3.0
+    (creator,) = creators
+    assert creator._config.operation_timeout_in_ms == 12345
+
+
+def test_the_coordinator_saves_as_it_decides(tmp_path: Path) -> None:
+    with tf.Graph().as_default(), coordinated(tf.ConfigProto()):
+        train_op = tf.train.get_or_create_global_step().assign_add(1)
+        with runner.MonitoredTrainingSession(
+            model_checkpoint_dir=str(tmp_path), save_checkpoint_steps=1, log_step_count_steps=None
+        ) as session:
+            session.run(train_op)
+    assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-1")
+
+
+def test_the_coordinator_makes_no_warm_start(tmp_path: Path) -> None:
+    with (
+        tf.Graph().as_default(),
+        coordinated(tf.ConfigProto()),
+        pytest.raises(ConfigError, match="under TensorFlow's distribute coordinator"),
+    ):
+        runner.MonitoredTrainingSession(
+            pretrained_checkpoint_dirs=[tmp_path], pretrained_scaffolds=[runner.Scaffold()]
+        )

@@ -51,12 +51,12 @@ MODULES = (
     "runner.sweeps.grid_sweep",
     "runner.sweeps.search_sweep",
     "runner.sync",
-    "runner.tracking.mlflow_tracker",
-    "runner.tracking.tensorboard_run",
+    "runner.tracking.mlflow_store",
     "sqlalchemy.dialects.sqlite",
     "tests.tiny.experiment",
     "tests.tiny.hooks",
     "tests.tiny.odd",
+    "tests.tiny.recording",
 )
 
 
@@ -66,7 +66,7 @@ def import_everything() -> None:
         for module in MODULES:
             importlib.import_module(module)
     del os.environ[LEVEL]
-    for module in ("runner.__main__", "runner.inspect", "runner.sync"):
+    for module in ("runner.__main__", "runner.inspect", "runner.sync", "tests.tiny.recording"):
         # They are run as `__main__`, and nobody imports them.
         del sys.modules[module]
 

@@ -15,7 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from runner.config.choices import Goal
 from runner.config.composition import Compose
 from runner.errors import PrunedRunError, SweepError
-from runner.runs.run_directory import FAILED, FINISHED, PRUNED, RUNNING, RunRecord, open_run
+from runner.runs.run_directory import RunRecord, open_run
 from runner.sweeps.execution import Execution
 from runner.sweeps.job import Job, carry_out
 from runner.sweeps.search import Search
@@ -25,6 +25,7 @@ from runner.sweeps.study_storage import open_storage
 from runner.sweeps.summary import Objective
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.trial import Trial
+from runner.system.status import Status
 
 OBJECTIVES = [Objective("validation/loss", Goal.minimize)]
 
@@ -91,9 +92,11 @@ class Sweep:
 
             def train(trial: Trial, each: Sequence[str] = each) -> float:
                 container = self.folder / "runs"
-                record = RunRecord("tiny", str(each), RUNNING, {}, trial=trial.name(container))
+                record = RunRecord(
+                    "tiny", str(each), Status.RUNNING, {}, trial=trial.name(container)
+                )
                 run = open_run(container, record, "auto")
-                status = FAILED
+                status = Status.FAILED
                 try:
                     run.best.mkdir(exist_ok=True)
                     trial.started(run.path)
@@ -103,10 +106,10 @@ class Sweep:
                         run.best_record.write_text(json.dumps({"metrics": {"loss": best}}))
                         trial.evaluated(metrics, step)
                         trial.check()
-                    status = FINISHED
+                    status = Status.FINISHED
                     return best
                 except PrunedRunError:
-                    status = PRUNED
+                    status = Status.PRUNED
                     raise
                 finally:
                     run.update(status=status)

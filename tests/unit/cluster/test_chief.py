@@ -39,9 +39,9 @@ from runner.config.schema import (
 )
 from runner.errors import ClusterError, ConfigError, InterruptedRunError
 from runner.graph.build import build_graph
-from runner.runs.run_directory import FINISHED, RUNNING
 from runner.system.lifeline import OBJECTIVE, has_begun
 from runner.system.signals import Interruption
+from runner.system.status import Status
 from tests.tiny import runs
 from tests.tiny.configs import tiny
 from tests.tiny.runs import wait_for
@@ -122,7 +122,7 @@ def test_a_warm_start_gives_the_servers_the_values_of_the_source(
     made = runs.directory(tmp_path)
     for file in (made.plan, made.plan_json, made.plan_html):
         assert "/job:ps/task:1" in file.read_text()
-    assert runs.directory(tmp_path).require().status == FINISHED
+    assert runs.directory(tmp_path).require().status == Status.FINISHED
 
 
 def test_a_run_resumes_from_its_own_checkpoint_on_fresh_servers(tmp_path: Path) -> None:
@@ -156,9 +156,9 @@ def test_a_chief_that_died_after_its_servers_had_ended_needs_none(tmp_path: Path
     with servers() as cluster:
         runs.run(tmp_path, cluster=cluster, **changes)
     record = made.require()
-    assert (record.status, record.trained) == (FINISHED, True)
+    assert (record.status, record.trained) == (Status.FINISHED, True)
 
-    made.update(status=RUNNING)
+    made.update(status=Status.RUNNING)
     chief, server = free_addresses(2)
     gone = replace(cluster, ps=1, addresses=AddressesConfig([chief], [], [server]))
     lines = runs.run(tmp_path, cluster=gone, **changes)
@@ -169,7 +169,7 @@ def test_a_chief_that_died_after_its_servers_had_ended_needs_none(tmp_path: Path
     assert made.require() == record
 
     # Or when they were still to hear of it.
-    made.update(status=RUNNING)
+    made.update(status=Status.RUNNING)
     with servers() as cluster:
         runs.run(tmp_path, cluster=cluster, **changes)
     assert made.require() == record

@@ -24,13 +24,14 @@ from runner.config.schema import AddressesConfig, ClusterConfig
 from runner.console import Screen
 from runner.errors import ClusterError, InterruptedRunError
 from runner.graph.build import build_graph
-from runner.runs.run_directory import FINISHED, KILLED, RUNNING, RunDirectory, RunRecord
+from runner.runs.run_directory import RunDirectory, RunRecord
+from runner.system.status import Status
 from tests.tiny import runs
 from tests.tiny.configs import tiny
 from tests.unit.cluster.conftest import InProcess
 
 
-def make(container: Path, number: int, status: str, identity: str = "mine") -> RunDirectory:
+def make(container: Path, number: int, status: Status, identity: str = "mine") -> RunDirectory:
     directory = RunDirectory(container / f"{number:03d}")
     directory.path.mkdir()
     directory.write(RunRecord("tiny", identity, status, {}))
@@ -39,23 +40,23 @@ def make(container: Path, number: int, status: str, identity: str = "mine") -> R
 
 def test_the_run_of_the_chief_is_followed_to_its_end(tmp_path: Path) -> None:
     followed = FollowedRun(tmp_path, "mine")
-    first = make(tmp_path, 1, RUNNING)
-    make(tmp_path, 2, RUNNING, "another")
+    first = make(tmp_path, 1, Status.RUNNING)
+    make(tmp_path, 2, Status.RUNNING, "another")
     assert (followed.look(None), followed.newest()) == (None, None)
     assert (followed.look("002"), followed.look("005")) == (None, None)
-    assert followed.look("001") == RUNNING
+    assert followed.look("001") == Status.RUNNING
     # Another command has begun it.
-    third = make(tmp_path, 3, RUNNING)
-    first.update(status=KILLED)
-    assert (followed.look("001"), followed.look(None)) == (KILLED, KILLED)
+    third = make(tmp_path, 3, Status.RUNNING)
+    first.update(status=Status.KILLED)
+    assert (followed.look("001"), followed.look(None)) == (Status.KILLED, Status.KILLED)
     assert (followed.name, followed.directory and followed.directory.path) == ("001", first.path)
     # The chief is started anew.
-    third.update(status=FINISHED)
-    assert followed.look("003") == FINISHED
+    third.update(status=Status.FINISHED)
+    assert followed.look("003") == Status.FINISHED
     assert followed.directory is not None
     assert followed.directory.path == third.path
     itself = FollowedRun(third.path, "mine")
-    assert itself.look(".") == FINISHED
+    assert itself.look(".") == Status.FINISHED
 
 
 class Signalling(Screen):
@@ -95,25 +96,25 @@ def test_an_evaluator_ends_that_has_nothing_to_follow_for_long() -> None:
     followed = FollowedRun(Path("none"), "mine")
     patience = Patience(cluster, lambda: next(times))
 
-    def look(now: float, status: str | None = RUNNING, *, answers: bool = True) -> None:
+    def look(now: float, status: str | None = Status.RUNNING, *, answers: bool = True) -> None:
         nonlocal times
         times = iter([now, now])
         followed.status = status
         patience.look(answers=answers, run=followed)
 
     look(0, answers=False)
-    look(9, KILLED)
+    look(9, Status.KILLED)
     look(11)
-    look(12, KILLED)
+    look(12, Status.KILLED)
     look(21, None, answers=False)
     with pytest.raises(ClusterError, match=r"ps 0 at b:1 does not answer\n.*waited for 10 s"):
         look(22, answers=False)
     look(23, None)
-    look(24, KILLED)
+    look(24, Status.KILLED)
     with pytest.raises(
         ClusterError, match=r"the run is KILLED\n.*no chief has resumed it for 10 s"
     ):
-        look(34, KILLED)
+        look(34, Status.KILLED)
 
 
 def test_a_checkpoint_that_is_removed_meanwhile_is_passed_over(tmp_path: Path) -> None:

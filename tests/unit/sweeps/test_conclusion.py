@@ -17,7 +17,7 @@ from runner.errors import SweepError
 from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
 from runner.sweeps.conclusion import Conclusion
 from runner.sweeps.summary import Objective
-from runner.tracking import LoggingTracker
+from runner.tracking.tracker import LoggingTracker
 
 
 def _trial(number: int, status: TrialStatus, **changes: Any) -> Attempt:

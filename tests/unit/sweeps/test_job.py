@@ -20,13 +20,14 @@ from runner.errors import (
     RunInUseError,
     SweepError,
 )
-from runner.runs.run_directory import RUNNING, RunDirectory, RunRecord
+from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.job import Job, carry_out, job_of
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.trial import Trial
 from runner.system.locks import this_process
 from runner.system.signals import Interruption
+from runner.system.status import Status
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_the_chief_of_a_trial_whose_objective_is_nan_has_told_its_exit_code_alon
     sweep: SweepDirectory, tmp_path: Path
 ) -> None:
     def train(trial: Trial) -> float:
-        RunDirectory(tmp_path).write(RunRecord("tiny", "f", "FAILED", {}, float("nan")))
+        RunDirectory(tmp_path).write(RunRecord("tiny", "f", Status.FAILED, {}, float("nan")))
         trial.started(tmp_path)
         raise ClusterError(Problem("chief ended with 1"))
 
@@ -159,7 +160,7 @@ def test_a_process_is_at_work_while_it_trains(
 def test_a_pruned_trial_is_no_failure(sweep: SweepDirectory, tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     run.path.mkdir()
-    run.write(RunRecord("tiny", "f", RUNNING, {}, objective=0.25))
+    run.write(RunRecord("tiny", "f", Status.RUNNING, {}, objective=0.25))
 
     def train(trial: Trial) -> float:
         trial.started(run.path)

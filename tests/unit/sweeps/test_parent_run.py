@@ -10,13 +10,14 @@ from mlflow import MlflowClient
 from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
-from runner.runs.run_directory import KILLED, RUNNING, RunDirectory, RunRecord
+from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.sweeps.attempt import Attempt, TrialStatus
 from runner.sweeps.parent_run import close_parent, name_trials, open_parent, settle_trials
 from runner.sweeps.sweep_directory import SweepDirectory
-from runner.tracking import LoggingStore, LoggingTracker, RunStatus
-from runner.tracking.journal import Journal
-from runner.tracking.records import End
+from runner.system.status import Status
+from runner.tracking import LoggingStore
+from runner.tracking.journal import End, Journal
+from runner.tracking.tracker import LoggingTracker
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
 from tests.tiny.configs import tiny
 
@@ -30,7 +31,7 @@ def uri(migrated_database: Path, tmp_path: Path) -> str:
 
 def test_a_sweep_that_goes_on_has_one_run(uri: str, tmp_path: Path) -> None:
     config = tiny(tracking=TrackingConfig(uri=uri))
-    for status in (RunStatus.KILLED, RunStatus.FINISHED):
+    for status in (Status.KILLED, Status.FINISHED):
         tracker = open_parent(tmp_path / "sweep", config, "tiny", ["+experiment=tiny", "seed=1,2"])
         close_parent(tracker, status, {"runner.sweep.trials": "2"})
     client = MlflowClient(uri)
@@ -48,7 +49,7 @@ def test_the_parent_run_has_no_trials_secrets(tmp_path: Path) -> None:
     overrides = ["data.token=secret-0,secret-1", "data.path=/secret-0,/secret-1"]
     tracker = open_parent(tmp_path / "sweep", config, "tiny", overrides, mask)
     tracker.log_text("secret-0 secret-1", "summary.txt")
-    close_parent(tracker, RunStatus.FINISHED, {})
+    close_parent(tracker, Status.FINISHED, {})
     files = TrackingDirectory(tmp_path / "sweep")
     opening = files.opening()
     assert opening is not None
@@ -59,7 +60,7 @@ def test_the_parent_run_has_no_trials_secrets(tmp_path: Path) -> None:
 
 def test_a_sweep_over_experiments_has_a_name_of_its_own(uri: str, tmp_path: Path) -> None:
     config = tiny(tracking=TrackingConfig(uri=uri))
-    close_parent(open_parent(tmp_path / "sweep", config, None, []), RunStatus.FINISHED, {})
+    close_parent(open_parent(tmp_path / "sweep", config, None, []), Status.FINISHED, {})
     assert MlflowClient(uri).get_experiment_by_name("sweep") is not None
 
 
@@ -69,7 +70,7 @@ def test_one_process_records_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyP
     tracker = open_parent(tmp_path / "sweep", config, "tiny", [])
     with pytest.raises(TrackingError, match="another process records from it"):
         open_parent(tmp_path / "sweep", config, "tiny", [])
-    tracker.close(RunStatus.FINISHED)
+    tracker.close(Status.FINISHED)
 
 
 def test_what_a_killed_sweep_has_not_seen_delivered_is_delivered(uri: str, tmp_path: Path) -> None:
@@ -79,14 +80,14 @@ def test_what_a_killed_sweep_has_not_seen_delivered_is_delivered(uri: str, tmp_p
     files = TrackingDirectory(run.path)
     files.write_opening(Opening("u", "tiny", "one", {}, str(sweep.path), (uri,)))
     journal = Journal(files.journal)
-    journal.append(End(RunStatus.FINISHED))
+    journal.append(End(Status.FINISHED))
     journal.close()
     provenance = run.provenances[0]
     provenance.write_text(json.dumps({"schema": 1, "run": {"run_id": None}}))
 
     config = tiny(tracking=TrackingConfig(uri=uri))
     tracker = open_parent(sweep.path, config, "tiny", [])
-    close_parent(tracker, RunStatus.FINISHED, {})
+    close_parent(tracker, Status.FINISHED, {})
     name_trials(sweep.path, config)
     position = files.position(uri)
     assert position.status == "FINISHED"
@@ -102,13 +103,13 @@ class _Closed(LoggingTracker):
 
     seconds: float | None = None
 
-    def close(self, status: RunStatus, seconds: float | None = None) -> None:
+    def close(self, status: Status, seconds: float | None = None) -> None:
         self.seconds = seconds
 
 
 def test_the_end_of_a_sweep_takes_what_is_left_of_the_grace_period() -> None:
     tracker = _Closed("sweep")
-    close_parent(tracker, RunStatus.KILLED, {}, 3.5)
+    close_parent(tracker, Status.KILLED, {}, 3.5)
     assert tracker.seconds == 3.5
 
 
@@ -129,7 +130,7 @@ def test_runs_that_could_not_say_that_they_were_killed_are_told_of(
     monkeypatch.setattr("runner.sweeps.parent_run.open_store", lambda *arguments: store)
     died = RunDirectory(tmp_path / "runs" / "001")
     died.path.mkdir(parents=True)
-    died.write(RunRecord("tiny", "f", RUNNING, {}))
+    died.write(RunRecord("tiny", "f", Status.RUNNING, {}))
     saved = Attempt(0, 1, (), {}, status=TrialStatus.KILLED, run_dir=str(tmp_path / "saved"))
     others = [
         Attempt(1, 1, (), {}, status=TrialStatus.FINISHED, run_dir=str(tmp_path / "finished")),
@@ -138,4 +139,4 @@ def test_runs_that_could_not_say_that_they_were_killed_are_told_of(
     configs = [tiny(run_dir=str(tmp_path / name)) for name in ("runs", "absent")]
     settle_trials(configs, [saved, *others])
     assert store.paths == [died.path, tmp_path / "saved"]
-    assert died.require().status == KILLED
+    assert died.require().status == Status.KILLED

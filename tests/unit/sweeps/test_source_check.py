@@ -9,9 +9,10 @@ import pytest
 from runner.config.choices import Resume
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError
-from runner.runs.run_directory import FINISHED, RunDirectory, RunRecord
+from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.sweeps.checks import check_sources, starts_here
 from runner.sweeps.points import ComposedPoint, Point
+from runner.system.status import Status
 from tests.tiny.configs import tiny
 
 
@@ -89,7 +90,7 @@ def test_a_trial_before_may_save_it() -> None:
 def test_a_run_that_has_begun_does_not_read_its_sources_again(tmp_path: Path) -> None:
     begun = RunDirectory(tmp_path / "runs" / "tiny" / "001")
     begun.path.mkdir(parents=True)
-    begun.write(RunRecord("tiny", "f0", FINISHED, {}))
+    begun.write(RunRecord("tiny", "f0", Status.FINISHED, {}))
     config = _config("nosuch")
     check_sources(_composed(config))
     assert "(in 1 of 2 trials: n=1)" in next(iter(_refused(config, config).values()))

@@ -13,7 +13,7 @@ from runner.sweeps.parent_run import close_parent, open_parent
 from runner.sweeps.points import ComposedPoint, Point
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.sweeps.unopened_runs import record_unopened, unopened_runs
-from runner.tracking import RunStatus
+from runner.system.status import Status
 from runner.tracking.tracking_directory import TrackingDirectory
 from tests.tiny.configs import tiny
 
@@ -65,7 +65,7 @@ def test_a_trial_without_a_run_of_its_own_is_a_failed_run(
         before = _journal(directory.path)
         record_unopened(directory, composed)
         assert (_journal(directory.path) == before) is (message is None)
-        close_parent(tracker, RunStatus.FINISHED, {})
+        close_parent(tracker, Status.FINISHED, {})
     (child,) = _children(uri)
     assert (child.info.run_name, child.info.status) == ("tiny trial 1", "FAILED")
     tags = child.data.tags
