@@ -75,7 +75,7 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     with without_import_notes(), without_collections() if first else nullcontext():
         import tensorflow as tf
 
-        from runner.cluster.chief import coordinator_of
+        from runner.cluster.chief import coordinator_of, run_task
         from runner.run import run_experiment
         from runner.training.run import Surroundings
         from runner.training.watch import TrialWatch
@@ -85,8 +85,6 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     # Its warnings are of deprecated parts that its own Saver uses.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     if run_config.mode is Mode.train and not alone:
-        from runner.cluster.roles import run_task
-
         run_task(run_config)
         return None
     # The chief of a local cluster may be a trial of the sweep that has started it.

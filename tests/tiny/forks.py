@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.system.imports import LEVEL, without_import_notes
+from runner.system.lifeline import LIFELINE
 from tests.tiny.forked import Forked
 
 _LOOK_SECONDS = 0.05
@@ -44,7 +45,7 @@ MODULES = (
     "mlflow",
     "optuna.samplers",
     "runner.__main__",
-    "runner.cluster.roles",
+    "runner.cluster.chief",
     "runner.training.evaluation",
     "runner.inspect",
     "runner.run",
@@ -159,6 +160,9 @@ def become(address: str, request: dict[str, Any]) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    if LIFELINE in os.environ:
+        # A fork's parent is not the process that asked for it: it does not notice that one's death.
+        os.environ[LIFELINE] = str(os.getppid())
     # First all out of the way: a number may be that of another one here.
     moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY) for each in request["given"]]
     for descriptor in request["given"]:

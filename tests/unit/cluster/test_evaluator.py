@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,11 @@ from runner.cluster.channel import Channel
 from runner.cluster.evaluator import (
     FollowedRun,
     Patience,
-    _Link,
     evaluated_checkpoint,
     follow_checkpoints,
+    sent,
 )
-from runner.cluster.server import session_config
+from runner.cluster.sessions import FirstServer, session_config
 from runner.config.cluster_spec import free_addresses
 from runner.config.schema import AddressesConfig, ClusterConfig
 from runner.console import Screen
@@ -60,28 +59,6 @@ def test_the_run_of_the_chief_is_followed_to_its_end(tmp_path: Path) -> None:
     assert itself.look(".") == Status.FINISHED
 
 
-def test_metrics_of_a_run_that_is_over_are_not_sent(in_process: Callable[..., InProcess]) -> None:
-    servers = in_process(1, 1, evaluator=True)
-    lines: list[str] = []
-    link = _Link(tiny(cluster=servers.task("evaluator")), lines.append)
-    with tf.Graph().as_default():
-        channel = Channel(["evaluator"])
-        with tf.compat.v1.Session(
-            servers.target("chief"), config=session_config(servers.cluster)
-        ) as session:
-            link.send({"loss": 0.5}, 1, "001")  # To a server that is new.
-            channel.lead(session, "001")
-            link.send({"loss": 0.5}, 2, "001")
-            channel.lead(session, "002")
-            link.send({"loss": 0.5}, 3, "001")
-            assert channel.receive(session) == [
-                ("evaluator", step, {"validation/loss": 0.5}) for step in (1, 2)
-            ]
-    assert lines == [
-        "step 3: these metrics are not recorded: the chief trains another run now",
-    ]
-
-
 class Signalling(Screen):
     """Sends this process a signal with each line."""
 
@@ -95,33 +72,29 @@ def test_a_signal_does_not_break_into_what_tensorflow_does(
     runs.run(tmp_path)
     servers = in_process(1, 1, evaluator=True)
     with tf.Graph().as_default() as graph:
-        channel = Channel(["evaluator"])
+        channel = Channel(servers.cluster)
     target, config = servers.target("chief"), session_config(servers.cluster)
     with tf.compat.v1.Session(target, graph, config) as session:
-        channel.lead(session, "001")
-    evaluating = tiny(cluster=servers.task("evaluator"), run_dir=str(tmp_path))
+        channel.run.write(session, "001")
+    evaluating = tiny(cluster=servers.config("evaluator"), run_dir=str(tmp_path))
     with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
         follow_checkpoints(evaluating, Signalling())
     with tf.compat.v1.Session(target, graph, config) as session:
-        ((task, step, _),) = channel.receive(session)
-    assert (task, step) == ("evaluator", 20)
+        ((task, step, metrics),) = channel.receive(session)
+    assert (task, step, set(metrics)) == (
+        "evaluator",
+        20,
+        {"validation/loss", "validation/accuracy"},
+    )
+    gone = ClusterConfig(addresses=AddressesConfig(["a:1"], [], free_addresses(1)))
+    assert not sent(FirstServer(gone), {"loss": 0.5}, 1)
 
 
-def test_a_server_that_is_gone_keeps_nobody_waiting() -> None:
-    chief, server = free_addresses(2)
-    cluster = ClusterConfig(addresses=AddressesConfig([chief], [], [server]), evaluator=True)
-    lines: list[str] = []
-    begun = time.monotonic()
-    _Link(tiny(cluster=cluster), lines.append).send({"loss": 0.5}, 1, "001")
-    assert time.monotonic() - begun < 5
-    assert lines == ["step 1: these metrics are not recorded: ps 0 does not answer"]
-
-
-def test_patience_ends_when_nobody_is_there_for_long() -> None:
+def test_an_evaluator_ends_that_has_nothing_to_follow_for_long() -> None:
     cluster = ClusterConfig(addresses=AddressesConfig(["a:1"], [], ["b:1"]), max_wait_secs=10)
     times: Iterator[float]
     followed = FollowedRun(Path("none"), "mine")
-    patience = Patience(tiny(cluster=cluster), lambda: next(times))
+    patience = Patience(cluster, lambda: next(times))
 
     def look(now: float, status: str | None = Status.RUNNING, *, answers: bool = True) -> None:
         nonlocal times
@@ -138,7 +111,9 @@ def test_patience_ends_when_nobody_is_there_for_long() -> None:
         look(22, answers=False)
     look(23, None)
     look(24, Status.KILLED)
-    with pytest.raises(ClusterError, match=r"the run is KILLED\n.*nobody has gone on .* for 10 s"):
+    with pytest.raises(
+        ClusterError, match=r"the run is KILLED\n.*no chief has resumed it for 10 s"
+    ):
         look(34, Status.KILLED)
 
 
