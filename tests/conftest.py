@@ -27,7 +27,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty database with MLflow's tables, to be copied; creating them takes seconds."""
-    from runner.tracking.mlflow_tracker import MlflowStore
+    from runner.tracking.mlflow_store import MlflowStore
 
     database = tmp_path_factory.mktemp("template") / "mlflow.db"
     MlflowStore(f"sqlite:///{database}").connect()
@@ -51,8 +51,14 @@ def forks() -> Iterator[Forks]:
 
 
 @pytest.fixture
-def forked_followers(forks: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the followers of runs in this process forks."""
+def forked_followers(forks: Forks, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Makes the follower of the runs of a test a fork."""
+    from runner.tracking import follower_process
+
     forking = types.SimpleNamespace(**vars(subprocess))
     forking.Popen = forks.start
-    monkeypatch.setattr("runner.tracking.follower_process.subprocess", forking)
+    monkeypatch.setattr(follower_process, "subprocess", forking)
+    follower = follower_process.FollowerProcess()
+    monkeypatch.setattr(follower_process, "_follower", follower)
+    yield
+    follower.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runner.runs.saving import by_step, state
+from runner.runs.saved_checkpoints import by_step, state
 from tests.tiny.forked import Forks
 
 from .conftest import Command, finish, said

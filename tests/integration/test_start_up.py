@@ -24,6 +24,6 @@ def test_nothing_is_imported_before_the_first_step_that_it_does_not_need(
     assert not modules & {
         "runner.sync",
         "runner.inspect",
-        "runner.tracking.mlflow_tracker",
+        "runner.tracking.mlflow_store",
     }
     assert fresh_command.statuses("tiny") == ["FINISHED"]  # It was tracked all the same.

@@ -16,6 +16,7 @@ from runner.errors import RunDirectoryError
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.system import locks
 from runner.system.locks import OwnerFile, is_held, this_process
+from runner.system.status import Status
 
 # Another host's process; nothing of this test runs there.
 ELSEWHERE = {"host": "elsewhere", "boot": "another", "pid": 7, "since": "2026-01-01T00:00:00"}
@@ -120,7 +121,7 @@ def test_a_malformed_file_names_no_owner(file: Path, content: str) -> None:
 
 def test_a_lock_that_does_not_reach_the_owners_host_is_not_enough(file: Path) -> None:
     run = RunDirectory(file.parent)
-    run.write(RunRecord("tiny", "abc", "RUNNING", {}))
+    run.write(RunRecord("tiny", "abc", Status.RUNNING, {}))
     run._owner = OwnerFile(file, sleep=lambda seconds: os.utime(file))
     with pytest.raises(RunDirectoryError, match="owns it: process 7 on elsewhere since 2026"):
         run.claim()

@@ -20,7 +20,8 @@ from runner.errors import ConfigError, Problem, RunInUseError
 from runner.restoration.plan import LocatedSources
 from runner.run import run_experiment
 from runner.runs.run_directory import RunDirectory
-from runner.tracking import LoggingStore, RunStatus, TrackedRun, open_store
+from runner.system.status import Status
+from runner.tracking import LoggingStore, TrackedRun, open_store
 from runner.training.run import Surroundings
 from runner.training.sources import Sources
 from tests.tiny.composing import composing
@@ -154,7 +155,7 @@ class _Remembering(LoggingStore):
         self.folder = folder
 
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
-        return [TrackedRun("1", experiment, "", RunStatus.FINISHED, self.folder, tags, 0)]
+        return [TrackedRun("1", experiment, Status.FINISHED, self.folder, tags)]
 
 
 @pytest.mark.usefixtures("conf")
