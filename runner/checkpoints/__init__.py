@@ -8,7 +8,7 @@ The interface:
   files: local and remote files, their digests, the cache of copies.
 
 The formats:
-  tables: TensorFlow's V1 checkpoints, and the tables that indices of bundles are, too.
+  tables: TensorFlow's V1 checkpoints, and the same table format in the indices of V2 bundles.
   bundle: V2 checkpoints saved by name or by object, and SavedModels.
   keras_files, keras_names: `.keras`, `.h5` and other HDF5 files, and Keras's names of variables.
   array_files: `.npy`, `.npz`, `.safetensors`.

@@ -28,7 +28,7 @@ from runner.cluster.worker import run_worker
 from runner.config.cluster_spec import is_cluster, parameter_servers
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.console import Screen
-from runner.system.lifeline import tell_begun as report_begun
+from runner.system.lifeline import tell_begun
 from runner.system.signals import Interruption
 from runner.training.run import Coordinator, Run
 
@@ -55,9 +55,9 @@ class Chief(Coordinator):
         self._target: str
         self._creator: ClusterChiefSessionCreator
 
-    def begun(self) -> None:
+    def report_begun(self) -> None:
         """Reports that the run is begun or resumed to the process that started this one."""
-        report_begun(os.environ)
+        tell_begun(os.environ)
 
     def is_over(self, run: Run) -> bool:
         """Whether the run is trained already; releases the parameter servers that are still there.
