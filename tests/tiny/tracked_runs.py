@@ -20,8 +20,8 @@ from tests.tiny.runs import Runs, wait_for
 class TrackedRuns(Runs):
     """Runs that are recorded in a database."""
 
-    def __init__(self, folder: Path, database: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, database: Path, **changes: Any) -> None:
+        super().__init__(folder, **changes)
         self.database = database
         self.uri = f"sqlite:///{database}"
         self.client = MlflowClient(self.uri)
