@@ -18,7 +18,8 @@ from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, Variabl
 from runner.console import Screen
 from runner.run import run_experiment
 from runner.runs.run_directory import RunDirectory, RunRecord
-from runner.training.run import Surroundings, TrialWatch
+from runner.training.run import Surroundings
+from runner.training.watch import TrialWatch
 from tests.tiny.configs import tiny
 
 
@@ -37,12 +38,17 @@ class Runs:
     def config(self, **changes: Any) -> RunConfig:
         return tiny(**{"run_dir": str(self.folder), **self.changes, **changes})
 
-    def start(self, config: RunConfig, watch: TrialWatch | None = None) -> float | None:
+    def start(
+        self, config: RunConfig, watch: TrialWatch | None = None, *, dedicated: bool = False
+    ) -> float | None:
         """Runs a configuration and returns the objective; `lines` are those on the screen."""
         self._file = io.StringIO()
         screen = Screen(Console(file=self._file, width=300, highlight=False))
         surroundings = Surroundings(
-            screen=screen, watch=watch or TrialWatch(), coordinator=coordinator_of(config)
+            dedicated=dedicated,
+            screen=screen,
+            watch=watch or TrialWatch(),
+            coordinator=coordinator_of(config),
         )
         return run_experiment(config, surroundings)
 

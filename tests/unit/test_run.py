@@ -11,8 +11,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from runner.config.choices import Mode, Resume, StateChoice
-from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
+from runner.config.choices import Expect, Mode, PlanFormat, Resume, StateChoice
+from runner.config.schema import (
+    PlanConfig,
+    RestorationConfig,
+    ScaffoldConfig,
+    TrainConfig,
+    VariablesConfig,
+)
 from runner.errors import CheckpointError, ConfigError, PlanError, RunDirectoryError
 from runner.runs.run_directory import RunDirectory, open_run
 from tests.tiny.runs import Runs, disturbed, evaluations, warm
@@ -96,6 +102,35 @@ def test_resume_never_leaves_the_interrupted_run_alone(failed: Runs) -> None:
     failed.run(resume=Resume.never)
     assert [failed.record(1).status, failed.record(2).status] == ["FAILED", "FINISHED"]
     assert failed.steps(number=1) == [10]
+
+
+def test_a_changed_warm_start_is_refused_in_a_folder_of_its_own(failed: Runs, whole: Runs) -> None:
+    changed = failed.config(scaffolds=warm(str(whole.directory().checkpoints)))
+    for mode in (Mode.train, Mode.plan):
+        changed.mode = mode
+        with pytest.raises(RunDirectoryError) as caught:
+            failed.start(changed, dedicated=True)
+        message = str(caught.value)
+        assert f"the warm start has changed since {failed.directory().path} began" in message
+        assert "scaffolds.body: (absent) -> " in message
+        assert "resume=never" in message
+        shown = any("body: body/dense/bias" in line for line in failed.lines())
+        assert shown is (mode is Mode.plan)
+    assert failed.count() == 1
+
+
+def test_a_plan_is_printed_as_json_or_html(runs: Runs, whole: Runs) -> None:
+    runs.changes = {"mode": Mode.plan, "scaffolds": warm(str(whole.directory().checkpoints))}
+    plan = json.loads("\n".join(runs.shown(plan=PlanConfig(PlanFormat.json))))
+    assert plan["sound"] is True
+    assert plan["sources"]["body"]["path"].startswith(str(whole.directory().checkpoints))
+    restoration = RestorationConfig(expect={"body": Expect.scratch})
+    with pytest.raises(PlanError, match="the plan has 1 problem"):
+        runs.shown(plan=PlanConfig(PlanFormat.html), restoration=restoration)
+    page = "\n".join(runs.lines())
+    assert page.startswith("<!DOCTYPE html>")
+    assert page.endswith("</html>")
+    assert not runs.folder.exists()
 
 
 def test_resume_must_starts_nothing(cheap: Runs) -> None:

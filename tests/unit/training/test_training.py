@@ -96,7 +96,7 @@ def test_a_rollback_lowers_the_rate_until_it_is_an_error(cheap: Runs) -> None:
         cheap.run(data=_poisoned(6), train=train)
     # The poison is in the data, so no rate helps; the input went back with the weights.
     values = cheap.values()
-    assert (values["global_step"], values["learning_rate_scale"]) == (4, 1.0)
+    assert [values["global_step"], values["learning_rate_scale"]] == [4, 1.0]
     assert cheap.record().status == "FAILED"
 
 
@@ -105,7 +105,8 @@ def test_stop_ends_a_run_in_good_order_and_saves_no_nan(cheap: Runs) -> None:
     lines = cheap.shown(data=_poisoned(6), train=train)
     assert "training stops because the loss is nan at step 7" in lines
     assert "step 7 is not saved" in lines
-    assert (cheap.values()["global_step"], cheap.record().status) == (4, "FINISHED")
+    assert cheap.values()["global_step"] == 4
+    assert cheap.record().status == "FINISHED"
 
 
 def test_training_data_that_end_are_not_the_end_of_training(cheap: Runs) -> None:
