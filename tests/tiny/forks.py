@@ -66,12 +66,12 @@ def import_everything() -> None:
             importlib.import_module(module)
     del os.environ[LEVEL]
     for module in ("runner.__main__", "runner.inspect", "runner.sync"):
-        # They are run as `__main__`, and nobody imports them.
+        # They are run as `__main__`, and no module imports them.
         del sys.modules[module]
 
 
 class Server:
-    """Forks processes on request, and says how they ended; ends with its standard input."""
+    """Forks processes on request and reports how they ended; ends with its standard input."""
 
     def __init__(self, address: str) -> None:
         self.address = address

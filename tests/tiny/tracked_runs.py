@@ -53,6 +53,6 @@ class TrackedRuns(Runs):
         files.write_position(self.uri, replace(position, **changes))
 
     def settled(self, number: int = 1) -> None:
-        """Waits until the store has been told how a run ended."""
+        """Waits until the store has recorded how a run ended."""
         files = TrackingDirectory(self.directory(number).path)
         wait_for(lambda: files.position(self.uri).status not in (None, "RUNNING"))
