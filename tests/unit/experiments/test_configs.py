@@ -51,6 +51,7 @@ def test_lstm_cnn_trains_with_all_its_sources(tmp_path: Path) -> None:
         config.scaffolds["lstm"].overrides = [*few, f"scaffolds.cnn.overrides={few}"]
         runs = Runs(tmp_path / "lstm_cnn")
         objective = runs.start(config)
+    assert objective is not None
     assert np.isfinite(objective)
     assert [line for line in runs.lines() if ": runs in" in line] == [
         f"{name}: runs in {tmp_path / name / '001'}"

@@ -15,6 +15,7 @@ from runner.config.schema import RunConfig, ScaffoldConfig, VariablesConfig
 from runner.errors import ConfigError
 from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph
+from runner.graph.names import graph_names
 from runner.graph.resumability import not_resumed_exactly
 from runner.restoration.variables import StateClass
 from tests.tiny.configs import tiny
@@ -100,6 +101,19 @@ def test_every_variable_has_a_spec_in_the_same_order(built: BuiltGraph) -> None:
             "global_step": StateClass.GLOBAL_STEP,
         }.items()
     )
+
+
+def test_names_stand_for_the_parts_of_the_step(built: BuiltGraph) -> None:
+    training = training_of(built)
+    names = graph_names(built.variables, training)
+    assert names["loss"] is training.values["loss"]
+    assert names["accuracy"] is training.values["accuracy"]
+    assert names["learning_rate"] is training.learning_rate
+    assert set(names["metrics"]) == {"loss", "accuracy", "learning_rate"}
+    assert (names["step"], names["train_op"]) == (training.step, training.train_op)
+    assert names["input_seconds"] is training.input_seconds
+    assert names["body/dense/kernel"] is built.variables["body/dense/kernel"]
+    assert names["global_step"] is built.variables["global_step"]
 
 
 def _frozen(include: list[str]) -> RunConfig:

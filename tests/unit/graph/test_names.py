@@ -1,4 +1,4 @@
-"""Names of variables, of the parts of the step, and hooks that refer to them."""
+"""Names of variables, and hooks that refer to parts of the graph."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from runner.graph.names import (
     build_hook,
     finder,
     first_hooks,
-    graph_names,
     model_variables,
     name_variables,
 )
 from tests.tiny.experiment import Net
-from tests.tiny.graphs import build, training_of
 
 NAN = "tensorflow.compat.v1.train.NanTensorHook"
 GRAPH = References({"graph": {"loss": object()}})
@@ -70,20 +68,6 @@ def test_slots_take_the_name_of_their_variable() -> None:
         "beta1_power",
         "scope/beta1_power",
     ]
-
-
-def test_names_stand_for_the_parts_of_the_step() -> None:
-    built = build()
-    training = training_of(built)
-    names = graph_names(built.variables, training)
-    assert names["loss"] is training.values["loss"]
-    assert names["accuracy"] is training.values["accuracy"]
-    assert names["learning_rate"] is training.learning_rate
-    assert set(names["metrics"]) == {"loss", "accuracy", "learning_rate"}
-    assert (names["step"], names["train_op"]) == (training.step, training.train_op)
-    assert names["input_seconds"] is training.input_seconds
-    assert names["body/dense/kernel"] is built.variables["body/dense/kernel"]
-    assert names["global_step"] is built.variables["global_step"]
 
 
 def test_tensorflows_own_names_are_found() -> None:

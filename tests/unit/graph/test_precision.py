@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import keras
@@ -22,11 +23,9 @@ def _config(**model: Any) -> RunConfig:
 
 
 def _compiled(built: BuiltGraph) -> int:
-    return sum(
-        op.get_attr("_XlaMustCompile")
-        for op in built.graph.get_operations()
-        if any(name == "_XlaMustCompile" for name in op.node_def.attr)
-    )
+    graph = built.graph.as_graph_def()
+    nodes = chain(graph.node, *(each.node_def for each in graph.library.function))
+    return sum(each.attr["_XlaMustCompile"].b for each in nodes if "_XlaMustCompile" in each.attr)
 
 
 def _matmul_dtypes(built: BuiltGraph) -> set[tf.DType]:
