@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 
 import runner
 from benchmarks.harness import Result, compare, show
-from runner.session.caller_thread import LONGEST_S, SAMPLES, WARM_UP
+from runner.session.caller_thread import LONGEST_S, SAMPLES
 
 REPEATS = 25
 SLICE_S = 0.02
@@ -90,7 +90,7 @@ def ways(build: Callable[[], Any]) -> dict[str, Callable[[], float]]:
             config = tf.ConfigProto(inter_op_parallelism_threads=number)
             session = runner.CachedSession(config=config)
             session.run(initializer)
-            for _ in range(WARM_UP + 2 * SAMPLES + 10):
+            for _ in range(2 * SAMPLES + 10):
                 session.run(fetches)
             found[way] = partial(slice_of_steps, session, fetches)
     return found

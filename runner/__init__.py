@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from runner.run import run_experiment
     from runner.session.cached_session import CachedSession
     from runner.session.monitored_session import (
+        ChiefSessionCreator,
         MonitoredSession,
         MonitoredTrainingSession,
         SingularMonitoredSession,
+        Supervisor,
+        WorkerSessionCreator,
     )
-    from runner.session.session_creators import ChiefSessionCreator, WorkerSessionCreator
     from runner.session.session_manager import Scaffold, SessionManager
-    from runner.session.supervisor import Supervisor
 
 __all__ = [
     "CachedSession",
@@ -54,7 +55,7 @@ __all__ = [
 # Imported when they are asked for: configuration errors and --help must not wait for TensorFlow.
 _MODULES = {
     "CachedSession": "runner.session.cached_session",
-    "ChiefSessionCreator": "runner.session.session_creators",
+    "ChiefSessionCreator": "runner.session.monitored_session",
     "MonitoredSession": "runner.session.monitored_session",
     "MonitoredTrainingSession": "runner.session.monitored_session",
     "RunConfig": "runner.config.schema",
@@ -62,8 +63,8 @@ _MODULES = {
     "Scaffold": "runner.session.session_manager",
     "SessionManager": "runner.session.session_manager",
     "SingularMonitoredSession": "runner.session.monitored_session",
-    "Supervisor": "runner.session.supervisor",
-    "WorkerSessionCreator": "runner.session.session_creators",
+    "Supervisor": "runner.session.monitored_session",
+    "WorkerSessionCreator": "runner.session.monitored_session",
     "run_experiment": "runner.run",
     "validate": "runner.config.validation",
 }
@@ -73,3 +74,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'runner' has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import NoReturn
 
 import hydra
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -23,13 +21,16 @@ from runner.cluster.local import LocalCluster, task_command
 from runner.cluster.trial_link import linked_trial
 from runner.config.choices import Mode
 from runner.config.cluster import resolve
-from runner.config.cluster_tasks import is_task, launches
-from runner.config.composition import COMPOSITION_ERRORS, experiment_names, forced
-from runner.config.hydra_errors import explain
-from runner.config.override_errors import problems_of_command
+from runner.config.cluster_spec import is_task, launches
+from runner.config.composition import (
+    COMPOSITION_ERRORS,
+    experiment_names,
+    forced,
+    problems_of_command,
+)
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig, register
 from runner.config.validation import validate
-from runner.errors import ConfigError, InterruptedRunError, Problem, RunnerError
+from runner.errors import ConfigError, InterruptedRunError, RunnerError
 from runner.sweeps.job import carry_out, job_of
 from runner.sweeps.trial import Trial
 from runner.system.imports import without_collections, without_import_notes
@@ -53,7 +54,7 @@ def _job(config: DictConfig) -> float | None:
     try:
         return _run(config)
     except RunnerError as error:
-        # Another sweeper goes on to the next trial after a failed one, but not after a signal.
+        # Another sweeper continues with the next trial after a failure, but not after a signal.
         interrupted = isinstance(error, InterruptedRunError)
         if HydraConfig.get().mode == RunMode.MULTIRUN and not interrupted:
             raise
@@ -84,7 +85,7 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
         from runner.training.run import Surroundings
         from runner.training.watch import TrialWatch
 
-        # Otherwise the first session looks for GPUs, and tells of a missing driver.
+        # Otherwise the first session looks for GPUs, and reports a missing driver.
         tf.config.list_physical_devices()
     # Its warnings are of deprecated parts that its own Saver uses.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
@@ -134,24 +135,13 @@ def main() -> int:
     except RunnerError as error:
         return _fail(error)
     except (*COMPOSITION_ERRORS, ValueError) as error:
-        if _from_job(error):
-            raise
-        return _fail(ConfigError(*_all_problems(error)))
+        problems = problems_of_command(conf_directory(), sys.argv[1:], error)
+        if not problems:
+            raise  # The command composes: the error is one of the run, with its traceback.
+        return _fail(ConfigError(*problems))
     except KeyboardInterrupt:
         return _fail(InterruptedRunError(signal.SIGINT))
     return 0
-
-
-def _all_problems(error: Exception) -> Sequence[Problem]:
-    """Returns all that is wrong with a command, where Hydra has told of the first mistake alone."""
-    # By now Hydra has cleared its state; its loader is left in the frame that raised.
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code is ConfigLoaderImpl.load_configuration.__code__:
-            given = frame.f_locals
-            return problems_of_command(
-                given["self"], given["config_name"], given["overrides"], given["run_mode"], error
-            )
-    return explain(error).problems
 
 
 # Hydra's options that take the next argument as their value.
@@ -171,20 +161,12 @@ def _options_first(arguments: Sequence[str]) -> list[str]:
     return options + overrides
 
 
-def _from_job(error: BaseException) -> bool:
-    """Whether the error comes from a run or a search, whose traceback tells more than a summary."""
-    from runner.sweeps.sweeper import RunnerSweeper
-
-    codes = {_job.__wrapped__.__code__, RunnerSweeper.run_trials.__code__}
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
-
-
 def _fail(error: RunnerError) -> int:
-    told: RunnerError = error
+    shown: RunnerError = error
     if isinstance(error, InterruptedRunError) and LIFELINE in os.environ:
-        # Whether there is a run to continue, the process says that has started this task.
-        told = RunnerError(*(replace(each, remedy="") for each in error.problems))
-    print(f"runner: {told}", file=sys.stderr)
+        # The process that has started this task reports whether there is a run to continue.
+        shown = RunnerError(*(replace(each, remedy="") for each in error.problems))
+    print(f"runner: {shown}", file=sys.stderr)
     return error.exit_code
 
 

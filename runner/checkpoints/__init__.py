@@ -1,1 +1,22 @@
-"""Reading checkpoints: what tensors they hold, without building a graph."""
+"""Checkpoints of any format: where they are, what tensors they hold, and the tensors' values.
+
+The interface:
+  reader: `CheckpointReader`, and the specs that it returns from metadata alone.
+  open: recognises a format by content and opens the checkpoint. A door: `open_checkpoint`.
+  locate: resolves a path and a choice (latest, best, a step, an average). A door: `resolve`.
+  contents: the checkpoints, steps and runs in one directory.
+  files: local and remote files, their digests, the cache of copies.
+
+The formats:
+  tables: TensorFlow's V1 checkpoints, and the tables that indices of bundles are, too.
+  bundle: V2 checkpoints saved by name or by object, and SavedModels.
+  keras_files, keras_names: `.keras`, `.h5` and other HDF5 files, and Keras's names of variables.
+  array_files: `.npy`, `.npz`, `.safetensors`.
+
+On top of the interface:
+  averaging: a reader of the mean of several checkpoints.
+  comparison: differences of two checkpoints, statistics and listings of one.
+
+Reading is all that happens here: nothing builds a training graph, assigns a variable or writes
+into a checkpoint's directory. Which tensor goes to which variable is decided in `restoration`.
+"""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.checkpoints import digest
+from runner.checkpoints import files
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError, Problem
 
@@ -15,17 +15,15 @@ from runner.errors import CheckpointError, Problem
 class AverageReader(CheckpointReader):
     """Reads the mean of the tensors of several checkpoints, oldest first.
 
-    Floating-point tensors are averaged in float64, complex ones in complex128, and given back in
-    their own dtype. Whatever else there is (integers such as the global step, booleans, text) has
-    no mean that means anything and is the last checkpoint's, whatever the others hold.
+    Floating-point tensors are averaged in float64, complex ones in complex128, and returned in
+    their own dtype. All others (integers such as the global step, booleans, strings) have no
+    meaningful mean and are taken from the last checkpoint, whatever the others hold.
+
+    Args:
+      readers: of the checkpoints, at least one.
     """
 
     def __init__(self, readers: Sequence[CheckpointReader]) -> None:
-        """Stores the readers.
-
-        Raises:
-          ValueError: when there is none.
-        """
         if not readers:
             raise ValueError("an average is of at least one checkpoint")
         self.readers = tuple(readers)
@@ -50,12 +48,12 @@ class AverageReader(CheckpointReader):
 
 
 def averaged(specs: Sequence[CheckpointSpec]) -> CheckpointSpec:
-    """Returns the spec of the average of checkpoints: the last's, under a path that names all.
+    """Returns the spec of the average of checkpoints: the last's, with a path that lists all.
 
     Raises:
       CheckpointError: when they differ in names, shapes or dtypes of what is averaged.
     """
-    problems = [each for spec in specs[:-1] for each in _differences(spec, specs[-1])]
+    problems = [found for spec in specs[:-1] for found in _differences(spec, specs[-1])]
     if problems:
         raise CheckpointError(*problems)
     return CheckpointSpec(
@@ -63,7 +61,7 @@ def averaged(specs: Sequence[CheckpointSpec]) -> CheckpointSpec:
         specs[-1].step,
         specs[-1].tensors,
         f"average of {len(specs)} x {specs[-1].format}",
-        digest.of_parts(spec.digest for spec in specs),
+        files.digest_of_parts(spec.digest for spec in specs),
         specs[-1].aliases,
     )
 

@@ -1,57 +1,69 @@
-"""TensorFlow V2 bundles, sharded or not, as `tf.compat.v1.train.Saver` writes them."""
+"""V2 checkpoints: bundles of `tf.compat.v1.train.Saver` and `tf.train.Checkpoint`, SavedModels."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import glob
 import math
 import os
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from runner.checkpoints import bundle_data, bundle_index, digest, files
+# Private: the only description of the object graph, which no public module offers.
+# tests/unit/checkpoints/test_bundle.py (names of variables) notices when it goes.
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from runner.checkpoints import files
 from runner.checkpoints.reader import (
-    Block,
     Bundle,
     CheckpointReader,
     CheckpointSpec,
     TensorSpec,
-    blocks_of,
+    explained,
     require_names,
-    unreadable,
+)
+from runner.checkpoints.tables import (
+    GLOBAL_STEP,
+    as_array,
+    is_step,
+    open_reader,
+    require_intact,
+    stored_tensors,
 )
 from runner.errors import CheckpointError, Problem
 
-GLOBAL_STEP = tf.compat.v1.GraphKeys.GLOBAL_STEP
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 WHAT = "a TensorFlow checkpoint"
 
-# A damaged file makes TensorFlow's reader raise any of these.
-READ_ERRORS = (
-    tf.errors.OpError,
-    OSError,
-    ValueError,
-    RuntimeError,
-    TypeError,
-    LookupError,
-    MemoryError,
-)
-
 _WILDCARD = re.compile(r"[*?\[]")
 _SHARD = re.compile(r".*\.data-(\d{5})-of-(\d{5})")
+
+_ATTRIBUTES = "/.ATTRIBUTES/"
+_VALUE = f"{_ATTRIBUTES}VARIABLE_VALUE"
+_SLOT = "/.OPTIMIZER_SLOT/"
+_BOOKKEEPING = re.compile(
+    rf"(.*/)?(_CHECKPOINTABLE_OBJECT_GRAPH|OBJECT_CONFIG_JSON)|save_counter{_VALUE}"
+)
+# The name of every variable that is given none.
+_UNNAMED = re.compile(r"(.*/)?Variable(_\d+)?")
+# `keras.Model.export` saves a copy of every variable under this attribute.
+_KERAS_COPIES = "_all_variables/"
+_VARIABLES = "variables/variables"
 
 
 class BundleReader(CheckpointReader):
     """Reads the bundle at `prefix`, i.e. `prefix.index` and its data shards.
 
-    The CRC-32C of every tensor that is read is checked. TensorFlow's own reader reads what
-    `bundle_data` does not, puts the slices of a partitioned variable together, and says what is
-    wrong with damaged data.
+    TensorFlow's reader checks the CRC-32C of every tensor that is read, and puts the slices of a
+    partitioned variable together.
     """
 
     format = "TensorFlow bundle"
@@ -61,48 +73,22 @@ class BundleReader(CheckpointReader):
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
-        try:
+        with explained(self.prefix, WHAT):
             require_shards(self.prefix, stored_bytes(self.stored))
-            content = digest.of_file(f"{self.prefix}.index")
-        except OSError as error:
-            raise unreadable(self.prefix, WHAT, error) from error
+            digest = files.digest_of_file(f"{self.prefix}.index")
         tensors = {
             name: TensorSpec(name, self.stored[key].shape, self.stored[key].dtype)
             for name, key in sorted(self.keys.items())
         }
         aliases = self.aliases()
-        return CheckpointSpec(
-            self.prefix,
-            self._step(tensors, aliases),
-            tensors,
-            self.format,
-            content,
-            aliases,
-        )
+        step = self._step(tensors, aliases)
+        return CheckpointSpec(self.prefix, step, tensors, self.format, digest, aliases)
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """See `CheckpointReader.read`."""
-        for name, (value,) in self.read_blocks([(name, (None,)) for name in names]):
-            yield name, value
-
-    def read_blocks(
-        self, wanted: Sequence[tuple[str, Sequence[Block | None]]]
-    ) -> Iterator[tuple[str, list[NDArray[Any]]]]:
-        """See `CheckpointReader.read_blocks`."""
-        require_names(self.prefix, [name for name, _ in wanted], self.keys)
-        entries = [self._entries.get(self.keys[name]) for name, _ in wanted]
-        found = bundle_data.read(
-            [
-                (entry, blocks)
-                for (_, blocks), entry in zip(wanted, entries, strict=True)
-                if entry is not None
-            ]
-        )
-        for (name, blocks), entry in zip(wanted, entries, strict=True):
-            values = None if entry is None else next(found)
-            if values is None:  # TensorFlow reads what is stored otherwise, and says what is wrong.
-                values = blocks_of(self._tensor(self.keys[name]), blocks)
-            yield name, values
+        require_names(self.prefix, names, self.keys)
+        for name in names:
+            yield name, self._tensor(self.keys[name])
 
     def bundle(self) -> Bundle:
         """See `CheckpointReader.bundle`."""
@@ -111,11 +97,9 @@ class BundleReader(CheckpointReader):
     @functools.cached_property
     def stored(self) -> Mapping[str, TensorSpec]:
         """The tensors under the keys of the index."""
-        try:
-            bundle_index.require_intact(f"{self.prefix}.index")
+        with explained(self.prefix, WHAT, tf.errors.OpError):
+            require_intact(f"{self.prefix}.index")
             return stored_tensors(self._reader)
-        except READ_ERRORS as error:
-            raise unreadable(self.prefix, WHAT, error) from error
 
     @functools.cached_property
     def keys(self) -> Mapping[str, str]:
@@ -131,67 +115,126 @@ class BundleReader(CheckpointReader):
         return (GLOBAL_STEP,)
 
     @functools.cached_property
-    def _entries(self) -> Mapping[str, bundle_data.Entry]:
-        try:
-            return bundle_data.entries(self.prefix)
-        except READ_ERRORS as error:
-            raise unreadable(self.prefix, WHAT, error) from error
-
-    @functools.cached_property
     def _reader(self) -> Any:
         if _WILDCARD.search(self.prefix):
             raise CheckpointError(
                 Problem(
                     f"{self.prefix} cannot be opened by TensorFlow",
                     "it takes *, ? and [ in a path for wildcards, so that it finds nothing",
-                    "rename the folder or the checkpoint",
+                    "rename the directory or the checkpoint",
                 )
             )
-        return open_reader(self.prefix)
+        return open_reader(self.prefix, WHAT)
 
     def _step(self, tensors: Mapping[str, TensorSpec], aliases: Mapping[str, str]) -> int | None:
-        for each in self.step_names():
-            tensor = tensors.get(aliases.get(each, each))
-            if tensor is not None and tensor.shape == () and tensor.dtype in ("int64", "int32"):
+        for name in self.step_names():
+            tensor = tensors.get(aliases.get(name, name))
+            if tensor is not None and is_step(tensor):
                 return int(self._tensor(self.keys[tensor.name]))
         return None
 
     def _tensor(self, key: str) -> NDArray[np.generic]:
-        try:
+        with explained(self.prefix, WHAT, tf.errors.OpError, of=f"tensor {key}"):
             return as_array(self._reader.get_tensor(key))
-        except READ_ERRORS as error:
-            raise unreadable(self.prefix, WHAT, f"tensor {key}: {error}") from error
 
 
-def as_array(value: Any) -> NDArray[np.generic]:
-    """Returns what TensorFlow's reader gave as an array.
+class ObjectBasedReader(BundleReader):
+    """Reads the object-based checkpoint at `prefix`.
 
-    A scalar string becomes an array of objects: NumPy's own bytes end at their last zeros.
+    A tensor is named by its variable's object path, e.g. `model/head/kernel`; the variable's own
+    name is an alias, unless it is TensorFlow's default or several variables share it. A slot is
+    named `<path of its variable>/<path of its optimizer>/<slot>`.
     """
-    return np.array(value, dtype=object) if isinstance(value, bytes) else np.asarray(value)
+
+    format = "TensorFlow object-based checkpoint"
+
+    @functools.cached_property
+    def keys(self) -> Mapping[str, str]:
+        """Object path -> key in the index."""
+        paths = {key: object_path(key) for key in self.stored if not _BOOKKEEPING.fullmatch(key)}
+        count = Counter(paths.values())
+        # Two paths that differ only in escaped characters keep their escapes.
+        return {
+            (path if count[path] == 1 else key.removesuffix(_VALUE)): key
+            for key, path in paths.items()
+        }
+
+    def aliases(self) -> dict[str, str]:
+        """Returns variable name -> object path."""
+        graph = trackable_object_graph_pb2.TrackableObjectGraph()
+        with explained(self.prefix, WHAT, DecodeError, of="its object graph"):
+            graph.ParseFromString(self._tensor(OBJECT_GRAPH).item())
+        paths = {key: path for path, key in self.keys.items()}
+        named: dict[str, set[str]] = defaultdict(set)
+        for node in graph.nodes:
+            for attribute in node.attributes:
+                path = paths.get(attribute.checkpoint_key)
+                if path is not None and not path.startswith(_KERAS_COPIES):
+                    named[attribute.full_name].add(path)
+        return {
+            name: found.pop()
+            for name, found in sorted(named.items())
+            if len(found) == 1 and name and name not in self.keys and not _UNNAMED.fullmatch(name)
+        }
+
+    def step_names(self) -> Sequence[str]:
+        """See `BundleReader.step_names`.
+
+        TensorFlow's guides call the attribute `step`. Without one the optimizer's count of steps
+        is taken, of Keras 3 or of Keras 2.
+        """
+        return (GLOBAL_STEP, "step", "optimizer/_iterations", "optimizer/iter")
 
 
-def open_reader(path: str) -> Any:
-    """Returns TensorFlow's reader of a V2 bundle's prefix or a V1 file.
-
-    `tf.train.load_checkpoint` would look into a directory of the same name first.
-    """
-    try:
-        return tf.compat.v1.train.NewCheckpointReader(path)
-    except READ_ERRORS as error:
-        raise unreadable(path, WHAT, error) from error
+def object_path(key: str) -> str:
+    """Returns the path of attributes that leads to a saved value, as a reader would write it."""
+    path = key.removesuffix(_VALUE).replace(_ATTRIBUTES, "/").replace(_SLOT, "/")
+    return re.sub(r"\.(S|\.)", lambda match: "/" if match[1] == "S" else ".", path)
 
 
-def stored_tensors(reader: Any) -> dict[str, TensorSpec]:
-    """Returns every tensor that a TensorFlow reader knows, under its own key."""
-    dtypes = reader.get_variable_to_dtype_map()
-    shapes = reader.get_variable_to_shape_map()
-    return {key: TensorSpec(key, tuple(shape), dtypes[key].name) for key, shape in shapes.items()}
+class SavedModelReader(CheckpointReader):
+    """Reads the variables of the SavedModel in `directory`, saved by TensorFlow 1 or 2."""
+
+    format = "SavedModel"
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    def spec(self) -> CheckpointSpec:
+        """See `CheckpointReader.spec`."""
+        return dataclasses.replace(self._variables.spec(), path=self.directory, format=self.format)
+
+    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """See `CheckpointReader.read`."""
+        return self._variables.read(names)
+
+    def bundle(self) -> Bundle:
+        """See `CheckpointReader.bundle`."""
+        return self._variables.bundle()
+
+    @functools.cached_property
+    def _variables(self) -> BundleReader:
+        prefix = f"{self.directory.rstrip('/')}/{_VARIABLES}"
+        if not files.exists(f"{prefix}.index"):
+            raise CheckpointError(
+                Problem(
+                    f"the SavedModel {self.directory} holds no variables",
+                    f"there is no {prefix}.index",
+                    "name a SavedModel with variables; those of a frozen graph are constants",
+                )
+            )
+        return open_bundle(prefix)
+
+
+def open_bundle(prefix: str) -> BundleReader:
+    """Returns the reader of a bundle saved by name or by object."""
+    reader = BundleReader(prefix)
+    return ObjectBasedReader(prefix) if OBJECT_GRAPH in reader.stored else reader
 
 
 def stored_bytes(tensors: Mapping[str, TensorSpec]) -> int:
-    """Returns how many bytes the tensors take at least; text is not counted."""
-    sizes = {each: tf.as_dtype(each).size or 0 for each in {t.dtype for t in tensors.values()}}
+    """Returns how many bytes the tensors take at least; strings are not counted."""
+    sizes = {dtype: tf.as_dtype(dtype).size or 0 for dtype in {t.dtype for t in tensors.values()}}
     return sum(math.prod(t.shape) * sizes[t.dtype] for t in tensors.values())
 
 
@@ -207,7 +250,7 @@ def require_shards(prefix: str, needed: int) -> None:
     """
     directory, name = os.path.split(prefix)
     found = files.matching(directory, f"{glob.escape(name)}.data-*-of-*")
-    numbers = [match.groups() for each in found if (match := _SHARD.fullmatch(each))]
+    numbers = [match.groups() for path in found if (match := _SHARD.fullmatch(path))]
     if not numbers:
         raise CheckpointError(
             Problem(
@@ -218,17 +261,18 @@ def require_shards(prefix: str, needed: int) -> None:
         )
     count = max(total for _, total in numbers)
     present = {shard for shard, total in numbers if total == count}
-    missing = [f"{each:05d}" for each in range(int(count)) if f"{each:05d}" not in present]
+    missing = [f"{shard:05d}" for shard in range(int(count)) if f"{shard:05d}" not in present]
     if missing:
         raise CheckpointError(
             Problem(
                 f"{prefix} cannot be read: {len(missing)} of its {int(count)} data shards are "
                 "missing",
-                "there is no " + ", ".join(f"{prefix}.data-{each}-of-{count}" for each in missing),
+                "there is no "
+                + ", ".join(f"{prefix}.data-{shard}-of-{count}" for shard in missing),
                 "copy the missing files to the others, or name another checkpoint",
             )
         )
-    held = sum(files.size(each) for each in found if each.endswith(f"-of-{count}"))
+    held = sum(files.size(path) for path in found if path.endswith(f"-of-{count}"))
     if held < needed:
         raise CheckpointError(
             Problem(

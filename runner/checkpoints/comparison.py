@@ -1,13 +1,19 @@
-"""What differs between two checkpoints."""
+"""Compares two checkpoints and describes one: what `python -m runner.inspect` prints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes  # also registers bfloat16 and its like with NumPy
 import numpy as np
 from numpy.typing import NDArray
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 
@@ -17,8 +23,8 @@ class Difference:
     """A tensor that differs.
 
     Attributes:
-      name: as the first checkpoint spells it, or the second where the first has none.
-      what: in words what differs.
+      name: as the first checkpoint spells it, or the second where the first has no such tensor.
+      what: a description of the difference.
     """
 
     name: str
@@ -46,7 +52,7 @@ def differences(one: CheckpointReader, other: CheckpointReader) -> Iterator[Diff
         changed = _metadata(ours.tensors[name], theirs.tensors[partner])
         if changed:
             yield Difference(name, changed)
-        elif ours.tensors[name].dtype != "variant":  # It has no values that could be compared.
+        elif ours.tensors[name].dtype != "variant":  # A variant has no comparable values.
             comparable.append(name)
     if ours.digest == theirs.digest:
         return
@@ -82,7 +88,7 @@ def _metadata(one: TensorSpec, other: TensorSpec) -> str:
 
 
 def _values(one: NDArray[np.generic], other: NDArray[np.generic]) -> str:
-    """Says how many values differ, and how far; NaN equals NaN."""
+    """Describes how many values differ, and how far; empty when none do. NaN equals NaN."""
     kind = one.dtype.name
     same = one == other
     if "float" in kind or "complex" in kind:
@@ -90,23 +96,23 @@ def _values(one: NDArray[np.generic], other: NDArray[np.generic]) -> str:
     count = int(np.asarray(same).size - np.count_nonzero(same))
     if not count:
         return ""
-    text = f"{count:,} of {one.size:,} values"
+    described = f"{count:,} of {one.size:,} values"
     if one.dtype.kind in "OSU":
-        return text
+        return described
     wide = np.result_type(one.dtype, np.float64) if "complex" in kind else np.float64
     with np.errstate(invalid="ignore"):
         apart = np.abs(np.subtract(one[~same], other[~same], dtype=wide))
-    return f"{text}, by up to {float(np.max(apart)):.6g}"
+    return f"{described}, by up to {float(np.max(apart)):.6g}"
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What the values of a tensor are like.
+    """Statistics of a tensor's values.
 
     Attributes:
-      minimum: the smallest value that is no NaN; None when there is none, as for text.
+      minimum: the smallest value that is not NaN; None for strings and without any values.
       maximum: the largest.
-      mean: of the values that are no NaN, computed in float64.
+      mean: the mean of the values that are not NaN, computed in float64.
       nan: how many values are NaN.
     """
 
@@ -117,7 +123,7 @@ class Statistics:
 
 
 def statistics(value: NDArray[Any]) -> Statistics:
-    """Returns the statistics of an array of any dtype; complex numbers and text have no order."""
+    """Returns the statistics of an array; complex numbers and strings have no order."""
     kind = value.dtype.name
     if "float" in kind or "complex" in kind:
         missing = np.isnan(value)
@@ -132,3 +138,72 @@ def statistics(value: NDArray[Any]) -> Statistics:
         return Statistics(None, None, None, nan)
     mean = float(np.mean(value, dtype=np.float64))
     return Statistics(float(value.min()), float(value.max()), mean, nan)
+
+
+def byte_count(tensor: TensorSpec) -> int | None:
+    """Returns how many bytes a tensor's values take; None for those without a fixed size.
+
+    These are strings, and a `variant`, in which a run keeps its position in the training data.
+    """
+    if tensor.dtype in ("string", "object", "variant"):
+        return None
+    return (
+        math.prod(tensor.shape) * np.dtype(getattr(ml_dtypes, tensor.dtype, tensor.dtype)).itemsize
+    )
+
+
+def listing(
+    spec: CheckpointSpec, classes: Mapping[str, str], found: Mapping[str, Statistics]
+) -> RenderableType:
+    """Returns a table of a checkpoint's tensors below its path, format and digest.
+
+    Args:
+      spec: of the checkpoint.
+      classes: tensor name -> class of state.
+      found: tensor name -> statistics; empty for a table without them.
+    """
+    also = {name: alias for alias, name in spec.aliases.items()}
+    columns = ["tensor", "shape", "dtype", "bytes", "class"]
+    columns += ["min", "max", "mean", "NaN"] if found else []
+    table = _table(*columns, *(["also called"] if also else []))
+    for name, tensor in spec.tensors.items():
+        size = byte_count(tensor)
+        shape = "x".join(map(str, tensor.shape)) or "scalar"
+        cells = [name, shape, tensor.dtype, "" if size is None else f"{size:,}", classes[name]]
+        of = found.get(name)
+        if of is not None:
+            values = (of.minimum, of.maximum, of.mean)
+            cells += ["" if value is None else f"{value:.6g}" for value in values]
+            cells.append(f"{of.nan:,}")
+        elif found:
+            cells += [""] * 4
+        if also:
+            cells.append(also.get(name, ""))
+        style = "red" if of is not None and of.nan else ""
+        table.add_row(*(Text(cell, style=style) for cell in cells))
+    total = sum(byte_count(tensor) or 0 for tensor in spec.tensors.values())
+    step = "" if spec.step is None else f", step {spec.step}"
+    summary = f"{spec.format}{step}: {len(spec.tensors)} tensors, {total:,} bytes"
+    return Group(Text(spec.path), Text(summary), Text(spec.digest), table)
+
+
+def difference_listing(
+    one: CheckpointSpec, other: CheckpointSpec, found: Sequence[Difference]
+) -> RenderableType:
+    """Returns a table of the differences between two checkpoints."""
+    paths = Text(f"first: {one.path}"), Text(f"second: {other.path}")
+    if not found:
+        return Group(*paths, Text("no difference"))
+    table = _table("tensor", "differs")
+    for each in found:
+        table.add_row(Text(each.name), Text(each.what))
+    count = f"{len(found)} tensors differ" if len(found) > 1 else "1 tensor differs"
+    return Group(*paths, table, Text(count))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        numeric = name in ("bytes", "min", "max", "mean", "NaN")
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    return table

@@ -1,4 +1,4 @@
-"""What a directory holds: checkpoints, the newest of them, their steps, runs."""
+"""What a directory holds: checkpoints, the newest of them, their steps, and runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from runner.checkpoints import files
+from runner.checkpoints.open import is_v1
 from runner.errors import CheckpointError, Problem
 
 STATE_FILE = "checkpoint"
@@ -18,43 +19,43 @@ CHECKPOINTS, BEST, BEST_RECORD = "checkpoints", "best", "best.json"
 _SHARDED_INDEX = ".safetensors.index.json"
 _SAFETENSORS_SHARD = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
 _SUFFIXES = (".h5", ".hdf5", ".keras", ".safetensors", ".npz", ".npy")
-_STEP = re.compile(r".*-(\d+)")
+# V1 checkpoints have no suffix; without a `checkpoint` file they are found by their usual names.
+_V1_NAME = re.compile(r".*\.ckpt(-\d+)?")
+# The pattern that stands for the shards of a V1 checkpoint follows its step.
+_STEP = re.compile(r".*?-(\d+)(-\?{5}-of-\d{5})?")
 
 
 class NoCheckpointError(CheckpointError):
-    """There is nothing at a path: what an optional checkpoint may be."""
+    """There is nothing at a path; an optional checkpoint may be missing like this."""
 
 
 def is_checkpoint(path: str) -> bool:
     """Whether a bundle's prefix, a file or a sharded V1 checkpoint's pattern is there."""
-    if files.exists(f"{path}.index") or files.is_file(path):
-        return True
-    directory, name = os.path.split(path)
-    return "?" in name and bool(files.matching(directory, name))
+    return files.exists(f"{path}.index") or files.is_file(path) or is_v1(path)
 
 
 def is_run(directory: str) -> bool:
-    """Whether a directory is the folder of a run."""
+    """Whether a directory is a run directory."""
     return files.is_file(os.path.join(directory, RUN_RECORD))
 
 
 def runs_in(directory: str) -> list[str]:
-    """Returns the folders of the runs in a directory."""
-    folders = (os.path.join(directory, name) for name in files.names_in(directory))
-    return [each for each in folders if is_run(each)]
+    """Returns the run directories in a directory."""
+    found = (os.path.join(directory, name) for name in files.names_in(directory))
+    return [path for path in found if is_run(path)]
 
 
 def folders_with_checkpoints(directory: str) -> tuple[str, ...]:
-    """Returns the folders in a directory that hold checkpoints."""
-    folders = (os.path.join(directory, name) for name in sorted(files.names_in(directory)))
-    return tuple(each for each in folders if files.is_directory(each) and _holds_any(each))
+    """Returns the directories in a directory that hold checkpoints."""
+    found = (os.path.join(directory, name) for name in files.names_in(directory))
+    return tuple(path for path in found if files.is_directory(path) and _holds_any(path))
 
 
 def _holds_any(directory: str) -> bool:
     try:
         return files.is_file(os.path.join(directory, STATE_FILE)) or bool(in_directory(directory))
     except OSError:
-        return False  # What cannot be listed is no choice to offer.
+        return False  # A directory that cannot be listed is not offered as a choice.
 
 
 def newest(directory: str) -> str | None:
@@ -71,7 +72,7 @@ def newest(directory: str) -> str | None:
             Problem(
                 f"the `checkpoint` file in {directory} names {kept[-1]}",
                 "no such checkpoint is there",
-                "name one of the checkpoints that are, or restore the files from a copy",
+                "name one of those that are there, or restore the files from a copy",
                 in_directory(directory),
             )
         )
@@ -79,31 +80,29 @@ def newest(directory: str) -> str | None:
 
 
 def in_order(directory: str) -> list[str]:
-    """Returns the checkpoints that are there, oldest first: as listed, else by their steps."""
+    """Returns the existing checkpoints, oldest first: as listed, else by their steps."""
     kept = _state(directory)
     if kept is not None:
-        return [each for each in kept if is_checkpoint(each)]
-    numbered = steps(directory)
-    return [numbered[step] for step in sorted(numbered)]
+        return [path for path in kept if is_checkpoint(path)]
+    return [path for _, path in sorted(steps(directory).items())]
 
 
 def steps(directory: str) -> dict[int, str]:
     """Returns step -> checkpoint, for those whose names end in `-<step>`."""
     found = [*in_directory(directory), *(_state(directory) or ())]
-    matches = ((each, _STEP.fullmatch(each)) for each in found if is_checkpoint(each))
-    return {int(match[1]): each for each, match in matches if match}
+    matches = ((path, _STEP.fullmatch(path)) for path in found if is_checkpoint(path))
+    return {int(match[1]): path for path, match in matches if match}
 
 
 def in_directory(directory: str) -> tuple[str, ...]:
-    """Returns the bundles and the files under the usual suffixes of the other formats."""
+    """Returns the bundles, and the files under the usual names of the other formats."""
     names = files.names_in(directory) if files.is_directory(directory or ".") else []
     found = {name.removesuffix(".index") for name in names if name.endswith(".index")}
-    found |= {name for name in names if name.endswith(_SHARDED_INDEX)}
-    found |= {
-        name
-        for name in names
-        if name.endswith(_SUFFIXES) and not _SAFETENSORS_SHARD.fullmatch(name)
-    }
+    for name in names:
+        shard = _SAFETENSORS_SHARD.fullmatch(name) is not None
+        usual = name.endswith((*_SUFFIXES, _SHARDED_INDEX)) and not shard
+        if usual or (_V1_NAME.fullmatch(name) and is_v1(os.path.join(directory, name))):
+            found.add(name)
     return tuple(os.path.join(directory, name) for name in sorted(found))
 
 
@@ -113,7 +112,7 @@ def _state(directory: str) -> tuple[str, ...] | None:
     if not files.is_file(file):
         return None
     with files.reading(file):
-        pass  # TensorFlow takes a file that it must not read for a damaged one.
+        pass  # TensorFlow would report a file that it may not read as damaged.
     state = read_state(directory)
     if state is None:
         raise CheckpointError(
@@ -124,12 +123,12 @@ def _state(directory: str) -> tuple[str, ...] | None:
                 in_directory(directory),
             )
         )
-    return (*(each for each in state.kept if each != state.newest), state.newest)
+    return (*(path for path in state.kept if path != state.newest), state.newest)
 
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """What a directory's `checkpoint` file says.
+    """The content of a directory's `checkpoint` file.
 
     Attributes:
       newest: the prefix of the newest checkpoint.
@@ -141,9 +140,9 @@ class CheckpointState:
 
 
 def read_state(directory: str) -> CheckpointState | None:
-    """Returns what the `checkpoint` file says; None when there is none or it is damaged.
+    """Returns the content of the `checkpoint` file; None when it is missing or damaged.
 
-    TensorFlow makes the relative paths in it relative to the working directory.
+    Relative paths in it are relative to the directory.
     """
     # Importing TensorFlow takes seconds, which directories without such a file do not need.
     import tensorflow as tf

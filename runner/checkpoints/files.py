@@ -1,14 +1,17 @@
-"""Files on this machine through `os`, those behind a scheme such as `gs://` through TensorFlow."""
+"""Files on this machine through `os`, remote ones such as `gs://...` through TensorFlow."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import fnmatch
+import functools
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,6 +21,12 @@ from numpy.typing import NDArray
 
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.errors import CheckpointError, Problem
+
+CACHE = "RUNNER_CACHE"
+_CHUNK = 4 << 20
+
+# The exceptions of zipfile's own that a damaged archive leads to.
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error)
 
 
 def is_remote(path: str) -> bool:
@@ -42,12 +51,12 @@ def is_directory(path: str) -> bool:
 
 
 def is_file(path: str) -> bool:
-    """Whether `path` is there and no directory."""
+    """Whether `path` exists and is not a directory."""
     return exists(path) and not is_directory(path)
 
 
 def names_in(directory: str) -> list[str]:
-    """Returns the names of what is in a directory, sorted, without trailing slashes.
+    """Returns the names of a directory's entries, sorted, without trailing slashes.
 
     Raises:
       OSError: when it cannot be listed.
@@ -59,7 +68,7 @@ def names_in(directory: str) -> list[str]:
 
 
 def matching(directory: str, pattern: str) -> list[str]:
-    """Returns the paths of what is in `directory` under a name that matches the glob `pattern`."""
+    """Returns the paths of the entries of `directory` whose names match the glob `pattern`."""
     if not is_directory(directory or "."):
         return []
     return [os.path.join(directory, name) for name in fnmatch.filter(names_in(directory), pattern)]
@@ -78,7 +87,7 @@ def size(path: str) -> int:
 
 
 def stamp(path: str) -> str:
-    """Returns what changes when a file is replaced: its size and time of change.
+    """Returns a string that changes when a file is replaced: its size and modification time.
 
     Raises:
       OSError: when there is no such file.
@@ -117,6 +126,17 @@ def read_text(path: str) -> str:
         return file.read().decode()
 
 
+def read_end(path: str, count: int) -> bytes:
+    """Returns the last `count` bytes of a file, or all of a shorter one.
+
+    Raises:
+      OSError: when it cannot be read.
+    """
+    with reading(path) as file:
+        file.seek(max(0, size(path) - count))
+        return file.read(count)
+
+
 @contextlib.contextmanager
 def _gfile(path: str) -> Iterator[Any]:
     """Gives `tf.io.gfile`, whose errors about `path` become OSErrors."""
@@ -129,8 +149,36 @@ def _gfile(path: str) -> Iterator[Any]:
         raise OSError(f"{path}: {error.message or type(error).__name__}") from error
 
 
-CACHE = "RUNNER_CACHE"
-_CHUNK = 1 << 22
+def digest_of_file(path: str) -> str:
+    """Returns `sha256:<hex>` of a file's bytes, 4 MB in memory at a time.
+
+    A file that has not changed since is not read again in this process.
+
+    Raises:
+      OSError: when the file cannot be read.
+    """
+    return _digest_of_file(path, stamp(path))
+
+
+def digest_of_parts(parts: Iterable[str]) -> str:
+    """Returns `sha256:<hex>` of strings in their order, e.g. of the digests of several files."""
+    joined = "\n".join(parts).encode()
+    return f"sha256:{hashlib.sha256(joined).hexdigest()}"
+
+
+@functools.lru_cache(maxsize=256)
+def _digest_of_file(path: str, stamp: str) -> str:
+    hashed = hashlib.sha256()
+    with reading(path) as file:
+        while chunk := file.read(_CHUNK):
+            hashed.update(chunk)
+    return f"sha256:{hashed.hexdigest()}"
+
+
+def checksums(archive: zipfile.ZipFile) -> Iterator[str]:
+    """Yields name, size and CRC-32 of every member, from the directory of the archive alone."""
+    for member in sorted(archive.infolist(), key=lambda each: each.filename):
+        yield f"{member.filename} {member.file_size} {member.CRC:08x}"
 
 
 def cache_directory() -> Path:
@@ -142,10 +190,27 @@ def cache_directory() -> Path:
     return Path(os.environ.get(CACHE) or os.path.join(home, "runner"))
 
 
+def cached(key: str, fill: Callable[[Path], None]) -> Path:
+    """Returns the directory of the cache that `fill` has filled, now or earlier, for `key`.
+
+    A directory appears only when it is complete; two processes fill it once.
+    """
+    folder = cache_directory() / hashlib.sha256(key.encode()).hexdigest()[:32]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not folder.is_dir():
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            fill(partial)
+            partial.replace(folder)
+    return folder
+
+
 def local_copy(path: str) -> str:
     """Returns `path`, or for a remote file the path of its copy on this machine.
 
-    A file is copied again when its size or time of change is another.
+    A file is copied again when its size or modification time has changed.
 
     Raises:
       CheckpointError: when it cannot be copied.
@@ -165,47 +230,21 @@ def local_copy(path: str) -> str:
             Problem(
                 f"{path} cannot be copied to {cache_directory()}",
                 str(error),
-                f"mend the path, or set {CACHE} to a folder with room for the file",
+                f"correct the path, or set {CACHE} to a directory with room for the file",
             )
         ) from error
 
 
-def through_copy(path: str, open_file: Callable[[str], CheckpointReader]) -> CheckpointReader:
-    """Returns the reader that `open_file` gives of a file or of a remote file's copy.
-
-    Raises:
-      CheckpointError: when the file cannot be copied or opened.
-    """
-    if not is_remote(path):
-        return open_file(path)
-    return _CopyReader(path, open_file(local_copy(path)))
-
-
-class _CopyReader(CheckpointReader):
-    """Reads a copy under the name of the original."""
+class CopyReader(CheckpointReader):
+    """Reads the local copy of a remote file under the name of the original."""
 
     def __init__(self, path: str, copy: CheckpointReader) -> None:
         self._path, self._copy = path, copy
 
     def spec(self) -> CheckpointSpec:
+        """See `CheckpointReader.spec`."""
         return dataclasses.replace(self._copy.spec(), path=self._path)
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """See `CheckpointReader.read`."""
         return self._copy.read(names)
-
-
-def cached(key: str, fill: Callable[[Path], None]) -> Path:
-    """Returns the folder of the cache that `fill` has filled, now or earlier, for `key`.
-
-    A folder appears only when it is complete; two processes fill it once.
-    """
-    folder = cache_directory() / hashlib.sha256(key.encode()).hexdigest()[:32]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        if not folder.is_dir():
-            partial = folder.with_suffix(".partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            fill(partial)
-            partial.replace(folder)
-    return folder

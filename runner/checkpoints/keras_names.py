@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from runner.checkpoints.reader import TensorSpec
 
-# A weights file numbers a layer's variables in the order in which the layer makes them. Of a layer
-# in a list it tells the class, of a layer that is an attribute only the attribute's name. The names
-# are given only where class and number, or else the shapes, leave one possibility among Keras's own
+# A weights file numbers a layer's variables in the order in which the layer creates them. It names
+# the class of a layer in a list, but only the attribute of a layer that is an attribute. Names are
+# derived only where class and number, or else the shapes, leave one possibility among Keras's own
 # layers.
 _BIASED = (("kernel", "bias"), ("kernel",))
 _NORMALIZED = ("gamma", "beta", "moving_mean", "moving_variance")
@@ -22,10 +22,7 @@ _VARIABLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "dense": _BIASED,
     "einsum_dense": _BIASED,
     "embedding": (("embeddings",),),
-    "batch_normalization": (
-        _NORMALIZED,
-        ("moving_mean", "moving_variance"),
-    ),
+    "batch_normalization": (_NORMALIZED, ("moving_mean", "moving_variance")),
     "layer_normalization": (("gamma", "beta"),),
     **{f"conv{n}d": _BIASED for n in (1, 2, 3)},
     **{f"conv{n}d_transpose": _BIASED for n in (1, 2, 3)},
@@ -99,16 +96,16 @@ def _of_shapes(shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[str, ...], ...]
 
 def _is_recurrent(shapes: Sequence[tuple[int, ...]]) -> bool:
     """Whether shapes are those of a kernel, a recurrent kernel and a bias, if there is one."""
-    if len(shapes) not in (2, 3) or [len(each) for each in shapes[:2]] != [2, 2]:
+    if len(shapes) not in (2, 3) or [len(shape) for shape in shapes[:2]] != [2, 2]:
         return False
     (_, width), (units, same) = shapes[:2]
     return same == width and units > 0 and width in (units, 3 * units, 4 * units)
 
 
 def _class(group: str, layers: Mapping[str, str]) -> str:
-    """Returns the layer's class in snake case; empty where the group is called by an attribute.
+    """Returns the layer's class in snake case; empty where the group is named after an attribute.
 
-    In a list of layers the groups are called by class and number; a list is no layer itself.
+    In a list of layers the groups are named by class and number; a list is not a layer itself.
     """
     parent, _, last = group.rpartition("/")
     if not parent or parent in layers:

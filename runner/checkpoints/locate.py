@@ -1,4 +1,4 @@
-"""Finds the checkpoints that a path and a choice among them stand for."""
+"""Resolves a path, and a choice among the checkpoints there, to the checkpoints to open."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Protocol
 from runner.checkpoints import contents, files
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, NoCheckpointError
 from runner.checkpoints.files import cached
-from runner.checkpoints.recognition import denied, is_saved_model
-from runner.config.scaffold_rules import MLFLOW_SCHEMES
+from runner.checkpoints.open import denied, is_saved_model, is_v1
+from runner.config.choices import MLFLOW_SCHEMES
 from runner.errors import CheckpointError, Problem
 
 LATEST, BEST_OF_RUN = "latest", "best"
-# So many names of a directory that holds something else are told.
+# How many entries of a directory that holds no checkpoint an error lists.
 _NAMED = 3
 _LAST = re.compile(r"last\s+(\d+)")
 
@@ -33,12 +33,12 @@ def resolve(
     """Returns the paths that `open_checkpoint` opens; more than one are to be averaged.
 
     Args:
-      checkpoint: a run's folder, a directory of checkpoints, a SavedModel, a bundle's prefix, a
+      checkpoint: a run directory, a directory of checkpoints, a SavedModel, a bundle's prefix, a
         file, or an MLflow URI; `~` is the user's home.
-      which: `latest`, `best` by the objective that a run has recorded, or a step.
+      which: `latest`, `best` by the objective that a run recorded, or a step.
       average: None; `last N`, the N newest checkpoints of the directory; or a list whose entries
         are steps in the directory, `latest`, `best`, or other checkpoints.
-      artifacts: downloads what an MLflow URI stands for.
+      artifacts: downloads the artifact of an MLflow URI.
 
     Raises:
       NoCheckpointError: when there is no checkpoint at `checkpoint`.
@@ -72,8 +72,8 @@ def latest_checkpoint(path: str) -> str | None:
     """Returns the TensorFlow checkpoint that `path` stands for, or None when nothing is there.
 
     Args:
-      path: a directory (its newest checkpoint is taken, as `tf.train.latest_checkpoint` does), a
-        prefix, or a bundle's `.index` file.
+      path: a directory (its newest checkpoint is taken, as `tf.train.latest_checkpoint` does), the
+        prefix of a V2 or V1 checkpoint, or a bundle's `.index` file.
 
     Raises:
       CheckpointError: when a directory's `checkpoint` file names files that are gone.
@@ -82,6 +82,8 @@ def latest_checkpoint(path: str) -> str | None:
     if files.exists(f"{prefix}.index"):
         return prefix
     with _readable(path):
+        if is_v1(path):
+            return path
         return contents.newest(path) if files.is_directory(path) else None
 
 
@@ -157,7 +159,7 @@ def _latest(path: str) -> str:
         raise CheckpointError(
             Problem(
                 f"the directory {path} holds {len(candidates)} checkpoints",
-                "no `checkpoint` file says which is the newest",
+                "no `checkpoint` file names the newest",
                 "name one of them",
                 candidates,
             )
@@ -169,16 +171,16 @@ def _latest(path: str) -> str:
 
 
 def _best(path: str) -> str:
-    """Finds the best checkpoint from a run's folder, or from one of the two folders in it."""
+    """Finds the best checkpoint from a run directory, or from one of the two directories in it."""
     parent = os.path.dirname(path.rstrip("/"))
     folders = [os.path.join(path, BEST), path, os.path.join(parent, BEST)]
     records = [os.path.join(folder, BEST_RECORD) for folder in folders]
-    found = next((each for each in records if files.is_file(each)), None)
+    found = next((path for path in records if files.is_file(path)), None)
     if found is None:
         raise CheckpointError(
             Problem(
                 f"no best checkpoint is recorded for {path}",
-                f"a run records it in {BEST}/{BEST_RECORD} when it evaluates, and there is none",
+                f"a run records it in {BEST}/{BEST_RECORD} when it evaluates, which is not there",
                 "choose which=latest or a step",
                 tuple(map(str, _steps(path))),
             )
@@ -187,7 +189,7 @@ def _best(path: str) -> str:
         step = int(json.loads(files.read_text(found))["step"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _invalid(
-            f"{found} does not say which checkpoint is the best: {error!r}",
+            f"{found} does not name the best checkpoint: {error!r}",
             "restore it from a copy, or choose a step",
         ) from error
     at = contents.steps(os.path.dirname(found))
@@ -269,10 +271,10 @@ def _listed(path: str, average: Sequence[str | int], artifacts: Artifacts | None
                 found.append(_latest(_on_disk(choice, artifacts)))
         except CheckpointError as error:
             problems += error.problems
-    twice = sorted({each for each in found if found.count(each) > 1})
+    twice = sorted({path for path in found if found.count(path) > 1})
     problems += [
-        Problem(f"average lists {each} twice", "it would count twice", "list it once")
-        for each in twice
+        Problem(f"average lists {path} twice", "it would count twice", "list it once")
+        for path in twice
     ]
     if not average:
         problems.append(Problem("average is an empty list", "", "list steps or paths in it"))
@@ -282,7 +284,7 @@ def _listed(path: str, average: Sequence[str | int], artifacts: Artifacts | None
 
 
 def _nothing(path: str) -> NoCheckpointError:
-    remedy = "mend the path, or set `optional: true` to initialise these variables instead"
+    remedy = "correct the path, or set `optional: true` to initialise these variables instead"
     if files.is_directory(path):
         runs, here = tuple(contents.runs_in(path)), contents.in_directory(path)
         cause = "no `checkpoint` file is in it" if here else _inside(path)
@@ -301,7 +303,7 @@ def _nothing(path: str) -> NoCheckpointError:
 
 
 def _inside(path: str) -> str:
-    """Says what is in a directory in place of a checkpoint."""
+    """Describes what is in a directory in place of a checkpoint."""
     names = files.names_in(path)
     if not names:
         return "it is empty"
@@ -313,10 +315,10 @@ def _inside(path: str) -> str:
 
 
 def _siblings(parent: str) -> list[str]:
-    """Returns the names in `parent` that may stand for a checkpoint: folders, prefixes, files."""
+    """Returns the names in `parent` of possible checkpoints: directories, prefixes, files."""
     names = files.names_in(parent) if files.is_directory(parent or ".") else []
-    folders = [each for each in names if files.is_directory(os.path.join(parent, each))]
-    return folders + [os.path.basename(each) for each in contents.in_directory(parent)]
+    folders = [name for name in names if files.is_directory(os.path.join(parent, name))]
+    return folders + [os.path.basename(path) for path in contents.in_directory(parent)]
 
 
 def _invalid(state: str, remedy: str) -> CheckpointError:
@@ -331,10 +333,10 @@ class Artifacts(Protocol):
 
     @property
     def store(self) -> str:
-        """The store's address, by which equal URIs of two stores are told apart."""
+        """The store's address, which distinguishes equal URIs of two stores."""
 
     def pin(self, uri: str) -> str:
-        """Returns the URI of what `uri` means now, e.g. a version for a model's alias.
+        """Returns the URI of what `uri` refers to now, e.g. a version for a model's alias.
 
         Raises:
           RunnerError: when there is no such model or run.
@@ -356,8 +358,7 @@ def is_mlflow_uri(checkpoint: str) -> bool:
 def downloaded(uri: str, artifacts: Artifacts) -> str:
     """Returns the path of an artifact's copy in the cache, downloading it the first time.
 
-    An alias such as `models:/name@champion` is looked up every time, so that it is followed when
-    it moves.
+    An alias such as `models:/name@champion` is looked up every time, because it can move.
 
     Raises:
       RunnerError: when the artifact is not there.

@@ -1,9 +1,9 @@
-"""The interface of every checkpoint format: tensor specs from metadata, values on demand."""
+"""The interface of all readers of checkpoints: tensor specs from metadata, values on demand."""
 
 from __future__ import annotations
 
 import abc
-import mmap
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from runner.errors import CheckpointError, Problem, nearest
 
-# Where a block of a tensor begins in each dimension, and its shape.
+# (offset in each dimension, shape) of a block of a tensor.
 Block: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 
 
@@ -24,7 +24,8 @@ class TensorSpec:
     Attributes:
       name: as the checkpoint or the graph spells it.
       shape: the dimensions; empty for a scalar.
-      dtype: NumPy's name of the element type, e.g. `float32` or `bfloat16`; `string` for text.
+      dtype: NumPy's name of the element type, e.g. `float32` or `bfloat16`; `string` for strings
+        of any kind.
     """
 
     name: str
@@ -34,18 +35,18 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class CheckpointSpec:
-    """What is known of a checkpoint from its metadata alone.
+    """The metadata of a checkpoint.
 
     Attributes:
       path: what its reader opens; for TensorFlow bundles the prefix.
-      step: the global step it was saved at; None when it holds none.
+      step: the global step it was saved at; None when it records none.
       tensors: tensor name -> spec.
-      format: the format in words, e.g. `TensorFlow bundle`.
-      digest: of the content, so that a pinned checkpoint is known again; `algorithm:hex`. For
-        TensorFlow bundles and zip archives it is of the checksums that they hold of every tensor,
-        for other files of all bytes, which are read for it.
-      aliases: other names of some tensors -> the name in `tensors`; an object-based checkpoint
-        knows a variable by its object path and by the variable's own name.
+      format: the name of the format, e.g. `TensorFlow bundle`.
+      digest: `sha256:<hex>` of the content, which identifies a pinned checkpoint. For TensorFlow
+        bundles and zip archives it covers the checksums that they hold of every tensor; of other
+        files all bytes are read for it.
+      aliases: other names of some tensors -> the name in `tensors`; in an object-based checkpoint
+        a tensor is named by an object path, and the variable's own name is an alias.
     """
 
     path: str
@@ -61,8 +62,8 @@ class Bundle:
     """How TensorFlow's `RestoreV2` reads a checkpoint.
 
     Attributes:
-      prefix: what it is given as the prefix.
-      keys: tensor name -> the name it is given; they differ for object-based checkpoints.
+      prefix: its argument `prefix`.
+      keys: tensor name -> its name in `tensor_names`; they differ for object-based checkpoints.
     """
 
     prefix: str
@@ -70,11 +71,17 @@ class Bundle:
 
 
 class CheckpointReader(abc.ABC):
-    """Opens one checkpoint read-only."""
+    """Reads one checkpoint, of any format; nothing is ever written.
+
+    A format implements `spec` and `read`; `read_blocks` and `bundle` have defaults. Values are
+    NumPy arrays with the shape and dtype of their spec, in this machine's byte order: bfloat16 and
+    its like have the dtypes of `ml_dtypes`, strings are arrays of `bytes` or `str` (dtype kind O,
+    S or U).
+    """
 
     @abc.abstractmethod
     def spec(self) -> CheckpointSpec:
-        """Returns the names, shapes and dtypes of all tensors; reads no tensor but the step.
+        """Returns the names, shapes and dtypes of all tensors; reads no value but the step.
 
         Raises:
           CheckpointError: when the checkpoint is damaged or of another format.
@@ -82,9 +89,10 @@ class CheckpointReader(abc.ABC):
 
     @abc.abstractmethod
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """Yields (name, value) for each of the names in their order, one tensor at a time.
+        """Yields (name, value) for the names in their order, reading one tensor at a time.
 
-        A value is in memory only as long as the caller keeps it.
+        A value is in memory only as long as the caller keeps it. It may be a read-only view of
+        the file.
 
         Args:
           names: names in `spec().tensors`, not aliases.
@@ -96,13 +104,13 @@ class CheckpointReader(abc.ABC):
     def read_blocks(
         self, wanted: Sequence[tuple[str, Sequence[Block | None]]]
     ) -> Iterator[tuple[str, list[NDArray[Any]]]]:
-        """Yields (name, blocks) for each of the tensors in their order.
+        """Yields (name, blocks) for the tensors in their order.
 
-        The blocks of a tensor are read once for all of them and share no memory. The memory of
-        those of a bundle is nobody else's.
+        A tensor is read once for all its blocks, which share no memory.
 
         Args:
-          wanted: names in `spec().tensors`, each with the blocks wanted of it; None for the whole.
+          wanted: names in `spec().tensors`, each with the blocks wanted of it: (offset, shape), or
+            None for the whole tensor.
 
         Raises:
           CheckpointError: as `read` does.
@@ -112,7 +120,9 @@ class CheckpointReader(abc.ABC):
             yield name, blocks_of(value, blocks)
 
     def bundle(self) -> Bundle | None:
-        """Returns how TensorFlow's `RestoreV2` reads the same tensors; None when it cannot.
+        """Returns how TensorFlow's `RestoreV2` operation reads the same tensors, or None.
+
+        None stands for formats that the operation does not read.
 
         Raises:
           CheckpointError: when the checkpoint is damaged.
@@ -120,19 +130,40 @@ class CheckpointReader(abc.ABC):
         return None
 
 
-class OwnMemory(mmap.mmap):
-    """Memory that is no file's, and nobody else's than the array's that is made from it."""
-
-
 def blocks_of(value: NDArray[Any], blocks: Sequence[Block | None]) -> list[NDArray[Any]]:
     """Returns copies of a value's blocks; the value itself where only the whole is wanted."""
     if len(blocks) == 1 and blocks[0] is None:
         return [value]
-    return [np.array(value if each is None else value[_slices(each)]) for each in blocks]
+    return [np.array(value if block is None else value[_slices(block)]) for block in blocks]
 
 
 def _slices(block: Block) -> tuple[slice, ...]:
     return tuple(slice(at, at + count) for at, count in zip(*block, strict=True))
+
+
+# What TensorFlow, h5py, zipfile, NumPy and safetensors raise on damaged files, besides exceptions
+# of their own.
+DAMAGE = (
+    *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError),
+    *(RuntimeError, ArithmeticError, MemoryError, SyntaxError),
+)
+
+
+@contextlib.contextmanager
+def explained(path: str, what: str, *errors: type[Exception], of: str = "") -> Iterator[None]:
+    """Turns what a library raises on a damaged file into a `CheckpointError`.
+
+    Args:
+      path: the checkpoint.
+      what: what the file should have been; see `unreadable`.
+      *errors: exceptions of the library, besides `DAMAGE`.
+      of: the part of the checkpoint that is read, for the message.
+    """
+    damage: tuple[type[Exception], ...] = (*DAMAGE, *errors)
+    try:
+        yield
+    except damage as error:
+        raise unreadable(path, what, f"{of}: {error}" if of else error) from error
 
 
 def unreadable(path: str, what: str, cause: object) -> CheckpointError:

@@ -14,7 +14,7 @@ from runner.cluster.channel import Agreement, Channel, Flag, left_flag, released
 from runner.cluster.replica import ClusterReplica
 from runner.cluster.server import naming_the_missing, session_config, start_server
 from runner.cluster.session_creators import ClusterChiefSessionCreator
-from runner.config.cluster_tasks import answers, is_cluster, parameter_servers, telling_tasks
+from runner.config.cluster_spec import answers, is_cluster, parameter_servers, telling_tasks
 from runner.config.schema import RunConfig
 from runner.system.lifeline import tell_begun as report_begun
 from runner.training.run import Coordinator, Run

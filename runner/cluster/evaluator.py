@@ -13,7 +13,7 @@ import tensorflow as tf
 from runner.cluster.channel import Agreement, Channel
 from runner.cluster.server import remote_config
 from runner.cluster.session_creators import wait_for_servers
-from runner.config.cluster_tasks import answers, not_answering, parameter_servers, telling_tasks
+from runner.config.cluster_spec import answers, not_answering, parameter_servers, telling_tasks
 from runner.config.fingerprint import fingerprint
 from runner.config.schema import EVALUATOR, RunConfig
 from runner.console import Screen

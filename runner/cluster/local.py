@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.cluster.trial_link import TRIAL, TrialLink
-from runner.config.cluster_tasks import free_addresses, in_use
+from runner.config.cluster_spec import VARIABLE, free_addresses, in_use, write_tf_config
 from runner.config.schema import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
-from runner.config.tf_config import VARIABLE, write_tf_config
 from runner.errors import ClusterError, ConfigError, PlanError, Problem
 from runner.sweeps.trial import Trial
 from runner.system.lifeline import LIFELINE, OBJECTIVE, has_begun, lead_nowhere
@@ -94,15 +93,13 @@ class LocalCluster:
             tempfile.TemporaryDirectory() as folder,
             Interruption(seconds).handled() as interruption,
         ):
-            lifeline, held = os.pipe()
             objective = Path(folder) / "objective"
             self._environment = {
                 **os.environ,
                 "PYTHONPATH": _python_path(),
-                LIFELINE: str(lifeline),
+                LIFELINE: str(os.getpid()),
                 OBJECTIVE: str(objective),
             }
-            self._lifeline = lifeline
             try:
                 with interruption.deferred():
                     self._start_all()
@@ -117,8 +114,6 @@ class LocalCluster:
                     self._end_all()
                 finally:
                     self._kill_all()  # A second signal does not wait for anything to be saved.
-                    os.close(held)
-                    os.close(lifeline)
             if self._link is not None:
                 self._link.end()
             return float(objective.read_text()) if objective.exists() else None
@@ -142,7 +137,7 @@ class LocalCluster:
         environment = {**self._environment, VARIABLE: write_tf_config(addresses, kind, index)}
         # Even where a new run was asked for, the chief goes on with the one that it has begun.
         extra = ["resume=auto"] if kind == CHIEF and has_begun(self._environment) else []
-        inherited = [self._lifeline]
+        inherited: list[int] = []
         with ExitStack() as stack:
             if kind == CHIEF and self._link is not None:
                 end, environment[TRIAL] = self._link.connect()

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 import tensorflow as tf
 
 from runner.cluster.synchronous import Synchronization, SynchronousUpdate
-from runner.config.cluster_tasks import replica_index
-from runner.config.schema import CHIEF, PS, ClusterConfig, Placement
+from runner.config.choices import Placement
+from runner.config.cluster_spec import replica_index
+from runner.config.schema import CHIEF, PS, ClusterConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.names import partition_of
 from runner.graph.optimization import Gradients

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from runner.config.cluster_tasks import (
+from runner.config.cluster_spec import (
     addresses_by_type,
     answers,
     not_answering,

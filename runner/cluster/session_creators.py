@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.cluster.channel import Channel, flags_of_a_session, ready_flags
 from runner.cluster.server import cluster_session, session_config, telling_losses
-from runner.config.cluster_tasks import (
+from runner.config.cluster_spec import (
     answers,
     own_name,
     parameter_servers,
@@ -21,7 +21,7 @@ from runner.config.cluster_tasks import (
 )
 from runner.config.schema import ClusterConfig
 from runner.errors import ClusterError, Problem
-from runner.session.session_creators import ChiefSessionCreator, WorkerSessionCreator
+from runner.session.monitored_session import ChiefSessionCreator, WorkerSessionCreator
 
 _Say: TypeAlias = Callable[[str], None]
 _Agree: TypeAlias = Callable[[], None]

@@ -16,7 +16,7 @@ from runner.cluster.server import naming_the_missing, session_config, start_serv
 from runner.cluster.session_creators import ClusterWorkerSessionCreator
 from runner.cluster.synchronous import SynchronousUpdate
 from runner.config.choices import NonFinite
-from runner.config.cluster_tasks import own_name, telling_tasks
+from runner.config.cluster_spec import own_name, telling_tasks
 from runner.config.schema import ClusterConfig, RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, ConfigError, NonFiniteLossError, Problem

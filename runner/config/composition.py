@@ -1,31 +1,55 @@
-"""Composes the configurations of further experiments beside the one that Hydra is running."""
+"""Composes configurations through Hydra, and finds every override that does not compose.
+
+Hydra composes the command's own configuration. This module composes beside it: the experiments that
+checkpoints come from, the trials of a sweep, and a command that Hydra has refused, once more, for
+all of its mistakes.
+"""
 
 from __future__ import annotations
 
+import argparse
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from functools import lru_cache
+from pathlib import Path
 
 import yaml
-from hydra import compose
+from hydra import compose, initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.errors import (
+    HydraException,
+    MissingConfigException,
+    OverrideParseException,
+    SearchPathException,
+)
 from omegaconf import DictConfig, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
+from runner.config.choices import annotation
 from runner.config.hydra_errors import explain
-from runner.errors import ConfigError, Problem, ranked
+from runner.config.hydra_grammar import spelled
+from runner.config.schema import RunConfig
+from runner.config.validation import validate
+from runner.errors import ConfigError, Problem, RunnerError, ranked
 
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
+
+# Composes a configuration, `hydra` included, of overrides.
+Compose = Callable[[Sequence[str]], DictConfig]
 
 _FREE = re.compile(
     r"(scaffolds\.(?!\d)[^.=]+\.[^=]*|restoration\.expect(\.[^=]+)?"
     r"|hydra\.sweeper\.(params|objectives|constraints)(\.[^=]+)?)="
 )
+# Which keys are below these depends on the chosen groups and the experiment.
+_CHOSEN = ("data", "model", "loss", "metrics", "optimizer", "hooks", "scaffolds", "hydra")
 
 
 def compose_experiment(name: str, overrides: Sequence[str]) -> DictConfig:
@@ -39,7 +63,7 @@ def compose_experiment(name: str, overrides: Sequence[str]) -> DictConfig:
             Problem(
                 f"experiment {name!r} is not known",
                 "no file of that name is in the `experiment` folder of a config directory",
-                "mend the name, or add your folder by --config-dir",
+                "fix the name, or add your folder by --config-dir",
                 ranked(name, experiment_names()),
             )
         )
@@ -92,7 +116,7 @@ def without_hydra(config: DictConfig) -> DictConfig:
 
 
 def experiment_names() -> list[str]:
-    """The experiments on Hydra's search path; empty outside a Hydra application."""
+    """Returns the experiments on Hydra's search path; none outside a Hydra application."""
     if not GlobalHydra.instance().is_initialized():
         return []
     return list(_experiments(GlobalHydra.instance().config_loader()))
@@ -101,3 +125,123 @@ def experiment_names() -> list[str]:
 @lru_cache(maxsize=1)
 def _experiments(loader: ConfigLoader) -> tuple[str, ...]:
     return tuple(loader.get_group_options("experiment"))
+
+
+def compose_all(
+    compose: Compose, overrides: Sequence[str]
+) -> tuple[DictConfig | None, list[Problem]]:
+    """Composes overrides, leaving out those that do not compose.
+
+    Returns:
+      The configuration, and what is wrong with the overrides left out. No configuration where they
+      may decide the others, such as the choice of a group.
+    """
+    try:
+        return compose(overrides), []
+    except (*COMPOSITION_ERRORS, ValueError) as error:
+        first = explain(error).problems
+    parsed, problems = _parsed(overrides)
+    if problems:
+        return None, problems
+    config, chosen = None, True
+    composed: list[str] = []
+    found: dict[str, Problem] = {}
+    for each in sorted(parsed, key=lambda override: not _is_choice(override)):
+        try:
+            config = compose([*composed, str(each.input_line)])
+            composed.append(str(each.input_line))
+        except (*COMPOSITION_ERRORS, ValueError) as error:
+            root, dot, _ = each.key_or_group.partition(".")
+            independent = bool(dot) and root not in _CHOSEN
+            if chosen or independent or isinstance(error, MissingConfigException):
+                found.update((problem.state, problem) for problem in explain(error).problems)
+            chosen = chosen and not _is_choice(each)
+    return config if chosen and found else None, list(found.values()) or list(first)
+
+
+def _parsed(overrides: Sequence[str]) -> tuple[list[Override], list[Problem]]:
+    parsed: list[Override] = []
+    problems: list[Problem] = []
+    for each in overrides:
+        try:
+            parsed += OverridesParser.create().parse_overrides([each])
+        except OverrideParseException as error:
+            problems += explain(error).problems
+    return parsed, problems
+
+
+def _is_choice(override: Override) -> bool:
+    """Whether an override chooses, or may be meant to choose, a group or the experiment."""
+    kind = annotation(override.key_or_group, RunConfig)
+    if isinstance(kind, type) and issubclass(kind, int | float | str | Enum):
+        return False  # Such as `seed`.
+    of_root = "." not in override.key_or_group or "/" in override.key_or_group
+    return of_root and not isinstance(override.value(), bool | int | float | None)
+
+
+def problems_of_command(
+    directory: Path, arguments: Sequence[str], error: Exception
+) -> list[Problem]:
+    """Returns all that is wrong with a command that has failed; none where its run has failed.
+
+    Hydra reports the first mistake alone. The command is composed again by Hydra's public API: if
+    it composes, the error is not the command's. Of the values that a sweep lists, the first are
+    composed. With a search path of the user's own, or a glob, the first mistake is all there is.
+
+    Args:
+      directory: the shipped configs.
+      arguments: those of the command, the options first.
+      error: what Hydra has raised.
+    """
+    first = explain(error).problems
+    options = _options(arguments)
+    overrides: Sequence[str] = options.overrides
+    # Such a search path, and what is globbed on it, the composition below does not know.
+    unknown = any("hydra.searchpath" in each or "glob(" in each for each in overrides)
+    if isinstance(error, SearchPathException) or options.config_path or unknown:
+        return list(first) if isinstance(error, COMPOSITION_ERRORS) else []
+    folders = [f"file://{Path(options.config_dir).resolve()}"] if options.config_dir else []
+
+    def again(given: Sequence[str]) -> DictConfig:
+        path = f"hydra.searchpath={spelled(folders)}"
+        return compose(options.config_name, [path, *given], return_hydra_config=True)
+
+    with initialize_config_dir(str(directory), version_base="1.3"):
+        if options.multirun and not _parsed(overrides)[1]:
+            overrides = list(_first_values(overrides))
+        config, found = compose_all(again, overrides)
+        if config is not None and found:
+            try:
+                with running(config):
+                    validate(without_hydra(config), experiment_names())
+            except RunnerError as invalid:
+                found += invalid.problems
+    if not found and not (options.cfg or options.info or options.resolve):
+        return []
+    return list({each.state: each for each in (*first, *found)}.values())
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Returns what Hydra's own options say, and the overrides."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--config-name", "-cn", default="config")
+    for names in (("--config-dir", "-cd"), ("--config-path", "-cp"), ("--cfg", "-c")):
+        parser.add_argument(*names)
+    parser.add_argument("--package", "-p")
+    parser.add_argument("--info", "-i", nargs="?", const="all")
+    for flags in (("--multirun", "-m"), ("--resolve",)):
+        parser.add_argument(*flags, action="store_true")
+    return parser.parse_known_args(arguments)[0]
+
+
+def _first_values(overrides: Sequence[str]) -> Iterator[str]:
+    """Yields the overrides of one trial of a sweep."""
+    for each in _parsed(overrides)[0]:
+        value = each.value()
+        if isinstance(value, IntervalSweep):
+            yield f"{each.get_key_element()}={value.start}"
+        elif each.is_sweep_override():
+            yield f"{each.get_key_element()}={next(each.sweep_string_iterator())}"
+        else:
+            yield str(each.input_line)

@@ -1,4 +1,4 @@
-"""Identifies a run by the part of its configuration that decides its result."""
+"""The fingerprint of a run: of the part of its configuration that decides its result."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
     for key in _ELSEWHERE_IN_TRAIN:
         del plain["train"][key]
     if config.cluster.synchronous:
-        # Not where the tasks are, nor how many: a run may go on with more of them.
+        # Not where the tasks are, nor how many: a run may resume with more of them.
         plain["cluster"] = {"synchronous": True}
     for name, scaffold in plain["scaffolds"].items():
         checkpoint = scaffold["checkpoint"]
@@ -73,11 +73,11 @@ class Identity:
 
     Args:
       config: the run's configuration.
-      asked_by: the experiments whose source this run is, the first asked first.
+      asked_by: the experiments that this run is a source of, outermost dependent first.
 
     Raises:
-      ConfigError: from every method, when the configuration of a source is not valid or an
-        experiment is a source of its own.
+      ConfigError: from every method, when the configuration of a source is not valid, or an
+        experiment is its own source.
     """
 
     def __init__(self, config: RunConfig, asked_by: tuple[RunConfig, ...] = ()) -> None:
@@ -115,7 +115,7 @@ class Identity:
         if experiment in chain:
             raise ConfigError(
                 Problem(
-                    f"the experiment {experiment.name} is a source of its own",
+                    f"the experiment {experiment.name} is its own source",
                     " <- ".join(each.name for each in (*chain, experiment)),
                     "name another experiment or a checkpoint in one of them",
                 )
@@ -129,5 +129,5 @@ def in_scaffold(name: str, problem: Problem) -> Problem:
 
 
 def prefixed(where: str, problem: Problem) -> Problem:
-    """Returns a problem that says where it is."""
+    """Returns a problem with its place before its state."""
     return replace(problem, state=f"{where}: {problem.state}")

@@ -1,4 +1,4 @@
-"""Puts the errors of Hydra and OmegaConf into problems that name the valid choices."""
+"""Translates errors of Hydra and OmegaConf into problems that name the valid choices."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from runner.config import lookup
+from runner.config.choices import annotation, keys, options, paths, words
+from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, nearest, ranked, similar
 
 
 def explain(error: BaseException) -> ConfigError:
-    """Puts an error raised while composing a configuration into one problem."""
+    """Translates an error raised while composing a configuration into one problem."""
     if isinstance(error, MissingConfigException):
         return ConfigError(_missing_config(error))
     if isinstance(error, OverrideParseException):
@@ -42,10 +43,10 @@ def explain(error: BaseException) -> ConfigError:
 
 
 def unresolved(error: OmegaConfBaseException, known: Iterable[str] = ()) -> Problem:
-    """The problem of an interpolation such as `${data.modulus}` that has no value.
+    """Returns the problem of an interpolation such as `${data.modulus}` that has no value.
 
     Args:
-      error: what resolving it raised.
+      error: what resolving it has raised.
       known: the keys that an interpolation may name.
     """
     key = error.full_key or "the configuration"
@@ -54,28 +55,28 @@ def unresolved(error: OmegaConfBaseException, known: Iterable[str] = ()) -> Prob
     return Problem(
         f"{key} cannot be resolved",
         first,
-        f"mend the ${{...}} in {key}" + (", or give the key it names a value" if wrong else ""),
+        f"fix the ${{...}} in {key}" + (", or give the key it names a value" if wrong else ""),
         similar(wrong["key"], known) if wrong else (),
     )
 
 
 def unknown_key(key: str, source: str = "") -> Problem:
-    """The problem of a key that the structured configs do not have.
+    """Returns the problem of a key that the structured configs do not have.
 
     Args:
       key: the dotted key.
       source: the file that sets it; empty for the command line.
     """
     parent, _, wrong = key.rpartition(".")
-    siblings = lookup.keys(lookup.annotation(parent))
+    siblings = keys(annotation(parent, RunConfig))
     prefix = f"{parent}." if parent else ""
     known = [f"{prefix}{each}" for each in siblings]
     if parent.startswith("scaffolds."):
         return Problem(
             f"{key} is not a key of a scaffold", _origin(source), choices=ranked(wrong, siblings)
         )
-    top = lookup.keys(lookup.annotation(""))
-    others = [each for each in lookup.paths() if not key.startswith(f"{each}.")]
+    top = keys(RunConfig)
+    others = [each for each in paths(RunConfig) if not key.startswith(f"{each}.")]
     same = [each for each in others if each.endswith(f".{wrong}")]
     close = (*same, *similar(key, others))
     return Problem(
@@ -90,30 +91,26 @@ def unknown_key(key: str, source: str = "") -> Problem:
 
 
 def bad_value(key: str, cause: str, source: str = "") -> Problem:
-    """The problem of a value whose type does not fit its key.
+    """Returns the problem of a value whose type does not fit its key.
 
     Args:
       key: the dotted key.
-      cause: what was found, shown as it is.
+      cause: what was found, shown unchanged.
       source: the file that sets it; empty for the command line.
     """
-    kind = lookup.annotation(key)
-    allowed = lookup.choices(kind)
+    kind = annotation(key, RunConfig)
+    allowed = options(kind)
     given = re.search(r"[Vv]alue '(?P<value>.*?)'", cause)
     return Problem(
         f"{key} has a value that does not fit",
         f"{cause}{f' (in {source})' if source else ''}",
-        "" if allowed or kind is None else f"give {lookup.words(kind)}",
+        "" if allowed or kind is None else f"give {words(kind)}",
         ranked(given["value"] if given else "", allowed),
     )
 
 
 def _origin(source: str) -> str:
-    return (
-        f"{source} sets it: it is misspelt, or belongs elsewhere"
-        if source
-        else ("it is misspelt, or belongs elsewhere")
-    )
+    return f"{source} sets it: " * bool(source) + "it is misspelt, or belongs elsewhere"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -134,7 +131,7 @@ def _missing_config(error: MissingConfigException) -> Problem:
     return Problem(
         f"{group} {name!r} is not known",
         f"no file {name}.yaml is in the `{group}` folder of a config directory{asked}",
-        "mend the name, or add your folder by --config-dir",
+        "fix the name, or add your folder by --config-dir",
         ranked(name, error.options or ()),
     )
 
@@ -173,7 +170,7 @@ def _bad_yaml(error: yaml.YAMLError) -> Problem:
     return Problem(
         f"{mark.name}, line {mark.line + 1}, column {mark.column + 1} is not valid YAML",
         ", ".join(each for each in (error.context, error.problem) if each),
-        "mend the file; values that begin with any of []{}*&!%@` or hold `: ` need quotes",
+        "fix the file; values that begin with any of []{}*&!%@` or hold `: ` need quotes",
     )
 
 
@@ -185,30 +182,30 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
     if isinstance(cause, InterpolationResolutionError):
         return unresolved(cause)
     if isinstance(cause, ConfigKeyError | ConfigAttributeError):
-        if source and key == source.split("/")[0] and lookup.annotation(key) is None:
+        if source and key == source.split("/")[0] and annotation(key, RunConfig) is None:
             return Problem(
                 f"{source} is composed below the key {key!r}",
-                "its first line does not say that its keys belong at the root",
+                "its first line does not put its keys at the root",
                 "make `# @package _global_` its first line",
             )
         return unknown_key(key, source)
     section = re.search(r"subclass of (?P<type>\w+)", first)
     if section and not key:  # A merge error names the type and not the key.
-        key = next(each for each in lookup.paths() if _is_named(each, section["type"]))
+        key = next(each for each in paths(RunConfig) if _is_named(each, section["type"]))
     if not key:
         return Problem(f"{source or 'the configuration'} does not fit", first)
     return bad_value(key, first, source)
 
 
 def _is_named(key: str, kind: str) -> bool:
-    return getattr(lookup.annotation(key), "__name__", "") == kind
+    return getattr(annotation(key, RunConfig), "__name__", "") == kind
 
 
 def _not_there(match: re.Match[str]) -> Problem:
     """The problem of an override, without a plus, of a key that is not set."""
     key, line = match["key"], match["line"]
     parent = key.rpartition(".")[0]
-    kind = lookup.annotation(key)
+    kind = annotation(key, RunConfig)
     if key.startswith("hydra."):
         return Problem(f"{key} is not a key of Hydra", remedy="see --hydra-help")
     if kind is None:
@@ -216,14 +213,17 @@ def _not_there(match: re.Match[str]) -> Problem:
     return Problem(
         f"{key} is not set, so there is nothing to override",
         f"the experiment sets no such key below {parent}",
-        f"mend the name, or put a plus before it to add it: +{line}",
+        f"fix the name, or put a plus before it to add it: +{line}",
     )
 
 
 def _group_not_chosen(match: re.Match[str]) -> Problem:
     group, line = match["group"], match["line"]
     if line is None:
-        return Problem(f"{group} is not in the defaults list, so it cannot be overridden there")
+        return Problem(
+            f"{group} is not in the defaults list, so it cannot be overridden there",
+            remedy=f"fix the name, or leave out `override`: {group} is not chosen by default",
+        )
     return Problem(
         f"{group} is not chosen by default, so it cannot be overridden",
         remedy=f"put a plus before it: +{line}",
@@ -268,7 +268,7 @@ def _sweep(match: re.Match[str]) -> Problem:
         f"{line} holds several values",
         "a single run takes one",
         f"sweep over them by -m before it, or quote them if they are one: {key}=[{values}] is a "
-        f"list, '{key}=\"{values}\"' a text",
+        f"list, '{key}=\"{values}\"' a string",
     )
 
 

@@ -1,4 +1,4 @@
-"""Writes settings as a user types them: Hydra overrides, quoted for a shell, and YAML."""
+"""Spells values in the grammar of Hydra's overrides, and in YAML."""
 
 from __future__ import annotations
 
@@ -6,19 +6,50 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import QuotedString
+from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 
-# What Hydra's grammar allows in a key of a mapping, escaped where it must be; quotes it does not.
-_KEY = re.compile(r"[A-Za-z0-9_/\-\\+.$%*@?|()\[\]{}:=, ]+")
-# What would not be read as a text.
-_RESERVED = re.compile(r"true|false|null|[+-]?(nan|inf)|[+-]?[\d_]*\.?[\d_]*(e[+-]?\d*)?", re.I)
-_ESCAPED = re.compile(r"[\\()\[\]{}:=, ]")
+# A string that needs no quotes, and those of them that the grammar reads as something else.
+_PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
+_WORDS = ("null", "true", "false", "nan", "inf")
+_ESCAPED_IN_KEYS = re.compile(r"[\\()\[\]{}:=, ]")
 
 Value = str | Sequence[int]
+
+
+def quoted(text: str, quote: Quote = Quote.single) -> str:
+    """Returns a string as one value of an override, in quotes where it needs them."""
+    plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS
+    return text if plain else QuotedString(text, quote).with_quotes()
+
+
+def spelled(value: object, string: Callable[[str], str] = quoted) -> str:
+    """Returns a value as one value of an override, which keeps its type.
+
+    Args:
+      value: null, a boolean, number or string, or a list or mapping of such.
+      string: spells a string.
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return string(value)
+    if isinstance(value, Mapping):
+        pairs = (f"{_key(str(key))}:{spelled(each, string)}" for key, each in value.items())
+        return f"{{{','.join(pairs)}}}"
+    if isinstance(value, Sequence):
+        return f"[{','.join(spelled(each, string) for each in value)}]"
+    return str(value)
+
+
+def _key(name: str) -> str:
+    return _ESCAPED_IN_KEYS.sub(r"\\\g<0>", name)
 
 
 def override(key: str, value: str | Mapping[str, Value]) -> str | None:
@@ -32,32 +63,22 @@ def override(key: str, value: str | Mapping[str, Value]) -> str | None:
     """
     if isinstance(value, str):
         return f"++{key}={value}"
-    if not all(_KEY.fullmatch(name) and not _RESERVED.fullmatch(name) for name in value):
-        return None
-    if any("$" in text for text in (*value, *map(str, value.values()))):
+    if "$" in str(value):
         return None  # It might be an interpolation.
-    pairs = (f"{_escape(name)}:{_value(each)}" for name, each in value.items())
-    return shlex.quote(f"++{key}={{{','.join(pairs)}}}")
+    plain = {k: v if isinstance(v, str) else list(v) for k, v in value.items()}
+    text = f"++{key}={spelled(plain, partial(quoted, quote=Quote.double))}"
+    try:
+        # The grammar lacks keys with quotes or letters beyond ASCII, and reads some as numbers.
+        read: Any = OverridesParser.create().parse_override(text).value()
+    except HydraException:
+        return None
+    return shlex.quote(text) if read == plain and all(isinstance(k, str) for k in read) else None
 
 
 def yaml(key: str, value: Mapping[str, Value]) -> str:
     """Returns `key: {...}` in YAML's flow style, the keys and values quoted."""
     pairs = (f"{_quoted(name)}: {_quoted(each)}" for name, each in value.items())
     return f"{key}: {{{', '.join(pairs)}}}"
-
-
-def _escape(name: str) -> str:
-    return _ESCAPED.sub(r"\\\g<0>", name)
-
-
-def _value(value: Value) -> str:
-    if not isinstance(value, str):
-        return json.dumps(list(value), separators=(",", ":"))
-    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_/.\-]*", value) and not _RESERVED.fullmatch(value):
-        return value
-    # Backslashes are themselves but before a quote, also the one that ends the value.
-    text = re.sub(r'(\\*)"', r'\1\1\\"', value)
-    return '"' + re.sub(r"(\\+)$", r"\1\1", text) + '"'
 
 
 def _quoted(value: Value) -> str:
@@ -67,53 +88,23 @@ def _quoted(value: Value) -> str:
     return json.dumps(value if isinstance(value, str) else list(value), ensure_ascii=False)
 
 
-_MARKS = frozenset("'\"\\")
-
-
-def spelt(value: object, text: Callable[[str], str]) -> str:
-    """Returns a value as one of an override.
-
-    Args:
-      value: it, or a list or mapping of such.
-      text: spells a text.
-    """
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return text(value)
-    if isinstance(value, Mapping):
-        pairs = (f"{key}:{spelt(each, text)}" for key, each in value.items())
-        return f"{{{','.join(pairs)}}}"
-    if isinstance(value, Sequence):
-        return f"[{','.join(spelt(each, text) for each in value)}]"
-    return str(value)
-
-
 def plain(value: str) -> str:
     """Returns one value of an override without its quotes and escapes.
 
-    Quotes stay where they alone tell a text from something else, as in `'1'` or `'null'`, and
-    within lists and mappings.
+    Quotes stay where they alone make a string of it, as in `'1'` or `'null'`, and within lists and
+    mappings.
     """
-    if _MARKS.isdisjoint(value):
+    if not set(value) & set("'\"\\"):
         return value
     element = _parsed(value)
-    if isinstance(element, str):
-        return element
-    if (
-        isinstance(element, QuotedString)
-        and element.text
-        and isinstance(_parsed(element.text), str)
-    ):
-        return element.text
-    return value
+    if isinstance(element, QuotedString) and element.text:
+        element = element.text if isinstance(_parsed(element.text), str) else value
+    return element if isinstance(element, str) else value
 
 
-def _parsed(text: str) -> Any:
-    """Returns what the grammar makes of a text, which is the text where it makes nothing of it."""
+def _parsed(value: str) -> Any:
+    """Returns what the grammar reads in a value, which is returned unchanged if it is malformed."""
     try:
-        return OverridesParser.create().parse_rule(text, "element")
+        return OverridesParser.create().parse_rule(value, "element")
     except HydraException:
-        return text
+        return value

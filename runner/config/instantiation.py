@@ -1,28 +1,138 @@
-"""Instantiates `_target_` entries of the configuration and explains what does not fit."""
+"""Instantiates `_target_` entries of the configuration, and their references to the graph.
+
+A reference, `${graph:NAME}` or `${run:NAME}`, stands for an object that exists only once the graph
+is built.
+"""
 
 from __future__ import annotations
 
 import inspect
 import logging
+import re
 import sys
 import traceback
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Union, get_args, get_origin
 
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
+from omegaconf import OmegaConf
 
-from runner.config.lookup import words
-from runner.config.references import References, has_reference, register_resolvers
-from runner.errors import ConfigError, Problem, ranked, similar
+from runner.config.choices import words
+from runner.errors import ConfigError, Problem, nearest, ranked, similar
 
 logger = logging.getLogger(__name__)
 
-# Hydra logs an error besides raising it, and unhandled log records go to the screen.
+# Hydra logs an error besides raising it, and unhandled log records are printed.
 logging.getLogger("hydra").addHandler(logging.NullHandler())
 
 _HYDRA_KEYS = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
+KINDS = ("graph", "run")
+_REFERENCE = re.compile(rf"\$\{{({'|'.join(KINDS)}):([^}}]+)\}}")
+
+
+def register_resolvers() -> None:
+    """Makes `${graph:NAME}` and `${run:NAME}` values that resolve to their own spelling.
+
+    So a resolved configuration is printed, hashed, recorded and composed again unchanged; only
+    `build_target` replaces them by objects.
+    """
+    for kind in KINDS:
+        if not OmegaConf.has_resolver(kind):
+            OmegaConf.register_new_resolver(kind, _spelled(kind))
+
+
+def _spelled(kind: str) -> Callable[[str], str]:
+    def spell(name: str) -> str:
+        return f"${{{kind}:{name}}}"
+
+    return spell
+
+
+class References:
+    """The objects that the references of a configuration stand for.
+
+    Args:
+      names: kind (`graph` or `run`) -> name -> object.
+      find: looks up another name of kind `graph`; returns None where there is no such object.
+    """
+
+    def __init__(
+        self,
+        names: Mapping[str, Mapping[str, Any]],
+        find: Callable[[str], Any] = lambda name: None,
+    ) -> None:
+        self._names, self._find = names, find
+
+    def also(self, kind: str, names: Mapping[str, Any]) -> References:
+        """Returns these references and the names of another kind."""
+        return References({**self._names, kind: names}, self._find)
+
+    def problems(self, key: str, node: Any) -> list[Problem]:
+        """Returns a problem for each reference to nothing, or within a string, in a nested value.
+
+        Args:
+          key: the dotted key of `node`.
+          node: a nested value.
+        """
+        return [
+            Problem(
+                f"{where} is ${{{kind}:{name}}}",
+                f"there is no such name in the {kind}",
+                choices=nearest(name, self._names.get(kind, {}), 5),
+            )
+            for where, kind, name in references(key, node)
+            if self._look_up(kind, name) is None
+        ] + [
+            Problem(
+                f"{where} is {string}",
+                "a reference stands for an object, which cannot be part of a string",
+                "make the reference the whole value",
+            )
+            for where, string in _strings(key, node)
+            if _REFERENCE.search(string) and not _REFERENCE.fullmatch(string)
+        ]
+
+    def resolve(self, value: Any) -> Any:
+        """Returns the nested value with every reference replaced by what it stands for."""
+        if isinstance(value, Mapping):
+            return {name: self.resolve(item) for name, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self.resolve(item) for item in value)
+        found = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        return self._look_up(found[1], found[2]) if found else value
+
+    def _look_up(self, kind: str, name: str) -> Any:
+        known = self._names.get(kind, {})
+        if name in known:
+            return known[name]
+        return self._find(name) if kind == "graph" else None
+
+
+def has_reference(node: Any) -> bool:
+    """Whether a nested value holds a reference."""
+    return any(references("", node))
+
+
+def references(key: str, value: Any) -> Iterator[tuple[str, str, str]]:
+    """Yields (key, kind, name) of every reference in a nested value."""
+    for where, string in _strings(key, value):
+        found = _REFERENCE.fullmatch(string)
+        if found:
+            yield where, found[1], found[2]
+
+
+def _strings(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yields (key, string) of every string in a nested value."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _strings(f"{key}.{name}", item)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _strings(f"{key}.{index}", item)
+    elif isinstance(value, str):
+        yield key, value
 
 
 def build_target(key: str, node: Mapping[str, Any], references: References | None = None) -> Any:
@@ -32,13 +142,13 @@ def build_target(key: str, node: Mapping[str, Any], references: References | Non
     `_target_` of its own is built first.
 
     Args:
-      key: where in the configuration the node stands, for the messages.
+      key: the node's dotted key, for the messages.
       node: a mapping with `_target_` and the arguments.
       references: what `${graph:NAME}` and `${run:NAME}` among the arguments stand for.
 
     Raises:
       ConfigError: when there is no such target, its arguments do not fit its signature, it refuses
-        them with a ValueError or TypeError, or a reference stands for nothing.
+        them with a ValueError or TypeError, or a reference names nothing.
     """
     references = references or References({})
     check_target(key, node, references)
@@ -58,10 +168,10 @@ def build_target(key: str, node: Mapping[str, Any], references: References | Non
 
 
 def check_target(key: str, node: Mapping[str, Any], references: References) -> None:
-    """Checks what can be told of a node without calling its target.
+    """Checks a node without calling its target.
 
     Raises:
-      ConfigError: as `build_target` does, but for what the target itself refuses.
+      ConfigError: as `build_target` does, except for what the target itself refuses.
     """
     check_signature(key, node)
     problems = references.problems(key, node)
@@ -86,7 +196,7 @@ def _resolving(node: Any, references: References) -> Any:
 
 
 def call_resolving(*args: Any, _called_: str, _references_: References, **kwargs: Any) -> Any:
-    """Calls the target at the path `_called_` with the objects that its references stand for."""
+    """Calls the target at the path `_called_` with its references replaced by objects."""
     return get_object(_called_)(*_references_.resolve(args), **_references_.resolve(kwargs))
 
 
@@ -137,7 +247,7 @@ def _locate(key: str, path: str) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """Says in one line why an import failed, and where if that is in the imported code."""
+    """Returns in one line why an import failed, and where if that is in the imported code."""
     cause = error.__cause__
     if cause is None or isinstance(cause, ImportError | AttributeError | SyntaxError):
         return str(cause or error).splitlines()[0]
@@ -164,11 +274,11 @@ def _similar(path: str) -> tuple[str, ...]:
 
 
 def _parameters(target: Any) -> Mapping[str, inspect.Parameter] | None:
-    """Returns what a target takes; None for some builtins, which have no signature."""
+    """Returns the parameters of a target; None for a builtin without a signature."""
     try:
         return inspect.signature(target, eval_str=True).parameters
-    except Exception:  # An annotation may be of what is imported for type checkers only.
-        logger.debug("the annotations of %s are not looked at", target, exc_info=True)
+    except Exception:  # A name may be imported for type checkers only.
+        logger.debug("the annotations of %s cannot be evaluated", target, exc_info=True)
     try:
         return inspect.signature(target).parameters
     except (ValueError, TypeError):
@@ -178,7 +288,7 @@ def _parameters(target: Any) -> Mapping[str, inspect.Parameter] | None:
 def _check_arguments(key: str, node: Mapping[str, Any], target: Any) -> None:
     parameters = _parameters(target)
     if parameters is None:
-        return  # Calling it tells.
+        return  # Calling it reports what does not fit.
     arguments = [name for name in node if name not in _HYDRA_KEYS]
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     named = [
@@ -220,12 +330,12 @@ _SCALARS = (bool, int, float, str, types.NoneType)
 def cannot_be_meant(value: Any, annotation: Any, default: Any = None) -> bool:
     """Whether a value of the configuration cannot be what an annotation asks for.
 
-    Only annotations of `bool`, `int`, `float`, `str`, None and unions of these are looked at. A
-    number passes for another one, and for a text, because it often works as such; a text, null, a
-    list or a mapping does not pass for a number, nor 0.5 for a whole one.
+    Only annotations of `bool`, `int`, `float`, `str`, None and unions of these are checked. A
+    number passes for another one, and for a string, because it often works as such; a string, null,
+    a list or a mapping does not pass for a number, nor 0.5 for a whole one.
 
     Args:
-      value: what the configuration says.
+      value: the value in the configuration.
       annotation: the parameter's.
       default: the parameter's; null is never refused where that is the default.
     """
@@ -237,7 +347,7 @@ def cannot_be_meant(value: Any, annotation: Any, default: Any = None) -> bool:
     if isinstance(value, str):
         return str not in kinds
     if isinstance(value, Mapping):
-        return "_target_" not in value  # Of which another object is built.
+        return "_target_" not in value  # Another object is built from it.
     if isinstance(value, float) and not value.is_integer():
         return float not in kinds and str not in kinds
     return isinstance(value, list)

@@ -1,17 +1,17 @@
-"""Values that are nobody else's business, replaced before anything is recorded."""
+"""Secrets, replaced by `***` before anything is recorded."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any
 
 from runner.config.schema import MaskConfig
-from runner.errors import ConfigError, Problem, TrackingError
+from runner.errors import Problem, TrackingError
 
 MASKED = "***"
 
@@ -24,18 +24,16 @@ _KEY = re.compile(r"[\w.@/]+(?=\s*['\"]?\s*:)")
 
 
 class Mask:
-    """Puts `***` in place of secrets.
+    """Replaces secrets by `***`.
 
     A secret is a value whose dotted name in the configuration matches one of `config.names`,
-    wherever that value occurs in a text; and whatever in a text matches one of `config.values`.
+    wherever that value occurs in a string; and any part of a string that matches one of
+    `config.values`.
 
     Args:
       config: the patterns.
       settings: the configuration, nested.
       others: further ones with secrets of their own, such as those of a sweep's trials.
-
-    Raises:
-      ConfigError: a pattern of `config.values` is no regular expression.
     """
 
     def __init__(
@@ -45,14 +43,14 @@ class Mask:
         others: Iterable[Mapping[str, object]] = (),
     ) -> None:
         self._names = [pattern.lower() for pattern in config.names]
-        self._patterns = _compiled(config.values)
+        self._patterns = [re.compile(pattern) for pattern in config.values]
         found = {
             str(value)
             for each in (settings, *others)
             for name, value in flatten(each).items()
             if self._is_secret(name, value) and len(str(value)) >= _MIN_LENGTH
         }
-        # The longest first: one secret may be a part of another.
+        # The longest first: one secret may be part of another.
         self._known = sorted(found, key=len, reverse=True)
 
     def text(self, text: str) -> str:
@@ -66,13 +64,13 @@ class Mask:
     def overrides(self, overrides: Iterable[str]) -> list[str]:
         """Returns overrides, or other arguments, without the secrets in them.
 
-        What is given to a secret key is masked whole: a sweep lists values that no single
-        configuration has.
+        All of a secret key's value is masked: a sweep lists values that no single configuration
+        has.
         """
         return [self._override(each) for each in overrides]
 
     def command(self, command: str) -> str:
-        """Returns a shell's command without the secrets in it."""
+        """Returns a shell command without the secrets in it."""
         return shlex.join(self.overrides(shlex.split(command)))
 
     def _override(self, override: str) -> str:
@@ -103,28 +101,10 @@ class Mask:
         return self.value(name, settings)
 
     def _is_secret(self, name: str, value: object) -> bool:
-        # What is absent or a switch gives nothing away.
+        # An absent value or a boolean reveals nothing.
         if value is None or value == "" or isinstance(value, bool | dict | list):
             return False
         return any(fnmatchcase(name.lower(), pattern) for pattern in self._names)
-
-
-def _compiled(patterns: Sequence[str]) -> list[re.Pattern[str]]:
-    compiled, problems = [], []
-    for pattern in patterns:
-        try:
-            compiled.append(re.compile(pattern))
-        except re.error as error:
-            problems.append(
-                Problem(
-                    f"tracking.mask.values: {pattern!r} is no regular expression",
-                    str(error),
-                    "mend it; what its first group matches is masked, or else all it matches",
-                )
-            )
-    if problems:
-        raise ConfigError(*problems)
-    return compiled
 
 
 def _masked(match: re.Match[str]) -> str:
@@ -146,7 +126,7 @@ def flatten(config: Mapping[str, object]) -> dict[str, object]:
       config: dicts, lists and tuples, nested to any depth, with other values as leaves.
 
     Raises:
-      TrackingError: two keys of one mapping are written alike, such as `1` and `"1"`.
+      TrackingError: two keys of one mapping are spelled alike, such as `1` and `"1"`.
     """
     flat: dict[str, object] = {}
     for name, value in _leaves("", config):

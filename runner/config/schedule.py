@@ -1,4 +1,4 @@
-"""When something is done: every so many steps or seconds, at given steps, at the end."""
+"""Schedules: every so many steps or seconds, at given steps, at the end."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Schedule:
     """When something is due; what is set adds up, and nothing set is never due.
 
     Attributes:
-      steps: at every multiple of so many global steps.
-      seconds: when so many seconds have passed since it was last due, or since the start.
+      steps: at every multiple of this number of global steps.
+      seconds: this many seconds after it was last due, or after the start.
       at_steps: at these global steps.
-      at_end: at the end, unless the last step was due already.
+      at_end: at the end, unless it was due at the last step already.
 
     Raises:
       ValueError: when `steps` or `seconds` is not above 0.
@@ -45,7 +45,7 @@ def as_schedule(when: When) -> Schedule:
     """Reads a schedule as configs spell it.
 
     Args:
-      when: a number of steps; a text such as `50 steps`, `30 seconds`, `10 minutes`, `2 hours`,
+      when: a number of steps; a string such as `50 steps`, `30 seconds`, `10 minutes`, `2 hours`,
         `at 100` (the step) or `end`, several of them joined by commas; or a mapping with the
         fields of `Schedule`.
 
@@ -67,11 +67,11 @@ def as_schedule(when: When) -> Schedule:
         return Schedule(**{**fields, "at_steps": tuple(fields.get("at_steps", ()))})
     if isinstance(when, str):
         return _parse(when)
-    raise ValueError(f"{when!r} is no schedule; it is {_FORMS}")
+    raise ValueError(f"{when!r} is not a schedule; it is {_FORMS}")
 
 
 def as_seconds(duration: float | str) -> float:
-    """Reads a duration: a number of seconds, or a text such as `90 minutes`.
+    """Reads a duration: a number of seconds, or a string such as `90 minutes`.
 
     Raises:
       ValueError: when it is neither, or not above 0.
@@ -79,7 +79,7 @@ def as_seconds(duration: float | str) -> float:
     if isinstance(duration, str):
         amount = _AMOUNT.fullmatch(duration.strip())
         if amount is None or amount[2] == "step":
-            raise ValueError(f"{duration!r} is no duration; it is for example `90 minutes`")
+            raise ValueError(f"{duration!r} is not a duration; it is for example `90 minutes`")
         duration = float(amount[1]) * _SECONDS[amount[2]]
     if duration <= 0:
         raise ValueError(f"a duration of {duration} seconds; it must be more than 0")
@@ -87,7 +87,7 @@ def as_seconds(duration: float | str) -> float:
 
 
 class Trigger:
-    """Follows a schedule through one session; time and step are told, never asked for."""
+    """Follows a schedule through one session; its caller passes the time and the step."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -99,9 +99,9 @@ class Trigger:
         self._done: int | None = None
 
     def due(self, step: int, seconds: float) -> bool:
-        """Says whether it is due, and takes it for done if so.
+        """Whether it is due, which counts as done from then on.
 
-        A multiple or a step that was jumped over is due at the step after it.
+        A multiple or a step that was skipped is due at the next step.
         """
         before, self._seen = self._seen, step
         schedule = self._schedule
@@ -116,15 +116,15 @@ class Trigger:
         return due
 
     def done(self, step: int) -> None:
-        """Takes a step for done, so that it is not due again at the end."""
+        """Marks a step as done, so that it is not due again at the end."""
         self._done = step
 
     def failed(self) -> None:
-        """Takes the last step for not done after all, so that it is due at the end."""
+        """Marks the last step as not done after all, so that it is due at the end."""
         self._done = None
 
     def due_at_end(self, step: int) -> bool:
-        """Says whether the last step is still due."""
+        """Whether the last step is still due."""
         return self._schedule.at_end and self._done != step
 
 
@@ -137,11 +137,11 @@ def _parse(text: str) -> Schedule:
         elif step is not None:
             fields["at_steps"] = (*fields.get("at_steps", ()), int(step[1]))
         elif amount is None:
-            raise ValueError(f"{part!r} is no schedule; it is {_FORMS}, or `end`")
+            raise ValueError(f"{part!r} is not a schedule; it is {_FORMS}, or `end`")
         elif amount[2] != "step":
             fields["seconds"] = as_seconds(part)
         elif amount[1].isdecimal():
             fields["steps"] = int(amount[1])
         else:
-            raise ValueError(f"{part!r} is no whole number of steps")
+            raise ValueError(f"{part!r} is not a whole number of steps")
     return Schedule(**fields)

@@ -1,15 +1,28 @@
-"""The structured configs: every key that a run understands, its type and its default."""
+"""The structured configs: every key that a run understands, its type, default and bounds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from runner.config.choices import (
+    ALIAS,
+    AVERAGE,
+    AXES,
+    DECAY,
+    GRACE,
+    MODEL_NAME,
+    NAME,
+    PATTERNS,
+    SCALE,
+    SCHEDULE,
+    STATE,
+    STRINGS,
+    WAIT,
+    WHICH,
     Collision,
     Expect,
     Goal,
@@ -19,23 +32,19 @@ from runner.config.choices import (
     NonFinite,
     OnError,
     OnTrialError,
+    Placement,
     PlanFormat,
     Resume,
     ShapePolicy,
     StateChoice,
+    above,
+    at_least,
+    entries,
 )
-from runner.config.references import register_resolvers
+from runner.config.instantiation import register_resolvers
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 TASKS = (CHIEF, WORKER, PS, EVALUATOR)
-
-
-class Placement(Enum):
-    """How variables are spread over parameter servers."""
-
-    round_robin = "round_robin"
-    # Each to the one that holds the fewest bytes so far.
-    by_size = "by_size"
 
 
 @dataclass
@@ -51,43 +60,43 @@ class AddressesConfig:
 class TaskConfig:
     """Which task of the cluster this process is."""
 
-    # chief, worker, ps or evaluator; null in a process that is none.
+    # chief, worker, ps or evaluator; null in a process that is not a task.
     type: str | None = None
     index: int = 0
 
 
 @dataclass
 class ClusterConfig:
-    """Training by several processes; `TF_CONFIG` may say the same of addresses and task."""
+    """Training by several processes; `TF_CONFIG` may give addresses and task instead."""
 
     # True starts all tasks as processes on this machine.
     local: bool = False
     # How many tasks train; the chief is one of them. With `local` only: addresses count themselves.
-    workers: int = 1
+    workers: int = field(default=1, metadata=at_least(1, "1 is the chief alone"))
     # How many parameter servers hold the variables; with `local` only.
-    ps: int = 1
+    ps: int = field(default=1, metadata=at_least(1))
     # Whether there is also a task that evaluates every checkpoint.
     evaluator: bool = False
     addresses: AddressesConfig = field(default_factory=AddressesConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     # True makes one update of one gradient from each worker; otherwise each updates on its own.
     synchronous: bool = False
-    # Of the workers, how many a synchronous update does not wait for.
-    backup: int = 0
+    # How many workers a synchronous update does not wait for.
+    backup: int = field(default=0, metadata=at_least(0))
     placement: Placement = Placement.round_robin
     # Larger variables that a model makes by `tf.compat.v1.get_variable` when it is constructed are
     # cut into parts of at most so many bytes; null cuts none. Keras makes its variables whole.
-    partition_bytes: int | None = None
+    partition_bytes: int | None = field(default=None, metadata=at_least(1, "null cuts none"))
     # How long a task waits for others: for the servers to answer, for the chief to make the model
     # ready, and for a synchronous update to be complete; in seconds.
-    max_wait_secs: float = 1800.0
-    # How often a waiting task looks, in seconds.
-    recovery_wait_secs: float = 2.0
-    # How long the chief waits at the end for the others to finish, in seconds; and a local cluster
-    # for its tasks to end after a signal, where the chief has session.grace_seconds at least.
-    grace_secs: float = 30.0
-    # How often each task that fails is started again; with `local` only.
-    restarts: int = 0
+    max_wait_secs: float = field(default=1800.0, metadata=WAIT)
+    # How often a waiting task checks, in seconds.
+    recovery_wait_secs: float = field(default=2.0, metadata=WAIT)
+    # How long the chief waits at the end for the others, and a local cluster after a signal for its
+    # tasks (for the chief session.grace_seconds at least), in seconds.
+    grace_secs: float = field(default=30.0, metadata=GRACE)
+    # How often each failed task is restarted; with `local` only.
+    restarts: int = field(default=0, metadata=at_least(0))
 
 
 @dataclass
@@ -108,7 +117,7 @@ class MaskConfig:
             "*credential*",
         ]
     )
-    # Regular expressions over texts; the first group is masked, or all where there is none.
+    # Regular expressions over strings; the first group is masked, or the whole match.
     values: list[str] = field(
         default_factory=lambda: [
             r"://[^\s/@:]*:([^\s/@]+)@",
@@ -116,7 +125,8 @@ class MaskConfig:
             r"\bAKIA[0-9A-Z]{16}\b",
             r"\b(?:gh[pousr]|github_pat|glpat|hf)[_-]\w{16,}",
             r"\bsk-[\w-]{16,}",
-        ]
+        ],
+        metadata=PATTERNS,
     )
 
 
@@ -131,10 +141,10 @@ class TrackingConfig:
     # True also records the load of the machine in MLflow, as metrics `system/...`.
     system_metrics: bool = False
     # How long the end of a run waits until everything is delivered, in seconds; that of a sweep,
-    # how long since it last got on.
+    # how long without progress.
     close_seconds: float = 30.0
-    # How long delivery goes on without success once the run has ended, in seconds. What is left
-    # is delivered by `python -m runner.sync`, or when the run is resumed.
+    # How long delivery is retried without success once the run has ended, in seconds. The rest is
+    # delivered by `python -m runner.sync`, or when the run is resumed.
     patience_seconds: float = 60.0
     mask: MaskConfig = field(default_factory=MaskConfig)
 
@@ -143,12 +153,12 @@ class TrackingConfig:
 class NonFiniteConfig:
     """What to do when the loss, or a weight that is to be saved, is NaN or infinite."""
 
-    # Ends the training in good order, is an error, or goes back to the last checkpoint.
+    # Ends training in an orderly way, is an error, or goes back to the last checkpoint.
     action: NonFinite = NonFinite["raise"]
     # How often one process goes back before it is an error.
-    rollbacks: int = 3
+    rollbacks: int = field(default=3, metadata=at_least(1))
     # Multiplies the learning rate each time.
-    learning_rate_scale: float = 0.5
+    learning_rate_scale: float = field(default=0.5, metadata=above(0, most=1))
 
 
 @dataclass
@@ -156,42 +166,42 @@ class ClipConfig:
     """Bounds for the gradients, applied in this order; null is no bound."""
 
     # For the absolute value of each element.
-    value: float | None = None
+    value: float | None = field(default=None, metadata=above(0, "null is no bound"))
     # For the Euclidean norm of each variable's gradient.
-    norm: float | None = None
+    norm: float | None = field(default=None, metadata=above(0, "null is no bound"))
     # For the Euclidean norm of all gradients together.
-    global_norm: float | None = None
+    global_norm: float | None = field(default=None, metadata=above(0, "null is no bound"))
 
 
 @dataclass
 class TrainConfig:
     """How long to train and how often to do what; numbers count global steps.
 
-    The three `..._every` are a number of steps or a text such as `10 minutes`.
+    The three `..._every` are a number of steps or a string such as `10 minutes`.
     """
 
     # The global step at which training ends.
-    steps: int = 1000
-    # Training metrics are logged so often.
-    log_every: int | str = 50
-    # The validation split is evaluated so often, and at the end.
-    evaluate_every: int | str = 250
-    # A checkpoint is saved so often, and at the end.
-    checkpoint_every: int | str = 250
+    steps: int = field(default=1000, metadata=at_least(1))
+    # How often training metrics are logged.
+    log_every: int | str = field(default=50, metadata=SCHEDULE)
+    # How often the validation split is evaluated; also at the end.
+    evaluate_every: int | str = field(default=250, metadata=SCHEDULE)
+    # How often a checkpoint is saved; also at the end.
+    checkpoint_every: int | str = field(default=250, metadata=SCHEDULE)
     # Whether checkpoints keep the position in the training data, its shuffle buffer included.
-    # False starts the data anew where a run is resumed.
+    # False starts the data over when a run is resumed.
     save_input: bool = True
     # How many of the newest checkpoints are kept.
-    keep_checkpoints: int = 2
+    keep_checkpoints: int = field(default=2, metadata=at_least(1))
     # The metric that chooses the best checkpoint and is returned to a sweep.
     objective: str = "validation/loss"
     goal: Goal = Goal.minimize
-    # So many batches make one optimizer update, which is one global step: the gradients are
-    # averaged, and the metrics too.
-    accumulate: int = 1
+    # How many batches make one optimizer update, which is one global step: gradients and metrics
+    # are averaged.
+    accumulate: int = field(default=1, metadata=at_least(1))
     clip: ClipConfig = field(default_factory=ClipConfig)
     # Decay of a moving average of the trained weights, such as 0.999; null keeps none.
-    ema_decay: float | None = None
+    ema_decay: float | None = field(default=None, metadata=DECAY)
     # Whether the averages are evaluated and exported in place of the weights.
     evaluate_ema: bool = True
     non_finite: NonFiniteConfig = field(default_factory=NonFiniteConfig)
@@ -237,23 +247,23 @@ class ScaffoldConfig:
     checkpoint: str | None = None
     # Which checkpoint of a directory: `latest`, `best`, or a global step; null takes the best of
     # an experiment and the latest of anything else.
-    which: str | None = None
+    which: str | None = field(default=None, metadata=WHICH)
     # The mean of several checkpoints: `last N`, or a list of steps or paths; null takes one.
-    average: Any = None
+    average: Any = field(default=None, metadata=AVERAGE)
     # Model name -> checkpoint name: a whole name, a prefix ending in `/`, or `re:` with groups;
     # the first rule that matches wins. Optimizer slots and averages follow their variable.
-    rename: dict[str, str] = field(default_factory=dict)
+    rename: dict[str, str] = field(default_factory=dict, metadata=STRINGS)
     # False leaves the variables out of the optimizer.
     trainable: bool = True
     # The variables do not train before this global step.
-    freeze_until_step: int = 0
+    freeze_until_step: int = field(default=0, metadata=at_least(0, "0 trains them from the start"))
     # Multiplies the learning rate of the variables.
-    learning_rate_multiplier: float = 1.0
+    learning_rate_multiplier: float = field(default=1.0, metadata=SCALE)
     # True allows the checkpoint to be absent; the variables are then initialised.
     optional: bool = False
     # The classes of state that the checkpoint brings.
     state: list[StateChoice] = field(
-        default_factory=lambda: [StateChoice.weights, StateChoice.batch_norm]
+        default_factory=lambda: [StateChoice.weights, StateChoice.batch_norm], metadata=STATE
     )
     # True restores the checkpoint's moving averages of the weights as the weights.
     use_ema: bool = False
@@ -262,11 +272,11 @@ class ScaffoldConfig:
     # What to do when a tensor has another shape than its variable, after all conversions.
     shape: ShapePolicy = ShapePolicy.error
     # Variable pattern -> the tensor's axes in the variable's order, as numpy.transpose takes them.
-    transpose: dict[str, list[int]] = field(default_factory=dict)
+    transpose: dict[str, list[int]] = field(default_factory=dict, metadata=AXES)
     # Variable pattern -> vocabularies by which its rows or columns are moved.
     vocabulary: dict[str, VocabularyConfig] = field(default_factory=dict)
     # Variable pattern -> named conversion (see runner.restoration.layouts).
-    convert: dict[str, str] = field(default_factory=dict)
+    convert: dict[str, str] = field(default_factory=dict, metadata=STRINGS)
     # True allows casts that may lose more than a float's precision, e.g. from float to int.
     cast: bool = False
     # True makes NaN and infinity in a restored tensor an error; otherwise they are a warning.
@@ -303,9 +313,9 @@ class ExportConfig:
     """What `mode=export` does with the model besides writing it."""
 
     # Name under which it is registered in MLflow; null registers nothing.
-    register: str | None = None
+    register: str | None = field(default=None, metadata=MODEL_NAME)
     # Alias that is moved to the registered version, as in `models:/NAME@ALIAS`; null moves none.
-    alias: str | None = None
+    alias: str | None = field(default=None, metadata=ALIAS)
 
 
 @dataclass
@@ -313,10 +323,10 @@ class SessionConfig:
     """The TensorFlow session."""
 
     # Threads inside one operation; 0 lets TensorFlow choose.
-    intra_op_threads: int = 0
+    intra_op_threads: int = field(default=0, metadata=at_least(0))
     # Threads for operations side by side; 0 takes TensorFlow's number, and the caller's own thread
     # for tiny steps that are measured to be faster there; -1 takes that for all steps.
-    inter_op_threads: int = 0
+    inter_op_threads: int = field(default=0, metadata=at_least(-1))
     # How long the run may take to end after SIGTERM or SIGINT, in seconds: the step in flight ends,
     # it is saved and recorded. After that the process ends at once; its last checkpoint is whole.
     grace_seconds: float = 25.0
@@ -324,18 +334,18 @@ class SessionConfig:
 
 @dataclass
 class SweepConfig:
-    """What a sweep, `-m`, does about trials that fail, and what it shows of all of them."""
+    """What a sweep, `-m`, does about trials that fail, and what it shows of them."""
 
-    # Whether the other trials go on after one that fails, or no further one is started.
+    # Whether the other trials continue after one that fails, or no further one is started.
     on_error: OnTrialError = OnTrialError["continue"]
-    # How often a trial that fails or is killed is tried again, from its last checkpoint.
-    retries: int = 0
+    # How often a trial that fails or is killed is retried, from its last checkpoint.
+    retries: int = field(default=0, metadata=at_least(0))
     # Whether figures of the trials are drawn at the end, for the parent run.
     figures: bool = True
     # Swept keys that repeat a trial: those that differ in nothing else are one band of the
     # learning curves.
     bands: list[str] = field(default_factory=lambda: ["seed"])
-    # A value of the objective: a table tells the steps that it took to reach it. Null for none.
+    # A value of the objective: a table lists the steps it took to reach it. Null for none.
     threshold: float | None = None
 
 
@@ -348,13 +358,13 @@ class RunConfig:
     """The root of a run's configuration."""
 
     # The experiment's name, also in MLflow.
-    name: str = MISSING
+    name: str = field(default=MISSING, metadata=NAME)
     # Seeds Python, NumPy, TensorFlow and, by `${seed}`, the data.
-    seed: int = 0
+    seed: int = field(default=0, metadata=at_least(0, most=2**32 - 1))
     mode: Mode = Mode.train
     resume: Resume = Resume.auto
-    # The folder that holds this experiment's runs, or one run's own folder. The runs of an
-    # experiment that a checkpoint comes from are in a folder of its name beside this one.
+    # The directory of this experiment's runs, or one run's own. Those of an experiment that a
+    # checkpoint comes from are in a directory of its name beside this one.
     run_dir: str = "runs/${name}"
     # `_target_` of an object with train(), validation() and test() (runner.graph.experiment.Data).
     data: dict[str, Any] = MISSING
@@ -372,7 +382,7 @@ class RunConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     # name -> ScaffoldConfig in order of application, or a list of such entries with a `name`.
-    scaffolds: Any = field(default_factory=dict)
+    scaffolds: Any = field(default_factory=dict, metadata=entries(ScaffoldConfig))
     restoration: RestorationConfig = field(default_factory=RestorationConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
     export: ExportConfig = field(default_factory=ExportConfig)

@@ -1,9 +1,12 @@
-"""Checks a composed configuration as a whole and reports every problem at once."""
+"""Checks a composed configuration as a whole and reports every problem at once.
+
+The rules of single keys stand beside their fields in `schema`; those that concern several keys, or
+the contents of an open mapping, are here.
+"""
 
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from numbers import Real
@@ -12,16 +15,19 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config import lookup
+from runner.config.choices import (
+    MLFLOW_SCHEMES,
+    StateChoice,
+    annotation,
+    keys,
+    rule_problems,
+    unknown_keys,
+)
 from runner.config.hydra_errors import bad_value, unknown_key, unresolved
-from runner.config.scaffold_rules import scaffold_problems, unset_vocabularies, untracked_sources
-from runner.config.schedule import as_schedule
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem, ranked
 
 TARGETS = ("data", "model", "loss", "optimizer")
-POSITIVE = ("steps", "keep_checkpoints", "accumulate")
-SCHEDULES = ("log_every", "evaluate_every", "checkpoint_every")
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -44,20 +50,17 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     except OmegaConfBaseException as error:
         known = _leaves(OmegaConf.to_container(config, resolve=False))
         raise ConfigError(unresolved(error, known)) from error
-    problems = [_missing(key) for key in missing]
-    problems += [unknown_key(key) for key in lookup.unknown_keys(resolved)]
+    problems = [
+        Problem(f"{key} has no value", "every run needs it", "set it in the experiment's file")
+        for key in missing
+    ]
+    problems += [unknown_key(key) for key in unknown_keys(resolved, RunConfig)]
     problems += _target_problems(resolved)
-    if isinstance(resolved["optimizer"], Mapping):
-        problems += rate_problems(resolved["optimizer"])
-    problems += _number_problems(resolved)
-    problems += _batch_problems(resolved["data"])
-    problems += _model_problems(resolved)
+    problems += rule_problems(resolved, RunConfig)
     scaffolds, scaffold_problems = _scaffolds(resolved["scaffolds"])
     problems += scaffold_problems
-    if resolved["tracking"]["uri"] is None:
-        problems += [each for item in scaffolds.items() for each in untracked_sources(*item)]
-    problems += _objective_problems(resolved)
-    problems += _export_problems(resolved)
+    problems += _open_mapping_problems(resolved)
+    problems += _cross_problems(resolved, scaffolds)
     if problems:
         raise ConfigError(*problems)
     typed = OmegaConf.to_object(config)
@@ -68,7 +71,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
 
 
 def no_experiment(experiments: Sequence[str]) -> Problem:
-    """The problem of a command that names no experiment."""
+    """Returns the problem of a command that names no experiment."""
     return Problem(
         "no experiment is named",
         "the configuration has no `name`; an experiment's file sets it",
@@ -105,93 +108,32 @@ def _leaves(value: Any, prefix: str = "") -> list[str]:
     ]
 
 
-def _missing(key: str) -> Problem:
-    return Problem(f"{key} has no value", "every run needs it", "set it in the experiment's file")
-
-
 def _target_problems(resolved: Mapping[str, Any]) -> list[Problem]:
-    entries = [(key, resolved[key]) for key in TARGETS if resolved[key] != "???"]
+    given = [(key, resolved[key]) for key in TARGETS if resolved[key] != "???"]
     for group in ("metrics", "hooks"):
-        entries += [(f"{group}.{key}", value) for key, value in resolved[group].items()]
+        given += [(f"{group}.{key}", value) for key, value in resolved[group].items()]
     return [
         Problem(
             f"{key} has no _target_",
             "it must name the class or function to call",
             f"give {key} a `_target_: package.module.Name`",
         )
-        for key, value in entries
+        for key, value in given
         if not isinstance(value, Mapping) or "_target_" not in value
     ]
 
 
-def _number_problems(resolved: Mapping[str, Any]) -> list[Problem]:
-    train = resolved["train"]
-    problems = [
-        Problem(f"train.{key} is {train[key]}", "it must be at least 1")
-        for key in POSITIVE
-        if train[key] < 1
-    ]
-    if not str(resolved["name"]).strip():
-        problems.append(Problem("name is empty", "runs are filed under it", "name=my_experiment"))
-    if not 0 <= resolved["seed"] < 2**32:
-        problems.append(Problem(f"seed is {resolved['seed']}", "it must be from 0 to 4294967295"))
-    for key in SCHEDULES:
-        try:
-            as_schedule(train[key])
-        except ValueError as error:
-            problems.append(Problem(f"train.{key} is {train[key]}", str(error)))
-    problems += [
-        Problem(f"train.clip.{key} is {bound:g}", "it must be above 0", "null is no bound")
-        for key, bound in train["clip"].items()
-        if bound is not None and not bound > 0
-    ]
-    decay, non_finite = train["ema_decay"], train["non_finite"]
-    if decay is not None and not 0 < decay < 1:
-        problems.append(
-            Problem(f"train.ema_decay is {decay:g}", "it must be between 0 and 1", "null is none")
-        )
-    problems += [
-        Problem(f"session.{key} is {resolved['session'][key]}", f"it must be at least {least}")
-        for key, least in (("intra_op_threads", 0), ("inter_op_threads", -1))
-        if resolved["session"][key] < least
-    ]
-    if non_finite["rollbacks"] < 1:
-        problems.append(
-            Problem(
-                f"train.non_finite.rollbacks is {non_finite['rollbacks']}", "it must be at least 1"
-            )
-        )
-    if resolved["sweep"]["retries"] < 0:
-        problems.append(
-            Problem(f"sweep.retries is {resolved['sweep']['retries']}", "it must be at least 0")
-        )
-    scale = non_finite["learning_rate_scale"]
-    if not 0 < scale <= 1:
-        problems.append(
-            Problem(
-                f"train.non_finite.learning_rate_scale is {scale:g}",
-                "it must be above 0 and at most 1",
-            )
-        )
-    return problems
-
-
-def _batch_problems(data: Any) -> list[Problem]:
-    """Returns a problem where `data.batch_size` is a number of which there is no batch.
-
-    Anything but a number is between the configuration and the data's own class.
-    """
-    size = data.get("batch_size") if isinstance(data, Mapping) else None
-    if not isinstance(size, int | float) or size >= 1:
-        return []
-    return [Problem(f"data.batch_size is {size!r}", "it must be at least 1")]
-
-
-def _model_problems(resolved: Mapping[str, Any]) -> list[Problem]:
-    model = resolved["model"]
-    if not isinstance(model, Mapping):
-        return []
-    problems = []
+def _open_mapping_problems(resolved: Mapping[str, Any]) -> list[Problem]:
+    """Checks the keys that the runner reads of `optimizer`, `data` and `model`."""
+    optimizer, data, model = (
+        value if isinstance(value, Mapping) else {}
+        for value in (resolved["optimizer"], resolved["data"], resolved["model"])
+    )
+    problems = rate_problems(optimizer)
+    # A batch size that is not a number is between the configuration and the data's own class.
+    size = data.get("batch_size")
+    if isinstance(size, int | float) and size < 1:
+        problems.append(Problem(f"data.batch_size is {size!r}", "it must be at least 1"))
     if not isinstance(model.get("jit_compile", False), bool):
         problems.append(
             Problem(
@@ -212,29 +154,23 @@ def _model_problems(resolved: Mapping[str, Any]) -> list[Problem]:
     return problems
 
 
-def _objective_problems(resolved: Mapping[str, Any]) -> list[Problem]:
-    objective = resolved["train"]["objective"]
-    valid = [f"validation/{name}" for name in ("loss", *resolved["metrics"])]
-    if objective in valid:
-        return []
-    return [
-        Problem(
-            f"train.objective is {objective!r}",
-            "no evaluation produces a metric of that name",
-            "name one of the metrics, or add it to `metrics`",
-            ranked(objective, valid),
-        )
-    ]
-
-
-def _export_problems(resolved: Mapping[str, Any]) -> list[Problem]:
-    name, alias = resolved["export"]["register"], resolved["export"]["alias"]
+def _cross_problems(
+    resolved: Mapping[str, Any], scaffolds: Mapping[str, ScaffoldConfig]
+) -> list[Problem]:
     problems = []
-    if name is not None and (not name.strip() or set(name) & set("/:'")):
+    uri, objective = resolved["tracking"]["uri"], resolved["train"]["objective"]
+    name, alias = resolved["export"]["register"], resolved["export"]["alias"]
+    valid = [f"validation/{each}" for each in ("loss", *resolved["metrics"])]
+    if objective not in valid:
         problems.append(
-            Problem(f"export.register is {name!r}", "a model's name has no `/`, `:` or `'` in it")
+            Problem(
+                f"train.objective is {objective!r}",
+                "no evaluation produces a metric of that name",
+                "name one of the metrics, or add it to `metrics`",
+                ranked(objective, valid),
+            )
         )
-    if name is not None and (resolved["tracking"]["uri"] or "none").lower() == "none":
+    if name is not None and (uri or "none").lower() == "none":
         problems.append(
             Problem(
                 f"export.register is {name!r}, and runs are not recorded in MLflow",
@@ -250,27 +186,32 @@ def _export_problems(resolved: Mapping[str, Any]) -> list[Problem]:
                 "add export.register=NAME",
             )
         )
-    if alias is not None and not re.fullmatch(r"(?!(?i:latest|v\d+)$)[\w-]{1,255}", alias):
-        problems.append(
+    for scaffold, entry in scaffolds.items() if uri is None else ():
+        listed = entry.average if isinstance(entry.average, list) else []
+        problems += [
             Problem(
-                f"export.alias is {alias!r}",
-                "it must be of letters, digits, `_` and `-`, and not `latest` or like `v1`",
+                f"scaffolds.{scaffold}.{key}: {each} is in MLflow, and tracking is off",
+                "tracking.uri is null, so there is no store to ask for it",
+                "set tracking.uri to the store that has it, or name a path",
             )
-        )
+            for key, named in (("checkpoint", [entry.checkpoint]), ("average", listed))
+            for each in named
+            if isinstance(each, str) and each.startswith(MLFLOW_SCHEMES)
+        ]
     return problems
 
 
 def _scaffolds(value: Any) -> tuple[dict[str, ScaffoldConfig], list[Problem]]:
     """Reads the mapping or the list of named entries; order is the order of application."""
     problems: list[Problem] = []
-    entries: list[tuple[str, Any]] = []
+    named: list[tuple[str, Any]] = []
     if isinstance(value, Mapping):
-        entries = [(str(name), entry) for name, entry in value.items()]
+        named = [(str(name), entry) for name, entry in value.items()]
     elif isinstance(value, Sequence) and not isinstance(value, str):
         for index, entry in enumerate(value):
             if isinstance(entry, Mapping) and isinstance(entry.get("name"), str):
                 rest = {key: item for key, item in entry.items() if key != "name"}
-                entries.append((entry["name"], rest))
+                named.append((entry["name"], rest))
             else:
                 problems.append(
                     Problem(
@@ -287,51 +228,94 @@ def _scaffolds(value: Any) -> tuple[dict[str, ScaffoldConfig], list[Problem]]:
             )
         )
     scaffolds: dict[str, ScaffoldConfig] = {}
-    for name, entry in entries:
+    for name, entry in named:
         if name in scaffolds:
             problems.append(Problem(f"two scaffolds are named {name!r}", "names must differ"))
             continue
-        scaffold, found = _scaffold(name, entry)
+        scaffolds[name], found = _scaffold(name, entry)
         problems += found
-        scaffolds[name] = scaffold
     return scaffolds, problems
 
 
 def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
+    prefix = f"scaffolds.{name}"
     if not isinstance(entry, Mapping):
-        return ScaffoldConfig(), [
-            Problem(
-                f"scaffolds.{name} is {entry!r}",
-                "a scaffold is a mapping",
-                choices=lookup.keys(ScaffoldConfig),
-            )
-        ]
+        refused = Problem(
+            f"{prefix} is {entry!r}", "a scaffold is a mapping", choices=keys(ScaffoldConfig)
+        )
+        return ScaffoldConfig(), [refused]
     typed = OmegaConf.structured(ScaffoldConfig)
     problems = []
     for key, value in entry.items():
         try:
             typed = OmegaConf.merge(typed, {key: value})
         except OmegaConfBaseException as error:
-            problems.append(_refused(f"scaffolds.{name}.{error.full_key or key}", error))
-    if OmegaConf.is_missing(typed.variables, "include") and not problems:
-        problems.append(
+            where = f"{prefix}.{error.full_key or key}"
+            unknown = annotation(where, RunConfig) is None
+            cause = str(error).splitlines()[0]
+            problems.append(unknown_key(where) if unknown else bad_value(where, cause))
+    if not problems:
+        problems = [
             Problem(
-                f"scaffolds.{name}.variables.include has no value",
+                f"{prefix}.{key} has no value",
                 "a scaffold names the variables it owns",
-                f'for example scaffolds.{name}.variables.include=["{name}/*"]',
+                f'for example {prefix}.variables.include=["{name}/*"]',
             )
-        )
-    problems += unset_vocabularies(name, entry)
+            if key == "variables.include"
+            else Problem(
+                f"{prefix}.{key} has no value",
+                "rows are moved from a token's place in the old file to its place in the new one",
+                "give both files, `old` and `new`, one token a line",
+            )
+            for key in sorted(OmegaConf.missing_keys(typed))
+        ]
     if problems:
         return ScaffoldConfig(), problems
+    plain: Any = OmegaConf.to_container(typed)
     scaffold: ScaffoldConfig = OmegaConf.to_object(typed)  # type: ignore[assignment]
-    return scaffold, scaffold_problems(name, scaffold)
+    return scaffold, [
+        *rule_problems(plain, ScaffoldConfig, f"{prefix}."),
+        *_scaffold_problems(prefix, scaffold),
+    ]
 
 
-def _refused(key: str, error: OmegaConfBaseException) -> Problem:
-    if lookup.annotation(key) is None:
-        return unknown_key(key)
-    return bad_value(key, str(error).splitlines()[0])
+def _scaffold_problems(key: str, scaffold: ScaffoldConfig) -> list[Problem]:
+    problems = []
+    scheduled = ["freeze_until_step"] * (scaffold.freeze_until_step > 0)
+    scheduled += ["learning_rate_multiplier"] * (scaffold.learning_rate_multiplier != 1.0)
+    if scheduled and not scaffold.trainable:
+        problems.append(
+            Problem(
+                f"{key} is not trainable, but sets {' and '.join(scheduled)}",
+                "what never trains has no schedule",
+                f"set ++{key}.trainable=true, or delete the schedule",
+            )
+        )
+    if scaffold.average is not None and scaffold.which not in (None, "latest"):
+        problems.append(
+            Problem(
+                f"{key} asks for which={scaffold.which} and for an average",
+                "`which` chooses one checkpoint, `average` takes several",
+                "delete one of the two; a list may hold steps, `best` and `latest`",
+            )
+        )
+    if scaffold.checkpoint is not None and not scaffold.checkpoint.strip() and not scaffold.average:
+        problems.append(
+            Problem(
+                f"{key}.checkpoint is empty",
+                "it names no checkpoint",
+                f"give a path, or null to start from initializers: ++{key}.checkpoint=null",
+            )
+        )
+    if scaffold.use_ema and scaffold.state and StateChoice.weights not in scaffold.state:
+        problems.append(
+            Problem(
+                f"{key}.use_ema is true, but its state is without weights",
+                "the moving averages are restored as the weights",
+                f"add weights to {key}.state, or set ++{key}.use_ema=false",
+            )
+        )
+    return problems
 
 
 KEY = "optimizer.learning_rate"
@@ -340,13 +324,10 @@ KEY = "optimizer.learning_rate"
 def rate_problems(optimizer: Mapping[str, Any]) -> list[Problem]:
     """Returns a problem where the optimizer's `learning_rate` is neither a number nor a schedule.
 
-    None where it has no `learning_rate`, or null. A schedule's own arguments are not checked.
-
-    Args:
-      optimizer: the optimizer's configuration.
+    One that is absent or null is accepted. A schedule's own arguments are not checked.
     """
     node = optimizer.get("learning_rate")
-    if node in (None, "???"):  # One that is not set at all is a problem of its own.
+    if node in (None, "???"):  # A missing one is a problem of its own.
         return []
     is_number = isinstance(node, Real) and not isinstance(node, bool)
     is_schedule = isinstance(node, Mapping) and "_target_" in node
@@ -354,11 +335,7 @@ def rate_problems(optimizer: Mapping[str, Any]) -> list[Problem]:
 
 
 def no_rate(node: Any) -> Problem:
-    """The problem of a learning rate that is none.
-
-    Args:
-      node: what the configuration says.
-    """
+    """Returns the problem of a learning rate that is neither a number nor a schedule."""
     return Problem(
         f"{KEY} is {node!r}",
         "it is neither a number nor a schedule",

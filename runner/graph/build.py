@@ -10,8 +10,7 @@ import keras
 import tensorflow as tf
 
 from runner.checkpoints.reader import TensorSpec
-from runner.config.instantiation import build_target
-from runner.config.references import References
+from runner.config.instantiation import References, build_target
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.experiment import BuiltGraph, Data, Model, PerExample, Sized, Split, Training

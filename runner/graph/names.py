@@ -7,8 +7,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.config.instantiation import build_target, check_target
-from runner.config.references import References, references
+from runner.config.instantiation import References, build_target, check_target, references
 from runner.errors import ConfigError, Problem
 from runner.graph.experiment import Training
 from runner.restoration.variables import Partition

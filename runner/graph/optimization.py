@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.config.instantiation import build_target, locate_target
-from runner.config.references import References
+from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import ClipConfig
 from runner.errors import ConfigError, Problem
 

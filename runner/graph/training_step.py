@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from runner.config.choices import NonFinite
-from runner.config.instantiation import build_target, locate_target
-from runner.config.references import References
+from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
 from runner.config.validation import KEY, no_rate, rate_problems
 from runner.errors import ConfigError, Problem

@@ -1,16 +1,25 @@
-"""SessionRunHooks, each usable alone; the loop itself only runs the train op."""
+"""SessionRunHooks, each usable alone, also in a configuration: `_target_: runner.hooks.NAME`.
 
-from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook
-from runner.hooks.early_stopping import EarlyStoppingHook
+scheduled.py has the base of those that act on a schedule. checkpoint.py saves, evaluation.py
+evaluates, stop.py ends training, nan_loss.py reacts to a loss that is NaN; metrics.py records what
+training and evaluation give, measurements.py what they cost, progress.py shows how far they are.
+
+A hook takes tensors, savers and functions, and no configuration: which hooks a run has, and in
+which order, is decided in `runner.training`.
+"""
+
+from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook, InputStateHook
 from runner.hooks.evaluation import EvaluationHook, evaluate
-from runner.hooks.input_state import InputStateHook
-from runner.hooks.measurements import MemoryHook, StepTimingHook
-from runner.hooks.metrics import MetricsHook, RewindHook
+from runner.hooks.measurements import MemoryHook, ProfileOnDemandHook, StepTimingHook
+from runner.hooks.metrics import MetricsHook, RewindHook, SummariesHook
 from runner.hooks.nan_loss import FiniteCheck, NanLossHook
-from runner.hooks.profile import ProfileOnDemandHook
 from runner.hooks.progress import ProgressHook
-from runner.hooks.stop import StopAtStepHook, StopWhenHook, WallClockLimitHook
-from runner.hooks.summaries import SummariesHook
+from runner.hooks.stop import (
+    EarlyStoppingHook,
+    StopAtStepHook,
+    StopWhenHook,
+    WallClockLimitHook,
+)
 
 __all__ = [
     "BestCheckpoint",

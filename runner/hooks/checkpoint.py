@@ -1,4 +1,4 @@
-"""Keeps the newest checkpoints and the best one."""
+"""Saves checkpoints: the newest, the best, and what they keep of the training input."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ import tensorflow as tf
 from runner.config.choices import Goal
 from runner.config.schedule import When
 from runner.errors import NonFiniteLossError, Problem, SaveError
+from runner.graph.experiment import InputState
 from runner.hooks.nan_loss import FiniteCheck
-from runner.hooks.scheduled import Clock, ScheduledHook, present_step
+from runner.hooks.scheduled import (
+    Clock,
+    RunContext,
+    RunValues,
+    ScheduledHook,
+    Session,
+    present_step,
+)
 from runner.runs.saving import is_save_error, save
 from runner.system.atomic_files import write_json
 
 _Saver: TypeAlias = tf.compat.v1.train.Saver
-_Session: TypeAlias = tf.compat.v1.Session
 
 # Takes the names of variables that hold NaN or infinity, and the global step.
 Refuse: TypeAlias = Callable[[Sequence[str], int], None]
@@ -29,7 +36,7 @@ OnSaveError: TypeAlias = Callable[[SaveError], None]
 
 
 def non_finite_problem(names: Sequence[str], step: int) -> Problem:
-    """The problem of weights that are not saved."""
+    """Returns the problem of weights that are not saved."""
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return Problem(
         f"step {step} is not saved",
@@ -44,14 +51,14 @@ def raise_non_finite(names: Sequence[str], step: int) -> None:
 
 
 def raise_save_error(error: SaveError) -> None:
-    """Raises it."""
+    """Raises the error."""
     raise error
 
 
-def warned(say: Callable[[str], None]) -> OnSaveError:
-    """Returns what says a failure instead of raising it."""
-    return lambda error: say(
-        f"warning: {error}\n  training goes on, and the next save is the next try"
+def warned(warn: Callable[[str], None]) -> OnSaveError:
+    """Returns a function that warns of a failure instead of raising it."""
+    return lambda error: warn(
+        f"warning: {error}\n  training continues, and the next save is the next try"
     )
 
 
@@ -59,7 +66,21 @@ class CheckpointHook(ScheduledHook):
     """Saves on a schedule and at the end.
 
     Unlike `tf.compat.v1.train.CheckpointSaverHook` it writes neither the graph nor summaries, and
-    nothing at the start; and it saves nothing that is not finite.
+    nothing at the start; and it saves only finite values.
+
+    Args:
+      saver: saves, and keeps as many checkpoints as its `max_to_keep`.
+      directory: where the checkpoints are written.
+      step: the global step after the train op has run.
+      every: the schedule.
+      finite: looks for NaN and infinity before each save; None, the default, saves any values.
+      refuse: takes the variables that hold them, and the step, which is then not saved; by default
+        it raises NonFiniteLossError.
+      on_error: takes the error of a failed save, such as a full disk; by default it raises it. If
+        it returns, the next save is the next try. A failure at the end is always raised.
+      others_train: whether other workers increase the step while earlier hooks act; a checkpoint
+        is then named after the step at which it is saved. False by default.
+      clock: seconds from any origin; for tests.
     """
 
     def __init__(
@@ -75,34 +96,19 @@ class CheckpointHook(ScheduledHook):
         others_train: bool = False,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Stores its arguments.
-
-        Args:
-          saver: saves, and keeps as many as its `max_to_keep`.
-          directory: where the checkpoints go.
-          step: the global step after the train op has run.
-          every: the schedule.
-          finite: looks for NaN and infinity before each save; None saves whatever there is.
-          refuse: is given the variables that hold them, and the step; nothing is saved then.
-          on_error: is given why a save failed, such as a full disk; if it does not raise, the next
-            save is the next try. A failure at the end is raised in any case.
-          others_train: whether other workers move the step on while earlier hooks act; a
-            checkpoint is then of the step at which it is saved.
-          clock: seconds from any origin.
-        """
         super().__init__(step, every, at_end=True, clock=clock)
         self._saver, self._directory = saver, directory
         self._finite, self._refuse, self._on_error = finite, refuse, on_error
         self._others_train = others_train
 
-    def after_create_session(self, session: _Session, coord: tf.train.Coordinator) -> None:
-        """Learns the step, and whether it is already saved."""
+    def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
+        """Starts the schedule; a step that is already saved is not saved again."""
         super().after_create_session(session, coord)
         newest = tf.train.latest_checkpoint(str(self._directory))
         if newest and newest.endswith(f"-{self._step}"):
             self._trigger.done(self._step)
 
-    def act(self, session: _Session, step: int) -> None:
+    def act(self, session: Session, step: int) -> None:
         """Saves."""
         if self._others_train:
             step = present_step(session)
@@ -116,11 +122,11 @@ class CheckpointHook(ScheduledHook):
             self._trigger.failed()
             self._on_error(error)
 
-    def end(self, session: _Session) -> None:
+    def end(self, session: Session) -> None:
         """Saves the last step.
 
         Raises:
-          SaveError: when that fails: there is no next time.
+          SaveError: when that fails: there is no next try.
         """
         self._on_error = raise_save_error
         super().end(session)
@@ -129,7 +135,16 @@ class CheckpointHook(ScheduledHook):
 class BestCheckpoint:
     """Keeps the checkpoint with the best objective.
 
-    Beside it `best.json` holds its step and metrics, by which a resumed run knows what to beat.
+    Beside it `best.json` holds its step and metrics, which a resumed run compares with.
+
+    Args:
+      saver: the saver whose operations are used; its own list of files is not changed.
+      directory: where the best checkpoint is written.
+      record: the file for step and metrics.
+      objective: the name of the metric that decides.
+      goal: whether larger or smaller is better.
+      finite: keeps variables that hold NaN or infinity from being saved; None does not look.
+      on_error: takes the error of a failed save; if it returns, the former best is kept.
     """
 
     def __init__(
@@ -142,17 +157,6 @@ class BestCheckpoint:
         finite: FiniteCheck | None = None,
         on_error: OnSaveError = raise_save_error,
     ) -> None:
-        """Stores its arguments.
-
-        Args:
-          saver: the saver whose operations are used; its own list of files is left alone.
-          directory: where the best checkpoint goes.
-          record: the file for step and metrics.
-          objective: the name of the metric that decides.
-          goal: whether larger or smaller is better.
-          finite: keeps variables that hold NaN or infinity from being saved; None does not look.
-          on_error: is given why a save failed; if it does not raise, the best stays what it was.
-        """
         self._saver = another_saver(saver, 1)
         self._directory, self._record = directory, record
         self._objective, self._goal, self._finite = objective, goal, finite
@@ -164,8 +168,8 @@ class BestCheckpoint:
             return None
         return float(json.loads(self._record.read_text())["metrics"][self._objective])
 
-    def offer(self, session: _Session, metrics: Mapping[str, float], step: int) -> bool:
-        """Saves if the objective among `metrics` beats the best so far; says whether it did.
+    def offer(self, session: Session, metrics: Mapping[str, float], step: int) -> bool:
+        """Saves if the objective among `metrics` beats the best so far; returns whether it did.
 
         Any number beats NaN.
         """
@@ -192,14 +196,14 @@ class BestCheckpoint:
 
 
 def another_saver(saver: _Saver, max_to_keep: int) -> _Saver:
-    """Returns a saver over the same operations that manages a list of files of its own."""
+    """Returns a saver of the same operations that manages a list of files of its own."""
     definition = tf.compat.v1.train.SaverDef()
     definition.CopyFrom(saver.as_saver_def())
     definition.max_to_keep = max_to_keep
     return _Saver(saver_def=definition, save_relative_paths=True)
 
 
-def saved(session: _Session, saver: _Saver, directory: Path, step: int) -> None:
+def saved(session: Session, saver: _Saver, directory: Path, step: int) -> None:
     """Saves `directory/model.ckpt-<step>`; see `runner.runs.saving.save`.
 
     Raises:
@@ -220,6 +224,71 @@ def _save_error(directory: Path, step: int, error: Exception) -> SaveError:
         Problem(
             f"step {step} is not saved",
             (files or lines or [type(error).__name__])[0],
-            "see to the disk; checkpoint.on_error says whether training goes on",
+            "check the disk; checkpoint.on_error decides whether training continues",
         )
     )
+
+
+# A server was lost: no matter of the input, and a monitored session recovers from these errors.
+_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError)
+
+
+class InputStateHook(tf.compat.v1.train.SessionRunHook):
+    """Tries after the first step whether the input's position can be saved.
+
+    Only then do all its iterators exist. A position that cannot be saved is left out of
+    checkpoints, which hold everything else all the same.
+
+    Args:
+      state: the input's state.
+      warn: takes a line about what checkpoints will not hold.
+    """
+
+    def __init__(self, state: InputState, warn: Callable[[str], None]) -> None:
+        self._state, self._warn = state, warn
+
+    def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
+        """Starts anew: a new session saves the position until it is tried."""
+        self._tried = False
+
+    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
+        """Tries once.
+
+        Raises:
+          tf.errors.OpError: a server was lost meanwhile; the next session tries again.
+        """
+        if self._tried:
+            return
+        self._tried = True
+        session = run_context.session
+        try:
+            session.run(self._state.serialize_strictly)
+            return
+        except _LOST:
+            raise
+        except tf.errors.OpError as error:
+            refused = error
+        try:
+            session.run(self._state.serialize)
+        except _LOST:
+            raise
+        except tf.errors.OpError as error:
+            session.run(self._state.leave_out)
+            self._warn(
+                f"input: its position is not saved ({_reason(error)}); a resumed run begins with "
+                "its first batch"
+            )
+            return
+        if not isinstance(refused, tf.errors.FailedPreconditionError):
+            raise refused
+        self._warn(
+            f"input: its position is saved, but not all its state ({_reason(refused)}); a "
+            "resumed run may see other batches"
+        )
+
+
+def _reason(error: tf.errors.OpError) -> str:
+    """Returns the last line that is not about a node of the graph or a message between servers."""
+    lines = [line.strip() for line in str(error.message).splitlines()]
+    known = [line for line in lines if line and not line.startswith("[[")]
+    return ([line for line in known if "grpc" not in line.lower()] or known)[-1]

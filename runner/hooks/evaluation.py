@@ -1,4 +1,4 @@
-"""Evaluates a split in the training session, without touching the state of training."""
+"""Evaluates a split in the training session, without changing the state of training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -15,31 +14,29 @@ from runner.config.schedule import When
 from runner.errors import ConfigError, Problem
 from runner.graph.experiment import Split
 from runner.graph.optimization import AveragedWeights
-from runner.hooks.scheduled import Clock, ScheduledHook, present_step
+from runner.hooks.scheduled import Clock, ScheduledHook, Session, present_step
 from runner.system.atomic_files import write_json
 
-_Session: TypeAlias = tf.compat.v1.Session
-
 # Takes the session, metric name -> value, and the global step.
-OnResult = Callable[[_Session, Mapping[str, float], int], None]
+OnResult = Callable[[Session, Mapping[str, float], int], None]
 
 
 class EvaluationCutError(Exception):
-    """An evaluation was asked to end before its time."""
+    """An evaluation was cut short."""
 
 
 def evaluate(
-    session: _Session, split: Split, cut: Callable[[], bool] = lambda: False
+    session: Session, split: Split, cut: Callable[[], bool] = lambda: False
 ) -> dict[str, float]:
     """Returns each metric's mean over one pass of the split, summed in float64.
 
     Args:
       session: holds the weights.
       split: what to evaluate.
-      cut: asked after each batch whether to end without a result.
+      cut: called after each batch; True ends the evaluation without a result.
 
     Raises:
-      EvaluationCutError: when `cut` said so.
+      EvaluationCutError: when `cut` returned True.
       ConfigError: when the split holds no example.
     """
     session.run(split.initializer)
@@ -63,8 +60,21 @@ def evaluate(
 class EvaluationHook(ScheduledHook):
     """Evaluates on a schedule and at the end.
 
-    An evaluation that a signal cuts short is left to the session that resumes from that step,
-    before its first step.
+    An evaluation that is cut short, as by a signal, is repeated by the session that resumes from
+    that step, before its first step.
+
+    Args:
+      split: what to evaluate.
+      step: the global step after the train op has run.
+      every: the schedule.
+      on_result: takes the session, the metrics and the step.
+      at_end: called at the end; returns whether to evaluate there too. By default it does.
+      averages: evaluated in place of the weights; None, the default, evaluates the weights.
+      cut: called after each batch; True cuts the evaluation short.
+      due: the file that records a cut evaluation; with None, the default, it is not repeated.
+      others_train: whether other workers change the weights meanwhile; a result is then recorded
+        for the step at which it is complete. False by default.
+      clock: seconds from any origin; for tests.
 
     Attributes:
       metrics: the names of the metrics.
@@ -87,31 +97,16 @@ class EvaluationHook(ScheduledHook):
         others_train: bool = False,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Stores its arguments.
-
-        Args:
-          split: what to evaluate.
-          step: the global step after the train op has run.
-          every: the schedule.
-          on_result: is given the session, the metrics and the step.
-          at_end: whether to evaluate at the end too, asked when it has come.
-          averages: evaluated in place of the weights; None evaluates the weights.
-          cut: asked after each batch whether to leave the evaluation to the next session.
-          due: the file by which that session knows; None forgets the evaluation.
-          others_train: whether other workers change the weights meanwhile; a result is then told
-            of the step at which it is there.
-          clock: seconds from any origin.
-        """
         super().__init__(step, every, at_end=True, clock=clock)
         self.metrics = tuple(split.sums)
         self._split, self._on_result, self._at_end = split, on_result, at_end
         self._averages, self._cut, self._due = averages, cut, due
         self._others_train = others_train
 
-    def after_create_session(self, session: _Session, coord: tf.train.Coordinator) -> None:
-        """Makes up for an evaluation of this step that was cut short."""
+    def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
+        """Repeats an evaluation of this step that was cut short."""
         super().after_create_session(session, coord)
-        self.latest = None  # What a session before this one found may be of steps to be repeated.
+        self.latest = None  # The result of a former session may be of a step that is repeated.
         if self._due is None or not self._due.is_file():
             return
         due = int(json.loads(self._due.read_text())["step"])
@@ -121,12 +116,12 @@ class EvaluationHook(ScheduledHook):
         else:
             self._due.unlink()
 
-    def end(self, session: _Session) -> None:
-        """Evaluates the last step, unless that is done or not asked for."""
+    def end(self, session: Session) -> None:
+        """Evaluates the last step, unless that is done or `at_end` returns False."""
         if self._at_end():
             super().end(session)
 
-    def act(self, session: _Session, step: int) -> None:
+    def act(self, session: Session, step: int) -> None:
         """Evaluates."""
         try:
             with self._averages.in_place(session) if self._averages else nullcontext():

@@ -1,10 +1,9 @@
-"""Shows how far the training is: a bar on a terminal, plain lines elsewhere."""
+"""Shows the progress of training: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
 
 import tensorflow as tf
 from rich.progress import (
@@ -19,15 +18,11 @@ from rich.progress import (
 from rich.text import Text
 
 from runner.console import Screen
+from runner.hooks.scheduled import RunArgs, RunContext, RunValues, Session
 
-_RunArgs: TypeAlias = tf.compat.v1.train.SessionRunArgs
-_RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
-_RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
-
-
-# Drawing takes some milliseconds of the interpreter, which the loop needs too.
+# Drawing holds the interpreter for some milliseconds, and the loop needs it too.
 _DRAWN_PER_SECOND = 2.0
-# Columns of a terminal from which on the bar and the metrics find room beside the numbers.
+# Narrower terminals have no room for the bar and the metrics beside the numbers.
 _WIDE = 80
 
 
@@ -38,7 +33,14 @@ class _Rate(ProgressColumn):
 
 
 class ProgressHook(tf.compat.v1.train.SessionRunHook):
-    """A bar with rate and time left on a terminal; elsewhere `show` prints a line at each call."""
+    """A bar with rate and time left on a terminal; elsewhere `show` prints a line at each call.
+
+    Args:
+      step: the global step after the train op has run.
+      steps: the step at which training ends.
+      screen: where to show it.
+      clock: seconds from any origin; for tests.
+    """
 
     def __init__(
         self,
@@ -47,22 +49,12 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
         screen: Screen,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Stores its arguments.
-
-        Args:
-          step: the global step after the train op has run.
-          steps: the step at which training ends.
-          screen: where to show it.
-          clock: seconds from any start.
-        """
         self._step_after, self._steps, self._screen, self._clock = step, steps, screen, clock
         self._shown = (0.0, 0)
         self._bar: Progress | None = None
 
-    def after_create_session(
-        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
-    ) -> None:
-        """Starts the bar at the step the session starts from."""
+    def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
+        """Starts the bar at the step from which the session starts."""
         step = int(session.run(tf.compat.v1.train.get_global_step()))
         self._shown = (self._clock(), step)
         if self._screen.is_terminal:
@@ -84,11 +76,11 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
             self._task = self._bar.add_task("", total=self._steps, completed=step, values="")
             self._bar.start()
 
-    def before_run(self, run_context: _RunContext) -> _RunArgs:
-        """Asks for the step."""
-        return _RunArgs(self._step_after)
+    def before_run(self, run_context: RunContext) -> RunArgs:
+        """Fetches the step."""
+        return RunArgs(self._step_after)
 
-    def after_run(self, run_context: _RunContext, run_values: _RunValues) -> None:
+    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
         """Moves the bar."""
         if self._bar is not None:
             self._bar.update(self._task, completed=int(run_values.results))
@@ -96,7 +88,7 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
     def show(self, values: Mapping[str, float], step: int) -> None:
         """Shows training metrics: in the bar, or as a line with rate and time left.
 
-        The rate is that of the steps since the line before.
+        The rate is that of the steps since the previous line.
         """
         text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         if self._bar is not None:
@@ -105,16 +97,16 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
         (before, first), now = self._shown, self._clock()
         rate = (step - first) / (now - before) if now > before else 0.0
         self._shown = (now, step)
-        # Asynchronous workers may take the step beyond the last one.
+        # Asynchronous workers may go beyond the last step.
         left = f", {max(self._steps - step, 0) / rate:.0f} s left" if rate else ""
         self._screen.line(f"step {step}/{self._steps}  {text}  ({rate:.0f} steps/s{left})")
 
-    def end(self, session: tf.compat.v1.Session) -> None:
-        """Takes the bar away."""
+    def end(self, session: Session) -> None:
+        """Removes the bar."""
         self.close()
 
     def close(self) -> None:
-        """Takes the bar away, also when training ended by an error; again does nothing."""
+        """Removes the bar; for training that ends by an error. May be called again."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -1,4 +1,4 @@
-"""What hooks that act on a schedule have in common."""
+"""The base of hooks that act on a schedule."""
 
 from __future__ import annotations
 
@@ -11,16 +11,26 @@ import tensorflow as tf
 
 from runner.config.schedule import Trigger, When, as_schedule
 
-_RunArgs: TypeAlias = tf.compat.v1.train.SessionRunArgs
-_RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
-_RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
-_Session: TypeAlias = tf.compat.v1.Session
+RunArgs: TypeAlias = tf.compat.v1.train.SessionRunArgs
+RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
+RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
+Session: TypeAlias = tf.compat.v1.Session
 
 Clock: TypeAlias = Callable[[], float]
 
 
 class ScheduledHook(tf.compat.v1.train.SessionRunHook):
-    """Calls `act` after the steps that a schedule names; subclasses say what is done."""
+    """Calls `act` after the steps that a schedule names; subclasses define it.
+
+    Args:
+      step: the global step after the train op has run, an integer scalar.
+      every: the schedule, such as `100`, `50 steps` or `10 minutes`.
+      at_end: whether to act at the end too, whatever the schedule; False by default.
+      clock: seconds from any origin; for tests.
+
+    Raises:
+      ValueError: when `every` is not a schedule, or `step` not a scalar.
+    """
 
     def __init__(
         self,
@@ -30,50 +40,39 @@ class ScheduledHook(tf.compat.v1.train.SessionRunHook):
         at_end: bool = False,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Stores its arguments.
-
-        Args:
-          step: the global step after the train op has run, an integer scalar.
-          every: the schedule, such as `100`, `50 steps` or `10 minutes`.
-          at_end: whether to act at the end too, whatever the schedule says of it.
-          clock: seconds from any origin.
-
-        Raises:
-          ValueError: when `every` is no schedule, or `step` no scalar.
-        """
         require_scalar("step", step)
         schedule = as_schedule(every)
         self._trigger = Trigger(replace(schedule, at_end=schedule.at_end or at_end))
         self._step_after, self._clock = step, clock
         self._step = 0
 
-    def after_create_session(self, session: _Session, coord: tf.train.Coordinator) -> None:
-        """Learns the step that the session starts from."""
+    def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
+        """Starts the schedule at the step from which the session starts."""
         self._step = present_step(session)
         self._trigger.start(self._step, self._clock())
 
-    def before_run(self, run_context: _RunContext) -> _RunArgs:
-        """Asks for the step."""
-        return _RunArgs(self._step_after)
+    def before_run(self, run_context: RunContext) -> RunArgs:
+        """Fetches the step."""
+        return RunArgs(self._step_after)
 
-    def after_run(self, run_context: _RunContext, run_values: _RunValues) -> None:
-        """Acts where it is due."""
+    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
+        """Acts where the schedule says so."""
         self._step = int(run_values.results)
         if self._trigger.due(self._step, self._clock()):
             self.act(run_context.session, self._step)
 
-    def end(self, session: _Session) -> None:
-        """Acts at the end, where the schedule asks for it and the last step is not done."""
+    def end(self, session: Session) -> None:
+        """Acts at the end, if that is asked for and the hook has not acted after the last step."""
         if self._trigger.due_at_end(self._step):
             self.act(session, self._step)
 
-    def act(self, session: _Session, step: int) -> None:
-        """Does what the hook is for, after the global step `step`."""
+    def act(self, session: Session, step: int) -> None:
+        """Does the work of the hook, after the global step `step`."""
         raise NotImplementedError
 
 
-def present_step(session: _Session) -> int:
-    """Returns the global step, also where other workers have moved it on since the own step."""
+def present_step(session: Session) -> int:
+    """Returns the global step, which other workers may have increased since this one's step."""
     return int(session.run(tf.compat.v1.train.get_global_step()))
 
 
@@ -81,7 +80,7 @@ def require_scalar(name: str, value: tf.Tensor) -> None:
     """Checks a tensor that a configuration gave.
 
     Raises:
-      ValueError: when it is no tensor or variable, or known to be no scalar.
+      ValueError: when it is not a tensor or variable, or known not to be a scalar.
     """
     shape = getattr(value, "shape", None)
     if not isinstance(shape, tf.TensorShape):

@@ -1,53 +1,55 @@
-"""Ends the loop at a global step, or when something asks for it."""
+"""Ends training: at a step, on request, after a time, when evaluations stop improving."""
 
 from __future__ import annotations
 
+import json
+import math
 import time
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import tensorflow as tf
 
+from runner.config.choices import Goal
 from runner.config.schedule import as_seconds
-from runner.hooks.scheduled import Clock
-
-_RunArgs: TypeAlias = tf.compat.v1.train.SessionRunArgs
-_RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
-_RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
+from runner.errors import ConfigError, Problem, ranked
+from runner.hooks.evaluation import EvaluationHook
+from runner.hooks.scheduled import Clock, RunArgs, RunContext, RunValues, Session
+from runner.system.atomic_files import write_text
 
 
 class StopAtStepHook(tf.compat.v1.train.StopAtStepHook):
-    """`tf.compat.v1.train.StopAtStepHook` that takes no step when the last one is already done."""
+    """`tf.compat.v1.train.StopAtStepHook` that takes no step when the last one is already done.
+
+    Args:
+      last_step: the global step at which training ends.
+    """
 
     def __init__(self, last_step: int) -> None:
-        """Stops when the global step reaches `last_step`."""
         super().__init__(last_step=last_step)
         self._until, self._over = last_step, False
 
-    def after_create_session(
-        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
-    ) -> None:
-        """Stops at once when a resumed session is at its end."""
+    def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
+        """Stops at once if a resumed session has done its last step."""
         super().after_create_session(session, coord)
         self._over = int(session.run(tf.compat.v1.train.get_global_step())) >= self._until
         if self._over:
             coord.request_stop()
 
-    def before_run(self, run_context: _RunContext) -> _RunArgs:
-        """Asks for the step.
+    def before_run(self, run_context: RunContext) -> RunArgs:
+        """Fetches the step.
 
         Raises:
-          StopIteration: when the last step was done already, as a session finds that was made in
-            place of a lost one during a step; a monitored session ends by it in good order.
+          StopIteration: when the last step is done, as it may be in a session that replaces one
+            lost during a step. A monitored session takes it for an orderly end.
         """
         if self._over:
             raise StopIteration("the last step is done")
         return super().before_run(run_context)
 
-    def after_run(self, run_context: _RunContext, run_values: _RunValues) -> None:
+    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
         """Stops after the last step."""
-        # TensorFlow's reads the step by a tensor of its own, for which the session would have to
-        # be prepared once more.
+        # TensorFlow's hook reads the step by a tensor of its own, one more kind of step to prepare.
         session = run_context.session
         if run_values.results + 1 >= self._until:
             step = session.run(tf.compat.v1.train.get_global_step(session.graph))
@@ -56,41 +58,153 @@ class StopAtStepHook(tf.compat.v1.train.StopAtStepHook):
 
 
 class StopWhenHook(tf.compat.v1.train.SessionRunHook):
-    """Ends the loop after the step during which `asked` became true."""
+    """Ends training after the step during which `asked` became true.
+
+    Args:
+      asked: called after every step.
+    """
 
     def __init__(self, asked: Callable[[], bool]) -> None:
-        """Stores the question."""
         self._asked = asked
 
-    def after_run(self, run_context: _RunContext, run_values: _RunValues) -> None:
-        """Asks."""
+    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
+        """Stops if `asked` returns True."""
         if self._asked():
             run_context.request_stop()
 
 
 class WallClockLimitHook(tf.compat.v1.train.SessionRunHook):
-    """Asks the loop to end after the step during which the limit passed.
+    """Ends training after the step during which the limit passed.
 
     The time counts from when this process began to train; a recovered session does not reset it.
+
+    Args:
+      limit: seconds, or a string such as `90 minutes` or `8 hours`.
+      clock: seconds from any origin; for tests.
+
+    Raises:
+      ValueError: when `limit` is not a duration.
     """
 
     def __init__(self, limit: float | str, clock: Clock = time.monotonic) -> None:
-        """Stores its arguments.
-
-        Args:
-          limit: seconds, or a text such as `90 minutes` or `8 hours`.
-          clock: seconds from any origin.
-
-        Raises:
-          ValueError: when `limit` is no duration.
-        """
         self._limit, self._clock = as_seconds(limit), clock
 
     def begin(self) -> None:
-        """Starts the time."""
+        """Starts the clock."""
         self._end = self._clock() + self._limit
 
-    def after_run(self, run_context: _RunContext, run_values: _RunValues) -> None:
-        """Looks at the clock."""
+    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
+        """Stops if the time is over."""
         if self._clock() >= self._end:
             run_context.request_stop()
+
+
+EARLY_STOPPING_RECORD = "early_stopping.json"
+
+
+def exhausted(values: Sequence[float], patience: int, min_delta: float, goal: Goal) -> bool:
+    """Returns whether the last `patience` values brought no improvement over those before.
+
+    Args:
+      values: one metric, evaluation by evaluation. NaN never improves.
+      patience: how many evaluations without improvement are too many.
+      min_delta: by how much at least a value must beat the best one before it.
+      goal: whether larger or smaller is better.
+    """
+    sign = 1.0 if goal is Goal.maximize else -1.0
+    best, waited = -math.inf, 0
+    for value in values:
+        if sign * value > best + (min_delta if math.isfinite(best) else 0.0):
+            best, waited = sign * value, 0
+        else:
+            waited += 1
+    return waited >= patience
+
+
+class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):
+    """Ends training when a metric of an `EvaluationHook` has stopped improving.
+
+    Args:
+      evaluation: an earlier hook, whose results are judged.
+      metric: the name of one of its metrics, by default `loss`.
+      patience: how many evaluations without improvement end the training, by default 5.
+      min_delta: only improvements of more than this count, by default 0.
+      mode: `minimize`, the default, or `maximize`.
+      directory: where `early_stopping.json` keeps the history, so that a resumed run continues to
+        count; with None, the default, every process starts anew.
+
+    Raises:
+      ValueError: when `evaluation` is not an EvaluationHook, `patience` below 1, `min_delta` below
+        0, or `mode` something else.
+    """
+
+    def __init__(
+        self,
+        evaluation: EvaluationHook,
+        metric: str = "loss",
+        patience: int = 5,
+        min_delta: float = 0.0,
+        mode: Goal | str = Goal.minimize,
+        directory: Path | str | None = None,
+    ) -> None:
+        if patience < 1 or min_delta < 0:
+            raise ValueError(
+                f"patience is {patience} and min_delta {min_delta:g}; at least 1 and 0 are needed"
+            )
+        if isinstance(mode, str) and mode not in Goal.__members__:
+            raise ValueError(f"no mode {mode!r}; choices: {', '.join(Goal.__members__)}")
+        if not hasattr(evaluation, "metrics"):
+            raise ValueError(f"evaluation is {evaluation!r}; it is for example ${{run:evaluation}}")
+        self._evaluation, self._metric, self._patience = evaluation, metric, patience
+        self._min_delta, self._goal = min_delta, Goal[mode] if isinstance(mode, str) else mode
+        self._record = Path(directory) / EARLY_STOPPING_RECORD if directory else None
+        self._history: list[tuple[int, float]] = []
+
+    def begin(self) -> None:
+        """Checks the name of the metric.
+
+        Raises:
+          ConfigError: when no evaluation produces it.
+        """
+        if self._metric not in self._evaluation.metrics:
+            raise ConfigError(
+                Problem(
+                    f"early stopping looks for the metric {self._metric!r}",
+                    "no evaluation produces it",
+                    choices=ranked(self._metric, self._evaluation.metrics),
+                )
+            )
+
+    def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
+        """Reads the history up to the step from which the session starts, and judges it."""
+        if self._record is not None and self._record.is_file():
+            self._history = [(step, value) for step, value in json.loads(self._record.read_text())]
+        start = int(session.run(tf.compat.v1.train.get_global_step()))
+        self._history = [each for each in self._history if each[0] <= start]
+        self._judge_new()
+        if self._is_exhausted():  # The process died before it could end the run.
+            coord.request_stop()
+
+    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
+        """Judges a new evaluation."""
+        if self._judge_new() and self._is_exhausted():
+            tf.compat.v1.logging.info("early stopping at step %d", self._history[-1][0])
+            run_context.request_stop()
+
+    def _judge_new(self) -> bool:
+        """Adds a new evaluation to the history; returns whether there was one."""
+        latest = self._evaluation.latest
+        if latest is None or (self._history and latest[0] <= self._history[-1][0]):
+            return False
+        step, metrics = latest
+        self._history.append((step, metrics[self._metric]))
+        if self._record is not None:
+            try:
+                write_text(self._record, json.dumps(self._history))
+            except OSError as error:  # The whole history is written again at the next evaluation.
+                tf.compat.v1.logging.warning("%s is not written: %s", self._record, error)
+        return True
+
+    def _is_exhausted(self) -> bool:
+        values = [value for _, value in self._history]
+        return exhausted(values, self._patience, self._min_delta, self._goal)

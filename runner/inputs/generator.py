@@ -21,22 +21,22 @@ Batches: TypeAlias = Callable[..., Iterator[tuple[Any, Any]]]
 
 @dataclass(frozen=True)
 class GeneratorData:
-    """Batches that Python makes, prefetched like any others.
+    """Batches from Python generators, prefetched like any others.
 
-    A resumed run goes on where it stopped: a function with an argument `start` is called with the
-    number of the next batch; any other is called anew and its first batches are thrown away, for
-    which it must give the same ones again. One that cannot, such as a live stream, needs `replay:
-    false`: it just goes on, and the run says at its start that it will.
+    A resumed run continues with the next batch: a function with an argument `start` is called with
+    the number of that batch; any other is called again and must yield the same batches, of which
+    the first are discarded. A generator that cannot, such as a live stream, needs `replay: false`:
+    it just continues, and the run warns at its start that it will.
 
     Attributes:
-      train_batches: a function that returns an iterator without end.
+      train_batches: a function that returns an endless iterator.
       validation_batches: one that returns an iterator over one pass.
       test_batches: likewise.
-      replay: whether `train_batches` gives the same batches each time it is called.
+      replay: whether `train_batches` yields the same batches each time it is called.
 
     Raises:
-      ValueError: when one of them is no function.
-      ConfigError: from the splits, when a function gives no iterator, or one of nothing.
+      ValueError: when one of them is not a function.
+      ConfigError: from the splits, when a function does not return an iterator, or an empty one.
     """
 
     train_batches: Batches
@@ -53,7 +53,7 @@ class GeneratorData:
                 )
 
     def train(self) -> tf.data.Dataset:
-        """Returns batches without end."""
+        """Returns endless batches."""
         source = _Source(self.train_batches, self.replay)
         flat = tf.nest.flatten(source.spec)
         dtypes = [tf.bool, *(each.dtype for each in flat)]
@@ -70,7 +70,7 @@ class GeneratorData:
         # The number of the next batch is all the state there is, and TensorFlow saves it.
         batches = tf.data.Dataset.counter().map(fetch)
         options = tf.data.Options()
-        # Numbers asked for out of order would begin the generator anew each time.
+        # Batches requested out of order would restart the generator each time.
         options.experimental_optimization.map_parallelization = False
         return (
             batches.take_while(lambda more, batch: more)
@@ -92,7 +92,7 @@ class GeneratorData:
 
 
 class _Source:
-    """An iterator that can be asked for any batch by its number; in order it costs nothing.
+    """An iterator that returns any batch by its number; in order it costs nothing.
 
     Attributes:
       spec: nested `tf.TensorSpec`s of a batch, with any number of examples.

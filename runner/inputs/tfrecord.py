@@ -31,13 +31,13 @@ class TFRecord:
       label: the name of the feature that is the label.
       batch_size: examples per batch; the last batch of validation and test may hold fewer.
       seed: decides the order of the training examples.
-      shuffle_buffer: among how many training examples the next one is drawn.
+      shuffle_buffer: the number of training examples from which the next one is drawn.
       compression: empty, `GZIP` or `ZLIB`.
 
     Raises:
       ValueError: when `batch_size` or `shuffle_buffer` is below 1, or there is no such dtype or
         compression.
-      ConfigError: from the splits, when a pattern matches no file, or the spec is not complete.
+      ConfigError: from the splits, when a pattern matches no file, or the spec is incomplete.
     """
 
     train_files: Sequence[str]
@@ -68,7 +68,7 @@ class TFRecord:
                 ) from error
 
     def train(self) -> tf.data.Dataset:
-        """Returns batches without end, in a new order each epoch."""
+        """Returns endless batches, in a new order each epoch."""
         records = self._records("train_files").shuffle(self.shuffle_buffer, seed=self.seed)
         return self._batches(records.repeat())
 

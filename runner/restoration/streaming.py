@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.checkpoints.reader import Block, CheckpointReader, OwnMemory
+from runner.checkpoints.reader import Block, CheckpointReader
 from runner.errors import CheckpointError, Problem
 from runner.restoration import dtypes
 from runner.restoration.assigning import initial_value
@@ -195,8 +195,6 @@ def _owns_memory(value: NDArray[Any]) -> bool:
     owner: Any = value
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
-    if isinstance(owner.base, memoryview):
-        return isinstance(owner.base.obj, OwnMemory)
     return owner.base is None and bool(owner.flags.writeable)
 
 

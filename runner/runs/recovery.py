@@ -8,7 +8,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from runner.checkpoints.bundle import READ_ERRORS, BundleReader
+from runner.checkpoints.bundle import BundleReader
+from runner.checkpoints.tables import READ_ERRORS
 from runner.errors import CheckpointError, Problem
 from runner.runs.run_directory import RunDirectory
 from runner.runs.saving import PREFIX, by_step, remove_unfinished, state, write_state

@@ -12,17 +12,17 @@ from filelock import FileLock, Timeout
 
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, RUN_RECORD
 from runner.errors import Problem, RunDirectoryError, RunInUseError
-from runner.system.atomic_files import write_json
-from runner.system.folders import make_container
+from runner.system.atomic_files import make_container, write_json
 from runner.system.locks import OwnerFile
+from runner.system.status import Status
 
 PROVENANCE = "provenance.json"
 _WARM_START = ("scaffolds", "restoration")
-RUNNING = "RUNNING"
-FINISHED = "FINISHED"
-FAILED = "FAILED"
-KILLED = "KILLED"
-PRUNED = "PRUNED"
+RUNNING = Status.RUNNING
+FINISHED = Status.FINISHED
+FAILED = Status.FAILED
+KILLED = Status.KILLED
+PRUNED = Status.PRUNED
 _ENDED = (FINISHED, PRUNED)
 
 

@@ -1,31 +1,136 @@
-"""The monitored sessions, extended to several scaffolds."""
+"""TensorFlow's monitored sessions, session creators and Supervisor, with several scaffolds."""
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
-# What `tf.compat.v1.train.MonitoredTrainingSession` asks; no public name leads to it.
-from tensorflow.python.distribute import distribute_coordinator_context
-
 from runner.errors import ConfigError, Problem
-from runner.session.session_creators import (
-    CachingSessionCreator,
-    ChiefSessionCreator,
-    WorkerSessionCreator,
+from runner.session.cached_session import cached
+from runner.session.session_manager import (
+    SessionManager,
+    build_savers,
+    pair_sources,
+    with_arguments_of,
 )
+from runner.session.tensorflow_internals import (
+    SupervisorWithManager,
+    init_singular_session,
+    is_coordinated,
+)
+
+if TYPE_CHECKING:
+    from runner.restoration.restorer import Restorer
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
-# "Not given", told apart from None, which turns the hook off, as TensorFlow's function does.
-USE_DEFAULT = object()
+_Directories: TypeAlias = Sequence[str | os.PathLike[str] | None]
+# TensorFlow's own value for "not given", which differs from None: that turns the hook off.
+_USE_DEFAULT: Any = (
+    inspect.signature(tf.compat.v1.train.MonitoredTrainingSession)
+    .parameters["save_checkpoint_secs"]
+    .default
+)
+
+
+class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
+    """`tf.compat.v1.train.ChiefSessionCreator` that warm-starts from several checkpoints.
+
+    Every call of `create_session` returns a new session, so that a recovered session is never a
+    closed one.
+    """
+
+    def __init__(
+        self,
+        scaffold: _Scaffold | None = None,
+        master: str = "",
+        config: tf.compat.v1.ConfigProto | None = None,
+        checkpoint_dir: str | None = None,
+        checkpoint_filename_with_path: str | None = None,
+        *,
+        pretrained_checkpoint_dirs: _Directories | None = None,
+        pretrained_scaffolds: Sequence[_Scaffold] | None = None,
+        restorer: Restorer | None = None,
+    ) -> None:
+        """Takes TensorFlow's arguments and the sources of a warm start.
+
+        Args:
+          scaffold: as in TensorFlow.
+          master: as in TensorFlow.
+          config: as in TensorFlow.
+          checkpoint_dir: as in TensorFlow.
+          checkpoint_filename_with_path: as in TensorFlow.
+          pretrained_checkpoint_dirs: the `checkpoint_dirs` of `SessionManager`.
+          pretrained_scaffolds: its `scaffolds`; of the same length.
+          restorer: its `restorer`; built.
+
+        Raises:
+          ConfigError: when the lists differ in length.
+        """
+        self.scaffold = scaffold or tf.compat.v1.train.Scaffold()
+        super().__init__(self.scaffold, master, config, checkpoint_dir)
+        pair_sources(pretrained_checkpoint_dirs, pretrained_scaffolds)
+        self._session_arguments: dict[str, Any] = {
+            "master": master,
+            "config": config,
+            "checkpoint_dir": checkpoint_dir,
+            "checkpoint_filename_with_path": checkpoint_filename_with_path,
+        }
+        self._directories, self._pretrained = pretrained_checkpoint_dirs, pretrained_scaffolds
+        self._restorer = restorer
+
+    def create_session(self) -> tf.compat.v1.Session:
+        """Finalizes the scaffold and the graph, and returns a new, ready session."""
+        build_savers(self._pretrained or ())
+        scaffold = self.scaffold.finalize()
+        manager = SessionManager(
+            local_init_op=scaffold.local_init_op,
+            ready_op=scaffold.ready_op,
+            ready_for_local_init_op=scaffold.ready_for_local_init_op,
+            graph=tf.compat.v1.get_default_graph(),
+            local_init_feed_dict=scaffold.local_init_feed_dict,
+            checkpoint_dirs=self._directories,
+            scaffolds=self._pretrained,
+            restorer=self._restorer,
+        )
+        session = manager.prepare_session(
+            saver=scaffold.saver,
+            init_op=scaffold.init_op,
+            init_feed_dict=scaffold.init_feed_dict,
+            init_fn=scaffold.init_fn,
+            **self._session_arguments,
+        )
+        return cached(session)
+
+
+class WorkerSessionCreator(tf.compat.v1.train.WorkerSessionCreator):
+    """`tf.compat.v1.train.WorkerSessionCreator` whose sessions are `CachedSession`s."""
+
+    def create_session(self) -> tf.compat.v1.Session:
+        """Waits until the chief has made the model ready, and returns a new session."""
+        return cached(super().create_session())
+
+
+class _CachingSessionCreator(tf.compat.v1.train.SessionCreator):
+    """Makes `CachedSession`s of the plain sessions of any other creator."""
+
+    def __init__(self, creator: tf.compat.v1.train.SessionCreator) -> None:
+        self._creator = creator
+
+    def create_session(self) -> tf.compat.v1.Session:
+        return cached(self._creator.create_session())
 
 
 class MonitoredSession(tf.compat.v1.train.MonitoredSession):
-    """`tf.compat.v1.train.MonitoredSession` over a session that prepares each step once."""
+    """`tf.compat.v1.train.MonitoredSession` over a `CachedSession`.
+
+    The default creator is `runner.ChiefSessionCreator`; under TensorFlow's distribute coordinator,
+    it is the coordinator's.
+    """
 
     def __init__(
         self,
@@ -33,13 +138,9 @@ class MonitoredSession(tf.compat.v1.train.MonitoredSession):
         hooks: Sequence[_Hook] | None = None,
         stop_grace_period_secs: int = 120,
     ) -> None:
-        """Takes TensorFlow's arguments; the default creator is `runner.ChiefSessionCreator`.
-
-        Under TensorFlow's distribute coordinator the default is that coordinator's.
-        """
-        if session_creator is None and not _is_coordinated():
+        if session_creator is None and not is_coordinated():
             session_creator = ChiefSessionCreator()
-        creator = CachingSessionCreator(session_creator) if session_creator else None
+        creator = _CachingSessionCreator(session_creator) if session_creator else None
         super().__init__(creator, hooks, stop_grace_period_secs)
 
 
@@ -56,7 +157,7 @@ class SingularMonitoredSession(tf.compat.v1.train.SingularMonitoredSession):
         stop_grace_period_secs: int = 120,
         checkpoint_filename_with_path: str | None = None,
         *,
-        pretrained_checkpoint_dirs: Sequence[str | os.PathLike[str] | None] | None = None,
+        pretrained_checkpoint_dirs: _Directories | None = None,
         pretrained_scaffolds: Sequence[_Scaffold] | None = None,
     ) -> None:
         """Takes TensorFlow's arguments and, of one length, the sources of a warm start.
@@ -70,16 +171,10 @@ class SingularMonitoredSession(tf.compat.v1.train.SingularMonitoredSession):
             config,
             checkpoint_dir,
             checkpoint_filename_with_path,
-            pretrained_checkpoint_dirs,
-            pretrained_scaffolds,
+            pretrained_checkpoint_dirs=pretrained_checkpoint_dirs,
+            pretrained_scaffolds=pretrained_scaffolds,
         )
-        # TensorFlow's class does nothing but make a creator of its own and call its base so.
-        super(tf.compat.v1.train.SingularMonitoredSession, self).__init__(
-            creator,
-            hooks,
-            should_recover=False,
-            stop_grace_period_secs=stop_grace_period_secs,
-        )
+        init_singular_session(self, creator, hooks, stop_grace_period_secs)
 
 
 def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
@@ -89,88 +184,63 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     scaffold: _Scaffold | None = None,
     hooks: Sequence[_Hook] | None = None,
     chief_only_hooks: Sequence[_Hook] | None = None,
-    save_checkpoint_secs: Any = USE_DEFAULT,
-    save_summaries_steps: Any = USE_DEFAULT,
-    save_summaries_secs: Any = USE_DEFAULT,
+    save_checkpoint_secs: int | None = _USE_DEFAULT,
+    save_summaries_steps: int | None = _USE_DEFAULT,
+    save_summaries_secs: int | None = _USE_DEFAULT,
     config: tf.compat.v1.ConfigProto | None = None,
     stop_grace_period_secs: int = 120,
     log_step_count_steps: int | None = 100,
     max_wait_secs: int = 7200,
-    save_checkpoint_steps: Any = USE_DEFAULT,
+    save_checkpoint_steps: int | None = _USE_DEFAULT,
     summary_dir: str | None = None,
     save_graph_def: bool = True,
     *,
     model_checkpoint_dir: str | None = None,
     model_scaffold: _Scaffold | None = None,
-    pretrained_checkpoint_dirs: Sequence[str | os.PathLike[str] | None] | None = None,
+    pretrained_checkpoint_dirs: _Directories | None = None,
     pretrained_scaffolds: Sequence[_Scaffold] | None = None,
 ) -> tf.compat.v1.train.MonitoredSession:
     """Creates a `runner.MonitoredSession` that may start from several checkpoints.
 
     Everything but the last four arguments has the meaning and default it has in
-    `tf.compat.v1.train.MonitoredTrainingSession`. Under TensorFlow's distribute coordinator, which
-    decides itself who initialises and saves, that function makes the session.
+    `tf.compat.v1.train.MonitoredTrainingSession`. When there is a checkpoint in `checkpoint_dir`,
+    all of it is restored and the pretrained sources are not read.
 
     Args:
       master: the TensorFlow master.
-      is_chief: whether this process initialises, restores and saves.
-      checkpoint_dir: the model's own checkpoints; when there is one, all of it is restored and the
-        pretrained sources are not read.
+      is_chief: whether this process initializes, restores and saves.
+      checkpoint_dir: the model's own checkpoints; None by default, which saves none.
       scaffold: the model's scaffold.
-      hooks: hooks for every process.
-      chief_only_hooks: hooks for the chief.
-      save_checkpoint_secs: seconds between checkpoints, 600 when neither is given.
-      save_summaries_steps: steps between summaries, 100 when neither is given.
-      save_summaries_secs: seconds between summaries.
+      hooks: hooks of every process.
+      chief_only_hooks: hooks of the chief.
+      save_checkpoint_secs: seconds between checkpoints, by default 600; None saves none.
+      save_summaries_steps: steps between summaries, by default 100; None writes none.
+      save_summaries_secs: seconds between summaries, instead of steps.
       config: the session's configuration.
-      stop_grace_period_secs: seconds that threads are given to stop.
+      stop_grace_period_secs: seconds that threads have to stop.
       log_step_count_steps: steps between logs of the step rate; None logs none.
       max_wait_secs: seconds that a worker waits for the chief.
-      save_checkpoint_steps: steps between checkpoints.
-      summary_dir: where summaries go; by default `checkpoint_dir`.
+      save_checkpoint_steps: steps between checkpoints, instead of seconds.
+      summary_dir: the directory of summaries, by default `checkpoint_dir`.
       save_graph_def: whether to save the graph beside the checkpoints.
       model_checkpoint_dir: another name for `checkpoint_dir`, beside the pretrained ones.
       model_scaffold: another name for `scaffold`.
       pretrained_checkpoint_dirs: for each pretrained scaffold the directory or prefix of its
-        checkpoint, or None to initialise.
+        checkpoint, or None to keep the initial values of its variables.
       pretrained_scaffolds: scaffolds whose savers restore just their subset of the variables.
 
     Raises:
       ConfigError: when the two lists differ in length, both names of an argument are given, or a
-        warm start is asked for under TensorFlow's distribute coordinator.
+        warm start is asked for under TensorFlow's distribute coordinator, which makes the sessions
+        itself.
     """
-    twice = [
-        name
-        for name, values in (
-            ("checkpoint_dir", (checkpoint_dir, model_checkpoint_dir)),
-            ("scaffold", (scaffold, model_scaffold)),
-        )
-        if None not in values
-    ]
-    if twice:
-        raise ConfigError(
-            *(
-                Problem(f"{name} and model_{name} are given", "they are one argument", "give one")
-                for name in twice
-            )
-        )
+    _refuse_two_names(
+        checkpoint_dir=(checkpoint_dir, model_checkpoint_dir), scaffold=(scaffold, model_scaffold)
+    )
     checkpoint_dir = model_checkpoint_dir or checkpoint_dir
     scaffold = model_scaffold or scaffold or tf.compat.v1.train.Scaffold()
-    if _is_coordinated():
-        if pretrained_scaffolds or pretrained_checkpoint_dirs:
-            raise ConfigError(
-                Problem(
-                    "a warm start is asked for under TensorFlow's distribute coordinator",
-                    "that makes the sessions itself, and restores one checkpoint or none",
-                    "start from a checkpoint of the whole model, made without the coordinator",
-                )
-            )
-        timings = {
-            "save_checkpoint_secs": save_checkpoint_secs,
-            "save_checkpoint_steps": save_checkpoint_steps,
-            "save_summaries_secs": save_summaries_secs,
-            "save_summaries_steps": save_summaries_steps,
-        }
+    if is_coordinated():
+        _refuse_warm_start(pretrained_scaffolds, pretrained_checkpoint_dirs)
         return tf.compat.v1.train.MonitoredTrainingSession(
             master,
             is_chief,
@@ -178,13 +248,16 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
             scaffold,
             hooks,
             chief_only_hooks,
-            config=config,
-            stop_grace_period_secs=stop_grace_period_secs,
-            log_step_count_steps=log_step_count_steps,
-            max_wait_secs=max_wait_secs,
-            summary_dir=summary_dir,
-            save_graph_def=save_graph_def,
-            **{name: each for name, each in timings.items() if each is not USE_DEFAULT},
+            save_checkpoint_secs,
+            save_summaries_steps,
+            save_summaries_secs,
+            config,
+            stop_grace_period_secs,
+            log_step_count_steps,
+            max_wait_secs,
+            save_checkpoint_steps,
+            summary_dir,
+            save_graph_def,
         )
     if not is_chief:
         worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
@@ -199,47 +272,109 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     )
     all_hooks = list(chief_only_hooks or ())
     summary_dir = summary_dir or checkpoint_dir
-    summary_steps, summary_secs = _timing(save_summaries_steps, save_summaries_secs, steps=100)
     if summary_dir and _positive(log_step_count_steps):
         all_hooks.append(
             tf.compat.v1.train.StepCounterHook(log_step_count_steps, output_dir=summary_dir)
         )
-    if summary_dir and (_positive(summary_steps) or _positive(summary_secs)):
+    steps, secs = _interval(save_summaries_steps, save_summaries_secs, (100, None))
+    if summary_dir and (_positive(steps) or _positive(secs)):
         all_hooks.append(
-            tf.compat.v1.train.SummarySaverHook(
-                summary_steps, summary_secs, summary_dir, scaffold=scaffold
-            )
+            tf.compat.v1.train.SummarySaverHook(steps, secs, summary_dir, scaffold=scaffold)
         )
-    save_steps, save_secs = _timing(save_checkpoint_steps, save_checkpoint_secs, secs=600)
-    if checkpoint_dir and (_positive(save_steps) or _positive(save_secs)):
+    steps, secs = _interval(save_checkpoint_steps, save_checkpoint_secs, (None, 600))
+    if checkpoint_dir and (_positive(steps) or _positive(secs)):
         all_hooks.append(
             tf.compat.v1.train.CheckpointSaverHook(
-                checkpoint_dir,
-                save_secs,
-                save_steps,
-                scaffold=scaffold,
-                save_graph_def=save_graph_def,
+                checkpoint_dir, secs, steps, scaffold=scaffold, save_graph_def=save_graph_def
             )
         )
-    all_hooks += hooks or ()
-    return MonitoredSession(creator, all_hooks, stop_grace_period_secs)
+    return MonitoredSession(creator, [*all_hooks, *(hooks or ())], stop_grace_period_secs)
 
 
-def _is_coordinated() -> bool:
-    return distribute_coordinator_context.get_current_worker_context() is not None
+def _refuse_warm_start(*pretrained: Any) -> None:
+    if any(pretrained):
+        raise ConfigError(
+            Problem(
+                "a warm start is asked for under TensorFlow's distribute coordinator",
+                "the coordinator makes the sessions, which restore one checkpoint or none",
+                "start from a checkpoint of the whole model, made without the coordinator",
+            )
+        )
 
 
-def _timing(
-    given_steps: Any, given_secs: Any, steps: int | None = None, secs: int | None = None
+def _refuse_two_names(**values: tuple[Any, Any]) -> None:
+    twice = [name for name, given in values.items() if None not in given]
+    if twice:
+        raise ConfigError(
+            *(
+                Problem(f"{name} and model_{name} are given", "they are one argument", "give one")
+                for name in twice
+            )
+        )
+
+
+def _interval(
+    steps: int | None, secs: int | None, default: tuple[int | None, int | None]
 ) -> tuple[int | None, int | None]:
-    """Returns (steps, seconds) as TensorFlow reads them: defaults hold if neither is given."""
-    if given_steps is USE_DEFAULT and given_secs is USE_DEFAULT:
-        return steps, secs
-    return (
-        None if given_steps is USE_DEFAULT else given_steps,
-        None if given_secs is USE_DEFAULT else given_secs,
-    )
+    """Returns (steps, seconds) as TensorFlow reads them: the default holds if neither is given."""
+    if steps is _USE_DEFAULT and secs is _USE_DEFAULT:
+        return default
+    return None if steps is _USE_DEFAULT else steps, None if secs is _USE_DEFAULT else secs
 
 
 def _positive(interval: float | None) -> bool:
     return interval is not None and interval > 0
+
+
+class Supervisor(SupervisorWithManager):
+    """`tf.compat.v1.train.Supervisor` that may start from several checkpoints.
+
+    When `logdir` holds no checkpoint of the model's own, everything is initialized, and then each
+    scaffold's variables are restored from its checkpoint.
+    """
+
+    @with_arguments_of(tf.compat.v1.train.Supervisor.__init__)
+    def __init__(
+        self,
+        *args: Any,
+        pretrained_checkpoint_dirs: _Directories | None = None,
+        pretrained_scaffolds: Sequence[_Scaffold] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Takes the arguments of `tf.compat.v1.train.Supervisor`, and the sources of a warm start.
+
+        Args:
+          *args: as in TensorFlow.
+          pretrained_checkpoint_dirs: for each pretrained scaffold the directory or prefix of its
+            checkpoint, or None to keep the initial values of its variables.
+          pretrained_scaffolds: scaffolds whose savers restore just their subset of the variables.
+          **kwargs: as in TensorFlow.
+
+        Raises:
+          ConfigError: when the two lists differ in length, or are given beside a session manager.
+        """
+        pair_sources(pretrained_checkpoint_dirs, pretrained_scaffolds)
+        self._directories, self._pretrained = pretrained_checkpoint_dirs, pretrained_scaffolds
+        super().__init__(*args, **kwargs)
+
+    def prepare_or_wait_for_session(self, *args: Any, **kwargs: Any) -> tf.compat.v1.Session:
+        """Returns the session of TensorFlow's method as a `CachedSession`."""
+        return cached(super().prepare_or_wait_for_session(*args, **kwargs))
+
+    def choose_session_manager(self, given: Any, **arguments: Any) -> Any:
+        """Returns the given manager, or one that restores the pretrained scaffolds."""
+        if given is None:
+            with arguments["graph"].as_default():
+                build_savers(self._pretrained or ())
+            return SessionManager(
+                checkpoint_dirs=self._directories, scaffolds=self._pretrained, **arguments
+            )
+        if self._pretrained:
+            raise ConfigError(
+                Problem(
+                    "a session manager and pretrained scaffolds are given",
+                    "it is the manager that restores",
+                    "give them to it: SessionManager(checkpoint_dirs=..., scaffolds=...)",
+                )
+            )
+        return given

@@ -1,16 +1,18 @@
-"""A SessionManager that initialises everything first and then restores several checkpoints."""
+"""TensorFlow's SessionManager and Scaffold, extended to a warm start from several checkpoints."""
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import tensorflow as tf
 
 from runner.checkpoints.locate import latest_checkpoint, require_checkpoint
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.session.cached_session import cached
+from runner.session.tensorflow_internals import SessionManagerWithLocalInit
 
 if TYPE_CHECKING:
     from runner.restoration.restorer import Restorer
@@ -18,57 +20,92 @@ if TYPE_CHECKING:
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Session: TypeAlias = tf.compat.v1.Session
+_Directories: TypeAlias = Sequence[str | os.PathLike[str] | None]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class SessionManager(tf.compat.v1.train.SessionManager):
+def with_arguments_of(base: Callable[..., Any]) -> Callable[[_Function], _Function]:
+    """Makes `inspect.signature` and `help` list the arguments of `base` before those added to it.
+
+    For a method that takes the arguments of `base` as `*args` and `**kwargs`.
+    """
+
+    def decorate(function: _Function) -> _Function:
+        own = inspect.signature(function).parameters.values()
+        theirs = inspect.signature(base).parameters.values()
+        added = [each for each in own if each.kind is each.KEYWORD_ONLY]
+        function.__signature__ = inspect.Signature([*theirs, *added])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+class Scaffold(tf.compat.v1.train.Scaffold):
+    """`tf.compat.v1.train.Scaffold` with two more attributes.
+
+    Attributes:
+      name: names the scaffold in messages; empty by default.
+      optional: True allows its checkpoint to be absent; its variables then keep their initial
+        values. False by default.
+    """
+
+    @with_arguments_of(tf.compat.v1.train.Scaffold.__init__)
+    def __init__(self, *args: Any, name: str = "", optional: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.name = name
+        self.optional = optional
+
+
+class SessionManager(SessionManagerWithLocalInit):
     """`tf.compat.v1.train.SessionManager` that warm-starts from several checkpoints.
 
-    On a fresh start `prepare_session` lets the `restorer` initialise and runs the given `init_op`
+    On a fresh start `prepare_session` lets the `restorer` initialize and runs the given `init_op`
     and every init of every scaffold, then the given `init_fn`, then restores each scaffold's saver
     from its checkpoint, in order, and what the `restorer` restores; then, as in TensorFlow, the
     local init and the ready check. When there is a checkpoint of the model's own, all of it is
     restored instead, and of the scaffolds and the restorer nothing is used but the scaffolds' local
     inits, which run in every new session.
 
-    When a source cannot be restored the session is closed: nobody meets a half-restored one.
+    When a source cannot be restored, the session is closed: a half-restored one is never returned.
 
     The scaffolds' savers only ever restore: no saver learns which files a source consists of, so
     none can delete them.
     """
 
+    @with_arguments_of(tf.compat.v1.train.SessionManager.__init__)
     def __init__(
         self,
-        checkpoint_dirs: Sequence[str | os.PathLike[str] | None] | None = None,
+        *args: Any,
+        checkpoint_dirs: _Directories | None = None,
         scaffolds: Sequence[_Scaffold] | None = None,
-        graph: tf.Graph | None = None,
-        ready_op: tf.Tensor | None = None,
         target: str = "",
         restorer: Restorer | None = None,
         **kwargs: Any,
     ) -> None:
-        """Stores the sources; nothing is looked for before `prepare_session`.
+        """Takes the arguments of `tf.compat.v1.train.SessionManager`, and the sources.
+
+        Sources are not looked for before `prepare_session`.
 
         Args:
-          checkpoint_dirs: for each scaffold a checkpoint directory or prefix, or None to leave
-            its variables to their initialisers.
+          *args: as in TensorFlow.
+          checkpoint_dirs: for each scaffold a checkpoint directory or prefix, or None to keep
+            the initial values of its variables.
           scaffolds: the scaffolds whose savers restore from these directories. They are plain
-            `tf.compat.v1.train.Scaffold`s, finalised or not, or `runner.Scaffold`s.
-          graph: the graph; by default the default graph.
-          ready_op: as in TensorFlow.
-          target: the TensorFlow master used when `prepare_session` is given none.
-          restorer: initialises and, besides the scaffolds, restores what a plan takes from any
+            `tf.compat.v1.train.Scaffold`s, finalized or not, or `runner.Scaffold`s.
+          target: the TensorFlow master that `prepare_session` uses by default.
+          restorer: initializes and, besides the scaffolds, restores what a plan takes from any
             number of sources; built. An `init_op` of `prepare_session` that is more than what its
-            `build` returned runs after it has initialised.
-          **kwargs: the other arguments of `tf.compat.v1.train.SessionManager`.
+            `build` returned runs after it has initialized.
+          **kwargs: as in TensorFlow.
 
         Raises:
-          ConfigError: when the two are not lists of one length.
+          ConfigError: when `checkpoint_dirs` and `scaffolds` are not lists of one length.
         """
-        super().__init__(graph=graph, ready_op=ready_op, **kwargs)
+        super().__init__(*args, **kwargs)
         self._sources = pair_sources(checkpoint_dirs, scaffolds)
         self._default_target = target
         self._restorer = restorer
-        self._own_local_init = kwargs.get("local_init_op")
+        self._own_local_init = args[0] if args else kwargs.get("local_init_op")
 
     def prepare_session(
         self,
@@ -83,7 +120,7 @@ class SessionManager(tf.compat.v1.train.SessionManager):
         init_feed_dict: dict[Any, Any] | None = None,
         init_fn: Callable[[_Session], None] | None = None,
     ) -> _Session:
-        """Creates a new session whose model is initialised or restored.
+        """Returns a new session whose model is initialized or restored.
 
         The arguments are those of `tf.compat.v1.train.SessionManager.prepare_session`; `master`
         defaults to the manager's `target`.
@@ -94,9 +131,9 @@ class SessionManager(tf.compat.v1.train.SessionManager):
           RuntimeError: when the model is not ready afterwards.
         """
         if checkpoint_dir and saver is not None:
-            latest_checkpoint(checkpoint_dir)  # Refuses a directory whose newest files are gone.
+            latest_checkpoint(checkpoint_dir)  # Raises an error if its newest files are gone.
         if self._sources or self._restorer is not None:
-            init_fn = _initialise_then_restore(
+            init_fn = _initialize_then_restore(
                 self._sources,
                 self._restorer,
                 init_op,
@@ -117,19 +154,15 @@ class SessionManager(tf.compat.v1.train.SessionManager):
             init_fn=init_fn,
         )
 
-    def _try_run_local_init_op(self, sess: _Session) -> tuple[bool, str | None]:
-        # Private, for want of anything public between the local init and the ready check. Every
-        # new session gets here, also one that resumes: checkpoints hold nothing local.
-        done, message = super()._try_run_local_init_op(sess)
-        for scaffold in (scaffold for scaffold, _ in self._sources if done):
+    def run_more_local_inits(self, session: _Session) -> None:
+        """Runs the local inits of the scaffolds."""
+        for scaffold, _ in self._sources:
             if scaffold.local_init_op not in (None, self._own_local_init):
-                sess.run(scaffold.local_init_op, feed_dict=scaffold.local_init_feed_dict)
-        return done, message
+                session.run(scaffold.local_init_op, feed_dict=scaffold.local_init_feed_dict)
 
 
 def pair_sources(
-    checkpoint_dirs: Sequence[str | os.PathLike[str] | None] | None,
-    scaffolds: Sequence[_Scaffold] | None,
+    checkpoint_dirs: _Directories | None, scaffolds: Sequence[_Scaffold] | None
 ) -> list[tuple[_Scaffold, str | None]]:
     """Returns each scaffold with its checkpoint directory.
 
@@ -166,7 +199,7 @@ def pair_sources(
 
 
 def build_savers(scaffolds: Sequence[_Scaffold]) -> None:
-    """Lets deferred savers add their operations, while the graph can still grow.
+    """Builds deferred savers while the graph can still grow.
 
     Raises:
       ConfigError: when a scaffold has no saver: TensorFlow would give it the default one, which
@@ -178,7 +211,7 @@ def build_savers(scaffolds: Sequence[_Scaffold]) -> None:
             *(
                 Problem(
                     f"{label} has no saver",
-                    "its saver says which variables its checkpoint gives",
+                    "its saver selects the variables that its checkpoint restores",
                     "Scaffold(saver=tf.compat.v1.train.Saver(var_list))",
                 )
                 for label in without
@@ -207,7 +240,7 @@ def _resolve(sources: Sequence[tuple[_Scaffold, str | None]]) -> list[tuple[_Sca
     return found
 
 
-def _initialise_then_restore(
+def _initialize_then_restore(
     sources: Sequence[tuple[_Scaffold, str | None]],
     restorer: Restorer | None,
     init_op: tf.Operation | None,
@@ -216,13 +249,13 @@ def _initialise_then_restore(
 ) -> Callable[[_Session], None]:
     """Returns the init function with which TensorFlow runs the two phases.
 
-    Both phases are in it: an init that TensorFlow ran after it would undo a restore. The sources
-    are looked for in it too: TensorFlow calls it only if it restored no checkpoint of the model's
-    own, which it may have waited for.
+    It runs both phases, since an init that TensorFlow ran after it would undo a restore. It also
+    looks for the sources: TensorFlow calls it only if there is no checkpoint of the model's own,
+    for which it may have waited.
     """
     scaffolds = [scaffold for scaffold, _ in sources]
 
-    def initialise_and_restore(session: _Session) -> None:
+    def initialize_and_restore(session: _Session) -> None:
         try:
             with session.graph.as_default():
                 run_phases(session)
@@ -252,7 +285,7 @@ def _initialise_then_restore(
         if restorer is not None:
             restorer.restore(session)
 
-    return initialise_and_restore
+    return initialize_and_restore
 
 
 def _distinct_inits(
@@ -260,7 +293,7 @@ def _distinct_inits(
     init_feed_dict: dict[Any, Any] | None,
     scaffolds: Sequence[_Scaffold],
 ) -> Iterator[tuple[tf.Operation, dict[Any, Any] | None]]:
-    """Yields each init once: scaffolds that are given no init share the graph's default one."""
+    """Yields each init once: scaffolds without an init of their own share the graph's default."""
     seen = set()
     inits = [(init_op, init_feed_dict)]
     inits += [(scaffold.init_op, scaffold.init_feed_dict) for scaffold in scaffolds]
@@ -306,7 +339,7 @@ def _refuse_overlap(restores: Sequence[tuple[_Scaffold, str]]) -> None:
 def restored_variables(saver: Any) -> set[str]:
     """Returns the names of the variables' operations that a saver's restore assigns.
 
-    A saver lists no variables, so its restore operation is followed to the assignments.
+    A saver does not list them, so its restore operation is followed to the assignments.
     """
     if not isinstance(saver, tf.compat.v1.train.Saver):
         return {variable.op.name for variable in saver.variables}
@@ -325,19 +358,3 @@ def restored_variables(saver: Any) -> set[str]:
 def _label(scaffold: _Scaffold) -> str:
     name = getattr(scaffold, "name", "")
     return f"scaffold {name}" if name else "a scaffold"
-
-
-class Scaffold(tf.compat.v1.train.Scaffold):
-    """`tf.compat.v1.train.Scaffold` with two more attributes.
-
-    Attributes:
-      name: names the scaffold in messages; empty by default.
-      optional: True allows its checkpoint to be absent; its variables then keep their initial
-        values. False by default.
-    """
-
-    def __init__(self, *args: Any, name: str = "", optional: bool = False, **kwargs: Any) -> None:
-        """Takes the arguments of `tf.compat.v1.train.Scaffold` besides."""
-        super().__init__(*args, **kwargs)
-        self.name = name
-        self.optional = optional

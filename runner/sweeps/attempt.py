@@ -5,30 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-from runner.system.atomic_files import write_json
-from runner.system.folders import moved, way_to
+from runner.system.atomic_files import moved, way_to, write_json
 from runner.system.locks import is_held, this_process
+from runner.system.status import Status
 
-
-class TrialStatus(str, Enum):
-    """How far a trial came."""
-
-    WAITING = "WAITING"
-    RUNNING = "RUNNING"
-    FINISHED = "FINISHED"
-    FAILED = "FAILED"
-    KILLED = "KILLED"
-    PRUNED = "PRUNED"
-    # It was never started: the sweep stopped, or its launcher failed.
-    SKIPPED = "SKIPPED"
-
-
+TrialStatus = Status
 FAILURES = (TrialStatus.FAILED, TrialStatus.KILLED)
 DIED = "its process was killed"
 """Begins the message of a trial whose process could not say anything itself."""

@@ -14,11 +14,10 @@ from typing import Any
 from runner.checkpoints import files
 from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.locate import LATEST, resolve
-from runner.checkpoints.recognition import recognise
-from runner.config.choices import Resume
+from runner.checkpoints.open import recognise
+from runner.config.choices import MLFLOW_SCHEMES, Resume
 from runner.config.fingerprint import EXPERIMENT, in_scaffold
 from runner.config.instantiation import check_signature
-from runner.config.scaffold_rules import MLFLOW_SCHEMES
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.runs.run_directory import runs

@@ -18,10 +18,16 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from runner.config.cluster import resolve_trial
-from runner.config.composition import experiment_names, forced, running, without_hydra
+from runner.config.composition import (
+    Compose,
+    compose_all,
+    experiment_names,
+    forced,
+    running,
+    without_hydra,
+)
 from runner.config.fingerprint import Identity
-from runner.config.hydra_grammar import plain, spelt
-from runner.config.override_errors import Compose, compose_all
+from runner.config.hydra_grammar import plain, spelled
 from runner.config.schema import RunConfig
 from runner.config.validation import validate
 from runner.errors import ConfigError, Problem, RunnerError
@@ -131,7 +137,7 @@ def _as_typed(values: Any) -> str:
 
 def _one_value(value: Any) -> str:
     """Returns a value in the grammar of the command line."""
-    return spelt(value, _one_text)
+    return spelled(value, _one_text)
 
 
 def _one_text(text: str) -> str:

@@ -12,7 +12,7 @@ import optuna
 from filelock import FileLock
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from runner.config.override_errors import Compose
+from runner.config.composition import Compose
 from runner.errors import Problem, SweepError
 from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus, end_of
 from runner.sweeps.checks import check_targets

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ import optuna
 from hydra.core.override_parser.types import (
     IntervalSweep,
     Override,
-    Quote,
-    QuotedString,
     RangeSweep,
     Sweep,
 )
@@ -29,17 +26,13 @@ from optuna.samplers import BaseSampler, GridSampler, QMCSampler
 from optuna.study import StudyDirection
 
 from runner.config.composition import forced
-from runner.config.hydra_grammar import spelt
+from runner.config.hydra_grammar import spelled
 from runner.config.instantiation import build_target, locate_target
 from runner.errors import ConfigError, Problem
 from runner.sweeps.points import Point, name_of
 from runner.sweeps.summary import Objective
 
 TAGS = ("log",)
-
-# Texts that Hydra's grammar takes for texts, without quotes; and those of its words among them.
-_PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
-_WORDS = ("null", "true", "false", "nan", "inf")
 
 
 @dataclass(frozen=True)
@@ -108,12 +101,7 @@ class SearchSpace:
 
 def as_override(value: object) -> str:
     """Returns a value in the grammar of Hydra's overrides, in which it is one value of its type."""
-    return spelt(value, _as_text)
-
-
-def _as_text(text: str) -> str:
-    plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS
-    return text if plain else QuotedString(text, Quote.single).with_quotes()
+    return spelled(value)
 
 
 def as_shown(value: object) -> str:

@@ -15,8 +15,7 @@ from filelock import FileLock, Timeout
 
 from runner.errors import Problem, RunDirectoryError, RunInUseError
 from runner.sweeps.attempt import Attempt, AttemptFile
-from runner.system.atomic_files import write_json
-from runner.system.folders import make_container
+from runner.system.atomic_files import make_container, write_json
 
 RECORD = "sweep.json"
 

@@ -1,4 +1,4 @@
-"""Writes files that hold, whatever happens, either what they held before or what they are to."""
+"""Atomic writes, and the paths of run and sweep directories that may have been moved."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.errors import Problem, RunDirectoryError
+
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes by renaming, so that a reader never sees half a file."""
+    """Writes JSON atomically."""
     write_text(path, json.dumps(content, indent=2, sort_keys=True))
 
 
 def write_text(path: Path, text: str, *, lasting: bool = True) -> None:
-    """Writes by renaming: whatever happens, the file is as it was before or as it is to be.
+    """Writes a file atomically, by renaming: old or new content, never a mix.
 
-    Without `lasting` that holds for the death of the process, and not for that of the machine.
+    Without `lasting` that survives the death of the process, and not that of the machine.
     """
     temporary = path.with_name(f"{path.name}.tmp")
     try:
@@ -30,3 +32,34 @@ def write_text(path: Path, text: str, *, lasting: bool = True) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def make_container(container: Path, key: str) -> None:
+    """Creates the directory that a setting, `key`, names for numbered run or sweep directories.
+
+    Raises:
+      RunDirectoryError: it cannot be created.
+    """
+    try:
+        container.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunDirectoryError(
+            Problem(
+                f"{key} is {container}",
+                f"it cannot be made: {error.strerror}",
+                f"give {key}=... a folder that can be written",
+            )
+        ) from error
+
+
+def way_to(path: str | None, folder: Path) -> str | None:
+    """Returns a path relative to a folder, which is recorded in it together with the path."""
+    return None if path is None else os.path.relpath(path, folder)
+
+
+def moved(path: str | None, way: str | None, folder: Path) -> str | None:
+    """Returns the folder that a relative path leads to now, or the recorded path without one."""
+    if way is None:
+        return path
+    end = os.path.normpath(folder.absolute() / way)
+    return end if Path(end).is_dir() else path

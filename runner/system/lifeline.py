@@ -1,4 +1,7 @@
-"""The tie between the tasks of a local cluster and the process that started them."""
+"""Ends a task of a local cluster, or a worker of a sweep, when its parent process has gone.
+
+Also what a task of a local cluster reports to the process that started it.
+"""
 
 from __future__ import annotations
 
@@ -16,52 +19,78 @@ from typing import Any, TextIO
 
 from runner.system.locks import process_name
 
-# Number of a descriptor that is at its end as soon as the starting process is gone.
+# The number of the process that starts a task.
 LIFELINE = "RUNNER_LIFELINE"
 # File for the objective, which the starting process returns to a sweep.
 OBJECTIVE = "RUNNER_OBJECTIVE_FILE"
-# Of a file beside that one, which is there when the chief has begun or resumed its run.
+# Suffix of a file beside that one, which exists once the chief has begun or resumed its run.
 _BEGUN = ".begun"
-# How long a task has to end in good order when the starting process is gone.
+# How long a task has to end in an orderly way once the starting process is gone.
 _GRACE_SECONDS = 15.0
+_LOOK_SECONDS = 1.0
+
+
+def when_orphaned(parent: int, end: Callable[[], object], seconds: float = _LOOK_SECONDS) -> None:
+    """Calls `end` again and again, in a thread, once this process has another parent.
+
+    Args:
+      parent: the number of the process that started this one.
+      end: ends this process, at the first call or a later one.
+      seconds: between two looks.
+    """
+
+    def looking() -> None:
+        while True:
+            time.sleep(seconds)
+            if os.getppid() != parent:
+                end()
+
+    threading.Thread(target=looking, daemon=True).start()
 
 
 def end_with_launcher(environ: Mapping[str, str]) -> None:
     """Ends this process when the one that started it dies, however it dies.
 
-    What this process prints then goes nowhere, and does not keep it from saving. Does nothing in a
-    process that no local cluster has started.
+    Its output is discarded then, and does not keep it from saving. Does nothing in a process that
+    no local cluster has started.
     """
-    descriptor = environ.get(LIFELINE)
-    if descriptor is not None:
+    launcher = environ.get(LIFELINE)
+    if launcher is not None:
         sys.stdout, sys.stderr = _outliving(sys.stdout), _outliving(sys.stderr)
-        threading.Thread(target=_watch, args=(int(descriptor),), daemon=True).start()
+        when_orphaned(int(launcher), _end_task)
+
+
+def _end_task() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_SECONDS)
+    # A step that waits for another task lets no Python code run, that of signals included.
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def tell_begun(environ: Mapping[str, str]) -> None:
-    """Tells the process that started this one, if any, that a run is begun or resumed."""
+    """Reports to the process that started this one, if any, that a run is begun or resumed."""
     file = environ.get(OBJECTIVE)
     if file is not None:
         Path(file).with_suffix(_BEGUN).touch()
 
 
 def has_begun(environ: Mapping[str, str]) -> bool:
-    """Whether a task that was started in this environment has told of its run."""
+    """Whether a task that was started in this environment has reported its run."""
     return Path(environ[OBJECTIVE]).with_suffix(_BEGUN).exists()
 
 
 def hand_over(objective: float | None, environ: Mapping[str, str]) -> None:
-    """Gives the objective to the process that started this one, if any."""
+    """Passes the objective to the process that started this one, if any."""
     file = environ.get(OBJECTIVE)
     if file is not None and objective is not None:
         Path(file).write_text(repr(float(objective)))
 
 
 class _Outliving(io.FileIO):
-    """A pipe that swallows what is written when nobody reads it any more."""
+    """A pipe that discards what is written once it has no reader."""
 
     def write(self, data: Any, /) -> int:
-        """Writes to the pipe, or, once that has failed, nowhere."""
+        """Writes to the pipe; once that has failed, discards the data."""
         try:
             return super().write(data)
         except BrokenPipeError:
@@ -70,16 +99,16 @@ class _Outliving(io.FileIO):
 
 
 def lead_nowhere(descriptor: int) -> None:
-    """Has what is written to a descriptor, whose reader is gone, go nowhere."""
+    """Discards from now on what is written to a descriptor, whose reader is gone."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
 
 
 def _outliving(stream: TextIO) -> TextIO:
-    """Returns a stream that writes to the same file, as long as that is read."""
+    """Returns a stream that writes to the same file as long as it has a reader."""
     if not isinstance(stream, io.TextIOWrapper):
-        return stream  # Somebody collects it within this process.
+        return stream  # It is captured within this process.
     stream.flush()
     return io.TextIOWrapper(
         io.BufferedWriter(_Outliving(stream.fileno(), "w", closefd=False)),
@@ -90,37 +119,21 @@ def _outliving(stream: TextIO) -> TextIO:
     )
 
 
-def _watch(descriptor: int) -> None:
-    while os.read(descriptor, 1):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(_GRACE_SECONDS)
-    # A step that waits for another task lets no Python code run, that of signals included.
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-_LOOK_SECONDS = 1.0
-
-
 class Worker:
-    """What a process that carries out trials knows of the one that started it.
+    """A process that carries out trials, which ends between two of them.
 
-    joblib's worker waits for its next job at a pipe whose other end it holds too, and so would
-    wait for ever after that process was killed.
-
-    Args:
-      parent: the number of the process that started it.
+    joblib's worker waits for its next job at a pipe whose other end it holds too, and so would wait
+    for ever after the sweeping process was killed.
     """
 
-    def __init__(self, parent: int) -> None:
-        self._parent = parent
+    def __init__(self) -> None:
         self._running = 0
         self._was_idle = False
         self._lock = threading.Lock()
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Does not end it meanwhile."""
+        """Keeps the process from ending inside the block."""
         with self._lock:
             self._running += 1
             self._was_idle = False
@@ -130,27 +143,12 @@ class Worker:
             with self._lock:
                 self._running -= 1
 
-    def look(self, parent: int, end: Callable[[], object]) -> None:
-        """Ends it where its parent has gone, and it was idle since the last look.
-
-        Args:
-          parent: the number of its parent now, which is another one when the first has gone.
-          end: ends it; no trial begins meanwhile.
-        """
+    def end_if_idle(self, end: Callable[[], object]) -> None:
+        """Ends the process if it was idle at the last call and since; no trial begins meanwhile."""
         with self._lock:
-            if parent != self._parent and self._was_idle:
+            if self._was_idle:
                 end()
             self._was_idle = not self._running
-
-    def watch(self, seconds: float = _LOOK_SECONDS) -> None:
-        """Looks again and again, in a thread."""
-
-        def looking() -> None:
-            while True:
-                time.sleep(seconds)
-                self.look(os.getppid(), _end)
-
-        threading.Thread(target=looking, daemon=True).start()
 
 
 # At most one: this process, from its first trial on.
@@ -158,24 +156,25 @@ _workers: list[Worker] = []
 
 
 def at_work(sweeper: str) -> AbstractContextManager[None]:
-    """A trial in this process, which ends after it should the sweeping process have gone.
+    """Marks a trial in this process, which ends after it if the sweeping process has gone.
 
-    Nothing comes of that unless the sweeping process itself has started this one: those of Slurm
-    and Ray have other parents, and are ended by them.
+    Only a process that the sweeping process itself has started is watched: those of Slurm and Ray
+    have other parents, and are ended by them.
 
     Args:
       sweeper: the name of the process that sweeps.
     """
     parent = os.getppid()
     if not _workers and sweeper == process_name(parent):
-        _workers.append(Worker(parent))
-        _workers[0].watch()
+        worker = Worker()
+        _workers.append(worker)
+        when_orphaned(parent, lambda: worker.end_if_idle(_end_worker))
     return _workers[0].at_work() if _workers else nullcontext()
 
 
-def _end() -> None:
+def _end_worker() -> None:
     for stream in (sys.stdout, sys.stderr):
-        # Whoever read it may have gone too.
+        # Its reader may have gone too.
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     # The main thread waits in a system call. The follower is a process of its own, which delivers

@@ -1,4 +1,4 @@
-"""Tells whether somebody holds a lock that a file stands for."""
+"""Locks that a process holds, and the heartbeat by which other hosts see that it lives."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
+logger = logging.getLogger(__name__)
 
 
 def this_process() -> str:
@@ -35,10 +37,8 @@ def is_held(lock_file: Path) -> bool:
         return True
 
 
-logger = logging.getLogger(__name__)
-
 BEAT_SECONDS = 4.0
-# A process that has the processor for itself never misses so many beats.
+# A process that has the processor to itself never misses so many beats.
 _MISSED = 3
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -49,8 +49,8 @@ class Owner:
 
     Attributes:
       host: the name of its machine.
-      boot: identifies that machine's present life, where the system tells; otherwise empty.
-      pid: its number there.
+      boot: identifies the machine's boot, where the system has such an id; otherwise empty.
+      pid: its process id there.
       since: when it became the owner, in UTC.
     """
 
@@ -69,11 +69,11 @@ class Owner:
 
 
 class OwnerFile:
-    """Says who owns a run, as long as it does.
+    """Names the owner of a run as long as it owns it.
 
     Not every shared file system carries locks from host to host. The owner therefore touches the
-    file all the time: who finds one of another host looks whether that goes on. Times are compared
-    with the file system's own, never with a clock of either host.
+    file regularly, its heartbeat: a process on another host waits to see whether it continues.
+    Times are compared with the file system's own, never with a clock of either host.
 
     Args:
       path: the file.
@@ -91,7 +91,7 @@ class OwnerFile:
         """Names this process, and touches the file until `release`."""
         since = datetime.now(timezone.utc).isoformat(timespec="seconds")
         owner = Owner(socket.gethostname(), _boot(), os.getpid(), since)
-        # Not awaited: what a machine's death loses of it names nobody who lives.
+        # Not synced: whatever a machine's death loses of it names no living process.
         temporary = self._path.with_name(f"{self._path.name}.tmp")
         temporary.write_text(json.dumps(asdict(owner), indent=2))
         temporary.replace(self._path)
@@ -108,7 +108,7 @@ class OwnerFile:
             self._path.unlink(missing_ok=True)
 
     def read(self) -> Owner | None:
-        """Returns whom the file names; None where it is absent or says nothing."""
+        """Returns the owner that the file names; None where it is absent or malformed."""
         try:
             return Owner(**json.loads(self._path.read_text()))
         except (OSError, ValueError, TypeError):
@@ -118,7 +118,7 @@ class OwnerFile:
         """Returns the owner if it is on another host and may live.
 
         Args:
-          wait: whether to wait until that is certain, if it was there a moment ago.
+          wait: whether to wait until that is certain, if it was alive a moment ago.
         """
         owner = self.read()
         if owner is None or owner.is_here():
@@ -132,7 +132,7 @@ class OwnerFile:
             return None
         if not wait:
             return owner
-        logger.warning("Waits to see whether %s, the owner of %s, lives.", owner, self._path.parent)
+        logger.warning("Waits to see if %s, the owner of %s, is alive.", owner, self._path.parent)
         deadline = time.monotonic() + _MISSED * self._beat
         while time.monotonic() < deadline:
             time.sleep(self._beat / 8)
@@ -142,7 +142,7 @@ class OwnerFile:
 
     def _touched(self) -> float | None:
         try:
-            # Opened, because a network file system answers `stat` from its memory.
+            # Opened, because a network file system answers `stat` from its cache.
             with self._path.open("rb") as file:
                 return os.fstat(file.fileno()).st_mtime
         except OSError:

@@ -17,23 +17,23 @@ from runner.errors import InterruptedRunError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE_SECONDS = 25.0
-# How long a second signal leaves for what ends by itself at once.
+# How long after a second signal the process may still end by itself.
 _AT_ONCE_SECONDS = 2.0
-# In place of a signal, to a thread that waits for one.
+# Wakes a thread that waits for a signal.
 _LOOK_AGAIN = b"\0"
 
 
 @dataclass
 class _Received:
-    """What has come, known to all interruptions that are inside one another.
+    """The signals received, shared by nested interruptions.
 
     Attributes:
-      received: the signal that the main thread ends by; None before it has handled one.
+      received: the signal that ends the main thread; None before it has handled one.
       all: every signal that it has handled.
-      last: the newest that a thread has been told of.
-      deadline: when the process ends at the latest; None before a thread was told of a signal.
+      last: the newest that the watching thread has seen.
+      deadline: when the process ends at the latest; None before that thread has seen a signal.
       cause: why it ends then.
-      further: what is handled besides SIGINT and SIGTERM.
+      further: the signals handled besides SIGINT and SIGTERM.
     """
 
     received: signal.Signals | None = None
@@ -48,11 +48,15 @@ class Interruption:
     """Remembers the first signal; during a loop it waits for the step in flight to end.
 
     Outside a loop the first signal raises `InterruptedRunError` at once, inside one the second.
-    A process that is still there when the grace period after the first signal has passed, or 2
-    seconds after the second, ends as by SIGKILL, but with the exit code of the signal: a thread
-    sees to that, because Python handles no signal while an operation of TensorFlow's goes on.
+    A process that still runs when the grace period after the first signal is over, or 2 seconds
+    after the second, ends as by SIGKILL, but with the exit code of the signal: by a thread, because
+    Python handles no signal while an operation of TensorFlow runs.
 
-    Inside the block of another one, both know of a signal and have one grace period in common.
+    Nested interruptions share signals and grace period.
+
+    Args:
+      grace_seconds: how long after the first signal the process ends at the latest.
+      further: signals that are handled like SIGINT and SIGTERM, but never count as a second one.
     """
 
     _innermost: ClassVar[Interruption | None] = None
@@ -60,12 +64,6 @@ class Interruption:
     def __init__(
         self, grace_seconds: float = GRACE_SECONDS, further: Sequence[signal.Signals] = ()
     ) -> None:
-        """Stores its arguments.
-
-        Args:
-          grace_seconds: how long after the first signal the process ends at the latest.
-          further: signals that are handled like SIGINT and SIGTERM, but are never a second one.
-        """
         self._grace = grace_seconds
         self._state = _Received(further=tuple(further))
         self._in_loop = False
@@ -81,7 +79,7 @@ class Interruption:
         return number in self._state.all
 
     def noticed(self) -> bool:
-        """Whether a signal has come, though the main thread may not have seen it yet."""
+        """Whether a signal has come, even if the main thread has not handled it yet."""
         return self._state.received is not None or self._state.deadline is not None
 
     def remaining(self) -> float | None:
@@ -107,13 +105,13 @@ class Interruption:
         if outer is not None:
             self._state = outer._state
         signals = (*SIGNALS, *self._state.further)
-        # Standard error may be led elsewhere for a time, as while something noisy is imported.
+        # Standard error may be redirected for a time, as during a noisy import.
         terminal = os.dup(2)
         reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         watcher = threading.Thread(target=self._watch, args=(reader, terminal), daemon=True)
         watcher.start()
-        # Told by the system at once, where the handlers wait for the main thread.
+        # Written at once by the system, where the handlers wait for the main thread.
         woken_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         before = [signal.signal(each, self._handle) for each in signals]
         Interruption._innermost = self
@@ -129,7 +127,7 @@ class Interruption:
             os.close(reader)
             os.close(terminal)
             if outer is not None:
-                os.write(outer._writer, _LOOK_AGAIN)  # Its thread knows no deadline yet.
+                os.write(outer._writer, _LOOK_AGAIN)  # Its thread has no deadline yet.
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -207,7 +205,7 @@ class Interruption:
 
 @contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Inside the block, in which nothing is begun yet, a signal ends the process at once."""
+    """Inside the block, before a run begins, a signal ends the process at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -224,16 +222,16 @@ def ending_at_once() -> Iterator[None]:
 
 
 def end_at_once(number: int, terminal: int, cause: str = "") -> NoReturn:
-    """Says why, and ends the process without any cleaning up.
+    """Reports why, and ends the process without any cleaning up.
 
     Args:
       number: the signal.
-      terminal: where to say it, a file descriptor.
-      cause: why the run was not ended in good order.
+      terminal: the file descriptor for the report.
+      cause: why the run did not end in an orderly way.
     """
     error = InterruptedRunError(signal.Signals(number), cause)
     try:
         # Not print: the main thread may hold the stream's lock.
         os.write(terminal, f"runner: {error}\n".encode())
-    finally:  # Also where nobody reads it any more.
+    finally:  # Also where it has no reader any more.
         os._exit(error.exit_code)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from runner.system.status import Status
 
 RUN_DIR_TAG = "runner.run_dir"
 """Tag that holds the absolute path of a run's own directory."""
@@ -18,14 +19,8 @@ RUN_DIR_TAG = "runner.run_dir"
 UID_TAG = "runner.uid"
 """Tag that identifies a run in every store, given by the run and not by the store."""
 
-
-class RunStatus(str, Enum):
-    """How a run ended, or that it has not."""
-
-    RUNNING = "RUNNING"
-    FINISHED = "FINISHED"
-    FAILED = "FAILED"
-    KILLED = "KILLED"
+# As MLflow has them: RUNNING, FINISHED, FAILED and KILLED.
+RunStatus = Status
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from runner.system.atomic_files import write_json
-from runner.system.folders import moved, way_to
+from runner.system.atomic_files import moved, way_to, write_json
 from runner.system.locks import is_held
 
 # A process that looks whether the writer lives holds its lock for an instant.

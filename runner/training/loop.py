@@ -13,8 +13,7 @@ from runner.graph.experiment import BuiltGraph, Training
 from runner.graph.input_pipeline import input_ended
 from runner.graph.resumability import not_resumed_exactly
 from runner.restoration.restorer import Restorer
-from runner.session.monitored_session import MonitoredSession
-from runner.session.session_creators import ChiefSessionCreator
+from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
 from runner.training.loop_hooks import loop_hooks
 from runner.training.recording import recorded
 from runner.training.run import Run

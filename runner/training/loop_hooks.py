@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from runner.config.choices import NonFinite, OnError
-from runner.config.references import References
+from runner.config.instantiation import References
 from runner.errors import NonFiniteLossError
 from runner.graph.names import build_hook, finder, graph_names
 from runner.hooks import (

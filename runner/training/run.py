@@ -34,7 +34,7 @@ from runner.runs.run_directory import (
     open_run,
     runs,
 )
-from runner.session.session_creators import ChiefSessionCreator
+from runner.session.monitored_session import ChiefSessionCreator
 from runner.system.signals import Interruption
 from runner.tracking import FollowerProcess, Tracker, open_store
 from runner.training.sources import Sources, plan_run

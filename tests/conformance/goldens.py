@@ -19,6 +19,8 @@ import safetensors.numpy
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from tests.tiny.tables import recompressed
+
 Tensors = Mapping[str, NDArray[Any]]
 
 STEP = 1234
@@ -127,6 +129,15 @@ def bundle_sharded(folder: Path, values: Tensors) -> Golden:
 
 
 @golden
+def bundle_snappy(folder: Path, values: Tensors) -> Golden:
+    """With an index in compressed blocks, as about half of the published ones are."""
+    prefix = save_graph(folder, values)
+    index = Path(f"{prefix}.index")
+    index.write_bytes(recompressed(index.read_bytes(), 1))
+    return Golden(prefix, files_below(folder))
+
+
+@golden
 def bundle_partitioned(folder: Path, values: Tensors) -> Golden:
     """Kernels in two slices each, as `fixed_size_partitioner` leaves them."""
     prefix = str(folder / "model.ckpt-1234")
@@ -158,6 +169,15 @@ def v1(folder: Path, values: Tensors) -> Golden:
     return Golden(
         save_graph(folder, values, write_version=tf.compat.v1.train.SaverDef.V1),
         files_below(folder),
+    )
+
+
+@golden
+def v1_sharded(folder: Path, values: Tensors) -> Golden:
+    """A file for each device; the path is a pattern."""
+    version = tf.compat.v1.train.SaverDef.V1
+    return Golden(
+        save_graph(folder, values, write_version=version, sharded=True), files_below(folder)
     )
 
 

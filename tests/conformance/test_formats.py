@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from runner.checkpoints import contents
 from runner.checkpoints.averaging import AverageReader
 from runner.checkpoints.comparison import differences
-from runner.checkpoints.locate import resolve
+from runner.checkpoints.locate import latest_checkpoint, require_checkpoint, resolve
 from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.errors import CheckpointError
@@ -25,7 +27,8 @@ every_format = pytest.mark.parametrize("name", MAKERS)
 in_one_file = [
     name
     for name in MAKERS
-    if not name.startswith(("bundle", "object", "saved_model")) and name != "safetensors_shards"
+    if not name.startswith(("bundle", "object", "saved_model"))
+    and name not in ("safetensors_shards", "v1_sharded")
 ]
 
 
@@ -212,12 +215,20 @@ def test_the_format_is_recognised_under_any_name(
 def test_a_directory_stands_for_the_only_checkpoint_in_it(name: str, shared_golden: Get) -> None:
     made = shared_golden(name)
     directory = made.path if Path(made.path).is_dir() else str(Path(made.path).parent)
-    if not any(file.name == "checkpoint" for file in made.files) and name.startswith("v1"):
-        # Nothing but the `checkpoint` file tells a V1 file from any other without a suffix.
-        with pytest.raises(CheckpointError, match="holds no checkpoint"):
-            resolve(directory)
-        return
     assert resolve(directory) == [made.path]
+
+
+@pytest.mark.parametrize("name", [name for name in MAKERS if name.startswith(("bundle", "v1"))])
+def test_a_prefix_is_found_as_a_checkpoint_of_tensorflow(name: str, shared_golden: Get) -> None:
+    path = shared_golden(name).path
+    assert resolve(path) == [path]
+    assert latest_checkpoint(path) == require_checkpoint(path) == path
+    directory = os.path.dirname(path)
+    assert contents.is_checkpoint(path)
+    assert contents.steps(directory) == {STEP: path}
+    assert resolve(directory, str(STEP)) == [path]
+    if name != "v1_sharded":  # Only the `checkpoint` file lists the pattern of its shards.
+        assert contents.in_directory(directory) == (path,)
 
 
 @every_format

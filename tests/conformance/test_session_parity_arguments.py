@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +17,6 @@ import runner
 from runner.errors import ConfigError
 from tests.tiny.session_events import Events
 
-# The classes of one side: TensorFlow's own, and ours in their place.
-BOTH = pytest.mark.parametrize("api", [tf.train, runner], ids=["tensorflow", "runner"])
 NAMES = [
     "ChiefSessionCreator",
     "MonitoredSession",
@@ -29,25 +28,93 @@ NAMES = [
 ]
 
 
+def signature(api: Any, name: str) -> list[inspect.Parameter]:
+    """The parameters of a class or function, without annotations."""
+    parameters = inspect.signature(getattr(api, name)).parameters.values()
+    return [each.replace(annotation=each.empty) for each in parameters]
+
+
+@pytest.mark.parametrize("name", ["MonitoredTrainingSession", "CachedSession", *NAMES])
+def test_tensorflows_arguments_come_first_and_ours_are_keywords(name: str) -> None:
+    theirs = signature(tf, "Session") if name == "CachedSession" else signature(tf.train, name)
+    ours = signature(runner, name)
+    assert ours[: len(theirs)] == theirs
+    assert {each.kind for each in ours[len(theirs) :]} <= {inspect.Parameter.KEYWORD_ONLY}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_classes_extend_tensorflows(name: str) -> None:
     assert issubclass(getattr(runner, name), getattr(tf.train, name))
 
 
+def positional(name: str, directory: Path) -> list[Any]:
+    """Every argument of TensorFlow's, in its order, each with another value than by default."""
+    variable = tf.get_variable("variable", initializer=1.0)
+    tf.train.get_or_create_global_step()
+    init, local_init = tf.global_variables_initializer(), tf.no_op()
+    ready = tf.report_uninitialized_variables()
+    feed = {tf.placeholder_with_default(1.0, []): 2.0}
+    saver, config = tf.train.Saver([variable]), tf.ConfigProto(operation_timeout_in_ms=60_000)
+    scaffold = tf.train.Scaffold(init, saver=saver)
+    hooks, options = [tf.train.StopAtStepHook(1)], tf.RunOptions(timeout_in_ms=60_000)
+    graph, summary = tf.get_default_graph(), tf.no_op()
+    own = str(directory)
+    values: dict[str, list[Any]] = {
+        "Scaffold": [init, feed, print, ready, ready, local_init, summary, saver, scaffold, feed],
+        "SessionManager": [local_init, ready, ready, graph, 0.25, options, feed],
+        "ChiefSessionCreator": [scaffold, "", config, own, None],
+        "WorkerSessionCreator": [scaffold, "", config, 1],
+        "MonitoredSession": [tf.train.ChiefSessionCreator(scaffold), hooks, 1],
+        "SingularMonitoredSession": [hooks, scaffold, "", config, own, 1, None],
+        "Supervisor": [
+            *(graph, ready, ready, True, init, feed, local_init, own, None, saver, None),
+            *(1, 0, 0.25, 1, "other.ckpt", None, None, print, options),
+        ],
+        "MonitoredTrainingSession": [
+            *("", True, own, scaffold, hooks, [], 1, None, None, config),
+            *(1, None, 1, None, own, False),
+        ],
+    }
+    return values[name]
+
+
 @pytest.mark.parametrize("name", ["MonitoredTrainingSession", *NAMES])
-def test_arguments_and_defaults_are_tensorflows_and_ours_follow(name: str) -> None:
-    theirs = list(inspect.signature(getattr(tf.train, name)).parameters.values())
-    ours = inspect.signature(getattr(runner, name)).parameters
-    if any(one.kind is one.VAR_POSITIONAL for one in ours.values()):
-        assert any(one.kind is one.VAR_KEYWORD for one in ours.values())
-        return
-    for index, parameter in enumerate(theirs):
-        if name == "SessionManager":
-            assert parameter.name in ours or "kwargs" in ours
-            continue
-        assert list(ours)[index] == parameter.name
-        if type(parameter.default) is not object:  # TensorFlow's value for "not given".
-            assert ours[parameter.name].default == parameter.default
+def test_positional_arguments_mean_what_they_mean_to_tensorflow(name: str, tmp_path: Path) -> None:
+    def attributes(api: Any) -> dict[str, Any]:
+        with tf.Graph().as_default():
+            arguments = positional(name, tmp_path / "own")
+            assert len(arguments) == len(signature(tf.train, name))
+            made = getattr(api, name)(*arguments)
+            found = {key: value for key, value in vars(made).items() if _is_plain(value)}
+            found |= {
+                key: value.name
+                for key, value in vars(made).items()
+                if isinstance(value, (tf.Tensor, tf.Operation))
+            }
+            if isinstance(made, tf.train.MonitoredSession):
+                found["hooks"] = [(type(hook), _settings(hook)) for hook in made._hooks]
+                made.close()
+            shutil.rmtree(tmp_path / "own", ignore_errors=True)
+            return found
+
+    theirs, ours = attributes(tf.train), attributes(runner)
+    assert {key: ours[key] for key in theirs} == theirs
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (str, int, float, tf.ConfigProto, tf.RunOptions)) and value != ""
+
+
+@pytest.mark.parametrize("name", ["save_checkpoint_secs", "save_summaries_steps"])
+def test_tensorflows_value_for_not_given_may_be_given(name: str, tmp_path: Path) -> None:
+    with tf.Graph().as_default():
+        tf.train.get_or_create_global_step()
+        given = inspect.signature(tf.train.MonitoredTrainingSession).parameters[name].default
+        with runner.MonitoredTrainingSession(
+            checkpoint_dir=str(tmp_path), log_step_count_steps=None, **{name: given}
+        ) as session:
+            kinds = {type(hook) for hook in session._hooks}
+    assert kinds == {tf.train.SummarySaverHook, tf.train.CheckpointSaverHook}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +171,7 @@ def _settings(hook: tf.train.SessionRunHook) -> dict[str, Any]:
 
 @contextmanager
 def coordinated(session_config: tf.ConfigProto) -> Iterator[list[Any]]:
-    """Inside the block TensorFlow's distribute coordinator is at work; gives its creators."""
+    """Runs the block under TensorFlow's distribute coordinator; yields its creators."""
     context = distribute_coordinator._WorkerContext(
         one_device_strategy.OneDeviceStrategyV1("/cpu:0"), None, None, None, session_config
     )
@@ -120,7 +187,7 @@ def coordinated(session_config: tf.ConfigProto) -> Iterator[list[Any]]:
         yield made
 
 
-@BOTH
+@pytest.mark.parametrize("api", [tf.train, runner], ids=["tensorflow", "runner"])
 @pytest.mark.parametrize("kind", ["MonitoredTrainingSession", "MonitoredSession"])
 def test_the_distribute_coordinator_makes_the_session(api: Any, kind: str) -> None:
     config = tf.ConfigProto(operation_timeout_in_ms=12345)

@@ -17,7 +17,7 @@ from subprocess import Popen
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.config.cluster_tasks import free_addresses
+from runner.config.cluster_spec import free_addresses
 
 from .conftest import Command, finish, said
 

@@ -13,7 +13,7 @@ import optuna
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from runner.config.choices import Goal
-from runner.config.override_errors import Compose
+from runner.config.composition import Compose
 from runner.errors import PrunedRunError, SweepError
 from runner.runs.run_directory import FAILED, FINISHED, PRUNED, RUNNING, RunRecord, open_run
 from runner.sweeps.execution import Execution

@@ -6,9 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from tests.tiny.runs import Runs
+
+# The same examples every time, however slow the machine is; a failure is reported as it is shrunk.
+settings.register_profile("runner", deadline=None, derandomize=True, max_examples=60)
+settings.load_profile("runner")
 
 # Only the tests that use a fixture need TensorFlow, which is why it is imported in each.
 

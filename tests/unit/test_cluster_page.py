@@ -14,8 +14,9 @@ import pytest
 import yaml
 from hydra import compose
 
+from runner.config.choices import paths
 from runner.config.cluster import resolve
-from runner.config.lookup import paths
+from runner.config.schema import RunConfig
 from runner.config.validation import validate
 from tests.tiny.composing import composing
 from tests.tiny.configs import tiny
@@ -142,4 +143,4 @@ def test_the_tfjob_is_one_that_the_operator_and_the_runner_understand(tmp_path: 
 @pytest.mark.parametrize("key", sorted(set(re.findall(r"`(cluster\.[a-z_.]+)[=`]",
                                     (DOCS / "cluster.md").read_text()))))  # fmt: skip
 def test_every_key_on_the_page_exists(key: str) -> None:
-    assert key in set(paths())
+    assert key in set(paths(RunConfig))

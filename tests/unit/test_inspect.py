@@ -13,9 +13,10 @@ import pytest
 import tensorflow as tf
 from rich.console import Console
 
+from runner.checkpoints.comparison import byte_count
 from runner.checkpoints.reader import TensorSpec
 from runner.console import Screen
-from runner.inspect import byte_count, main, state_class
+from runner.inspect import main, state_class
 from runner.restoration.variables import StateClass
 
 ROOT = Path(__file__).resolve().parents[2]

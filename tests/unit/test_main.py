@@ -13,7 +13,8 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from runner import __main__ as command_line
-from runner.config import lookup
+from runner.config.choices import Mode, annotation, options
+from runner.config.schema import RunConfig
 from runner.errors import InterruptedRunError
 from runner.system.lifeline import LIFELINE
 from tests.tiny.command_line import CONF, Command, in_process
@@ -27,62 +28,6 @@ def command(
 ) -> Command:
     """Runs the command line in this process, in an empty directory."""
     return in_process(tmp_path, monkeypatch, capfd)
-
-
-MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
-    # the command -> the first line of its message, and a choice or remedy below it
-    (): ("no experiment is named", "choices: digits_cnn, lstm_cnn, short_sequences, tiny, warm"),
-    ("+experiment=tinny",): ("experiment 'tinny' is not known", "choices: tiny, "),
-    ("experiment=tiny",): ("experiment is not chosen by default", "+experiment=tiny"),
-    ("+experiment=tiny", "trian.steps=3"): ("trian.steps is not a key", "choices: train.steps, "),
-    ("+experiment=tiny", "train.stepz=3"): ("train.stepz is not a key", "choices: train.steps, "),
-    ("+experiment=tiny", "train.steps=a"): ("train.steps has a value", "give a whole number"),
-    ("+experiment=tiny", "mode=plann"): ("mode has a value", "choices: plan, train, evaluate"),
-    ("+experiment=tiny", "+foo=1"): ("foo is not a key of the conf", "choices: name, seed, mode"),
-    ("+experiment=tiny", "+train.foo=1"): ("train.foo is not a key", "choices: train.goal, "),
-    ("+experiment=tiny", "name=${nam}"): ("name cannot be resolved", "choices: name"),
-    ("+experiment=tiny", "name=${oc.env:NOSUCH}"): ("name cannot be resolved", "'NOSUCH' not"),
-    ("+experiment=tiny", "optimizer=adamm"): ("optimizer 'adamm' is not", "choices: adam, adagrad"),
-    ("+experiment=tiny", "optimizer=5"): ("a config group is set to", "optimizer=sgd"),
-    ("+experiment=tiny", "train.objective=acc"): ("train.objective is 'acc'", "validation/acc"),
-    ("+experiment=tiny", "train.steps=1,2"): ("train.steps=1,2 holds several", "-m"),
-    ("+experiment=tiny", "foo"): ("'foo' is not an override", "write key=value"),
-    ("+experiment=warm", "+scaffolds.body.chekpoint=x"): (
-        "scaffolds.body.chekpoint is not a key of a scaffold",
-        "choices: checkpoint, variables, which",
-    ),
-    ("+experiment=warm", "scaffolds.body.chekpoint=x"): (  # needs no plus, as the YAML may lack it
-        "scaffolds.body.chekpoint is not a key of a scaffold",
-        "choices: checkpoint, variables, which",
-    ),
-    ("+experiment=warm", "+scaffolds.body.missing=no"): (
-        "scaffolds.body.missing has a value",
-        "choices: error, init",
-    ),
-    ("+experiment=tiny", "scaffolds=[{name: body, chekpoint: x, variables: {include: [a]}}]"): (
-        "scaffolds.body.chekpoint is not a key of a scaffold",
-        "choices: checkpoint, variables, which",
-    ),
-    ("+experiment=tiny", "scaffolds=[{name: a, trainable: maybe, variables: {include: [a]}}]"): (
-        "scaffolds.a.trainable has a value",
-        "choices: true, false",
-    ),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: " ".join(each) or "nothing")
-def test_a_mistake_gets_one_message(
-    command: Command, mistake: tuple[str, ...], tmp_path: Path
-) -> None:
-    first, below = MISTAKES[mistake]
-    outcome = command(*CONF, *mistake)
-    assert outcome.code == 2
-    assert outcome.out == ""
-    assert outcome.err.startswith(f"runner: {first}")
-    assert below in outcome.err
-    # One problem: every line but the first explains it.
-    assert all(line.startswith("  ") for line in outcome.err.splitlines()[1:])
-    assert list(tmp_path.iterdir()) == []
 
 
 MISTAKES_FOUND_LATER = {
@@ -108,43 +53,6 @@ def test_a_mistake_that_only_the_run_finds(command: Command, mistake: str, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_config_directory_that_is_not_there(command: Command, tmp_path: Path) -> None:
-    outcome = command("--config-dir", "nosuch", "+experiment=tiny")
-    assert outcome.code == 2
-    assert f"--config-dir {tmp_path / 'nosuch'} is not a directory" in outcome.err
-
-
-def test_bad_yaml(command: Command, tmp_path: Path) -> None:
-    folder = tmp_path / "conf" / "experiment"
-    folder.mkdir(parents=True)
-    (folder / "mine.yaml").write_text("train: {steps: 3\n", encoding="utf-8")
-    outcome = command("--config-dir", "conf", "+experiment=mine")
-    assert outcome.code == 2
-    assert re.match(r"runner: .*mine\.yaml, line \d+, column \d+ is not valid YAML", outcome.err)
-
-
-def test_every_mistake_in_the_values_is_reported_at_once(command: Command) -> None:
-    outcome = command(*CONF, "+experiment=tiny", "train.steps=0", "train.log_every=0", "+foo=1")
-    assert outcome.code == 2
-    problems = [line for line in outcome.err.splitlines() if not line.startswith("  ")]
-    assert problems == [
-        "runner: foo is not a key of the configuration",
-        "train.steps is 0",
-        "train.log_every is 0",
-    ]
-
-
-def test_one_misspelt_key_does_not_hide_another_mistake(command: Command) -> None:
-    outcome = command(*CONF, "+experiment=tiny", "traim.steps=3", "sesion.x=1", "seed=-1")
-    assert outcome.code == 2
-    problems = [line for line in outcome.err.splitlines() if not line.startswith("  ")]
-    assert problems == [
-        "runner: traim.steps is not a key of the configuration",
-        "sesion.x is not a key of the configuration",
-        "seed is -1",
-    ]
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -165,12 +73,6 @@ def test_an_option_that_does_not_exist(command: Command) -> None:
     outcome = command("--foo")
     assert outcome.code == 2
     assert "unrecognized arguments: --foo" in outcome.err
-
-
-def test_options_that_exclude_each_other(command: Command) -> None:
-    outcome = command("--cfg", "job", "--info", "searchpath")
-    assert outcome.code == 2
-    assert outcome.err.startswith("runner: Only one of --run, --multirun, --cfg, --info")
 
 
 def test_the_composed_configuration_is_printed(command: Command, tmp_path: Path) -> None:
@@ -237,7 +139,7 @@ def test_help_fits_one_screen_and_names_what_there_is(command: Command) -> None:
     assert len(lines) <= 45
     assert max(map(len, lines)) <= 100
     assert "experiment: digits_cnn, lstm_cnn, short_sequences, tiny, warm" in lines
-    for mode in lookup.choices(lookup.annotation("mode")):
+    for mode in options(Mode):
         assert f"  mode={mode} " in outcome.out
     for code in ("0 done", "2 a mistake", "3 a plan", "130 and 143", "1 anything else"):
         assert code in outcome.out
@@ -249,11 +151,48 @@ def test_every_key_in_the_help_exists(command: Command) -> None:
     keys = re.findall(r"(?<![\w/])[+~]?([a-z_]+(?:\.[A-Za-z_]+)*)=[\w\"]", outcome.out)
     assert {"mode", "train.steps", "scaffolds.NAME.checkpoint", "tracking.uri"} <= set(keys)
     groups = {"experiment", "optimizer", "tracking"}
-    assert [each for each in keys if each not in groups and lookup.annotation(each) is None] == []
+    assert [
+        each for each in keys if each not in groups and annotation(each, RunConfig) is None
+    ] == []
 
 
 def test_the_shipped_configs_are_beside_the_package_in_a_checkout() -> None:
     assert command_line.conf_directory() == ROOT / "conf"
+
+
+WITHOUT_LIBRARIES = """
+import sys
+from runner.__main__ import main
+try:
+    code = main()
+except SystemExit as end:
+    code = end.code
+heavy = {"tensorflow", "keras", "mlflow", "optuna", "torch", "pandas"} & set(sys.modules)
+print(int(code or 0), sorted(heavy), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--help",), 0),
+        (("+experiment=tiny", "--cfg", "job"), 0),
+        (("+experiment=tinny",), 2),
+        (("+experiment=tiny", "train.stepz=0", "train.steps=0"), 2),
+    ],
+)
+def test_help_configurations_and_mistakes_need_no_large_library(
+    arguments: tuple[str, ...], code: int, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LIBRARIES, *CONF, *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr.splitlines()[-1] == f"{code} []"
 
 
 def test_python_m_runner(tmp_path: Path) -> None:

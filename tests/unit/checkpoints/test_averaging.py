@@ -6,8 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from runner.checkpoints.array_files import NpzReader
 from runner.checkpoints.averaging import AverageReader
-from runner.checkpoints.numpy_files import NpzReader
+from runner.checkpoints.open import open_checkpoint
 from runner.errors import CheckpointError
 
 
@@ -92,3 +93,13 @@ def test_checkpoints_of_different_models_are_refused(tmp_path: Path) -> None:
 def test_an_average_of_nothing_is_a_mistake_of_the_caller() -> None:
     with pytest.raises(ValueError, match="at least one checkpoint"):
         AverageReader([])
+
+
+def test_averaging_streams(tmp_path: Path) -> None:
+    for number in range(3):
+        np.savez(tmp_path / f"{number}.npz", a=np.full(4, float(number)), b=np.ones(2))
+    readers = [open_checkpoint(str(tmp_path / f"{number}.npz")) for number in range(3)]
+    stream = AverageReader(readers).read(["b", "a"])
+    name, value = next(stream)
+    assert (name, value.tolist()) == ("b", [1, 1])
+    assert next(stream)[1].tolist() == [1, 1, 1, 1]

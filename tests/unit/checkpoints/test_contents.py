@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from runner.checkpoints import contents
+from runner.checkpoints.contents import CheckpointState, read_state
 
 
 @pytest.fixture
@@ -66,3 +67,28 @@ def test_the_current_directory_has_an_empty_name(
     assert "model-1" in contents.in_directory("")
     assert contents.is_checkpoint("model-1")
     assert not contents.is_checkpoint("model-2")
+
+
+def test_paths_are_relative_to_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").write_text(
+        'model_checkpoint_path: "m-2"\n'
+        'all_model_checkpoint_paths: "/elsewhere/m-1"\n'
+        'all_model_checkpoint_paths: "m-2"\n'
+    )
+    newest = f"{tmp_path}/m-2"
+    assert read_state(str(tmp_path)) == CheckpointState(newest, ("/elsewhere/m-1", newest))
+
+
+def test_a_missing_or_damaged_file_says_nothing(tmp_path: Path) -> None:
+    assert read_state(str(tmp_path)) is None
+    (tmp_path / "checkpoint").write_text("<html>")
+    assert read_state(str(tmp_path)) is None
+
+
+def test_a_file_is_a_v1_checkpoint_by_its_content(tmp_path: Path) -> None:
+    table = bytes(100) + bytes.fromhex("57fb808b247547db")
+    for name in ("slim.ckpt", "model.ckpt-7", "unusual_name"):
+        (tmp_path / name).write_bytes(table)
+    (tmp_path / "notes.ckpt").write_text("something else")
+    found = [Path(path).name for path in contents.in_directory(str(tmp_path))]
+    assert found == ["model.ckpt-7", "slim.ckpt"]

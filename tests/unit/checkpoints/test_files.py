@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +9,8 @@ import pytest
 import tensorflow as tf
 
 from runner.checkpoints import files
+from runner.checkpoints.files import cache_directory, cached, local_copy
+from runner.errors import CheckpointError
 
 
 @pytest.fixture(params=["local", "remote"])
@@ -40,3 +44,89 @@ def test_a_missing_file_is_an_os_error(folder: str) -> None:
     for action in (files.size, files.stamp, files.read_text, files.names_in):
         with pytest.raises(OSError, match=r"nothing|No such file|not exist|not found"):
             action(missing)
+
+
+def test_a_files_digest_is_its_sha256(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"abc")
+    assert files.digest_of_file(str(path)) == f"sha256:{hashlib.sha256(b'abc').hexdigest()}"
+
+
+def test_a_changed_file_has_another_digest(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"abc")
+    before = files.digest_of_file(str(path))
+    path.write_bytes(b"abd")
+    os.utime(path, ns=(1, 1))
+    assert files.digest_of_file(str(path)) != before
+
+
+def test_the_order_of_parts_counts() -> None:
+    assert files.digest_of_parts(["a", "b"]) != files.digest_of_parts(["b", "a"])
+
+
+def test_a_missing_file_has_none(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        files.digest_of_file(str(tmp_path / "nothing"))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def remote_file() -> Iterator[str]:
+    tf.io.gfile.makedirs("ram://copies")
+    yield "ram://copies/file.bin"
+    tf.io.gfile.rmtree("ram://copies")
+
+
+def _replace(path: str, content: str) -> None:
+    if tf.io.gfile.exists(path):
+        tf.io.gfile.remove(path)
+    with tf.io.gfile.GFile(path, "w") as file:
+        file.write(content)
+
+
+def test_a_local_file_stays_where_it_is(cache: Path) -> None:
+    assert local_copy("/some/file") == "/some/file"
+    assert not cache.exists()
+
+
+def test_a_remote_file_is_copied_once(remote_file: str) -> None:
+    _replace(remote_file, "first")
+    copy = local_copy(remote_file)
+    assert (Path(copy).name, Path(copy).read_text()) == ("file.bin", "first")
+    Path(copy).write_text("seen")
+    assert Path(local_copy(remote_file)).read_text() == "seen"
+
+
+def test_a_changed_remote_file_is_copied_again(remote_file: str) -> None:
+    _replace(remote_file, "first")
+    local_copy(remote_file)
+    _replace(remote_file, "second one")
+    assert Path(local_copy(remote_file)).read_text() == "second one"
+
+
+def test_a_missing_remote_file_is_explained(remote_file: str) -> None:
+    with pytest.raises(CheckpointError, match=r"cannot be copied to .*cache"):
+        local_copy(f"{remote_file}.nothing")
+
+
+def test_an_interrupted_copy_leaves_nothing_that_counts(cache: Path) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "half").write_text("x")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cached("key", fail)
+    folder = cached("key", lambda folder: None)
+    assert list(folder.iterdir()) == []
+
+
+def test_the_cache_is_in_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RUNNER_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere/cache")
+    assert cache_directory() == Path("/somewhere/cache/runner")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from runner.config.cluster_tasks import addresses_by_type, free_addresses
+from runner.config.cluster_spec import addresses_by_type, free_addresses
 from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
 
 # A server lives as long as its process, and so do the variables on it: each test gets new ones.

@@ -23,7 +23,7 @@ from runner.cluster.replica import ClusterReplica
 from runner.cluster.roles import serve
 from runner.cluster.server import session_config, start_server
 from runner.cluster.worker import _train
-from runner.config.cluster_tasks import answers, free_addresses
+from runner.config.cluster_spec import answers, free_addresses
 from runner.config.schema import (
     AddressesConfig,
     ClusterConfig,

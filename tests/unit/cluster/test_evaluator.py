@@ -20,7 +20,7 @@ from runner.cluster.evaluator import (
     follow_checkpoints,
 )
 from runner.cluster.server import session_config
-from runner.config.cluster_tasks import free_addresses
+from runner.config.cluster_spec import free_addresses
 from runner.config.schema import AddressesConfig, ClusterConfig
 from runner.console import Screen
 from runner.errors import ClusterError, InterruptedRunError

@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 
 from runner.cluster import local
 from runner.cluster.local import LocalCluster, task_command
-from runner.config.cluster_tasks import free_addresses
+from runner.config.cluster_spec import free_addresses
 from runner.config.schema import ClusterConfig
 from runner.errors import ClusterError, InterruptedRunError, PrunedRunError
 from runner.sweeps.trial import Trial
@@ -281,7 +281,7 @@ def test_a_port_that_is_lost_before_the_start_is_drawn_anew_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = (
-        "from runner.config.cluster_tasks import in_use\n"
+        "from runner.config.cluster_spec import in_use\n"
         "from runner.system.lifeline import has_begun, tell_begun\n"
         "content = json.loads(os.environ['TF_CONFIG'])['cluster']\n"
         "if kind == 'chief' and not in_use(content[kind][index]):\n"

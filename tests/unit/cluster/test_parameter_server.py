@@ -15,7 +15,7 @@ from rich.console import Console
 from runner.cluster.channel import Flag, left_flag, released_flag
 from runner.cluster.roles import is_over, serve
 from runner.cluster.server import remote_config
-from runner.config.cluster_tasks import free_addresses
+from runner.config.cluster_spec import free_addresses
 from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
 from runner.console import Screen
 from runner.errors import InterruptedRunError

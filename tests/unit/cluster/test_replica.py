@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from runner.cluster.replica import BySize, ClusterReplica
 from runner.cluster.synchronous import Synchronization
-from runner.config.schema import ClusterConfig, Placement, TaskConfig
+from runner.config.choices import Placement
+from runner.config.schema import ClusterConfig, TaskConfig
 from runner.errors import ConfigError
 from runner.graph.build import build_graph
 from runner.graph.replica import Replica

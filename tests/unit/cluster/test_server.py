@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from runner.cluster.replica import ClusterReplica
 from runner.cluster.server import naming_the_missing, session_config, start_server
-from runner.config.cluster_tasks import free_addresses
+from runner.config.cluster_spec import free_addresses
 from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
 from runner.errors import ClusterError, ConfigError, LostServerError
 from runner.graph.build import build_graph

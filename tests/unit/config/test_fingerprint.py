@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose
 
 from runner.config.choices import Collision, Goal, Missing, Mode, Resume
-from runner.config.fingerprint import fingerprint, settings
+from runner.config.composition import running, without_hydra
+from runner.config.fingerprint import Identity, fingerprint, in_scaffold, settings
 from runner.config.schema import (
     ClusterConfig,
     RunConfig,
@@ -17,6 +20,10 @@ from runner.config.schema import (
     TrackingConfig,
     VariablesConfig,
 )
+from runner.config.validation import validate
+from runner.errors import ConfigError, Problem
+from tests.tiny.composing import composing
+from tests.tiny.configs import tiny
 
 
 def config() -> RunConfig:
@@ -115,3 +122,73 @@ def test_the_configuration_is_not_changed() -> None:
     given = config()
     settings(given, lambda name: "0123")
     assert given == config()
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Iterator[Path]:
+    with composing(tmp_path / "conf") as folder:
+        yield folder
+
+
+def _warm(checkpoint: str | None, **changes: object) -> RunConfig:
+    scaffold = ScaffoldConfig(VariablesConfig(["body/*"]), checkpoint)
+    return tiny(name="warm", run_dir="runs/warm", scaffolds={"body": scaffold}, **changes)
+
+
+@pytest.mark.usefixtures("conf")
+def test_a_fingerprint_takes_in_the_source() -> None:
+    first = _warm("experiment:tiny")
+    second = _warm("experiment:tiny")
+    second.scaffolds["body"].overrides = ["seed=1"]
+    assert Identity(first).fingerprint() == Identity(_warm("experiment:tiny")).fingerprint()
+    assert Identity(first).fingerprint() != Identity(second).fingerprint()
+    (scaffold,) = Identity(first).settings()["scaffolds"].values()  # type: ignore[attr-defined]
+    assert scaffold["checkpoint"].startswith("experiment:tiny@")
+
+
+@pytest.mark.usefixtures("conf")
+def test_a_source_trains_beside_the_run() -> None:
+    experiment = Identity(_warm("experiment:tiny", mode=Mode.plan)).experiment("body")
+    assert (experiment.name, experiment.run_dir) == ("tiny", "runs/tiny")
+    assert (experiment.mode, experiment.resume) == (Mode.train, Resume.auto)
+
+
+@pytest.mark.usefixtures("conf")
+def test_an_experiment_cannot_be_its_own_source() -> None:
+    identity = Identity(_warm("experiment:tiny"))
+    own = identity.experiment("body")
+    with pytest.raises(ConfigError, match="tiny is its own source"):
+        Identity(_warm("experiment:tiny"), (own,)).fingerprint()
+
+
+@pytest.mark.usefixtures("conf")
+def test_a_source_that_is_not_valid_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"scaffolds\.body\.checkpoint: experiment 'tinny'"):
+        Identity(_warm("experiment:tinny")).settings()
+
+
+def test_a_problem_keeps_all_it_says() -> None:
+    problem = in_scaffold("body", Problem("s", "c", "r", ("x",)))
+    assert problem == Problem("scaffolds.body.checkpoint: s", "c", "r", ("x",))
+
+
+# As commit 9aaf3ae computed them: runs made before resume only if they stay the same.
+RECORDED = {
+    ("digits_cnn",): "97673b14f26cd56c",
+    ("lstm_cnn",): "d783d2001b9c5542",
+    ("short_sequences",): "f28d5116b17ded14",
+    ("lstm_cnn", "cluster.synchronous=true", "cluster.local=true"): "7d89ed9fca37a1cb",
+    (
+        *("digits_cnn", "train.steps=7", "train.clip.norm=1.0", "mode=plan", "run_dir=/x"),
+        "++scaffolds.a={variables:{include:['*']},state:[weights]}",
+    ): "ae9efc232091baf4",
+}
+
+
+@pytest.mark.usefixtures("conf")
+@pytest.mark.parametrize("command", RECORDED, ids=" ".join)
+def test_the_shipped_experiments_keep_their_fingerprints(command: tuple[str, ...]) -> None:
+    name, *overrides = command
+    composed = compose("config", [f"+experiment={name}", *overrides], return_hydra_config=True)
+    with running(composed):
+        assert Identity(validate(without_hydra(composed))).fingerprint() == RECORDED[command]

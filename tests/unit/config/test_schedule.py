@@ -1,8 +1,12 @@
+"""Schedules are read as they are spelled, and due when they should be."""
+
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.config.schedule import Schedule, Trigger, as_schedule, as_seconds
 
@@ -30,16 +34,16 @@ def test_a_schedule_is_read_as_it_is_spelt(when: Any, schedule: Schedule) -> Non
 @pytest.mark.parametrize(
     ("when", "message"),
     [
-        ("often", "'often' is no schedule; it is a number of steps, `50 steps`"),
-        ("1.5 steps", "'1.5 steps' is no whole number of steps"),
-        ("at noon", "'at noon' is no schedule; it is .*, `2 hours` or `at 100`, or `end`"),
-        (True, "True is no schedule"),
+        ("often", "'often' is not a schedule; it is a number of steps, `50 steps`"),
+        ("1.5 steps", "'1.5 steps' is not a whole number of steps"),
+        ("at noon", "'at noon' is not a schedule; it is .*, `2 hours` or `at 100`, or `end`"),
+        (True, "True is not a schedule"),
         (0, "every 0 steps; it must be more than 0"),
         ({"seconds": -1}, "every -1 seconds; it must be more than 0"),
         ({"step": 3}, "step in a schedule; it has steps, seconds, at_steps, at_end"),
     ],
 )
-def test_what_is_no_schedule_is_refused(when: Any, message: str) -> None:
+def test_what_is_not_a_schedule_is_refused(when: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         as_schedule(when)
 
@@ -51,14 +55,41 @@ def test_a_duration_is_read_as_it_is_spelt() -> None:
 @pytest.mark.parametrize(
     ("duration", "message"),
     [
-        ("3 steps", "'3 steps' is no duration"),
-        ("soon", "'soon' is no duration"),
+        ("3 steps", "'3 steps' is not a duration"),
+        ("soon", "'soon' is not a duration"),
         (0, "a duration of 0 seconds; it must be more than 0"),
     ],
 )
-def test_what_is_no_duration_is_refused(duration: Any, message: str) -> None:
+def test_what_is_not_a_duration_is_refused(duration: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         as_seconds(duration)
+
+
+STEPS = st.integers(1, 10**6)
+
+
+@given(
+    steps=STEPS, minutes=st.integers(1, 10**4), at=st.lists(STEPS, max_size=3), end=st.booleans()
+)
+def test_any_schedule_is_read_back_as_it_is_spelled(
+    steps: int, minutes: int, at: list[int], end: bool
+) -> None:
+    parts = [f"{steps} steps", f"{minutes} minutes", *(f"at {each}" for each in at)]
+    expected = Schedule(steps, 60.0 * minutes, tuple(at), end)
+    assert as_schedule(", ".join([*parts, *["end"] * end])) == expected
+
+
+@given(every=st.integers(1, 50), jumps=st.lists(st.integers(1, 70), max_size=30))
+def test_each_multiple_is_due_once_however_steps_jump(every: int, jumps: list[int]) -> None:
+    trigger = Trigger(Schedule(steps=every))
+    trigger.start(0, 0.0)
+    step, passed = 0, 0
+    for jump in jumps:
+        step += jump
+        due = trigger.due(step, 0.0)
+        assert due == (step // every > passed)
+        assert not trigger.due(step, 0.0)
+        passed = step // every
 
 
 def _due(schedule: Schedule, moments: list[tuple[int, float]], start: int = 0) -> list[int]:

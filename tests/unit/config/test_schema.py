@@ -1,14 +1,44 @@
-"""What the structured configs allow at a key."""
+"""What the structured configs accept at a key."""
 
 from __future__ import annotations
 
+import inspect
+from enum import Enum
 from typing import Any
 
 import pytest
+from hydra.core.config_store import ConfigStore
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import DictConfig, OmegaConf
 
-from runner.config import lookup
-from runner.config.choices import Goal
-from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig
+from runner.config import choices
+from runner.config.choices import (
+    Goal,
+    Mode,
+    annotation,
+    keys,
+    options,
+    paths,
+    rule_problems,
+    unknown_keys,
+    words,
+)
+from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, register
+
+ENUMS = [
+    each
+    for _, each in inspect.getmembers(choices, inspect.isclass)
+    if issubclass(each, Enum) and each is not Enum
+]
+
+
+def registered() -> DictConfig:
+    """The schema as Hydra finds it."""
+    register()
+    schema = ConfigStore.instance().load("runner_config.yaml").node
+    assert isinstance(schema, DictConfig)
+    return schema
 
 
 @pytest.mark.parametrize(
@@ -24,7 +54,7 @@ from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig
         ("scaffolds.cnn", ScaffoldConfig),
         ("scaffolds.0.trainable", bool),
         ("scaffolds.cnn.variables.include", list[str]),
-        ("scaffolds.cnn.rename.a", Any),
+        ("scaffolds.cnn.rename.a", str),
         ("trian", None),
         ("train.stepz", None),
         ("train.steps.more", None),
@@ -32,20 +62,20 @@ from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig
     ],
 )
 def test_annotation(key: str, expected: Any) -> None:
-    assert lookup.annotation(key) == expected
+    assert annotation(key, RunConfig) == expected
 
 
 def test_keys() -> None:
-    assert lookup.keys(TrainConfig)[:2] == ("steps", "log_every")
-    assert lookup.keys(int) == lookup.keys(Any) == ()
+    assert keys(TrainConfig)[:2] == ("steps", "log_every")
+    assert keys(int) == keys(Any) == ()
 
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [(Goal, ("maximize", "minimize")), (bool, ("true", "false")), (int, ()), (str | None, ())],
 )
-def test_choices(kind: Any, expected: tuple[str, ...]) -> None:
-    assert lookup.choices(kind) == expected
+def test_options(kind: Any, expected: tuple[str, ...]) -> None:
+    assert options(kind) == expected
 
 
 @pytest.mark.parametrize(
@@ -53,7 +83,7 @@ def test_choices(kind: Any, expected: tuple[str, ...]) -> None:
     [
         (int, "a whole number"),
         (bool, "true or false"),
-        (str | None, "a text or null"),
+        (str | None, "a string or null"),
         (list[str], "a list"),
         (dict[str, Any], "a mapping"),
         (Goal, "maximize or minimize"),
@@ -61,17 +91,17 @@ def test_choices(kind: Any, expected: tuple[str, ...]) -> None:
     ],
 )
 def test_words(kind: Any, expected: str) -> None:
-    assert lookup.words(kind) == expected
+    assert words(kind) == expected
 
 
 def test_words_of_a_section_name_its_keys() -> None:
-    assert lookup.words(TrainConfig).startswith("a mapping with the keys steps, log_every, ")
+    assert words(TrainConfig).startswith("a mapping with the keys steps, log_every, ")
 
 
 def test_paths_reach_the_leaves() -> None:
-    paths = list(lookup.paths())
-    assert {"train", "train.steps", "tracking.uri", "model"} <= set(paths)
-    assert all(lookup.annotation(path) is not None for path in paths)
+    found = list(paths(RunConfig))
+    assert {"train", "train.steps", "tracking.uri", "model"} <= set(found)
+    assert all(annotation(path, RunConfig) is not None for path in found)
 
 
 def test_unknown_keys_are_found_where_the_schema_is_closed() -> None:
@@ -82,4 +112,66 @@ def test_unknown_keys_are_found_where_the_schema_is_closed() -> None:
         "model": {"anything": {"goes": 1}},
         "scaffolds": {"cnn": {"validated": "elsewhere"}},
     }
-    assert lookup.unknown_keys(value) == ["foo", "train.foo"]
+    assert unknown_keys(value, RunConfig) == ["foo", "train.foo"]
+
+
+@pytest.mark.parametrize("kind", [RunConfig, ScaffoldConfig])
+def test_every_default_passes_its_rule(kind: type) -> None:
+    values: Any = OmegaConf.to_container(OmegaConf.structured(kind))
+    values.update({"name": "x"} if kind is RunConfig else {})
+    assert rule_problems(values, kind) == []
+
+
+@given(value=st.integers() | st.floats())
+def test_bounds_accept_what_they_say(value: float) -> None:
+    for key, inside in (
+        ("steps", value >= 1),
+        ("accumulate", value >= 1),
+        ("ema_decay", 0 < value < 1),
+    ):
+        found = rule_problems({key: value}, TrainConfig, "train.")
+        assert bool(found) != inside
+        assert all(each.state.startswith(f"train.{key} is ") for each in found)
+
+
+@pytest.mark.parametrize("enum", ENUMS)
+def test_enums_are_spelt_as_they_are_typed(enum: type[Enum]) -> None:
+    assert len(enum) >= 2
+    assert [each.name for each in enum] == [each.value for each in enum]
+
+
+def test_only_what_an_experiment_must_say_has_no_default() -> None:
+    assert OmegaConf.missing_keys(OmegaConf.structured(RunConfig(name="x"))) == {
+        "data",
+        "model",
+        "loss",
+        "optimizer",
+    }
+
+
+def test_the_run_directory_follows_the_name() -> None:
+    assert OmegaConf.merge(registered(), {"name": "digits"}).run_dir == "runs/digits"
+
+
+def test_registering_again_changes_nothing() -> None:
+    assert registered() == registered()
+
+
+@pytest.mark.parametrize(
+    "scaffolds",
+    [{"cnn": {"checkpoint": "a"}}, [{"name": "cnn", "checkpoint": "a"}], {}, None],
+    ids=["mapping", "list", "empty", "null"],
+)
+def test_scaffolds_are_a_mapping_or_a_list(scaffolds: Any) -> None:
+    assert OmegaConf.merge(registered(), {"scaffolds": scaffolds}).scaffolds == scaffolds
+
+
+def test_enums_are_read_by_name() -> None:
+    merged = OmegaConf.merge(registered(), {"mode": "plan", "train": {"goal": "maximize"}})
+    assert (merged.mode, merged.train.goal) == (Mode.plan, Goal.maximize)
+
+
+def test_scaffolds_do_not_share_their_defaults() -> None:
+    first, second = ScaffoldConfig(), ScaffoldConfig()
+    first.rename["a"] = "b"
+    assert second.rename == {}

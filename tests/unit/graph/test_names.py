@@ -8,7 +8,7 @@ import keras
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.config.references import References
+from runner.config.instantiation import References
 from runner.errors import ConfigError
 from runner.graph.names import (
     RUN_NAMES,

@@ -1,3 +1,5 @@
+"""What happens when the loss or a variable is NaN or infinite."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -8,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from runner.config.choices import NonFinite
 from runner.errors import NonFiniteLossError
-from runner.hooks import CheckpointHook, MetricsHook, NanLossHook, StopAtStepHook
+from runner.hooks import CheckpointHook, FiniteCheck, MetricsHook, NanLossHook, StopAtStepHook
 from tests.tiny.counter import Counter
 
 
@@ -61,7 +63,7 @@ class _Diverging:
             directory,
             "lower it",
             scale=self.scale,
-            say=self.lines.append,
+            warn=self.lines.append,
             **arguments,
         )
         record = MetricsHook(
@@ -132,3 +134,17 @@ def test_a_resumed_run_counts_the_rollbacks_of_its_former_life(
     case.loss = tf.where(counter.step >= 8, float("nan"), counter.value)
     with pytest.raises(NonFiniteLossError, match="at step 8, after 1 rollbacks"):
         case.run(counter, tmp_path, last=9, action="rollback", rollbacks=1, count=count)
+
+
+def test_it_names_the_variables_that_hold_nan_or_infinity(counter: Counter) -> None:
+    variables = {
+        "good": tf.get_variable("a", initializer=[1.0, 2.0]),
+        "nan": tf.get_variable("b", initializer=[1.0, float("nan")]),
+        "infinite": tf.get_variable("c", initializer=float("-inf")),
+        "half": tf.get_variable("d", initializer=tf.constant(float("inf"), tf.bfloat16)),
+        "step": counter.step_variable,
+    }
+    check = FiniteCheck(variables)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        assert check.non_finite(session) == ["nan", "infinite", "half"]

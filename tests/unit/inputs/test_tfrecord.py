@@ -111,14 +111,10 @@ def test_what_does_not_fit(tmp_path: Path, changes: dict[str, Any], message: str
         ({"compression": "BZ2"}, "compression is 'BZ2'; choices: '', 'GZIP', 'ZLIB'"),
         ({"features": {"x": {"dtype": "flot"}}}, r"the dtype of features\.x is 'flot'; it is for"),
         ({"features": {"x": {"shape": [3]}}}, r"the dtype of features\.x is None"),
+        ({"batch_size": 0}, "both must be at least 1"),
+        ({"shuffle_buffer": 0}, "both must be at least 1"),
     ],
 )
 def test_arguments_that_there_are_not(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        _data(Path(), **changes)
-
-
-@pytest.mark.parametrize("changes", [{"batch_size": 0}, {"shuffle_buffer": 0}])
-def test_a_number_of_nothing(changes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="both must be at least 1"):
         _data(Path(), **changes)

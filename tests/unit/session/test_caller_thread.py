@@ -9,97 +9,60 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.session.caller_thread import (
-    CLEARLY,
-    LONGEST_S,
-    SAMPLES,
-    WARM_UP,
-    Step,
-    ThreadTrial,
-    needs_pool,
-)
-
-
-class Clock:
-    """Time that passes when a step is said to take some."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def step(self, name: str, seconds: float) -> Step:
-        def run(*values: Any) -> list[Any]:
-            self.now += seconds
-            return [name, *values]
-
-        return run
+from runner.session.caller_thread import LONGEST_S, SAMPLES, ShortStep, needs_pool
+from runner.session.tensorflow_internals import Step
 
 
 class Trial:
-    def __init__(self, pooled: float, inline: float, element: Any) -> None:
-        clock = Clock()
-        self.pooled, self.inline = clock.step("pooled", pooled), clock.step("inline", inline)
-        self.built = 0
-        self.settled: list[Step] = []
-        self.step = ThreadTrial(
-            self.pooled, self._build, [element], self.settled.append, clock=clock
-        )
+    """A step whose time depends on the way it is run."""
 
-    def _build(self) -> Step:
-        self.built += 1
-        return self.inline
+    def __init__(self, pooled: float, inline: float, *, needs_pool: bool = False) -> None:
+        self.now, self.prepared = 0.0, list[bool]()
+        self.seconds = {False: pooled, True: inline}
+        self.step = ShortStep(self._prepare, lambda: needs_pool, lambda: self.now)
 
-    def run_until_settled(self) -> int:
+    def _prepare(self, inline: bool) -> Step:
+        self.prepared.append(inline)
+
+        def run(*values: Any) -> list[Any]:
+            self.now += self.seconds[inline]
+            return [inline, *values]
+
+        return run
+
+    def settle(self) -> tuple[int, Any]:
+        """Returns how many calls it takes, and which way the step is run from then on."""
         calls = 0
-        while not self.settled and calls < 1000:
+        while not self.step.settled:
             assert self.step(calls)[1] == calls
             calls += 1
-        return calls
+        return calls, self.step()[0]
 
 
-@pytest.fixture
-def constant() -> Any:
-    with tf.Graph().as_default():
-        return tf.constant(1.0)
+@pytest.mark.parametrize(
+    ("trial", "calls", "inline"),
+    [
+        (Trial(2e-5, 1e-5), 2 * SAMPLES, True),
+        (Trial(1e-5, 2e-5), 2 * SAMPLES, False),
+        (Trial(2 * LONGEST_S, 1e-5), SAMPLES, False),
+        (Trial(2e-5, 1e-5, needs_pool=True), SAMPLES, False),
+    ],
+    ids=["faster there", "slower there", "long", "waits for others"],
+)
+def test_a_short_step_settles_on_the_faster_way(trial: Trial, calls: int, inline: bool) -> None:
+    assert trial.settle() == (calls, inline)
+    assert trial.prepared == [False] if calls == SAMPLES else [False, True]
 
 
-@pytest.mark.parametrize(("pooled", "inline"), [(2e-5, 1e-5), (1e-5, 0.9e-5), (1e-5, 2e-5)])
-def test_the_callers_thread_is_chosen_where_it_is_clearly_faster(
-    constant: Any, pooled: float, inline: float
-) -> None:
-    trial = Trial(pooled, inline, constant)
-    assert trial.run_until_settled() == WARM_UP + 2 * SAMPLES
-    assert trial.settled == [trial.inline if inline < CLEARLY * pooled else trial.pooled]
-    assert trial.built == 1
-
-
-def test_a_long_step_stays_in_the_pool_untried(constant: Any) -> None:
-    trial = Trial(2 * LONGEST_S, 1e-9, constant)
-    assert trial.run_until_settled() == WARM_UP + 1
-    assert trial.settled == [trial.pooled]
-    assert trial.built == 0
-
-
-def test_a_step_that_needs_the_pool_stays_there_untried() -> None:
-    with tf.Graph().as_default():
-        trial = Trial(2e-5, 1e-5, tf.FIFOQueue(1, tf.int32).dequeue())
-    trial.run_until_settled()
-    assert trial.settled == [trial.pooled]
-    assert trial.built == 0
-
-
-def test_steps_that_fail_are_not_timed(constant: Any) -> None:
+def test_steps_that_fail_are_not_timed() -> None:
     def fail() -> list[Any]:
         raise ValueError("always")
 
-    settled: list[Step] = []
-    trial = ThreadTrial(fail, lambda: fail, [constant], settled.append)
-    for _ in range(3 * WARM_UP):
+    step = ShortStep(lambda inline: fail, lambda: False)
+    for _ in range(3 * SAMPLES):
         with pytest.raises(ValueError, match="always"):
-            trial()
-    assert settled == []
+            step()
+    assert not step.settled
 
 
 def _if(inside: Callable[[], tf.Tensor]) -> tf.Tensor:
@@ -112,38 +75,30 @@ def _staged() -> tf.Tensor:
         return tf.raw_ops.Unstage(dtypes=[tf.int32], shared_name="area")[0]
 
 
+@tf.function
+def _doubled(value: Any) -> Any:
+    return value * 2.0
+
+
 STEPS: dict[str, tuple[bool, Callable[[], Any]]] = {
     "arithmetic": (False, lambda: tf.constant(1.0) + 2.0),
     "variable": (False, lambda: tf.assign_add(tf.get_variable("v", []), 1.0).op),
     "global step as hooks read it": (False, lambda: _if(lambda: tf.constant(1))),
+    "function": (False, lambda: _doubled(tf.constant(1.0))),
     "queue": (True, lambda: tf.FIFOQueue(1, tf.int32).dequeue() + 1),
-    "behind a control edge": (True, lambda: _after(tf.FIFOQueue(1, tf.int32).enqueue(1))),
-    "input pipeline": (True, lambda: _next()),
+    "input pipeline": (
+        True,
+        lambda: tf.data.make_one_shot_iterator(tf.data.Dataset.range(3)).get_next(),
+    ),
     "python": (True, lambda: tf.py_func(lambda: np.float32(1), [], tf.float32)),
     "staging": (True, _staged),
     "staging in a function": (True, lambda: _if(_staged)),
 }
 
 
-def _after(operation: tf.Operation) -> tf.Operation:
-    with tf.control_dependencies([operation]):
-        return tf.no_op()
-
-
-def _next() -> tf.Tensor:
-    return tf.data.make_one_shot_iterator(tf.data.Dataset.range(3)).get_next()
-
-
 @pytest.mark.parametrize("name", STEPS)
-def test_which_steps_need_the_pool(name: str) -> None:
+def test_which_graphs_need_the_pool(name: str) -> None:
     expected, build = STEPS[name]
-    with tf.Graph().as_default():
-        assert needs_pool([build()]) is expected
-
-
-def test_functions_are_looked_at_again_when_the_graph_has_grown() -> None:
-    with tf.Graph().as_default():
-        harmless = _if(lambda: tf.constant(1))
-        assert not needs_pool([harmless])
-        _if(_staged)
-        assert needs_pool([harmless])
+    with tf.Graph().as_default() as graph:
+        build()
+        assert needs_pool(graph) is expected

@@ -7,6 +7,7 @@ import inspect
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,67 @@ def test_savers_that_were_deferred_are_built(pretrained: Path) -> None:
             assert session.run(cnn) == 3.0
 
 
+def _supervisor(
+    model: _Model, pretrained: list[Any], graph: tf.Graph | None = None, **kwargs: Any
+) -> runner.Supervisor:
+    scaffolds = [tf.train.Scaffold(saver=tf.train.Saver([model.head])), model.pretrained()]
+    with tf.Graph().as_default() if graph else nullcontext():
+        return runner.Supervisor(
+            graph,
+            save_model_secs=0,
+            save_summaries_secs=0,
+            pretrained_checkpoint_dirs=pretrained,
+            pretrained_scaffolds=scaffolds,
+            **kwargs,
+        )
+
+
+def test_a_supervisor_restores_several_checkpoints_and_an_own_one_beats_them(
+    pretrained: Path, tmp_path: Path
+) -> None:
+    for expected in (3.0, 30.0):
+        with tf.Graph().as_default() as graph:
+            model = _Model()
+            change = tf.assign(model.cnn, 30.0)
+            own = str(tmp_path / "own")
+            supervisor = _supervisor(model, [None, pretrained], graph, logdir=own)
+            with supervisor.managed_session() as session:
+                assert type(session) is runner.CachedSession
+                assert session.run([model.cnn, model.head, model.step]) == [expected, -1.0, 0]
+                session.run(change)
+                supervisor.saver.save(session, supervisor.save_path)
+
+
+def test_our_session_manager_serves_tensorflows_supervisor(pretrained: Path) -> None:
+    with tf.Graph().as_default() as graph:
+        model = _Model()
+        manager = runner.SessionManager(
+            graph=graph,
+            ready_op=tf.report_uninitialized_variables(),
+            checkpoint_dirs=[str(pretrained)],
+            scaffolds=[model.pretrained()],
+        )
+        supervisor = tf.train.Supervisor(
+            session_manager=manager, init_op=tf.global_variables_initializer()
+        )
+        assert supervisor.session_manager is manager
+        with supervisor.managed_session() as session:
+            assert session.run(model.cnn) == 3.0
+
+
+def test_a_supervisor_refuses_sources_that_cannot_be(pretrained: Path, tmp_path: Path) -> None:
+    with tf.Graph().as_default():
+        model = _Model()
+        with pytest.raises(ConfigError, match="2 scaffolds and 0 checkpoint directories"):
+            _supervisor(model, [])
+        with pytest.raises(ConfigError, match="a session manager and pretrained scaffolds"):
+            _supervisor(model, [None, pretrained], session_manager=runner.SessionManager())
+    with tf.Graph().as_default():
+        supervisor = _supervisor(_Model(), [None, tmp_path / "nowhere"])
+        with pytest.raises(CheckpointError, match="nowhere"), supervisor.managed_session():
+            pass
+
+
 def test_the_two_names_of_an_argument_exclude_each_other() -> None:
     with tf.Graph().as_default():
         _Model()
@@ -307,3 +369,8 @@ assert not loaded, loaded
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_public_names_are_listed() -> None:
+    assert set(runner.__all__) <= set(dir(runner))
+    assert "__doc__" in dir(runner)

@@ -47,13 +47,19 @@ def _scaffold(*variables: tf.Variable, **kwargs: Any) -> tf.train.Scaffold:
     return runner.Scaffold(saver=tf.train.Saver(list(variables)), **kwargs)
 
 
+def _manager(
+    checkpoint_dirs: Any = None, scaffolds: Any = None, **kwargs: Any
+) -> runner.SessionManager:
+    return runner.SessionManager(checkpoint_dirs=checkpoint_dirs, scaffolds=scaffolds, **kwargs)
+
+
 def _ready() -> tf.Tensor:
     return tf.report_uninitialized_variables()
 
 
 def test_each_scaffold_restores_its_own_subset(save: Save) -> None:
     cnn, lstm, head = _variables("cnn", "lstm", "head")
-    manager = runner.SessionManager(
+    manager = _manager(
         [str(save("a", cnn=1.0, lstm=9.0)), str(save("b", lstm=2.0, cnn=9.0))],
         [_scaffold(cnn), _scaffold(lstm)],
         ready_op=_ready(),
@@ -65,7 +71,7 @@ def test_each_scaffold_restores_its_own_subset(save: Save) -> None:
 def test_init_of_a_later_scaffold_does_not_wipe_an_earlier_restore(save: Save) -> None:
     cnn, lstm = _variables("cnn", "lstm")
     everything = tf.global_variables_initializer()
-    manager = runner.SessionManager(
+    manager = _manager(
         [str(save("a", cnn=1.0)), str(save("b", lstm=2.0))],
         [_scaffold(cnn, init_op=cnn.initializer), _scaffold(lstm, init_op=everything)],
         ready_op=_ready(),
@@ -80,7 +86,7 @@ def test_init_fn_of_a_later_scaffold_does_not_wipe_an_earlier_restore(save: Save
     def wipe(scaffold: tf.train.Scaffold, session: tf.Session) -> None:
         session.run([cnn.initializer, lstm.initializer])
 
-    manager = runner.SessionManager(
+    manager = _manager(
         [str(save("a", cnn=1.0)), None],
         [_scaffold(cnn), _scaffold(lstm, init_fn=wipe)],
         ready_op=_ready(),
@@ -92,7 +98,7 @@ def test_init_fn_of_a_later_scaffold_does_not_wipe_an_earlier_restore(save: Save
 def test_init_fn_given_to_prepare_session_runs_before_restores(save: Save) -> None:
     (cnn,) = _variables("cnn")
     seen: list[float] = []
-    manager = runner.SessionManager([str(save("a", cnn=1.0))], [_scaffold(cnn)])
+    manager = _manager([str(save("a", cnn=1.0))], [_scaffold(cnn)])
     session = manager.prepare_session(
         init_op=cnn.initializer, init_fn=lambda session: seen.append(session.run(cnn))
     )
@@ -105,7 +111,7 @@ def test_init_feeds_are_used() -> None:
     value = tf.placeholder(tf.float32, [])
     main, part = tf.Variable(value, name="main"), tf.Variable(value, name="part")
     scaffold = _scaffold(part, init_op=part.initializer, init_feed_dict={value: 4.0})
-    manager = runner.SessionManager([None], [scaffold], ready_op=_ready())
+    manager = _manager([None], [scaffold], ready_op=_ready())
     with manager.prepare_session(init_op=main.initializer, init_feed_dict={value: 3.0}) as session:
         assert session.run([main, part]) == [3.0, 4.0]
 
@@ -115,9 +121,7 @@ def test_a_shared_init_op_runs_once(save: Save) -> None:
     (cnn,) = _variables("cnn")
     with tf.control_dependencies([tf.group(count.initializer, cnn.initializer)]):
         init = tf.group(tf.assign_add(count, 1.0))
-    manager = runner.SessionManager(
-        [str(save("a", cnn=1.0))], [_scaffold(cnn, init_op=init)], ready_op=_ready()
-    )
+    manager = _manager([str(save("a", cnn=1.0))], [_scaffold(cnn, init_op=init)], ready_op=_ready())
     draws: list[float] = []
     with manager.prepare_session(
         init_op=init, init_fn=lambda session: draws.append(session.run(count))
@@ -128,7 +132,7 @@ def test_a_shared_init_op_runs_once(save: Save) -> None:
 def test_local_init_runs_after_restores(save: Save) -> None:
     (cnn,) = _variables("cnn")
     copy = tf.get_local_variable("copy", initializer=cnn.read_value() * 10)
-    manager = runner.SessionManager(
+    manager = _manager(
         [str(save("a", cnn=1.0))],
         [_scaffold(cnn)],
         local_init_op=copy.initializer,
@@ -142,7 +146,7 @@ def test_local_init_of_a_scaffold_runs_after_restores(save: Save) -> None:
     (cnn,) = _variables("cnn")
     copy = tf.get_local_variable("copy", initializer=cnn.read_value() * 10)
     scaffold = _scaffold(cnn, local_init_op=copy.initializer)
-    manager = runner.SessionManager([str(save("a", cnn=1.0))], [scaffold], ready_op=_ready())
+    manager = _manager([str(save("a", cnn=1.0))], [scaffold], ready_op=_ready())
     with manager.prepare_session(init_op=cnn.initializer) as session:
         assert session.run(copy) == 10.0
 
@@ -150,7 +154,7 @@ def test_local_init_of_a_scaffold_runs_after_restores(save: Save) -> None:
 def test_local_init_of_a_scaffold_runs_in_a_session_that_resumes_too(save: Save) -> None:
     cnn, head = _variables("cnn", "head")
     copy = tf.get_local_variable("copy", initializer=cnn.read_value() * 10)
-    manager = runner.SessionManager(
+    manager = _manager(
         [str(save("a", cnn=1.0))],
         [_scaffold(cnn, local_init_op=copy.initializer)],
         ready_op=_ready(),
@@ -165,7 +169,7 @@ def test_local_init_of_a_scaffold_runs_in_a_session_that_resumes_too(save: Save)
 
 def test_ready_check_names_a_variable_that_nothing_gives(save: Save) -> None:
     cnn, _ = _variables("cnn", "forgotten")
-    manager = runner.SessionManager([str(save("a", cnn=1.0))], [_scaffold(cnn)], ready_op=_ready())
+    manager = _manager([str(save("a", cnn=1.0))], [_scaffold(cnn)], ready_op=_ready())
     with pytest.raises(RuntimeError, match="forgotten"):
         manager.prepare_session()
 
@@ -177,7 +181,7 @@ def test_own_checkpoint_beats_warm_start(save: Save, tmp_path: Path) -> None:
     scaffold = _scaffold(
         cnn, init_op=cnn.initializer, init_fn=lambda scaffold, session: called.append("scaffold")
     )
-    manager = runner.SessionManager([str(tmp_path / "gone")], [scaffold], ready_op=_ready())
+    manager = _manager([str(tmp_path / "gone")], [scaffold], ready_op=_ready())
     with manager.prepare_session(
         init_op=tf.global_variables_initializer(),
         saver=tf.train.Saver(),
@@ -191,7 +195,7 @@ def test_own_checkpoint_beats_warm_start(save: Save, tmp_path: Path) -> None:
 def test_own_checkpoint_may_be_named_by_its_prefix(save: Save) -> None:
     cnn, head = _variables("cnn", "head")
     own = save("own", cnn=5.0, head=6.0)
-    manager = runner.SessionManager([str(save("a", cnn=1.0))], [_scaffold(cnn)], ready_op=_ready())
+    manager = _manager([str(save("a", cnn=1.0))], [_scaffold(cnn)], ready_op=_ready())
     with manager.prepare_session(
         saver=tf.train.Saver(), checkpoint_filename_with_path=str(own / "model.ckpt")
     ) as session:
@@ -201,7 +205,7 @@ def test_own_checkpoint_may_be_named_by_its_prefix(save: Save) -> None:
 def test_own_directory_without_checkpoint_is_a_fresh_start(save: Save, tmp_path: Path) -> None:
     (cnn,) = _variables("cnn")
     (tmp_path / "own").mkdir()
-    manager = runner.SessionManager([str(save("a", cnn=1.0))], [_scaffold(cnn)], ready_op=_ready())
+    manager = _manager([str(save("a", cnn=1.0))], [_scaffold(cnn)], ready_op=_ready())
     with manager.prepare_session(
         saver=tf.train.Saver(), checkpoint_dir=str(tmp_path / "own")
     ) as session:
@@ -212,7 +216,7 @@ def test_own_directory_whose_checkpoint_is_gone_is_refused(save: Save) -> None:
     (cnn,) = _variables("cnn")
     own = save("own", cnn=5.0)
     (own / "model.ckpt.index").unlink()
-    manager = runner.SessionManager([str(save("a", cnn=1.0))], [_scaffold(cnn)])
+    manager = _manager([str(save("a", cnn=1.0))], [_scaffold(cnn)])
     with pytest.raises(CheckpointError, match="no such checkpoint is there"):
         manager.prepare_session(saver=tf.train.Saver(), checkpoint_dir=str(own))
 
@@ -221,7 +225,7 @@ def test_warm_start_follows_a_wait_for_an_own_checkpoint_in_vain(
     save: Save, tmp_path: Path
 ) -> None:
     (cnn,) = _variables("cnn")
-    manager = runner.SessionManager([str(save("a", cnn=1.0))], [_scaffold(cnn)], ready_op=_ready())
+    manager = _manager([str(save("a", cnn=1.0))], [_scaffold(cnn)], ready_op=_ready())
     with manager.prepare_session(
         init_op=cnn.initializer,
         saver=tf.train.Saver(),
@@ -235,15 +239,15 @@ def test_warm_start_follows_a_wait_for_an_own_checkpoint_in_vain(
 def test_lists_of_different_length_are_refused(save: Save) -> None:
     (cnn,) = _variables("cnn")
     with pytest.raises(ConfigError, match="1 scaffolds and 2 checkpoint directories"):
-        runner.SessionManager(["a", "b"], [_scaffold(cnn)])
+        _manager(["a", "b"], [_scaffold(cnn)])
     with pytest.raises(ConfigError, match="1 scaffolds and 0 checkpoint directories"):
-        runner.SessionManager(None, [_scaffold(cnn)])
+        _manager(None, [_scaffold(cnn)])
 
 
 def test_every_missing_checkpoint_is_reported(tmp_path: Path) -> None:
     cnn, lstm = _variables("cnn", "lstm")
     (tmp_path / "empty").mkdir()
-    manager = runner.SessionManager(
+    manager = _manager(
         [str(tmp_path / "nowhere"), str(tmp_path / "empty")], [_scaffold(cnn), _scaffold(lstm)]
     )
     with pytest.raises(CheckpointError) as caught:
@@ -254,7 +258,7 @@ def test_every_missing_checkpoint_is_reported(tmp_path: Path) -> None:
 
 def test_an_optional_checkpoint_may_be_missing(save: Save, tmp_path: Path) -> None:
     cnn, lstm = _variables("cnn", "lstm")
-    manager = runner.SessionManager(
+    manager = _manager(
         [str(tmp_path / "nowhere"), str(save("b", lstm=2.0))],
         [_scaffold(cnn, optional=True), _scaffold(lstm)],
         ready_op=_ready(),
@@ -265,14 +269,14 @@ def test_an_optional_checkpoint_may_be_missing(save: Save, tmp_path: Path) -> No
 
 def test_an_optional_checkpoint_that_is_there_is_restored(save: Save) -> None:
     (cnn,) = _variables("cnn")
-    manager = runner.SessionManager([str(save("a", cnn=1.0))], [_scaffold(cnn, optional=True)])
+    manager = _manager([str(save("a", cnn=1.0))], [_scaffold(cnn, optional=True)])
     with manager.prepare_session() as session:
         assert session.run(cnn) == 1.0
 
 
 def test_two_savers_may_not_restore_one_variable(save: Save) -> None:
     cnn, lstm = _variables("cnn", "lstm")
-    manager = runner.SessionManager(
+    manager = _manager(
         [str(save("a", cnn=1.0, lstm=1.0)), str(save("b", lstm=2.0))],
         [_scaffold(cnn, lstm, name="first"), _scaffold(lstm, name="second")],
     )
@@ -284,23 +288,21 @@ def test_two_savers_may_not_restore_one_variable(save: Save) -> None:
 
 def test_savers_may_overlap_where_only_one_restores(save: Save) -> None:
     (cnn,) = _variables("cnn")
-    manager = runner.SessionManager(
-        [str(save("a", cnn=1.0)), None], [_scaffold(cnn), _scaffold(cnn)]
-    )
+    manager = _manager([str(save("a", cnn=1.0)), None], [_scaffold(cnn), _scaffold(cnn)])
     with manager.prepare_session() as session:
         assert session.run(cnn) == 1.0
 
 
 def test_a_scaffold_without_a_saver_is_refused(save: Save) -> None:
     _variables("cnn")
-    manager = runner.SessionManager([str(save("a", cnn=1.0))], [tf.train.Scaffold()])
+    manager = _manager([str(save("a", cnn=1.0))], [tf.train.Scaffold()])
     with pytest.raises(ConfigError, match="a scaffold has no saver"):
         manager.prepare_session()
 
 
 def test_a_checkpoint_without_the_savers_tensors_is_refused(save: Save) -> None:
     (cnn,) = _variables("cnn")
-    manager = runner.SessionManager([str(save("a", other=1.0))], [_scaffold(cnn, name="features")])
+    manager = _manager([str(save("a", other=1.0))], [_scaffold(cnn, name="features")])
     with pytest.raises(CheckpointError, match=r"scaffold features cannot be restored from .*a/"):
         manager.prepare_session()
 
@@ -312,7 +314,7 @@ def test_a_plain_scaffold_is_accepted(save: Save, finalized: bool) -> None:
     init, ready = tf.global_variables_initializer(), _ready()
     if finalized:
         scaffold.finalize()
-    manager = runner.SessionManager([str(save("a", cnn=1.0))], [scaffold], ready_op=ready)
+    manager = _manager([str(save("a", cnn=1.0))], [scaffold], ready_op=ready)
     with manager.prepare_session(init_op=init) as session:
         assert session.run(cnn) == 1.0
 
@@ -320,10 +322,8 @@ def test_a_plain_scaffold_is_accepted(save: Save, finalized: bool) -> None:
 def test_without_sources_it_is_tensorflows_own() -> None:
     (cnn,) = _variables("cnn")
     with pytest.raises(RuntimeError, match="no init_op"):
-        runner.SessionManager().prepare_session("")
-    with runner.SessionManager(ready_op=_ready()).prepare_session(
-        "", cnn.initializer, None
-    ) as session:
+        _manager().prepare_session("")
+    with _manager(ready_op=_ready()).prepare_session("", cnn.initializer, None) as session:
         assert session.run(cnn) == -1.0
 
 
@@ -332,7 +332,7 @@ def test_graph_and_target_are_used() -> None:
     with graph.as_default():
         variable = tf.get_variable("v", initializer=1.0)
     server = tf.train.Server.create_local_server()
-    manager = runner.SessionManager(graph=graph, target=server.target)
+    manager = _manager(graph=graph, target=server.target)
     session = manager.prepare_session(init_op=variable.initializer)
     assert session.graph is graph
     assert session.sess_str == server.target.encode()
@@ -342,7 +342,7 @@ def test_graph_and_target_are_used() -> None:
 def test_prepare_session_adds_nothing_to_a_finalised_graph(save: Save) -> None:
     (cnn,) = _variables("cnn")
     scaffold = _scaffold(cnn)
-    manager = runner.SessionManager([str(save("a", cnn=1.0))], [scaffold], ready_op=_ready())
+    manager = _manager([str(save("a", cnn=1.0))], [scaffold], ready_op=_ready())
     init = tf.global_variables_initializer()
     tf.get_default_graph().finalize()
     sessions = [manager.prepare_session(init_op=init) for _ in range(2)]
@@ -381,7 +381,7 @@ def test_a_graph_that_is_not_the_default_one_and_a_path_object(tmp_path: Path) -
         variable = tf.compat.v1.get_variable("w", initializer=1.0)
         init = tf.compat.v1.global_variables_initializer()
         scaffold = tf.compat.v1.train.Scaffold(saver=tf.compat.v1.train.Saver([variable]))
-    manager = runner.SessionManager([tmp_path], [scaffold], graph=graph)
+    manager = _manager([tmp_path], [scaffold], graph=graph)
     with manager.prepare_session("", init_op=init) as session:
         assert session.run(variable) == 7
 
@@ -397,4 +397,11 @@ def test_a_graph_that_is_not_the_default_one_and_a_path_object(tmp_path: Path) -
 )
 def test_sources_that_are_not_lists(directories: Any, scaffolds: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        runner.SessionManager(directories, scaffolds, graph=tf.Graph())
+        _manager(directories, scaffolds, graph=tf.Graph())
+
+
+def test_a_scaffold_has_a_name_and_a_flag_besides() -> None:
+    saver = tf.train.Saver(_variables("v"))
+    scaffold = runner.Scaffold(saver=saver, name="cnn", optional=True)
+    assert (scaffold.saver, scaffold.name, scaffold.optional) == (saver, "cnn", True)
+    assert (runner.Scaffold().name, runner.Scaffold().optional) == ("", False)

@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from runner.config.override_errors import Compose
+from runner.config.composition import Compose
 from runner.errors import ConfigError
 from runner.sweeps.points import Point, compose_points, grid, params_as_typed
 from tests.tiny.composing import composing

@@ -1,0 +1,123 @@
+"""The private API of TensorFlow that this room uses: what for, and why nothing public serves.
+
+`tests/unit/session/test_tensorflow_internals.py` fails when TensorFlow changes any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+from tensorflow.core.protobuf.config_pb2 import CallableOptions
+from tensorflow.python.distribute import distribute_coordinator_context
+
+_Session: TypeAlias = tf.compat.v1.Session
+# Takes an array for each fed tensor and returns the values of the fetched tensors.
+Step: TypeAlias = Callable[..., list[Any]]
+
+
+def is_coordinated() -> bool:
+    """Whether TensorFlow's distribute coordinator makes the sessions of this process.
+
+    `tf.compat.v1.train.MonitoredTrainingSession` asks the same; nothing public answers it.
+    """
+    return distribute_coordinator_context.get_current_worker_context() is not None
+
+
+def session_config(session: _Session) -> tf.compat.v1.ConfigProto:
+    """Returns the configuration of a session, which has no public attribute for it."""
+    return session._config
+
+
+def prepare_step(
+    session: _Session,
+    feeds: Iterable[tf.Tensor],
+    fetches: Iterable[tf.Tensor],
+    targets: Iterable[tf.Operation],
+    *,
+    inline: bool,
+) -> Step:
+    """Returns a function that runs one kind of step.
+
+    The public `Session.make_callable` hands feeds to `Session.run`, which it is meant to replace,
+    and takes no options for all its calls. `_do_call` adds the operation and the place where it was
+    defined to an error, as `Session.run` does.
+
+    Args:
+      session: runs the step.
+      feeds: the tensors that are fed.
+      fetches: the tensors whose values are returned.
+      targets: the operations that are run besides.
+      inline: whether to run the operations in the caller's thread instead of TensorFlow's pool.
+    """
+    options = CallableOptions(
+        feed=[tensor.name for tensor in feeds],
+        fetch=[tensor.name for tensor in fetches],
+        target=[operation.name for operation in targets],
+    )
+    options.run_options.inter_op_thread_pool = -1 if inline else 0
+    return partial(session._do_call, session._make_callable_from_options(options))
+
+
+class SessionManagerWithLocalInit(tf.compat.v1.train.SessionManager):
+    """A session manager with a method that is called between the local init and the ready check.
+
+    Every new session comes there, also one that resumes: checkpoints hold nothing local.
+    `prepare_session` and `recover_session` offer no public place between the two.
+    """
+
+    def run_more_local_inits(self, session: _Session) -> None:
+        """Runs local inits besides the manager's own."""
+
+    def _try_run_local_init_op(self, sess: _Session) -> tuple[bool, str | None]:
+        done, message = super()._try_run_local_init_op(sess)
+        if done:
+            self.run_more_local_inits(sess)
+        return done, message
+
+
+class SupervisorWithManager(tf.compat.v1.train.Supervisor):
+    """A supervisor with a method that chooses its session manager.
+
+    The manager needs operations that TensorFlow's constructor adds to the graph, which it finalizes
+    before it returns.
+    """
+
+    def choose_session_manager(self, given: Any, **arguments: Any) -> Any:
+        """Returns the manager.
+
+        Args:
+          given: the constructor's `session_manager`.
+          **arguments: those with which TensorFlow makes a manager if none is given.
+        """
+        raise NotImplementedError
+
+    def _init_session_manager(self, session_manager: Any = None) -> None:
+        manager = self.choose_session_manager(
+            session_manager,
+            local_init_op=self._local_init_op,
+            ready_op=self.ready_op,
+            ready_for_local_init_op=self.ready_for_local_init_op,
+            graph=self._graph,
+            recovery_wait_secs=self._recovery_wait_secs,
+            local_init_run_options=self._local_init_run_options,
+        )
+        super()._init_session_manager(manager)
+
+
+def init_singular_session(
+    session: tf.compat.v1.train.SingularMonitoredSession,
+    creator: tf.compat.v1.train.SessionCreator,
+    hooks: Sequence[tf.compat.v1.train.SessionRunHook] | None,
+    stop_grace_period_secs: int,
+) -> None:
+    """Initializes a singular session with any creator.
+
+    The public constructor makes a creator of its own, and then calls that of its private base in
+    this way.
+    """
+    super(tf.compat.v1.train.SingularMonitoredSession, session).__init__(
+        creator, hooks, should_recover=False, stop_grace_period_secs=stop_grace_period_secs
+    )

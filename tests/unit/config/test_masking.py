@@ -1,0 +1,135 @@
+"""Secrets are masked wherever they occur; every value has one dotted name."""
+
+from __future__ import annotations
+
+import shlex
+from enum import Enum
+
+import pytest
+
+from runner.config.masking import Mask, flatten
+from runner.config.schema import MaskConfig
+from runner.errors import TrackingError
+
+SETTINGS = {
+    "data": {"api_key": "k3y-of-mine", "path": "/data?key=k3y-of-mine", "password": ""},
+    "model": {"hf_Token": "t0k3n", "layers": [1, 2], "token_count": 12},
+    "logins": [{"password": 123456}],
+    "tracking": {"uri": "http://me:s3cret@host:5000"},
+}
+
+
+@pytest.fixture
+def mask() -> Mask:
+    return Mask(MaskConfig(), SETTINGS)
+
+
+def test_a_nested_configuration_loses_its_secrets_only(mask: Mask) -> None:
+    assert mask.settings(SETTINGS) == {
+        "data": {"api_key": "***", "path": "/data?key=***", "password": ""},
+        "model": {"hf_Token": "***", "layers": [1, 2], "token_count": 12},
+        "logins": [{"password": "***"}],
+        "tracking": {"uri": "http://me:***@host:5000"},
+    }
+
+
+def test_a_secret_is_found_wherever_its_value_occurs(mask: Mask) -> None:
+    assert mask.text("curl -H k3y-of-mine --pin 123456 t0k3n") == "curl -H *** --pin *** ***"
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("postgresql://me:pw@host/db", "postgresql://me:***@host/db"),
+        ("+data.password=abc x=1", "+data.password=*** x=1"),
+        ("AWS AKIAABCDEFGHIJKLMNOP!", "AWS ***!"),
+        ("ghp_abcdefghijklmnopqrst", "***"),
+        ("sk-proj-abcdefghijklmnop", "***"),
+        ("tokens=12 at 12:30 user@host", "tokens=12 at 12:30 user@host"),
+    ],
+)
+def test_what_looks_like_a_secret_is_masked_in_any_text(mask: Mask, text: str, masked: str) -> None:
+    assert mask.text(text) == masked
+
+
+def test_the_patterns_are_the_users(mask: Mask) -> None:
+    own = Mask(MaskConfig(names=["*.PIN"], values=["x+"]), {"card": {"pin": 987654}})
+    assert own.value("card.pin", 987654) == "***"
+    assert own.text("987654 axxb password=abc") == "*** a***b password=abc"
+    assert own.value("password", "abc") == "abc"
+    assert own.value("card.pin", None) is None
+
+
+@pytest.mark.parametrize(
+    ("override", "masked"),
+    [
+        ("+data.hf_token=abc-1,def-2", "+data.hf_token=***"),
+        ("data.hf_token=choice(abc-1, def-2)", "data.hf_token=***"),
+        ("hydra.sweeper.params={seed: [1], data.hf_token: [a, b]}", "hydra.sweeper.params=***"),
+        ("hydra.sweeper.params={seed: [1, 2]}", "hydra.sweeper.params={seed: [1, 2]}"),
+        ("++hydra.sweeper.params.data.pin=1,2", "++hydra.sweeper.params.data.pin=***"),
+        ("data.path=/k3y-of-mine,/another", "data.path=/***,/another"),
+        ("--config-dir", "--config-dir"),
+    ],
+)
+def test_every_value_that_an_override_gives_to_a_secret_key_is_masked(
+    override: str, masked: str
+) -> None:
+    mask = Mask(MaskConfig(names=["*token", "*api_key*", "data.pin"]), SETTINGS)
+    assert mask.overrides([override]) == [masked]
+    command = shlex.join(["python", "it's", override])
+    assert shlex.split(mask.command(command)) == ["python", "it's", masked]
+
+
+def test_secrets_of_other_configurations_are_known_too() -> None:
+    settings = ({"password": f"word-{number}"} for number in range(3))
+    mask = Mask(MaskConfig(), SETTINGS, settings)
+    assert mask.text("word-0 word-2 k3y-of-mine") == "*** *** ***"
+
+
+class Color(Enum):
+    RED = 1
+
+
+def test_every_value_has_its_dotted_name() -> None:
+    config = {
+        "name": "cnn",
+        "train": {"steps": 10, "goal": None},
+        "layers": [{"units": 8}, {"units": (4, 2)}],
+        "color": Color.RED,
+    }
+    assert flatten(config) == {
+        "name": "cnn",
+        "train.steps": 10,
+        "train.goal": None,
+        "layers.0.units": 8,
+        "layers.1.units.0": 4,
+        "layers.1.units.1": 2,
+        "color": "RED",
+    }
+
+
+def test_empty_containers_are_values() -> None:
+    assert flatten({"rename": {}, "exclude": []}) == {"rename": {}, "exclude": []}
+    assert flatten({}) == {}
+
+
+def test_keys_that_look_like_paths_keep_apart_from_paths() -> None:
+    config = {"a.b": 1, "a": {"b": 2, "c.d": 3, "": 4}, "e[0]": 5, "e": [6]}
+    assert flatten(config) == {
+        '["a.b"]': 1,
+        "a.b": 2,
+        'a["c.d"]': 3,
+        'a[""]': 4,
+        '["e[0]"]': 5,
+        "e.0": 6,
+    }
+
+
+def test_keys_that_are_no_text_are_written_as_text() -> None:
+    assert flatten({"rates": {1000: 0.1, Color.RED: 0.2}}) == {"rates.1000": 0.1, "rates.RED": 0.2}
+
+
+def test_keys_that_are_written_alike_are_an_error() -> None:
+    with pytest.raises(TrackingError, match=r"two values named 'rates\.1'.*\n.*\n.*rename one"):
+        flatten({"rates": {1: 0.1, "1": 0.2}})

@@ -1,0 +1,97 @@
+"""Each mistake that people make, and all that is printed about it: the table in `mistakes.txt`.
+
+A case is a command, `$ OVERRIDES`, and what it prints. Before it stand what it needs: a variable of
+the environment, `VARIABLE=value $ ...`, or the contents of `experiment/mine.yaml`, indented by `|`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.tiny.command_line import CONF, Command, in_process
+
+TABLE = Path(__file__).with_name("mistakes.txt")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One mistake.
+
+    Attributes:
+      command: the line of the table, after any lines of `file`.
+      file: the contents of `experiment/mine.yaml`.
+      printed: what the command prints.
+    """
+
+    command: str
+    file: str
+    printed: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        name, equals, value = self.command.split("$ ", 1)[0].strip().partition("=")
+        return {name: value} if equals else {}
+
+    @property
+    def arguments(self) -> list[str]:
+        return shlex.split(self.command.split("$ ", 1)[1])
+
+
+def cases() -> list[Case]:
+    """Reads the table."""
+    found = []
+    for block in TABLE.read_text(encoding="utf-8").split("\n\n"):
+        lines = block.strip("\n").splitlines()
+        file = [line.removeprefix("|").removeprefix(" ") for line in lines if line[0] == "|"]
+        command, *printed = lines[len(file) :]
+        found.append(Case(command, "\n".join(file), "\n".join(printed)))
+    return found
+
+
+CASES = cases()
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs the command line in this process, in an empty directory."""
+    return in_process(tmp_path, monkeypatch, capfd)
+
+
+def test_the_table_is_long_and_has_every_case_once() -> None:
+    assert len(CASES) >= 60
+    assert len({(case.command, case.file) for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.command)
+def test_what_a_mistake_prints(
+    case: Case, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in case.environment.items():
+        monkeypatch.setenv(name, value)
+    configs = list(CONF)
+    if case.file:
+        folder = tmp_path / "conf" / "experiment"
+        folder.mkdir(parents=True)
+        (folder / "mine.yaml").write_text(f"{case.file}\n", encoding="utf-8")
+        configs = ["--config-dir", "conf"]
+    elif "--config-dir" in case.arguments:
+        configs = []
+    before = sorted(tmp_path.rglob("*"))
+    outcome = command(*configs, *case.arguments)
+    assert outcome.err.rstrip("\n").replace(str(tmp_path), "HERE") == case.printed
+    assert (outcome.code, outcome.out) == (2, "")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_every_problem_has_a_cause_or_a_remedy() -> None:
+    for case in CASES:
+        problems = re.split(r"\n(?=\S)", case.printed)
+        # Hydra's own words about its options say what to do.
+        assert all("\n  " in each or " --" in each for each in problems), case.command

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from runner.errors import ConfigError
+from runner.graph.experiment import Data
+from runner.inputs import ImageFolder, Npz
+from runner.inputs.split_data import split
+from tests.tiny.reading import resumed, taken
+
+Make = Callable[..., Npz | ImageFolder]
+
+
+@pytest.fixture
+def npz_file(tmp_path: Path) -> str:
+    features = np.arange(60, dtype=np.float32).reshape(30, 2)
+    np.savez(
+        tmp_path / "data.npz",
+        features=features,
+        labels=np.arange(30),
+        short=np.arange(5),
+        single=np.array(3),
+    )
+    return str(tmp_path / "data.npz")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Red cats and blue dogs in three formats, ten of each, and what is no image."""
+    encoders = {".png": tf.io.encode_png, ".jpg": tf.io.encode_jpeg, ".JPEG": tf.io.encode_jpeg}
+    for name, channel in (("dog", 2), ("cat", 0)):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        pixels = np.zeros((6, 4, 3), np.uint8)
+        pixels[..., channel] = 255
+        for index in range(10):
+            suffix = list(encoders)[index % 3]
+            encoded = encoders[suffix](pixels).numpy()
+            (tmp_path / "images" / name / f"{index}{suffix}").write_bytes(encoded)
+    (tmp_path / "images" / "cat" / "notes.txt").write_text("no image")
+    (tmp_path / "images" / "README").write_text("no class")
+    return tmp_path / "images"
+
+
+def _npz(path: str, /, **changes: Any) -> Npz:
+    return Npz(**{"path": path, "batch_size": 4, "seed": 0, **changes})
+
+
+def _images(folder: Path, **changes: Any) -> ImageFolder:
+    arguments = {"batch_size": 4, "seed": 0, "height": 3, "width": 5, **changes}
+    return ImageFolder(str(folder), **arguments)
+
+
+@pytest.fixture(params=["npz", "images"])
+def make(request: pytest.FixtureRequest, npz_file: str, folder: Path) -> Make:
+    if request.param == "npz":
+        return lambda **changes: _npz(npz_file, **changes)
+    return lambda **changes: _images(folder, **changes)
+
+
+@pytest.mark.parametrize(
+    ("count", "parts", "sizes"), [(50, (0.1, 0.2), [35, 5, 10]), (3, (0.01, 0.01), [1, 1, 1])]
+)
+def test_splits_share_nothing_leave_nothing_out_and_stay_the_same(
+    count: int, parts: tuple[float, float], sizes: list[int]
+) -> None:
+    found = split(count, *parts)
+    assert list(found) == ["train", "validation", "test"]
+    assert [len(indices) for indices in found.values()] == sizes
+    assert sorted(np.concatenate(list(found.values()))) == list(range(count))
+    assert found["train"].tolist() == split(count, *parts)["train"].tolist() != list(range(count))
+
+
+def test_training_is_shuffled_by_its_seed_and_anew_each_epoch(make: Make) -> None:
+    count = make().sizes()["train"]
+
+    def order(seed: int) -> list[bytes]:
+        data = make(seed=seed, batch_size=1)
+        return [x.tobytes() + y.tobytes() for x, y in taken(data.train, 2 * count)]
+
+    first = order(0)
+    assert first == order(0) != order(1)
+    assert first[:count] != first[count:]
+    assert sorted(first[:count]) == sorted(first[count:])
+
+
+def test_the_position_is_kept(make: Make, tmp_path: Path) -> None:
+    first, again = resumed(make(batch_size=3).train, str(tmp_path / "input"))
+    for one, other in zip(first, again, strict=True):
+        assert np.array_equal(one[0], other[0])
+        assert np.array_equal(one[1], other[1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
+        ({"validation_part": 0.0}, "both must be above 0, and together below 1"),
+        ({"test_part": -0.1}, "both must be above 0, and together below 1"),
+        ({"test_part": 0.95}, "both must be above 0, and together below 1"),
+        ({"test_part": float("nan")}, "both must be above 0, and together below 1"),
+    ],
+)
+def test_arguments_out_of_range(make: Make, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(**changes)
+
+
+def test_every_example_is_in_one_split_with_its_label(npz_file: str) -> None:
+    data = _npz(npz_file)
+    assert isinstance(data, Data)
+    passes = [taken(data.train, 6), taken(data.validation), taken(data.test)]
+    labels = [np.concatenate([each[1] for each in batches]) for batches in passes]
+    assert sorted(np.concatenate(labels)) == list(range(30))
+    assert [len(each) for each in labels] == [24, 3, 3] == list(data.sizes().values())
+    for features, batch_labels in passes[0]:
+        assert (features.dtype, features.shape) == (np.float32, (4, 2))
+        assert np.array_equal(features[:, 0], batch_labels * 2)
+
+
+def test_shapes_are_known_to_the_graph(npz_file: str) -> None:
+    features, labels = _npz(npz_file).train().element_spec
+    assert (features.shape.as_list(), labels.shape.as_list()) == ([None, 2], [None])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labels": "label"}, "has no array 'label'\n  choices: labels"),
+        ({"labels": "short"}, "holds 30 features and 5 short"),
+        ({"labels": "single"}, "holds 30 features and 1 single"),
+        ({"path": "/nowhere.npz"}, r"data\.path is /nowhere\.npz"),
+    ],
+)
+def test_a_file_that_does_not_fit(npz_file: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _npz(npz_file, **changes).train()
+
+
+def test_a_class_is_a_folder_and_each_split_has_a_part_of_it(folder: Path) -> None:
+    data = _images(folder)
+    assert isinstance(data, Data)
+    assert data.classes() == ["cat", "dog"]
+    assert data.sizes() == {"train": 16, "validation": 2, "test": 2}
+    passes = [taken(data.train, 4), taken(data.validation), taken(data.test)]
+    labels = [np.concatenate([each[1] for each in batches]) for batches in passes]
+    assert [np.bincount(each).tolist() for each in labels] == [[8, 8], [1, 1], [1, 1]]
+    for features, batch_labels in passes[0]:
+        assert (features.dtype, features.shape) == (np.float32, (4, 3, 5, 3))
+        brightest = features.mean(axis=(1, 2)).argmax(axis=-1)
+        assert np.array_equal(brightest, batch_labels * 2)
+        assert 0.9 < features.max() <= 1.0
+
+
+def test_no_image_is_in_two_splits_and_the_split_is_always_the_same(folder: Path) -> None:
+    files = {
+        part: _images(folder, seed=5)._examples(part)[0] for part in ("train", "validation", "test")
+    }
+    assert files == {part: _images(folder)._examples(part)[0] for part in files}
+    every = [file for each in files.values() for file in each]
+    assert len(every) == len(set(every)) == 20
+
+
+def test_grey_images_have_one_channel(folder: Path) -> None:
+    assert taken(_images(folder, channels=1).validation)[0][0].shape == (2, 3, 5, 1)
+
+
+def test_a_class_with_too_few_images(folder: Path) -> None:
+    (folder / "bird").mkdir()
+    with pytest.raises(ConfigError, match=r"bird holds 0 images"):
+        _images(folder).train()
+
+
+def test_a_folder_without_classes(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(ConfigError, match="it holds no folder for a class"):
+            _images(folder).validation()
+
+
+def test_channels_that_there_are_not() -> None:
+    with pytest.raises(ValueError, match="channels is 2; choices: 1, 3, 4"):
+        _images(Path(), channels=2)

@@ -1,0 +1,205 @@
+"""Session managers with a restorer: several sources, restored as one plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.reader import TensorSpec
+from runner.config.choices import Initialize
+from runner.errors import CheckpointError
+from runner.restoration.plan import Assignment, RestorationPlan, SourceTensor
+from runner.restoration.restorer import Restorer
+from runner.restoration.variables import StateClass, VariableSpec
+from runner.session.cached_session import CachedSession
+from runner.session.monitored_session import ChiefSessionCreator
+from runner.session.session_manager import Scaffold, SessionManager
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[tf.Graph]:
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Callable[[str, float], str]:
+    def save(name: str, value: float) -> str:
+        file = tmp_path / f"{name}.npz"
+        np.savez(file, value=np.float32(value))
+        with tf.Graph().as_default(), tf.Session() as session:
+            variable = tf.get_variable("value", initializer=value)
+            session.run(variable.initializer)
+            saved = tf.train.Saver().save(session, str(tmp_path / name / "model"))
+        return str(file) if name == "npz" else str(saved)
+
+    return save
+
+
+def restorer_of(paths: dict[str, str], variables: dict[str, tf.Variable]) -> Restorer:
+    """Gives each variable the tensor `value` of the source of its name, if there is one."""
+    scalar = TensorSpec("value", (), "float32")
+    assignments = tuple(
+        Assignment(
+            VariableSpec(TensorSpec(name, (), "float32"), StateClass.WEIGHT, True, "Const"),
+            name,
+            (SourceTensor(name, scalar),) if name in paths else (),
+        )
+        for name in variables
+    )
+    sources = {name: open_checkpoint(path).spec() for name, path in paths.items()}
+    plan = RestorationPlan(assignments, sources, {})
+    return Restorer(
+        plan,
+        variables,
+        lambda name: open_checkpoint(paths[name]),
+        initialize=Initialize.remaining,
+        verify=True,
+    )
+
+
+def test_a_restorer_restores_after_every_init(source: Callable[[str, float], str]) -> None:
+    variables = {
+        name: tf.get_variable(name, initializer=-1.0) for name in ("cnn", "npz", "old", "head")
+    }
+    paths = {"cnn": source("cnn", 1.0), "npz": source("npz", 2.0)}
+    restorer = restorer_of(paths, variables)
+    scaffold = Scaffold(
+        init_fn=lambda _, session: session.run([each.initializer for each in variables.values()]),
+        saver=tf.train.Saver({"value": variables["old"]}),
+    )
+    manager = SessionManager(
+        checkpoint_dirs=[source("old", 3.0)],
+        scaffolds=[scaffold],
+        ready_op=tf.report_uninitialized_variables(),
+        restorer=restorer,
+    )
+    with manager.prepare_session(init_op=restorer.build()) as session:
+        values = session.run(variables)
+    assert values == {"cnn": 1.0, "npz": 2.0, "old": 3.0, "head": -1.0}
+
+
+def test_a_checkpoint_of_the_models_own_beats_the_restorer(
+    source: Callable[[str, float], str], tmp_path: Path
+) -> None:
+    variable = tf.get_variable("cnn", initializer=-1.0)
+    restorer = restorer_of({"cnn": source("cnn", 1.0)}, {"cnn": variable})
+    creator = ChiefSessionCreator(
+        tf.train.Scaffold(init_op=restorer.build()),
+        checkpoint_dir=str(tmp_path / "own"),
+        restorer=restorer,
+    )
+    with creator.create_session() as session:
+        assert session.run(variable) == 1.0
+        session.run(variable.initializer)
+        (tmp_path / "own").mkdir()
+        creator.scaffold.saver.save(session, str(tmp_path / "own" / "model"))
+    with creator.create_session() as session:
+        assert session.run(variable) == -1.0
+
+
+def test_no_half_restored_session_is_left_behind(
+    source: Callable[[str, float], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = tf.get_variable("cnn", initializer=-1.0)
+    path = source("cnn", 1.0)
+    restorer = restorer_of({"cnn": path}, {"cnn": variable})
+    init = restorer.build()
+    data = Path(f"{path}.data-00000-of-00001")
+    content = bytearray(data.read_bytes())
+    content[content.find(np.float32(1.0).tobytes())] ^= 1
+    data.write_bytes(content)
+    sessions: list[tf.Session] = []
+    restore = restorer.restore
+
+    def keep_session(session: tf.Session) -> None:
+        sessions.append(session)
+        restore(session)
+
+    monkeypatch.setattr(restorer, "restore", keep_session)
+    with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: .*model"):
+        SessionManager(restorer=restorer).prepare_session(init_op=init)
+    with pytest.raises(RuntimeError, match="closed Session"):
+        sessions[0].run(variable)
+
+
+@pytest.mark.parametrize("given", ["its own", "another", "none"])
+def test_the_restorer_initialises_once(source: Callable[[str, float], str], given: str) -> None:
+    runs: list[int] = []
+
+    def count() -> float:
+        runs.append(1)
+        return -1.0
+
+    initial = tf.py_func(count, [], tf.double)
+    variables = {
+        "cnn": tf.get_variable("cnn", initializer=-1.0),
+        "head": tf.get_variable("head", initializer=tf.cast(tf.reshape(initial, ()), tf.float32)),
+    }
+    restorer = restorer_of({"cnn": source("cnn", 1.0)}, variables)
+    own = restorer.build()
+    init = {"its own": own, "another": tf.no_op(), "none": None}[given]
+    with SessionManager(restorer=restorer).prepare_session(init_op=init) as session:
+        assert session.run(variables) == {"cnn": 1.0, "head": -1.0}
+    assert len(runs) == 1
+
+
+def test_an_init_op_of_the_restorer_that_is_fed_is_run(source: Callable[[str, float], str]) -> None:
+    fed = tf.placeholder(tf.float32, ())
+    variables = {
+        "cnn": tf.get_variable("cnn", initializer=-1.0),
+        "head": tf.get_variable("head", initializer=fed),
+    }
+    restorer = restorer_of({"cnn": source("cnn", 1.0)}, variables)
+    init = restorer.build()
+    manager = SessionManager(restorer=restorer)
+    with manager.prepare_session(init_op=init, init_feed_dict={fed: 5.0}) as session:
+        assert session.run(variables) == {"cnn": 1.0, "head": 5.0}
+
+
+def test_a_restorer_that_was_not_built_is_refused(source: Callable[[str, float], str]) -> None:
+    restorer = restorer_of({"cnn": source("cnn", 1.0)}, {"cnn": tf.get_variable("cnn", ())})
+    with pytest.raises(RuntimeError, match="build must be called before its operation is used"):
+        SessionManager(restorer=restorer).prepare_session()
+
+
+def test_the_restorer_runs_in_the_session_that_prepares_each_kind_of_step_once(
+    source: Callable[[str, float], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = tf.get_variable("cnn", initializer=-1.0)
+    restorer = restorer_of({"cnn": source("cnn", 1.0)}, {"cnn": variable})
+    init_op = restorer.build()
+    seen: list[type] = []
+    monkeypatch.setattr(restorer, "restore", lambda session: seen.append(type(session)))
+    with SessionManager(restorer=restorer).prepare_session("", init_op=init_op):
+        assert seen == [CachedSession]
+
+
+def test_steps_after_a_warm_start_keep_the_graph_optimiser(
+    source: Callable[[str, float], str],
+) -> None:
+    variable = tf.get_variable("cnn", initializer=-1.0)
+    restorer = restorer_of({"cnn": source("cnn", 1.0)}, {"cnn": variable})
+    restorer.build()
+    fed = tf.placeholder(tf.float32, [2, 3])
+    # The two undo each other: with the optimiser no step transposes.
+    step = tf.transpose(tf.transpose(fed)) + variable
+
+    def transposes(session: tf.Session) -> int:
+        options, told = tf.RunOptions(output_partition_graphs=True), tf.RunMetadata()
+        session.run(step, {fed: np.ones((2, 3))}, options, told)
+        return sum("Transpose" in node.op for each in told.partition_graphs for node in each.node)
+
+    plain = tf.ConfigProto()
+    plain.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tf.Session(config=plain) as session:
+        session.run(variable.initializer)
+        assert transposes(session) == 2
+    creator = ChiefSessionCreator(tf.train.Scaffold(init_op=restorer.init_op), restorer=restorer)
+    with creator.create_session() as session:
+        assert transposes(session) == 0

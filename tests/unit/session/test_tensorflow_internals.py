@@ -1,0 +1,47 @@
+"""TensorFlow still has what is private and used: where these fail, look there first."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from runner.session.tensorflow_internals import prepare_step, session_config
+
+SIGNATURES: list[tuple[Any, list[str]]] = [
+    (tf.Session._make_callable_from_options, ["self", "callable_options"]),
+    (tf.Session._do_call, ["self", "fn", "args"]),
+    # Without it no local init of a scaffold would run, and a Supervisor would restore nothing.
+    (tf.train.SessionManager._try_run_local_init_op, ["self", "sess"]),
+    (tf.train.Supervisor._init_session_manager, ["self", "session_manager"]),
+    (
+        tf.train.SingularMonitoredSession.__base__.__init__,
+        ["self", "session_creator", "hooks", "should_recover", "stop_grace_period_secs"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("function", "parameters"), SIGNATURES)
+def test_private_methods_take_what_they_took(function: Any, parameters: list[str]) -> None:
+    assert list(inspect.signature(function).parameters) == parameters
+
+
+def test_the_configuration_of_a_session() -> None:
+    config = tf.ConfigProto(inter_op_parallelism_threads=3)
+    with tf.Graph().as_default(), tf.Session(config=config) as session:
+        assert session_config(session) == config
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_prepared_step_gives_values_and_the_errors_of_session_run(inline: bool) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        value = tf.placeholder(tf.float32, [])
+        checked = tf.debugging.check_numerics(value * 2.0, "not finite", name="checked")
+        step = prepare_step(session, [value], [checked], [checked.op], inline=inline)
+        assert step(np.float32(2.0)) == [4.0]
+        with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+            step(np.float32("nan"))
+        assert raised.value.op.name == "checked"

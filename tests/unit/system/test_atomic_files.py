@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from runner.system.atomic_files import moved, way_to, write_text
+
+
+def test_a_path_is_found_again_where_all_was_moved_or_copied(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    run = str(old / "runs" / "001")
+    way = way_to(run, old / "sweeps")
+    assert way == "../runs/001"
+    assert moved(run, way, new / "sweeps") == run
+    (new / "runs" / "001").mkdir(parents=True)
+    assert moved(run, way, new / "sweeps") == str(new / "runs" / "001")
+
+
+def test_what_was_kept_without_a_way_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert way_to(None, tmp_path) is None
+    assert moved("/a", None, tmp_path) == "/a"
+    assert moved(None, None, tmp_path) is None
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    assert moved("run", way_to("run", tmp_path / "sweep"), Path("sweep")) == str(tmp_path / "run")
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_only_what_is_to_last_waits_for_the_disk(
+    lasting: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[int] = []
+    monkeypatch.setattr(os, "fsync", waited.append)
+    write_text(tmp_path / "plan.txt", "a plan", lasting=lasting)
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [
+        ("plan.txt", "a plan")
+    ]
+    assert bool(waited) == lasting

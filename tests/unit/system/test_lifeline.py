@@ -1,0 +1,156 @@
+"""A process ends when the one that started it has gone: at once, or between two trials."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.system import lifeline
+from runner.system.lifeline import (
+    LIFELINE,
+    OBJECTIVE,
+    Worker,
+    at_work,
+    end_with_launcher,
+    has_begun,
+    tell_begun,
+)
+from runner.system.locks import process_name, this_process
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def _ends(worker: Worker) -> bool:
+    """Whether a look, after the parent has gone, ends the process."""
+    ended: list[int] = []
+    worker.end_if_idle(lambda: ended.append(1))
+    return bool(ended)
+
+
+def test_a_worker_does_not_end_during_a_trial_nor_at_the_first_look_after_it() -> None:
+    worker = Worker()
+    with worker.at_work():
+        assert [_ends(worker), _ends(worker)] == [False, False]
+    # Its launcher may still have to record the result.
+    assert _ends(worker) is False
+    with worker.at_work():
+        pass  # A trial between two looks counts too.
+    assert [_ends(worker), _ends(worker)] == [False, True]
+
+
+def test_only_what_the_sweep_itself_started_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched: list[int] = []
+    monkeypatch.setattr(lifeline, "_workers", [])
+    monkeypatch.setattr(lifeline, "when_orphaned", lambda parent, end: watched.append(parent))
+    for sweeper in (this_process(), "another:1", ""):
+        with at_work(sweeper):
+            assert watched == []
+    for _ in range(2):
+        with at_work(process_name(os.getppid())):
+            assert watched == [os.getppid()]
+    # The next trial of one that is left alone counts, though its parent is another now.
+    with at_work("another:1"):
+        assert not _ends(lifeline._workers[0])
+
+
+# Starts a process that runs a program, and waits for it.
+PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+WORKER = """
+import os, time
+from runner.system import lifeline
+parent = os.getppid()
+worker = lifeline.Worker()
+lifeline.when_orphaned(parent, lambda: worker.end_if_idle(lifeline._end_worker), 0.02)
+with worker.at_work():
+    print(os.getpid(), flush=True)
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    print("recorded")
+ends = os.pipe()
+os.read(ends[0], 1)
+print("more")
+"""
+TASK = """
+import os, signal, sys, time
+from runner.system.lifeline import end_with_launcher
+def saves(number, frame):
+    print("saved")
+    sys.exit()
+signal.signal(signal.SIGTERM, saves)
+end_with_launcher({"RUNNER_LIFELINE": str(os.getppid())})
+print(os.getpid(), flush=True)
+time.sleep(60)
+print("more")
+"""
+
+
+@pytest.mark.parametrize(("program", "said"), [(WORKER, "recorded\n"), (TASK, "saved\n")])
+def test_a_process_whose_parent_is_killed_ends(program: str, said: str) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, program],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    try:
+        parent.kill()
+        # The end of its output, which the child holds too.
+        assert parent.communicate(timeout=30)[0] == said
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+
+
+UNREAD = """
+import os, sys
+from runner.system.lifeline import end_with_launcher
+end_with_launcher({"RUNNER_LIFELINE": str(os.getppid())})
+print("started", flush=True)
+input()
+for file in (sys.stdout, sys.stderr):
+    for _ in range(2):
+        print("lost", file=file, flush=True)
+os._exit(7)
+"""
+
+
+def test_output_without_a_reader_ends_nothing() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", UNREAD],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    with process.stdin:
+        with process.stdout:
+            assert process.stdout.readline() == "started\n"
+        process.stdin.write("\n")
+    assert process.wait(timeout=30) == 7
+
+
+def test_a_process_that_no_cluster_has_started_watches_nothing() -> None:
+    assert LIFELINE not in os.environ
+    before = len(os.listdir("/proc/self/task"))
+    end_with_launcher({})
+    assert len(os.listdir("/proc/self/task")) == before
+
+
+def test_the_chief_reports_that_it_has_begun_a_run(tmp_path: Path) -> None:
+    tell_begun({})
+    environ = {OBJECTIVE: str(tmp_path / "objective")}
+    assert not has_begun(environ)
+    tell_begun(environ)
+    assert has_begun(environ)
