@@ -95,7 +95,10 @@ def test_a_hook_over_the_graph_is_built_at_once_and_one_over_the_run_later() -> 
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        ({"_target_": NAN, "loss_tensor": "${graph:los}"}, r"hooks\.mine\.loss_tensor is"),
+        (
+            {"_target_": NAN, "loss_tensor": "${graph:los}"},
+            r"hooks\.mine\.loss_tensor is \$\{graph:los\}(.|\n)*choices: loss",
+        ),
         ({"_target_": NAN, "loss_tensor": "${run:savr}"}, r"is \$\{run:savr\}(.|\n)*saver"),
         ({"_target_": NAN, "los": "${run:saver}"}, r"hooks\.mine\.los is not an argument"),
         ({"_target_": "builtins.dict"}, r"builtins\.dict is not a tf\.compat\.v1\.train\.Sess"),
