@@ -44,3 +44,6 @@ LINEAR: dict[str, Any] = {
         "learning_rate": 0.01,
     },
 }
+
+# Two dense layers without random or moving state.
+PLAIN: dict[str, Any] = {"model": {"_target_": "tests.tiny.odd.Plain"}, "metrics": {}}

@@ -64,6 +64,7 @@ class Forked(subprocess.Popen[str]):
             "folder": str(cwd or Path.cwd()),
             "environment": dict(os.environ if env is None else env),
             "descriptors": list(theirs),
+            "parent": os.getpid(),
             "session": start_new_session,
             "slow_saves": None if slow_saves is None else str(slow_saves),
         }

@@ -35,6 +35,15 @@ def cheap(tmp_path: Path) -> Runs:
     return Runs(tmp_path / "runs", **LINEAR)
 
 
+@pytest.fixture
+def plain(tmp_path: Path) -> Runs:
+    """Runs of two dense layers, for tests of what variables and slots hold."""
+    from tests.tiny.configs import PLAIN
+    from tests.tiny.runs import Runs
+
+    return Runs(tmp_path / "runs", **PLAIN)
+
+
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """A run that nothing disturbed, made once: to be read and compared with."""

@@ -21,6 +21,7 @@ from runner.config.schema import (
 )
 from runner.errors import CheckpointError, ConfigError, PlanError, RunDirectoryError
 from runner.runs.run_directory import RunDirectory, open_run
+from tests.tiny.configs import PLAIN
 from tests.tiny.runs import Runs, disturbed, evaluations, warm
 
 
@@ -189,10 +190,10 @@ def test_a_warm_start_brings_the_sources_values(runs: Runs, whole: Runs) -> None
 
 
 def test_the_state_of_a_scheduled_optimizer_goes_with_its_variables(
-    runs: Runs, tmp_path: Path
+    plain: Runs, tmp_path: Path
 ) -> None:
     slow = ScaffoldConfig(VariablesConfig(["body/*"]), None, learning_rate_multiplier=0.5)
-    source = Runs(tmp_path / "source")
+    source = Runs(tmp_path / "source", **PLAIN)
     source.run(scaffolds={"body": slow})
     checkpoint, state = str(source.directory().checkpoints), list(StateChoice)[:2]
     state += [StateChoice.optimizer_slots]
@@ -201,11 +202,11 @@ def test_the_state_of_a_scheduled_optimizer_goes_with_its_variables(
     for number, (scaffold, name) in enumerate(
         [(again, "rate_x0.5/beta1_power"), (both, "beta1_power")], 1
     ):
-        runs.run(scaffolds={"part": scaffold}, train=TrainConfig(steps=1, evaluate_every=1))
-        values = tf.train.load_checkpoint(str(runs.directory(number).checkpoints))
+        plain.run(scaffolds={"part": scaffold}, train=TrainConfig(steps=1, evaluate_every=1))
+        values = tf.train.load_checkpoint(str(plain.directory(number).checkpoints))
         kept = 0.9 ** np.arange(1, 30)
         assert values.get_tensor(name) == pytest.approx(kept[21], rel=1e-5), "20 steps and one"
-        plan = json.loads(runs.directory(number).plan_json.read_text())
+        plan = json.loads(plain.directory(number).plan_json.read_text())
         (power,) = (each for each in plan["variables"] if each["name"] == name)
         assert power["origin"] == "checkpoint"
 

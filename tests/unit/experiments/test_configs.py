@@ -42,13 +42,14 @@ def test_an_experiment_is_valid_and_is_named_like_its_file(experiment: str) -> N
 def test_lstm_cnn_trains_with_all_its_sources(tmp_path: Path) -> None:
     """All shipped experiments, for two steps each."""
     few = ["train.steps=2"]
+    short = [*few, "data.length=2", "data.evaluation_sequences=16", "data.batch_size=8"]
     run_dir = f"run_dir={tmp_path}/lstm_cnn"
     with composing(tmp_path / "conf"):
         config = validate(
-            compose("config", ["+experiment=lstm_cnn", "tracking=none", *few, run_dir])
+            compose("config", ["+experiment=lstm_cnn", "tracking=none", *short, run_dir])
         )
         config.scaffolds["cnn"].overrides = few
-        config.scaffolds["lstm"].overrides = [*few, f"scaffolds.cnn.overrides={few}"]
+        config.scaffolds["lstm"].overrides = [*short, f"scaffolds.cnn.overrides={few}"]
         runs = Runs(tmp_path / "lstm_cnn")
         objective = runs.start(config)
     assert objective is not None

@@ -19,15 +19,10 @@ from tests.tiny.runs import Runs
 BIAS = "body/bias"
 
 
-@pytest.fixture
-def plain(runs: Runs) -> Runs:
-    """Runs of two dense layers, by Adam."""
-    runs.changes = {
-        "model": {"_target_": "tests.tiny.odd.Plain"},
-        "metrics": {},
-        "train": TrainConfig(steps=4, log_every=4, evaluate_every=4, checkpoint_every=2),
-    }
-    return runs
+@pytest.fixture(autouse=True)
+def _few_steps(plain: Runs) -> None:
+    train = TrainConfig(steps=4, log_every=4, evaluate_every=4, checkpoint_every=2)
+    plain.changes["train"] = train
 
 
 def _weights(folder: Path, value: float = 3.0) -> str:

@@ -149,16 +149,16 @@ def test_an_empty_validation_split_is_an_error(cheap: Runs) -> None:
     assert cheap.record().status == "FAILED"
 
 
-def test_averages_are_what_is_evaluated_and_exported(runs: Runs) -> None:
+def test_averages_are_what_is_evaluated_and_exported(plain: Runs) -> None:
     train = short(ema_decay=0.9, accumulate=2)
-    runs.run(train=train)
-    assert ": test  loss" in runs.shown(train=train, mode=Mode.evaluate)[0]
-    runs.shown(train=train, mode=Mode.export)
-    prefix = tf.train.latest_checkpoint(str(runs.directory().best))
+    plain.run(train=train)
+    assert ": test  loss" in plain.shown(train=train, mode=Mode.evaluate)[0]
+    plain.shown(train=train, mode=Mode.export)
+    prefix = tf.train.latest_checkpoint(str(plain.directory().best))
     average = tf.train.load_variable(prefix, "head/kernel/ExponentialMovingAverage")
     weight = tf.train.load_variable(prefix, "head/kernel")
     with tf.Graph().as_default(), tf.Session() as session:
-        tf.saved_model.load(session, ["serve"], str(runs.directory().export))
+        tf.saved_model.load(session, ["serve"], str(plain.directory().export))
         (exported,) = [each for each in tf.global_variables() if each.shape == average.shape]
         value = session.run(exported)
     assert (value == average).all()
