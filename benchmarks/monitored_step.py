@@ -23,8 +23,10 @@ from benchmarks.harness import Result, compare, options, report
 from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
 from runner.hooks import MetricsHook
-from runner.tracking import FollowerProcess, RunStatus, Tracker
-from runner.tracking.journal_tracker import JournalStore
+from runner.system.status import Status
+from runner.tracking import Tracker
+from runner.tracking.follower_process import FollowerProcess
+from runner.tracking.journal_store import JournalStore
 
 BATCH, WIDTH = 32, 64
 # The step that never comes.
@@ -167,7 +169,7 @@ class Ways:
     def _tracker(self) -> Tracker:
         folder = self._directory / f"run-{next(self._numbers)}"
         tracker = tracked(folder, f"sqlite:///{self._directory}/mlflow.db", followed=False)
-        self._open.callback(tracker.close, RunStatus.FINISHED)
+        self._open.callback(tracker.close, Status.FINISHED)
         return tracker
 
     def _timed(self, step: Callable[[], object]) -> Callable[[], float]:
@@ -223,7 +225,7 @@ def delivering(directory: Path, api: Any, seconds: float) -> float:
                 time_steps(step, 500)
                 steps += 500
             taken = time.perf_counter() - start
-    tracker.close(RunStatus.FINISHED)
+    tracker.close(Status.FINISHED)
     return taken / steps * 1e6
 
 

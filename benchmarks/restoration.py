@@ -16,7 +16,7 @@ from benchmarks.harness import Result, compare, options, report
 from benchmarks.restoration_cases import WAYS, Case
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
 from runner.config.schema import ScaffoldConfig, VariablesConfig
-from runner.restoration.planner import make_plan
+from runner.restoration.plan import LocatedSources, make_plan
 from runner.restoration.variables import StateClass, VariableSpec
 
 PARTS = ("cnn", "lstm", "head")
@@ -38,19 +38,19 @@ def cases(scale: float, directory: Path) -> dict[str, tuple[Case, dict[str, floa
                 dict.fromkeys(PARTS, (large,) * 40 + ((16, 16),) * 100),
                 directory=directory / "bundles",
             ),
-            {"restorer": 0.9, "restorer, remaining": 0.35},
+            {"restorer": 0.9, "restorer, remaining": 0.4},
         ),
         "variable": (
             Case("one variable of 1.5 GB", {"cnn": (big,)}, directory=directory / "variable"),
-            {"restorer, remaining": 0.35},
+            {"restorer, remaining": 0.9},
         ),
         "slice": (
             Case("a quarter of it", {"cnn": (big,)}, 4, 1, directory / "variable"),
-            {"restorer, remaining": 0.35},
+            {"restorer, remaining": 0.9},
         ),
         "parts": (
             Case("its four quarters", {"cnn": (big,)}, 4, 4, directory / "variable"),
-            {"restorer, remaining": 0.35},
+            {"restorer, remaining": 0.9},
         ),
         "many": (
             Case(
@@ -61,7 +61,7 @@ def cases(scale: float, directory: Path) -> dict[str, tuple[Case, dict[str, floa
                 },
                 directory=directory / "many",
             ),
-            {"restorer": 0.3, "restorer, remaining": 0.1},
+            {"restorer": 1.0, "restorer, remaining": 0.7},
         ),
     }
 
@@ -147,7 +147,7 @@ def planning(count: int, limit: float, repeats: int) -> Result:
     values = []
     for _ in range(repeats):
         start = time.perf_counter()
-        make_plan(variables, scaffolds, sources)
+        make_plan(variables, scaffolds, LocatedSources(sources))
         values.append(time.perf_counter() - start)
     return Result(f"planning {count:,} variables", "make_plan", "s", tuple(values), None, limit)
 

@@ -15,8 +15,7 @@ from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import Initialize
 from runner.config.schema import ScaffoldConfig, VariablesConfig
-from runner.restoration.plan import RestorationPlan
-from runner.restoration.planner import make_plan
+from runner.restoration.plan import LocatedSources, RestorationPlan, make_plan
 from runner.restoration.restorer import Restorer
 from runner.restoration.variables import Partition, StateClass, VariableSpec
 from runner.session.cached_session import CachedSession
@@ -96,7 +95,7 @@ class Case:
             for part in self.shapes
         }
         sources = {part: open_checkpoint(self.path(part, form)).spec() for part in self.shapes}
-        return make_plan(specs, scaffolds, sources)
+        return make_plan(specs, scaffolds, LocatedSources(sources))
 
 
 def _spec(variable: tf.Variable) -> VariableSpec:
@@ -184,7 +183,7 @@ def restorer(case: Case, initialize: Initialize, form: str = "bundle") -> Way:
         )
         made.build()
         graph.finalize()
-    return Way(graph, made.initialize, made.restore, CachedSession)
+    return Way(graph, lambda session: session.run(made.init_op), made.restore, CachedSession)
 
 
 def _all(variables: Mapping[str, Variables]) -> list[tf.Variable]:

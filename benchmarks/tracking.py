@@ -26,9 +26,10 @@ from mlflow.entities import Metric
 
 from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
+from runner.system.status import Status
 from runner.tracking.follower_process import FollowerProcess
-from runner.tracking.journal_tracker import JournalStore
-from runner.tracking.tracker import RunStatus, Tracker
+from runner.tracking.journal_store import JournalStore
+from runner.tracking.tracker import Tracker
 from runner.tracking.tracking_directory import TrackingDirectory
 
 REPEATS = 5
@@ -239,7 +240,7 @@ def follower_memory() -> float:
 def quietly(tracker: Tracker) -> None:
     """Ends a run without the warning that it is not delivered."""
     logging.disable(logging.WARNING)
-    tracker.close(RunStatus.FINISHED)
+    tracker.close(Status.FINISHED)
     logging.disable(logging.NOTSET)
 
 

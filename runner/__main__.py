@@ -36,7 +36,7 @@ from runner.sweeps.trial import Trial
 from runner.system.imports import without_collections, without_import_notes
 from runner.system.lifeline import LIFELINE, end_with_launcher, hand_over
 from runner.system.signals import Interruption, ending_at_once
-from runner.tracking import FollowerProcess, is_tracked, mlflow_uri, shared_follower
+from runner.tracking import start_delivery
 
 
 def conf_directory() -> Path:
@@ -66,21 +66,16 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     run_config = resolve(validate(config, experiment_names()), os.environ)
     if launches(run_config):
         return _launch(run_config, trial)
-    follower: FollowerProcess | None = None
     # Of a cluster the chief records, for all tasks.
     alone = not is_task(run_config.cluster, PS, WORKER, EVALUATOR)
-    if run_config.mode is Mode.train and alone and is_tracked(run_config.tracking):
-        # Its imports overlap those below.
-        uri = mlflow_uri(run_config.tracking)
-        follower = FollowerProcess() if trial is None else shared_follower(uri)
-        if trial is None:
-            follower.start(uri)
+    if run_config.mode is Mode.train and alone:
+        start_delivery(run_config.tracking)  # Its imports overlap those below.
     # TensorFlow is imported only now, for a valid configuration.
     first = "runner.run" not in sys.modules  # And not the second trial of a sweep.
     with without_import_notes(), without_collections() if first else nullcontext():
         import tensorflow as tf
 
-        from runner.cluster.chief import coordinator_of
+        from runner.cluster.chief import coordinator_of, run_task
         from runner.run import run_experiment
         from runner.training.run import Surroundings
         from runner.training.watch import TrialWatch
@@ -90,8 +85,6 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     # Its warnings are of deprecated parts that its own Saver uses.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     if run_config.mode is Mode.train and not alone:
-        from runner.cluster.roles import run_task
-
         run_task(run_config)
         return None
     # The chief of a local cluster may be a trial of the sweep that has started it.
@@ -102,7 +95,6 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
         dedicated=swept is None
         and HydraConfig.get().mode == RunMode.RUN
         and run_config.run_dir != f"runs/{run_config.name}",
-        follower=follower,
         watch=swept or TrialWatch(),
         coordinator=coordinator_of(run_config),
     )

@@ -95,10 +95,6 @@ class TrackingError(RunnerError):
     """The tracking store cannot be used."""
 
 
-class AwaitedRunError(TrackingError):
-    """The parent of a run is not in the store yet; another process is delivering it."""
-
-
 class TrackingUriError(TrackingError):
     """`tracking.uri` names a store that MLflow does not offer."""
 

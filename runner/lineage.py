@@ -1,4 +1,4 @@
-"""The runs that a run came from: `python -m runner.lineage RUN`."""
+"""The runs that a run started from, and theirs: `python -m runner.lineage RUN`."""
 
 from __future__ import annotations
 

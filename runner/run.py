@@ -9,8 +9,8 @@ from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import summary, table, text
-from runner.runs.recovery import recover
 from runner.runs.run_directory import RunDirectory, left_alone, settle_killed_runs
+from runner.runs.saved_checkpoints import recover
 from runner.system.signals import Interruption
 from runner.training.evaluation import evaluate_run
 from runner.training.export import export_run
@@ -47,14 +47,12 @@ def run_experiment(config: RunConfig, around: Surroundings | None = None) -> flo
 
 def train(run: Run) -> float:
     """Trains a run to its end, resuming what was interrupted; returns the best objective."""
-    # A mistake in the configuration is found before anything is made, then a problem of the plan,
-    # then an unusable store.
+    # A mistake in the configuration is found before anything is made, then a problem of the plan.
     run.build()
     resumed = run.interrupted()
     fresh = resumed is None or not resumed.has_checkpoint()
     if fresh:
         run.plan = _sound_plan(run)
-    run.store.connect()
     if fresh:
         _train_sources(run)
     with Interruption(run.config.session.grace_seconds).handled() as interruption:

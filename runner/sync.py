@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from runner.errors import RunnerError
-from runner.tracking.delivery import serve, sync
-from runner.tracking.follower_process import AWAIT
+from runner.tracking.delivery import sync
+from runner.tracking.follower_process import AWAIT, serve
 from runner.tracking.tracking_directory import TrackingDirectory
 
 
@@ -32,10 +32,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _Warnings(logging.StreamHandler):  # type: ignore[type-arg]
-    """Warnings to standard output, as long as somebody reads them."""
+    """Warnings to standard output, as long as it is read."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Stops: the run that read them has ended."""
+        """Stops, because the run that read them has ended."""
         logging.getLogger().removeHandler(self)
 
 

@@ -38,7 +38,7 @@ def migrated_database(shared: Path) -> Path:
     database = shared / "template.db"
     with FileLock(shared / "template.lock"):
         if not database.exists():
-            from runner.tracking.mlflow_tracker import MlflowStore
+            from runner.tracking.mlflow_store import MlflowStore
 
             MlflowStore(f"sqlite:///{database}").connect()
     return database
@@ -61,8 +61,14 @@ def forks(shared: Path) -> Iterator[Forks]:
 
 
 @pytest.fixture
-def forked_followers(forks: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the followers of runs in this process forks."""
+def forked_followers(forks: Forks, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Makes the follower of the runs of a test a fork."""
+    from runner.tracking import follower_process
+
     forking = types.SimpleNamespace(**vars(subprocess))
     forking.Popen = forks.start
-    monkeypatch.setattr("runner.tracking.follower_process.subprocess", forking)
+    monkeypatch.setattr(follower_process, "subprocess", forking)
+    follower = follower_process.FollowerProcess()
+    monkeypatch.setattr(follower_process, "_follower", follower)
+    yield
+    follower.close()

@@ -1,9 +1,116 @@
-"""`hydra/launcher: ray`, found by Hydra here."""
+"""`hydra/launcher: ray`, which launches trials as tasks of Ray, on this machine or a cluster."""
 
 from __future__ import annotations
 
-from runner.sweeps.ray_launch import RayLaunch
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn, run_job, setup_globals
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from runner.sweeps.execution import require_extra
 
 
-class RayLauncher(RayLaunch):
-    """See `runner.sweeps.ray_launch`."""
+class RayLauncher(Launcher):
+    """Runs each trial as a task of Ray's.
+
+    Hydra's own launcher for Ray needs a cloudpickle of before 2023 and boto3, and has Ray itself
+    repeat a task whose process died; this one needs only Ray, and the sweep retries trials.
+
+    Args:
+      init: arguments of `ray.init`, such as `address` of a cluster.
+      remote: options of each task, such as `num_cpus` and `num_gpus`.
+    """
+
+    def __init__(self, init: Mapping[str, Any], remote: Mapping[str, Any]) -> None:
+        self._init, self._remote = _plain(init), _plain(remote)
+        self._context: HydraContext | None = None
+        self._task_function: TaskFunction | None = None
+        self._config: DictConfig | None = None
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        """Takes what Hydra passes.
+
+        Raises:
+          ConfigError: Ray is not installed.
+        """
+        require_extra("ray", "hydra/launcher=ray")
+        self._context, self._task_function, self._config = hydra_context, task_function, config
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        """Runs the jobs and waits for all of them.
+
+        Raises:
+          Exception: Ray's, when a job's process died; the others have ended then.
+        """
+        import ray
+
+        if self._config is None:
+            raise RuntimeError("setup has not been called")
+        if not ray.is_initialized():
+            with _handlers_kept():
+                ray.init(**self._init)
+        # The sweep retries trials that die, and counts the attempts.
+        job = ray.remote(_execute).options(**{"max_retries": 0, **self._remote})
+        state = Singleton.get_state()
+        references = [
+            job.remote(
+                number,
+                list(overrides),
+                os.getcwd(),
+                (self._context, self._config, self._task_function, state),
+            )
+            for number, overrides in enumerate(job_overrides, initial_job_idx)
+        ]
+        ray.wait(references, num_returns=len(references))
+        found: list[JobReturn] = ray.get(references)
+        return found
+
+
+def _execute(number: int, overrides: list[str], folder: str, hydra: Any) -> JobReturn:
+    """Runs one job in a process of Ray's."""
+    context, config, task_function, state = hydra
+    os.chdir(folder)
+    setup_globals()
+    Singleton.set_state(state)
+    job_config = context.config_loader.load_sweep_config(config, overrides)
+    with open_dict(job_config):
+        job_config.hydra.job.id = f"{job_config.hydra.job.name}_{number}"
+        job_config.hydra.job.num = number
+    HydraConfig.instance().set_config(job_config)
+    return run_job(
+        hydra_context=context,
+        config=job_config,
+        task_function=task_function,
+        job_dir_key="hydra.sweep.dir",
+        job_subdir_key="hydra.sweep.subdir",
+    )
+
+
+def _plain(node: Mapping[str, Any]) -> dict[str, Any]:
+    found: Any = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+    return dict(found)
+
+
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Restores the handler of SIGTERM, which Ray replaces by one that just ends the process."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        # In other threads, neither Ray nor Python can set handlers.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)

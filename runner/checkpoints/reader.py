@@ -6,15 +6,11 @@ import abc
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runner.errors import CheckpointError, Problem, nearest
-
-# (offset in each dimension, shape) of a block of a tensor.
-Block: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,7 @@ class Bundle:
 class CheckpointReader(abc.ABC):
     """Reads one checkpoint, of any format; nothing is ever written.
 
-    A format implements `spec` and `read`; `read_blocks` and `bundle` have defaults. Values are
+    A format implements `spec` and `read`; `bundle` has a default. Values are
     NumPy arrays with the shape and dtype of their spec, in this machine's byte order: bfloat16 and
     its like have the dtypes of `ml_dtypes`, strings are arrays of `bytes` or `str` (dtype kind O,
     S or U).
@@ -101,24 +97,6 @@ class CheckpointReader(abc.ABC):
           CheckpointError: when a name is unknown, or a tensor's bytes are damaged or missing.
         """
 
-    def read_blocks(
-        self, wanted: Sequence[tuple[str, Sequence[Block | None]]]
-    ) -> Iterator[tuple[str, list[NDArray[Any]]]]:
-        """Yields (name, blocks) for the tensors in their order.
-
-        A tensor is read once for all its blocks, which share no memory.
-
-        Args:
-          wanted: names in `spec().tensors`, each with the blocks wanted of it: (offset, shape), or
-            None for the whole tensor.
-
-        Raises:
-          CheckpointError: as `read` does.
-        """
-        values = self.read([name for name, _ in wanted])
-        for (name, blocks), (_, value) in zip(wanted, values, strict=True):
-            yield name, blocks_of(value, blocks)
-
     def bundle(self) -> Bundle | None:
         """Returns how TensorFlow's `RestoreV2` operation reads the same tensors, or None.
 
@@ -128,17 +106,6 @@ class CheckpointReader(abc.ABC):
           CheckpointError: when the checkpoint is damaged.
         """
         return None
-
-
-def blocks_of(value: NDArray[Any], blocks: Sequence[Block | None]) -> list[NDArray[Any]]:
-    """Returns copies of a value's blocks; the value itself where only the whole is wanted."""
-    if len(blocks) == 1 and blocks[0] is None:
-        return [value]
-    return [np.array(value if block is None else value[_slices(block)]) for block in blocks]
-
-
-def _slices(block: Block) -> tuple[slice, ...]:
-    return tuple(slice(at, at + count) for at, count in zip(*block, strict=True))
 
 
 # What TensorFlow, h5py, zipfile, NumPy and safetensors raise on damaged files, besides exceptions

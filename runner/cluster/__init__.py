@@ -1,1 +1,23 @@
-"""Training by several processes on TensorFlow's distributed runtime."""
+"""Training by several processes on TensorFlow's distributed runtime; outside the core of a run.
+
+Every process of a cluster is a task with a role, which the configuration names (`cluster.task`):
+
+- `chief`: runs the experiment, leads the others and releases the parameter servers, which hold the
+  variables and do nothing else. `Chief` is a `Coordinator`, the seam at which a run meets it.
+- `worker`: trains beside the chief.
+- `evaluator`: evaluates every checkpoint beside the training.
+
+They have in common:
+
+- `channel`: flags, strings and metrics that tasks share through the first parameter server.
+- `sessions`: a task's server, and creators of sessions that wait for the tasks they need.
+- `replica`: a task's copy of the graph: which variable is on which server, which batches it reads.
+- `synchronous`: updates made of one gradient from each worker.
+
+`local` starts the tasks of a cluster on this machine. It may be a trial of a sweep, which the
+chief calls through `trial_link`.
+
+The command line comes in by `coordinator_of` and `run_task` of `chief`, `local` and `trial_link`.
+Which tasks there are, and where, is for `runner.config` to say; how a run trains is for
+`runner.training`, which does not know this room.
+"""

@@ -1,31 +1,43 @@
-"""What the chief of a cluster does besides what every run does."""
+"""The chief of a cluster, and the parameter servers that hold its variables until it is done.
+
+`coordinator_of` and `run_task` give each process of a cluster its role.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.cluster.channel import Agreement, Channel, Flag, left_flag, released_flag
+from runner.cluster.channel import Channel, Flag, left_flag, released_flag
+from runner.cluster.evaluator import follow_checkpoints
 from runner.cluster.replica import ClusterReplica
-from runner.cluster.server import naming_the_missing, session_config, start_server
-from runner.cluster.session_creators import ClusterChiefSessionCreator
-from runner.config.cluster_spec import answers, is_cluster, parameter_servers, telling_tasks
-from runner.config.schema import RunConfig
+from runner.cluster.sessions import (
+    ClusterChiefSessionCreator,
+    ClusterTask,
+    naming_missing_tasks,
+    session_config,
+    start_server,
+)
+from runner.cluster.worker import run_worker
+from runner.config.cluster_spec import answers, is_cluster, parameter_servers
+from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
+from runner.console import Screen
 from runner.system.lifeline import tell_begun as report_begun
+from runner.system.signals import Interruption
 from runner.training.run import Coordinator, Run
 
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
 _Session: TypeAlias = tf.compat.v1.Session
 
-# Takes metric name -> value and the global step.
-Record: TypeAlias = Callable[[Mapping[str, float], int], None]
 # How often what other tasks have sent is recorded, in seconds.
 _RECEIVE_SECONDS = 1.0
+# How often a parameter server looks whether it is released.
+_LOOK_SECONDS = 0.5
 
 
 class Chief(Coordinator):
@@ -40,16 +52,16 @@ class Chief(Coordinator):
         self.replica: ClusterReplica = ClusterReplica(config.cluster)
         self.others_train = not config.cluster.synchronous and config.cluster.workers > 1
         self._target: str
-        self._creator: ClusterChiefSessionCreator | None = None
+        self._creator: ClusterChiefSessionCreator
 
     def begun(self) -> None:
         """Reports that the run is begun or resumed to the process that started this one."""
         report_begun(os.environ)
 
     def is_over(self, run: Run) -> bool:
-        """Whether the run is trained already; lets the parameter servers end that are still there.
+        """Whether the run is trained already; releases the parameter servers that are still there.
 
-        A chief may die once the servers have ended, without which its next life could not train.
+        A chief may die once the servers have ended, without which its next process could not train.
 
         Raises:
           ConfigError: when the server cannot listen at its address.
@@ -58,7 +70,7 @@ class Chief(Coordinator):
             return False
         with run.interruption.deferred():
             run.screen.line("cluster: trained already, so that only the record is closed")
-            self._target = start_server(self._config).target
+            self._target = start_server(self._config)
             self._set(released_flag, run)
         return True
 
@@ -68,47 +80,35 @@ class Chief(Coordinator):
         Raises:
           ConfigError: when the server cannot listen at its address.
         """
-        self._target = start_server(self._config).target
-        agreement = Agreement(self._config, self._target, session_config(self._cluster))
-        self._creator = ClusterChiefSessionCreator(
-            self._cluster,
-            self._target,
-            run.interruption.prompt,
-            # Another machine may have mounted the configured folder elsewhere.
-            run=str(run.directory.path.relative_to(self._config.run_dir)),
-            say=run.screen.line,
-            agree=agreement.leave,
-            **arguments,
-        )
+        self._target = start_server(self._config)
+        task = ClusterTask(self._config, run.screen, run.interruption, self._target)
+        # Another machine may have mounted the configured folder elsewhere.
+        name = str(run.directory.path.relative_to(self._config.run_dir))
+        self._creator = ClusterChiefSessionCreator(task, name, **arguments)
         return self._creator
 
     def hooks(self, run: Run) -> tuple[list[_Hook], list[_Hook]]:
         """Returns the hooks that come before and after all others."""
-        channel = _SharedChannel(telling_tasks(self._cluster))
-        interrupted = run.interruption.received
-        first: list[_Hook] = [_StopWorkersHook(channel, interrupted)]
+        creator = self._creator
+        first: list[_Hook] = [_StopWorkersHook(creator.channel, run.interruption.received)]
         if self.replica.update is not None:
             wait = self._cluster.recovery_wait_secs
-            first.append(self.replica.update.hook(self._restarted, wait))
-        record, say = run.tracker.log_metrics, run.screen.line
-        return first, [_TasksHook(channel, record, interrupted, say, self._cluster.grace_secs)]
-
-    def _restarted(self) -> bool:
-        return self._creator is not None and self._creator.restarted
+            first.append(self.replica.update.hook(lambda: creator.restarted, wait))
+        return first, [_TasksHook(creator.channel, run, self._cluster.grace_secs)]
 
     @contextmanager
     def leading(self, run: Run) -> Iterator[None]:
         """Lets the parameter servers end after the block, whose session still needs them.
 
-        After a signal, or where the block fails, only those end that a signal has met or meets too:
-        this run is to be resumed.
+        After a signal, or where the block fails, only those end that a signal has reached or
+        reaches later: this run is to be resumed.
 
         Raises:
           ClusterError: when a step in it has waited too long, naming the tasks that do not answer;
             a `LostServerError` when a server is lost at the end.
         """
         try:
-            with naming_the_missing(self._cluster):
+            with naming_missing_tasks(self._cluster):
                 yield
         except BaseException:
             self._set(left_flag, run)
@@ -126,85 +126,124 @@ class Chief(Coordinator):
             return
         config = session_config(self._cluster)
         with tf.Graph().as_default():
-            flags = [flag(index).set for index in range(self._cluster.ps)]
+            flags = [flag(index).set_op for index in range(self._cluster.ps)]
             with tf.compat.v1.Session(self._target, config=config) as session:
                 session.run(flags)
 
 
 def coordinator_of(config: RunConfig) -> Coordinator:
-    """Returns what leads the tasks of the configured cluster, if there is one."""
+    """Returns what the process that runs an experiment does for the other tasks, if there are any.
+
+    Args:
+      config: the configuration with its cluster resolved.
+    """
     return Chief(config) if is_cluster(config.cluster) else Coordinator()
-
-
-class _SharedChannel:
-    """A channel that several hooks share, made when the graph is nearly complete."""
-
-    def __init__(self, tasks: list[str]) -> None:
-        self._tasks = tasks
-        self._made: Channel | None = None
-
-    def get(self) -> Channel:
-        """Returns it; the first call adds its operations to the default graph."""
-        if self._made is None:
-            self._made = Channel(self._tasks)
-        return self._made
 
 
 class _StopWorkersHook(_Hook):
     """Tells the workers to stop, or to wait, before anything else is done at the end."""
 
-    def __init__(self, channel: _SharedChannel, interrupted: Callable[[], bool]) -> None:
+    def __init__(self, channel: Channel, interrupted: Callable[[], bool]) -> None:
         self._channel, self._interrupted = channel, interrupted
-
-    def begin(self) -> None:
-        self._channel.get()
 
     def end(self, session: _Session) -> None:
         if self._interrupted():
-            self._channel.get().pause(session)
+            self._channel.ready.clear(session)
         else:
-            self._channel.get().finish(session)
+            self._channel.finished.set(session)
 
 
 class _TasksHook(_Hook):
-    """Records what other tasks send and ends when they ask; at the end waits for them."""
+    """Records what other tasks send and stops when they ask; at the end waits for them."""
 
-    def __init__(
-        self,
-        channel: _SharedChannel,
-        record: Record,
-        interrupted: Callable[[], bool],
-        say: Callable[[str], None],
-        grace: float,
-    ) -> None:
-        self._channel, self._record = channel, record
-        self._interrupted, self._say, self._grace = interrupted, say, grace
-        self._since = time.monotonic()
+    def __init__(self, channel: Channel, run: Run, grace: float) -> None:
+        self._channel, self._run, self._grace = channel, run, grace
+        self._received_at = time.monotonic()
 
     def after_create_session(self, session: _Session, coord: tf.train.Coordinator) -> None:
         step = session.run(tf.compat.v1.train.get_global_step())
-        self._say(f"cluster: trains from step {step}")
+        self._run.screen.line(f"cluster: trains from step {step}")
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        if time.monotonic() - self._since < _RECEIVE_SECONDS:
+        if time.monotonic() - self._received_at < _RECEIVE_SECONDS:
             return
-        self._since = time.monotonic()
+        self._received_at = time.monotonic()
         self._receive(run_context.session)
-        if self._channel.get().is_asked_to_stop(run_context.session):
-            self._say("cluster: training stops because a worker asks for it")
+        if self._channel.stop.is_set(run_context.session):
+            self._run.screen.line("cluster: training stops because a worker asks for it")
             run_context.request_stop()
 
     def end(self, session: _Session) -> None:
-        channel, deadline = self._channel.get(), time.monotonic() + self._grace
-        if not self._interrupted():
-            channel.save(session)
-        while not self._interrupted() and (running := channel.running(session)):
+        channel, interrupted = self._channel, self._run.interruption.received
+        deadline = time.monotonic() + self._grace
+        if not interrupted():
+            channel.saved.set(session)
+        while not interrupted() and (running := channel.running(session)):
             if time.monotonic() >= deadline:
-                self._say(f"cluster: not waiting any longer for {', '.join(running)}")
+                self._run.screen.line(f"cluster: not waiting any longer for {', '.join(running)}")
                 break
             time.sleep(0.1)
         self._receive(session)
 
     def _receive(self, session: _Session) -> None:
-        for task, step, metrics in self._channel.get().receive(session):
-            self._record({f"{task}/{name}": each for name, each in metrics.items()}, step)
+        for task, step, metrics in self._channel.receive(session):
+            values = {f"{task}/{name}": value for name, value in metrics.items()}
+            self._run.tracker.log_metrics(values, step)
+
+
+def serve(config: RunConfig, screen: Screen) -> None:
+    """Holds variables until the chief releases this server.
+
+    A signal may have come to all tasks, and the chief needs the variables to save them: the server
+    then serves until the chief has left, or its own `session.grace_seconds` are nearly over. A
+    second signal ends it at once.
+
+    Raises:
+      ConfigError: when it cannot listen at its address.
+      InterruptedRunError: after a signal.
+    """
+    index = config.cluster.task.index
+    with Interruption(config.session.grace_seconds).handled() as interruption:
+        target = start_server(config)
+        own = tf.compat.v1.ConfigProto(device_filters=[f"/job:{PS}/task:{index}"])
+        with tf.Graph().as_default():
+            flags = (released_flag(index).value, left_flag(index).value)
+            screen.line("serves")
+            with interruption.deferred(), tf.compat.v1.Session(target, config=own) as session:
+                announced = False
+                # Joining the server would neither end nor handle a signal.
+                while True:
+                    released, left = session.run(flags)
+                    if released:
+                        break
+                    if is_over(interruption.remaining(), left=left):
+                        interruption.check()
+                    if interruption.received() and not announced:
+                        screen.line("serves on after a signal, until the chief has left")
+                        announced = True
+                    time.sleep(_LOOK_SECONDS)
+    screen.line("done")
+
+
+def is_over(remaining: float | None, *, left: bool) -> bool:
+    """Returns whether a server that is not released ends.
+
+    Args:
+      remaining: seconds that are left of its grace period; None before a signal.
+      left: whether the chief has left, to be resumed later.
+    """
+    return remaining is not None and (left or remaining <= 2 * _LOOK_SECONDS)
+
+
+def run_task(config: RunConfig, screen: Screen | None = None) -> None:
+    """Does what a task other than the chief does.
+
+    Args:
+      config: the configuration, with its cluster resolved.
+      screen: where to print; by default standard output.
+
+    Raises:
+      RunnerError: see the function of each role.
+    """
+    roles = {PS: serve, WORKER: run_worker, EVALUATOR: follow_checkpoints}
+    roles[config.cluster.task.type or ""](config, screen or Screen())

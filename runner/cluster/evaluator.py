@@ -6,35 +6,31 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from runner.cluster.channel import Agreement, Channel
-from runner.cluster.server import remote_config
-from runner.cluster.session_creators import wait_for_servers
-from runner.config.cluster_spec import answers, not_answering, parameter_servers, telling_tasks
+from runner.cluster.channel import Channel
+from runner.cluster.sessions import ClusterTask, FirstServer
+from runner.config.cluster_spec import not_answering, parameter_servers
 from runner.config.fingerprint import fingerprint
-from runner.config.schema import EVALUATOR, RunConfig
+from runner.config.schema import EVALUATOR, ClusterConfig, RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, Problem
 from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph
 from runner.hooks.evaluation import EvaluationCutError, evaluate
-from runner.runs.run_directory import FINISHED, RUNNING, RunDirectory
+from runner.runs.run_directory import RunDirectory
 from runner.system.signals import Interruption
+from runner.system.status import Status
 from runner.tracking import open_store
 from runner.training.sources import Sources
-
-_Session: TypeAlias = tf.compat.v1.Session
-_Value = TypeVar("_Value")
 
 
 def follow_checkpoints(config: RunConfig, screen: Screen) -> None:
     """Evaluates each checkpoint on the validation split, until the chief has saved its last.
 
-    The checkpoints must be where this process can read them. Of several that came during one
-    evaluation the newest is evaluated.
+    The checkpoints must be where this process can read them. Of several that are written during
+    one evaluation the newest is evaluated.
 
     Raises:
       ClusterError: when the parameter servers do not come in time, or the first of them or the run
@@ -42,74 +38,77 @@ def follow_checkpoints(config: RunConfig, screen: Screen) -> None:
       InterruptedRunError: after a signal.
     """
     with Interruption(config.session.grace_seconds).handled() as interruption:
+        task = ClusterTask(config, screen, interruption)
         store = open_store(config.tracking, asdict(config))
         followed = FollowedRun(Path(config.run_dir), fingerprint(Sources(config, store).settings()))
         built = build_graph(config, "validation", train=False)
-        wait_for_servers(config.cluster, screen.line)
-        # TensorFlow would tell at length of an exception in the midst of its work.
+        task.wait_for_servers()
+        # TensorFlow would report at length an exception in the midst of its work.
         with interruption.deferred():
-            _follow(config, screen, interruption, followed, built)
+            _follow(task, followed, built)
         interruption.check()
     screen.line("done")
 
 
-def _follow(
-    config: RunConfig,
-    screen: Screen,
-    interruption: Interruption,
-    followed: FollowedRun,
-    built: BuiltGraph,
-) -> None:
-    link = _Link(config, screen.line)
-    first = f"grpc://{config.cluster.addresses.ps[0]}"
-    agreement = Agreement(config, first, remote_config())
-    patience = Patience(config)
+def _follow(task: ClusterTask, followed: FollowedRun, built: BuiltGraph) -> None:
+    server, patience = FirstServer(task.cluster), Patience(task.cluster)
     evaluated: str | None = None
-    link.ask(lambda session, channel: channel.begin(session, EVALUATOR))
+    server.ask(lambda session, channel: channel.ended[EVALUATOR].clear(session))
     while True:
-        interruption.check()
-        heard = link.ask(
-            lambda session, channel: (channel.run(session), channel.look(session).saved)
+        task.interruption.check()
+        answer = server.ask(
+            lambda session, channel: (channel.run.read(session), channel.saved.is_set(session))
         )
-        if followed.directory is None and heard is not None:
-            agreement.check()
-        name, saved = heard or (None, False)
+        if followed.directory is None and answer is not None:
+            server.require_agreement(task.config)
+        name, saved = answer or (None, False)
         status = followed.look(name)
         newest = followed.newest()
         if newest is not None and newest != evaluated:
-            result = evaluated_checkpoint(built, newest, interruption.received)
+            result = evaluated_checkpoint(built, newest, task.interruption.received)
             if result is None:
                 continue  # There is a newer one, or a signal has come.
             step, metrics = result
             shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-            screen.line(f"step {step}  validation  {shown}")
-            link.send(metrics, step, followed.name)
+            task.screen.line(f"step {step}  validation  {shown}")
+            if not sent(server, metrics, step):
+                reason = "ps 0 does not answer"
+                task.screen.line(f"step {step}: these metrics are not recorded: {reason}")
             evaluated = newest
-        elif saved or status == FINISHED:
+        elif saved or status == Status.FINISHED:
             break
         else:
-            patience.look(answers=heard is not None, run=followed)
-            with interruption.prompt():
-                time.sleep(config.cluster.recovery_wait_secs)
-    link.ask(lambda session, channel: channel.end(session, EVALUATOR))
+            patience.look(answers=answer is not None, run=followed)
+            with task.interruption.prompt():
+                time.sleep(task.cluster.recovery_wait_secs)
+    server.ask(lambda session, channel: channel.ended[EVALUATOR].set(session))
+
+
+def sent(server: FirstServer, metrics: Mapping[str, float], step: int) -> bool:
+    """Sends the metrics of a checkpoint to the chief; returns whether the server took them."""
+    values = {f"validation/{name}": value for name, value in metrics.items()}
+
+    def deliver(session: tf.compat.v1.Session, channel: Channel) -> bool:
+        channel.send(session, EVALUATOR, values, step)
+        return True
+
+    return server.ask(deliver) is not None
 
 
 class FollowedRun:
     """The run whose checkpoints are evaluated: that of the chief.
 
+    Args:
+      container: the configured `run_dir`.
+      identity: the fingerprint of the run.
+
     Attributes:
       name: what the chief calls it, its directory relative to `container`; None until it has.
       directory: of the run; None until there is one.
-      status: what it said of itself when it was last looked at; None until there is one.
+      status: its status when it was last looked at; None until there is one.
     """
 
     def __init__(self, container: Path, identity: str) -> None:
-        """Stores its arguments.
-
-        Args:
-          container: the configured `run_dir`.
-          identity: the fingerprint of the run.
-        """
         self._container, self._identity = container, identity
         self.name: str | None = None
         self.directory: RunDirectory | None = None
@@ -149,7 +148,7 @@ def evaluated_checkpoint(
       checkpoint: its path.
       cut: asked after each batch whether to end without a result.
     """
-    with built.graph.as_default(), _Session() as session:
+    with built.graph.as_default(), tf.compat.v1.Session() as session:
         try:
             built.saver.restore(session, checkpoint)
         except (tf.errors.OpError, ValueError):
@@ -165,16 +164,15 @@ def evaluated_checkpoint(
 
 
 class Patience:
-    """Says when there is nobody left to follow."""
+    """Ends an evaluator that has had nothing to follow for long.
 
-    def __init__(self, config: RunConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        """Stores its arguments.
+    Args:
+      cluster: the resolved cluster.
+      clock: seconds from any origin.
+    """
 
-        Args:
-          config: the configuration, with its cluster resolved.
-          clock: seconds from any origin.
-        """
-        self._cluster, self._clock = config.cluster, clock
+    def __init__(self, cluster: ClusterConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster, self._clock = cluster, clock
         self._since: float | None = None
 
     def look(self, *, answers: bool, run: FollowedRun) -> None:
@@ -187,7 +185,7 @@ class Patience:
         Raises:
           ClusterError: when it did not, or the run was not RUNNING, for `cluster.max_wait_secs`.
         """
-        if answers and run.status in (None, RUNNING):
+        if answers and run.status in (None, Status.RUNNING):
             self._since = None
             return
         limit = self._cluster.max_wait_secs
@@ -199,47 +197,7 @@ class Patience:
         raise ClusterError(
             Problem(
                 f"{run.directory.path if run.directory else 'the run'} is {run.status}",
-                f"nobody has gone on with it for {limit:g} s (cluster.max_wait_secs)",
+                f"no chief has resumed it for {limit:g} s (cluster.max_wait_secs)",
                 "start the chief again, and then the evaluator",
             )
         )
-
-
-class _Link:
-    """Sessions on the first parameter server, a new one where it was restarted."""
-
-    def __init__(self, config: RunConfig, say: Callable[[str], None]) -> None:
-        self._cluster, self._say = config.cluster, say
-        self._graph = tf.Graph()
-        with self._graph.as_default():
-            self._channel = Channel(telling_tasks(self._cluster))
-
-    def ask(self, question: Callable[[_Session, Channel], _Value]) -> _Value | None:
-        """Returns the answer; None while the server is away."""
-        address = self._cluster.addresses.ps[0]
-        if not answers(address):
-            return None  # A session would look for 10 s, in which no signal is heeded.
-        try:
-            with _Session(f"grpc://{address}", self._graph, remote_config()) as session:
-                return question(session, self._channel)
-        except (
-            tf.errors.UnavailableError,
-            tf.errors.AbortedError,
-            tf.errors.DeadlineExceededError,
-        ):
-            return None
-
-    def send(self, metrics: Mapping[str, float], step: int, run: str | None) -> None:
-        """Sends the metrics of a run to the chief; says so where they do not arrive."""
-        values = {f"validation/{name}": value for name, value in metrics.items()}
-
-        def deliver(session: _Session, channel: Channel) -> str:
-            if channel.run(session) not in (None, run):  # A server that is new knows none.
-                return "the chief trains another run now"
-            sent = channel.send(session, EVALUATOR, values, step)
-            return "" if sent else "the chief took none for long"
-
-        problem = self.ask(deliver)
-        if problem != "":
-            why = problem or "ps 0 does not answer"
-            self._say(f"step {step}: these metrics are not recorded: {why}")

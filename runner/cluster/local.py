@@ -10,19 +10,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.cluster.trial_link import TRIAL, TrialLink
-from runner.config.cluster_spec import VARIABLE, free_addresses, in_use, write_tf_config
+from runner.config.cluster_spec import VARIABLE, free_addresses, write_tf_config
 from runner.config.schema import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
 from runner.errors import ClusterError, ConfigError, PlanError, Problem
-from runner.sweeps.trial import Trial
 from runner.system.lifeline import LIFELINE, OBJECTIVE, has_begun, lead_nowhere
 from runner.system.signals import GRACE_SECONDS, Interruption
+from runner.training.watch import TrialWatch
 
 _LOOK_SECONDS = 0.1
 # What the chief needs to end besides saving, and this process besides waiting for the tasks.
@@ -37,43 +37,59 @@ _ELSEWHERE = re.compile(r"[+~]*hydra[./](mode|sweep|sweeper|launcher|callbacks)\
 
 @dataclass
 class _Task:
+    """A task's process.
+
+    Attributes:
+      kind: its type, such as `ps`.
+      index: which of that type.
+      name: of the task in what is printed.
+      restarts: how often it may be started again.
+      process: the process.
+      relay: prints what it prints.
+    """
+
     kind: str
     index: int
+    name: str
     restarts: int
     process: subprocess.Popen[str]
     relay: threading.Thread
 
-    @property
-    def name(self) -> str:
-        return self.kind if self.kind in (CHIEF, EVALUATOR) else f"{self.kind} {self.index}"
+    def lives(self) -> bool:
+        return self.process.poll() is None
+
+    def signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):  # It may have ended meanwhile.
+            os.killpg(self.process.pid, number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.process.wait()
 
 
 class LocalCluster:
-    """The processes of one cluster."""
+    """The processes of one cluster.
+
+    Args:
+      cluster: the configuration, with `local`.
+      command: starts a task, which finds in `TF_CONFIG` which one it is.
+      save_seconds: how long the chief may take to save after a signal, `session.grace_seconds`.
+      trial: what watches the run of the chief.
+    """
 
     def __init__(
         self,
         cluster: ClusterConfig,
         command: Sequence[str],
         save_seconds: float = GRACE_SECONDS,
-        trial: Trial | None = None,
-        draw: Callable[[int], list[str]] = free_addresses,
+        trial: TrialWatch | None = None,
     ) -> None:
-        """Stores its arguments.
-
-        Args:
-          cluster: the configuration, with `local`.
-          command: starts a task, which finds in `TF_CONFIG` which one it is.
-          save_seconds: how long the chief may take to save after a signal,
-            `session.grace_seconds`.
-          trial: of a sweep, which the chief then tells how it goes.
-          draw: returns so many addresses that are free.
-        """
-        self._cluster, self._command, self._draw = cluster, list(command), draw
+        self._cluster, self._command = cluster, list(command)
         self._chief_seconds = max(cluster.grace_secs, save_seconds + _MARGIN_SECONDS)
         self._link = TrialLink(trial) if trial is not None else None
         self._tasks: list[_Task] = []
-        self._redrawn = self._unread = False
+        self._addresses: dict[str, tuple[str, ...]] = {}
+        self._environment: dict[str, str] = {}
         self._printing = threading.Lock()
 
     def run(self) -> float | None:
@@ -87,7 +103,7 @@ class LocalCluster:
           PrunedRunError: when the trial is pruned; the last step is saved.
           InterruptedRunError: after a signal.
         """
-        # Longer than `_end_all`, so that this process does not go before its tasks.
+        # Longer than `_end_all`, so that this process does not end before its tasks.
         seconds = self._chief_seconds + 2 * self._cluster.grace_secs + _MARGIN_SECONDS
         with (
             tempfile.TemporaryDirectory() as folder,
@@ -107,20 +123,22 @@ class LocalCluster:
                     interruption.check()
             except ClusterError as error:
                 # The others may take long to end.
-                self._say("cluster", f"{error.problems[0].state}; the other tasks are ended")
+                self._print("cluster", f"{error.problems[0].state}; the other tasks are ended")
                 raise
             finally:
                 try:
                     self._end_all()
                 finally:
-                    self._kill_all()  # A second signal does not wait for anything to be saved.
+                    # A second signal does not wait for anything to be saved.
+                    for task in filter(_Task.lives, self._tasks):
+                        task.kill()
             if self._link is not None:
                 self._link.end()
             return float(objective.read_text()) if objective.exists() else None
 
     def _start_all(self) -> None:
         cluster = self._cluster
-        found = self._draw(cluster.ps + cluster.workers)
+        found = free_addresses(cluster.ps + cluster.workers)
         self._addresses = {
             PS: tuple(found[: cluster.ps]),
             CHIEF: (found[cluster.ps],),
@@ -135,109 +153,72 @@ class LocalCluster:
     def _start(self, kind: str, index: int, restarts: int) -> _Task:
         addresses = {each: hosts for each, hosts in self._addresses.items() if hosts}
         environment = {**self._environment, VARIABLE: write_tf_config(addresses, kind, index)}
-        # Even where a new run was asked for, the chief goes on with the one that it has begun.
+        # Even where a new run was asked for, the chief resumes the one that it has begun.
         extra = ["resume=auto"] if kind == CHIEF and has_begun(self._environment) else []
-        inherited: list[int] = []
-        with ExitStack() as stack:
-            if kind == CHIEF and self._link is not None:
-                end, environment[TRIAL] = self._link.connect()
-                inherited.append(stack.enter_context(end).fileno())
-            process = subprocess.Popen(
-                [*self._command, *extra],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=inherited,
-                text=True,
-                errors="replace",
-                # Ctrl-C in the terminal is for this process, which ends the tasks in their order.
-                start_new_session=True,
-            )
-        task = _Task(kind, index, restarts, process, threading.Thread())
-        task.relay = threading.Thread(target=self._relay, args=(task.name, process), daemon=True)
-        task.relay.start()
-        self._say(task.name, f"process {process.pid}")
-        return task
+        pipe = None
+        if kind == CHIEF and self._link is not None:
+            pipe, environment[TRIAL] = self._link.connect()
+        process = subprocess.Popen(
+            [*self._command, *extra],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=[] if pipe is None else [pipe.fileno()],
+            text=True,
+            errors="replace",
+            # Ctrl-C in the terminal is for this process, which ends the tasks in their order.
+            start_new_session=True,
+        )
+        if pipe is not None:
+            pipe.close()
+        name = kind if kind in (CHIEF, EVALUATOR) else f"{kind} {index}"
+        relay = threading.Thread(target=self._relay, args=(name, process), daemon=True)
+        relay.start()
+        self._print(name, f"process {process.pid}")
+        return _Task(kind, index, name, restarts, process, relay)
 
     def _follow(self, interruption: Interruption) -> None:
         """Returns when the chief has ended well or pruned, or a signal has come."""
         while not interruption.received():
             pruned = self._link is not None and self._link.pruned
-            for task in list(self._tasks):
+            for place, task in enumerate(self._tasks):
                 code = task.process.poll()
                 if task.kind == CHIEF and (code == 0 or (code and pruned)):
                     self._await_others(interruption)
                     return
-                if code and self._has_lost_its_port(task, code):
-                    self._start_elsewhere(task)
-                    break
                 if code:
-                    self._tasks[self._tasks.index(task)] = self._again(task, code)
+                    self._tasks[place] = self._restarted(task, code)
             if self._link is not None:
                 self._link.check()
-            if self._unread:
-                raise ClusterError(
-                    Problem(
-                        "nobody reads any more what the tasks say",
-                        "standard output was closed, as `| head` does when it has enough",
-                        "read it to its end, or write it to a file; the same command continues the "
-                        "run",
-                    )
-                )
             time.sleep(_LOOK_SECONDS)
 
-    def _has_lost_its_port(self, task: _Task, code: int) -> bool:
-        """Whether another process took a task's port between its choice and the task's start."""
-        addresses = self._addresses.get(task.kind, ())
-        return (
-            code == ConfigError.exit_code
-            and not self._redrawn
-            and task.restarts == self._cluster.restarts
-            and task.index < len(addresses)
-            and in_use(addresses[task.index])
-        )
-
-    def _start_elsewhere(self, task: _Task) -> None:
-        self._redrawn = True
-        self._say(task.name, "another process has its port; all start again on other ports")
-        self._end_all()
-        self._tasks = []
-        self._start_all()
-
-    def _again(self, task: _Task, code: int) -> _Task:
+    def _restarted(self, task: _Task, code: int) -> _Task:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         task.relay.join(_LOOK_SECONDS)
         if code in _MISTAKES or task.restarts == 0:
-            error = ClusterError(self._failed(task, how, mistake=code in _MISTAKES))
+            error = ClusterError(self._failed(f"{task.name} {how}", code))
             error.exit_code = code if code > 0 else 1
             raise error
-        self._say(task.name, f"{how}; it is started again, {task.restarts - 1} times left")
+        self._print(task.name, f"{how}; it is started again, {task.restarts - 1} times left")
         return self._start(task.kind, task.index, task.restarts - 1)
 
-    def _failed(self, task: _Task, how: str, *, mistake: bool) -> Problem:
+    def _failed(self, state: str, code: int) -> Problem:
+        read = "its lines above say why"
+        if code in _MISTAKES:
+            cause = "started again at once it would end in the same way"
+            return Problem(state, cause, f"{read}, and what to do")
         restarts = self._cluster.restarts
-        if mistake:
-            return Problem(
-                f"{task.name} {how}",
-                "started again at once it would end in the same way",
-                "its lines above tell why, and what to do",
-            )
-        if restarts:
-            cause = f"it has been started again as often as cluster.restarts={restarts} says"
-            remedy = "a larger one tries more often"
-        else:
+        cause = f"it has been started again {restarts} times (cluster.restarts)"
+        remedy = "a larger one tries more often"
+        if not restarts:
             cause = "cluster.restarts is 0, so that no task is started again"
             remedy = "cluster.restarts=N starts it again N times"
-        return Problem(
-            f"{task.name} {how}",
-            cause,
-            f"its lines above tell why; {remedy}; the same command continues the run",
-        )
+        return Problem(state, cause, f"{read}; {remedy}; the same command continues the run")
 
     def _await_others(self, interruption: Interruption) -> None:
         deadline = time.monotonic() + self._cluster.grace_secs
-        while any(task.process.poll() is None for task in self._tasks):
+        while any(map(_Task.lives, self._tasks)):
             if interruption.received() or time.monotonic() >= deadline:
                 return
             time.sleep(_LOOK_SECONDS)
@@ -248,49 +229,40 @@ class LocalCluster:
         Without one of the servers nothing can be saved, and all others end together.
         """
         lost = any(task.kind == PS and task.process.poll() not in (None, 0) for task in self._tasks)
-        order = [(CHIEF, WORKER, EVALUATOR)] if lost else [(CHIEF,), (WORKER, EVALUATOR)]
-        for kinds in (*order, (PS,)):
-            # After a signal servers would serve on for a chief, and they have nothing to save.
-            number = signal.SIGKILL if PS in kinds else signal.SIGTERM
-            living = [
-                task for task in self._tasks if task.kind in kinds and task.process.poll() is None
-            ]
+        for kinds in [(CHIEF, WORKER, EVALUATOR)] if lost else [(CHIEF,), (WORKER, EVALUATOR)]:
+            living = [task for task in self._tasks if task.kind in kinds and task.lives()]
             for task in living:
-                _signal(task.process, number)
+                task.signal(signal.SIGTERM)
             seconds = self._chief_seconds if CHIEF in kinds else self._cluster.grace_secs
-            seconds = min(seconds, _LOST_SECONDS) if lost else seconds
-            deadline = time.monotonic() + seconds
+            deadline = time.monotonic() + (min(seconds, _LOST_SECONDS) if lost else seconds)
             for task in living:
                 try:
                     task.process.wait(max(deadline - time.monotonic(), 0.0))
                 except subprocess.TimeoutExpired:
-                    self._say(task.name, "does not end, and is killed")
-                    _signal(task.process, signal.SIGKILL)
-                    task.process.wait()
+                    self._print(task.name, "does not end, and is killed")
+                    task.kill()
         for task in self._tasks:
+            # After a signal servers would serve on for a chief, and they have nothing to save.
+            if task.kind == PS and task.lives():
+                task.kill()
             task.relay.join(1.0)
-
-    def _kill_all(self) -> None:
-        for task in self._tasks:
-            if task.process.poll() is None:
-                _signal(task.process, signal.SIGKILL)
-                task.process.wait()
 
     def _relay(self, name: str, process: subprocess.Popen[str]) -> None:
         if process.stdout is not None:
             with process.stdout:
                 for line in process.stdout:
-                    self._say(name, line.rstrip("\n"))
+                    self._print(name, line.rstrip("\n"))
 
-    def _say(self, name: str, line: str) -> None:
+    def _print(self, name: str, line: str) -> None:
         with self._printing:
             try:
                 sys.stdout.write(f"[{name}] {line}\n")
                 sys.stdout.flush()
             except BrokenPipeError:
-                self._unread = True
-                # The interpreter flushes once more when it ends.
+                # As `| head` does when it has enough: all tasks end in good order. What they still
+                # print, and what the interpreter flushes when it ends, goes nowhere.
                 lead_nowhere(sys.stdout.fileno())
+                os.kill(os.getpid(), signal.SIGTERM)
 
 
 def task_command(running: Any, shipped: Path) -> list[str]:
@@ -319,11 +291,6 @@ def task_command(running: Any, shipped: Path) -> list[str]:
         # This process has gone to the folder that was asked for, and the tasks begin there.
         overrides += ["hydra.job.chdir=false", "hydra.run.dir=."]
     return [sys.executable, "-m", "runner", *options, *overrides]
-
-
-def _signal(process: subprocess.Popen[str], number: int) -> None:
-    with suppress(ProcessLookupError):  # It may have ended meanwhile.
-        os.killpg(process.pid, number)
 
 
 def _python_path() -> str:

@@ -1,4 +1,4 @@
-"""One of the copies of the training graph: what of it is where, and which batches are its own."""
+"""A task's copy of the training graph: where its variables are, and which batches it reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import tensorflow as tf
 
-from runner.cluster.synchronous import Synchronization, SynchronousUpdate
+from runner.cluster.synchronous import SynchronousUpdate
 from runner.config.choices import Placement
 from runner.config.cluster_spec import replica_index
 from runner.config.schema import CHIEF, PS, ClusterConfig
@@ -17,10 +17,8 @@ from runner.graph.optimization import Gradients
 from runner.graph.replica import Replica
 from runner.restoration.report import VariablePlacement
 
-# Takes the operation of a variable and returns the index of its parameter server.
-Strategy = Callable[[tf.Operation], int]
-# Operations that hold variables, as `tf.compat.v1.train.replica_device_setter` finds them.
-_VARIABLES = ("Variable", "VariableV2", "AutoReloadVariable", "VarHandleOp")
+# Operations that hold variables; by default lookup tables would be placed on the servers, too.
+_VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
 
 
 class ClusterReplica(Replica):
@@ -30,7 +28,6 @@ class ClusterReplica(Replica):
       cluster: the resolved configuration. Before the tasks are known the graph is the chief's.
 
     Attributes:
-      device: the device of everything but variables.
       count: how many copies there are, each of which reads its own batches.
       update: the update that all workers make together, once the graph is built; None where each
         makes its own.
@@ -38,14 +35,22 @@ class ClusterReplica(Replica):
 
     def __init__(self, cluster: ClusterConfig) -> None:
         self._cluster = cluster
-        self.device = f"/job:{cluster.task.type or CHIEF}/task:{cluster.task.index}"
         self.count = cluster.workers
         self.update: SynchronousUpdate | None = None
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Places what is added to the default graph within."""
-        with tf.compat.v1.get_default_graph().device(_device_function(self._cluster, self.device)):
+        """Places what is added to the default graph within: variables on the servers."""
+        cluster = self._cluster
+        by_size = cluster.placement is Placement.by_size
+        device_of = tf.compat.v1.train.replica_device_setter(
+            ps_tasks=cluster.ps,
+            ps_device=f"/job:{PS}",
+            worker_device=f"/job:{cluster.task.type or CHIEF}/task:{cluster.task.index}",
+            ps_ops=list(_VARIABLES),
+            ps_strategy=BySize(cluster.ps) if by_size else None,
+        )
+        with tf.compat.v1.get_default_graph().device(device_of):
             yield
 
     @contextmanager
@@ -98,42 +103,28 @@ class ClusterReplica(Replica):
         global_step: tf.Variable,
     ) -> tf.Operation | None:
         """Adds the update of all workers with `cluster.synchronous`; otherwise returns None."""
-        cluster = self._cluster
-        if not cluster.synchronous:
+        if not self._cluster.synchronous:
             return None
-        workers = Synchronization(
-            cluster.workers - cluster.backup, cluster.workers, replica_index(cluster)
-        )
-        self.update = SynchronousUpdate(optimizer, gradients, change, global_step, workers)
+        self.update = SynchronousUpdate(optimizer, gradients, change, global_step, self._cluster)
         return self.update.train_op
-
-
-def _device_function(cluster: ClusterConfig, device: str) -> Callable[[tf.Operation], str]:
-    by_size = cluster.placement is Placement.by_size
-    function: Callable[[tf.Operation], str] = tf.compat.v1.train.replica_device_setter(
-        ps_tasks=cluster.ps,
-        ps_device=f"/job:{PS}",
-        worker_device=device,
-        ps_ops=list(_VARIABLES),
-        ps_strategy=BySize(cluster.ps) if by_size else None,
-    )
-    return function
 
 
 class BySize:
     """A strategy for `replica_device_setter`: the parameter server with the fewest bytes so far.
 
     TensorFlow's own, `GreedyLoadBalancingStrategy`, went with `tf.contrib`.
+
+    Args:
+      servers: how many there are.
     """
 
     def __init__(self, servers: int) -> None:
-        """Starts with empty servers."""
         self._bytes = [0] * servers
 
     def __call__(self, operation: tf.Operation) -> int:
         """Returns the index of the server for a variable's operation."""
-        index = min(range(len(self._bytes)), key=lambda each: self._bytes[each])
-        shape = tf.TensorShape(operation.get_attr("shape"))
-        elements = shape.num_elements() if shape.is_fully_defined() else 1
+        index = self._bytes.index(min(self._bytes))
+        # An unknown shape counts as one element.
+        elements = tf.TensorShape(operation.get_attr("shape")).num_elements() or 1
         self._bytes[index] += elements * tf.as_dtype(operation.get_attr("dtype")).size
         return index

@@ -4,76 +4,82 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from runner.config.cluster_spec import replica_index
+from runner.config.schema import ClusterConfig
 from runner.graph.optimization import Gradients
 
-_Optimizer: TypeAlias = tf.compat.v1.train.Optimizer
-# What else than the errors that a monitored session recovers from the loss of a server may raise in
-# an update: it is cancelled, or finds a variable of the server's successor not initialised.
+_Session: TypeAlias = tf.compat.v1.Session
+# What the loss of a server may raise in an update, besides what a monitored session recovers from:
+# the update is cancelled, or finds a variable of the server's successor not initialised.
 _LOST = (tf.errors.CancelledError, tf.errors.FailedPreconditionError)
 
 
-@dataclass(frozen=True)
-class Synchronization:
-    """How many workers make an update.
-
-    Attributes:
-      aggregated: so many gradients are averaged; those of slower workers are dropped.
-      workers: how many train.
-      index: which of them this one is; the chief is 0.
-    """
-
-    aggregated: int
-    workers: int
-    index: int = 0
-
-
 class SynchronousUpdate:
-    """`tf.compat.v1.train.SyncReplicasOptimizer` around an optimizer.
+    """One update of the variables for one gradient of each worker.
 
-    The gradients are averaged first and then changed, so that clipping is that of one process with
-    a batch as large as those of all workers together. Each worker has tokens of its own, see
-    `Tokens`.
+    Like `tf.compat.v1.train.SyncReplicasOptimizer`, it averages gradients in an accumulator beside
+    each variable, which drops those of an earlier step, and the chief applies the averages.
+    Unlike it, it clips the averages, as one process clips with a batch as large as those of all
+    workers together, and it gives each worker a queue of tokens, see `Tokens`.
+
+    Args:
+      optimizer: applies the averages.
+      gradients: of this worker.
+      change: is applied to the averages.
+      global_step: counts the updates.
+      cluster: the resolved configuration; an update takes one gradient of each worker but the
+        backups.
 
     Attributes:
       train_op: hands in this worker's gradients, and waits until the update is made.
+      update_op: of the chief, waits for the gradients, applies them and hands out tokens.
+      tokens: of all workers.
+      missing: names of the variables that are not initialised, strings [n].
+      start_op: sets the step from which on this worker's gradients count.
+      chief_start_op: sets it for the accumulators, too.
     """
 
     def __init__(
         self,
-        optimizer: _Optimizer,
+        optimizer: tf.compat.v1.train.Optimizer,
         gradients: Gradients,
         change: Callable[[Gradients], Gradients],
         global_step: tf.Variable,
-        synchronization: Synchronization,
+        cluster: ClusterConfig,
     ) -> None:
-        """Adds the update to the default graph.
-
-        Args:
-          optimizer: applies what the workers have handed in.
-          gradients: of this worker.
-          change: is applied to the averages.
-          global_step: counts the updates.
-          synchronization: how many workers there are.
-        """
-        self._synchronizer = tf.compat.v1.train.SyncReplicasOptimizer(
-            _Changed(optimizer, change),
-            replicas_to_aggregate=synchronization.aggregated,
-            total_num_replicas=synchronization.workers,
-        )
-        shared = self._synchronizer.apply_gradients(gradients, global_step=global_step).op
-        self._tokens = Tokens(global_step, synchronization.workers, synchronization.index)
-        # It sets the local step to a token of the shared queue, when the gradients are handed in.
-        local_step, token = shared.inputs
-        with tf.control_dependencies(token.op.control_inputs):
-            own = self._tokens.take()
-        with tf.device(local_step.device):
-            self.train_op: tf.Operation = tf.raw_ops.AssignVariableOp(
-                resource=local_step, value=own
+        self.tokens = Tokens(global_step, cluster.workers, replica_index(cluster))
+        local_step = _local_variable(global_step.dtype.base_dtype)
+        aggregated = cluster.workers - cluster.backup
+        averages: Gradients = []
+        handed_in, set_steps = [], []
+        for gradient, variable in gradients:
+            if gradient is None:
+                averages.append((None, variable))
+                continue
+            with tf.device(variable.device):
+                accumulator = _Accumulator(gradient, variable)
+                handed_in.append(accumulator.add(gradient, local_step))
+                # Not with what a worker's step is to wait for.
+                with tf.control_dependencies(None):
+                    averages.append((accumulator.take(aggregated), variable))
+                    set_steps.append(accumulator.set_step(global_step))
+        with tf.control_dependencies(handed_in):
+            token = self.tokens.take()
+        self.train_op: tf.Operation = local_step.assign(token, read_value=False)
+        with tf.control_dependencies(None), tf.name_scope(""):
+            with tf.device(global_step.device):
+                applied = optimizer.apply_gradients(change(averages), global_step)
+                with tf.control_dependencies([applied]):
+                    self.update_op = self.tokens.hand_out(global_step.read_value())
+            self.start_op = local_step.assign(global_step.read_value(), read_value=False)
+            self.chief_start_op = tf.group(self.start_op, *set_steps)
+            # TensorFlow warns where the function's own result goes unused, as in mode=plan.
+            self.missing = tf.identity(
+                tf.compat.v1.report_uninitialized_variables(tf.compat.v1.global_variables())
             )
 
     def hook(
@@ -84,60 +90,118 @@ class SynchronousUpdate:
         Args:
           restarted: of the chief, whether its newest session is not the first that the parameter
             servers have seen; None for a worker.
-          look_secs: how often the chief looks whether the servers still hold its variables.
+          look_secs: how often the chief checks that the servers still hold its variables.
         """
-        return _SynchronousHook(self._synchronizer, self._tokens, restarted, look_secs)
+        return _SynchronousHook(self, restarted, look_secs)
 
 
-class _Changed(_Optimizer):
-    """An optimizer that changes gradients before it applies them."""
+def _local_variable(dtype: tf.DType) -> tf.Variable:
+    with tf.control_dependencies(None):
+        own_device = tf.no_op().device
+        # Named, so that it is not placed on a parameter server.
+        with tf.device(own_device):
+            return tf.compat.v1.Variable(
+                tf.zeros([], dtype),
+                trainable=False,
+                collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
+                name="cluster_local_step",
+                use_resource=True,
+            )
 
-    def __init__(self, optimizer: _Optimizer, change: Callable[[Gradients], Gradients]) -> None:
-        super().__init__(use_locking=False, name=optimizer.get_name())
-        self._optimizer, self._change = optimizer, change
 
-    def apply_gradients(
-        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
-    ) -> tf.Operation:
-        """Applies the changed gradients."""
-        return self._optimizer.apply_gradients(
-            self._change(list(grads_and_vars)), global_step, name
+class _Accumulator:
+    """Averages the gradients of one variable, dense or `tf.IndexedSlices`."""
+
+    def __init__(self, gradient: Any, variable: tf.Variable) -> None:
+        self._is_sparse = isinstance(gradient, tf.IndexedSlices)
+        kind, shape = (
+            (tf.compat.v1.SparseConditionalAccumulator, ())
+            if self._is_sparse
+            else (tf.compat.v1.ConditionalAccumulator, variable.shape)
         )
+        self._accumulator = kind(gradient.dtype, shape, shared_name=f"{variable.name}/grad_accum")
+
+    def add(self, gradient: Any, local_step: tf.Variable) -> tf.Operation:
+        """Returns what hands in a gradient, to be dropped if its step is over."""
+        accumulator = self._accumulator
+        add = accumulator.apply_indexed_slices_grad if self._is_sparse else accumulator.apply_grad
+        return add(gradient, local_step.read_value())
+
+    def take(self, count: int) -> Any:
+        """Returns the average of the next `count` gradients, once they are handed in."""
+        accumulator = self._accumulator
+        take = accumulator.take_indexed_slices_grad if self._is_sparse else accumulator.take_grad
+        return take(count)
+
+    def set_step(self, step: tf.Variable) -> tf.Operation:
+        """Returns what drops gradients of steps before this one."""
+        return self._accumulator.set_global_step(step.read_value())
+
+
+class Tokens:
+    """A queue of tokens for each worker, beside the global step.
+
+    A token is the global step after an update; a worker resumes with its next batch when it gets
+    one. `SyncReplicasOptimizer` keeps those of all workers in one queue, where the token of a
+    worker that is late, or was killed, goes to another: one worker alone may then make update
+    after update, none waits, and a checkpoint or an evaluation of the chief's is not of one step.
+
+    Args:
+      global_step: counts the updates.
+      workers: how many there are.
+      index: which of them this one is; the chief is 0.
+
+    Attributes:
+      drop_op: drops this worker's tokens, of which there may be none.
+      wake_others_op: gives a token to each worker but this one.
+    """
+
+    def __init__(self, global_step: tf.Variable, workers: int, index: int) -> None:
+        self._device = global_step.device
+        with tf.control_dependencies(None), tf.device(self._device):
+            self._queues = [
+                tf.queue.FIFOQueue(
+                    -1, [global_step.dtype.base_dtype], [[]], shared_name=f"cluster_tokens_{worker}"
+                )
+                for worker in range(workers)
+            ]
+            self._own = own = self._queues[index]
+            self.drop_op = tf.group(own.dequeue_many(own.size()))
+            token = global_step.read_value()
+            others = (queue for queue in self._queues if queue is not own)
+            self.wake_others_op = tf.group(*(queue.enqueue(token) for queue in others))
+
+    def take(self) -> tf.Tensor:
+        """Returns this worker's newest token, a scalar, once there is one; it takes them all."""
+        with tf.device(self._device):
+            first = self._own.dequeue()
+            with tf.control_dependencies([first]):
+                others = self._own.dequeue_many(self._own.size())
+            return tf.concat([first[tf.newaxis], others], 0)[-1]
+
+    def hand_out(self, token: tf.Tensor) -> tf.Operation:
+        """Returns what gives a token, a scalar, to each worker."""
+        with tf.device(self._device):
+            return tf.group(*(queue.enqueue(token) for queue in self._queues))
 
 
 class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
-    """What TensorFlow's own hook does, but for the tokens.
+    """Prepares sessions for synchronous updates, and makes those of the chief in a thread.
 
-    A worker goes on to its next batch when it gets a token. TensorFlow's hook hands out a set of
-    them at the start, so that a worker may give two gradients for the first update, and be ahead
-    of the others ever after. Here a first start hands out none, and each update has one gradient
-    of each worker. A chief that comes back does not know who waits for a token that was lost with
-    it, and hands out one for each of the others.
+    TensorFlow's own hook hands out a set of tokens at the start, so that a worker may give two
+    gradients for the first update, and be ahead of the others ever after. Here a first start hands
+    out none, and each update has one gradient of each worker. A chief that comes back does not
+    know which worker waits for a token that was lost with it, and hands out one to each.
     """
 
     def __init__(
-        self,
-        synchronizer: tf.compat.v1.train.SyncReplicasOptimizer,
-        tokens: Tokens,
-        restarted: Callable[[], bool] | None,
-        look_secs: float,
+        self, update: SynchronousUpdate, restarted: Callable[[], bool] | None, look_secs: float
     ) -> None:
-        self._synchronizer, self._tokens = synchronizer, tokens
-        self._restarted, self._look_secs = restarted, look_secs
+        self._update, self._restarted, self._look_secs = update, restarted, look_secs
         self._threads: list[threading.Thread] = []
         self._ending = False
 
-    def begin(self) -> None:
-        """Adds what hands out tokens, and takes them back."""
-        self._drop = self._tokens.drop()
-        if self._restarted is not None:
-            self._wake = self._tokens.wake_others()
-            (shared,) = self._synchronizer.get_chief_queue_runner().enqueue_ops
-            self._update = self._tokens.hand_out(shared.inputs[1])
-
-    def after_create_session(
-        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
-    ) -> None:
+    def after_create_session(self, session: _Session, coord: tf.train.Coordinator) -> None:
         """Sets the steps from which on gradients count.
 
         Raises:
@@ -145,144 +209,71 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
             is made.
         """
         self._require_initialized(session)
-        # Before the local step is set: whoever drops the token of an update has it counted then,
-        # and its next gradient is not too old.
-        session.run(self._drop)
+        # Before the local step is set: where the token of an update is dropped, the update is
+        # counted by then, and this worker's next gradient is not too old.
+        session.run(self._update.tokens.drop_op)
         if self._restarted is None:
-            session.run(self._synchronizer.local_step_init_op)
+            session.run(self._update.start_op)
             return
-        session.run(self._synchronizer.chief_init_op)
+        session.run(self._update.chief_start_op)
         if self._restarted():
-            session.run(self._wake)
+            session.run(self._update.tokens.wake_others_op)
         # Not the coordinator's threads: at the end one waits for gradients that do not come,
         # and TensorFlow would wait two minutes for it, until closing the session ends it.
         self._threads = [
-            threading.Thread(target=each, args=(session, coord), daemon=True)
-            for each in (self._collect, self._watch)
+            threading.Thread(target=target, args=(session, coord), daemon=True)
+            for target in (self._make_updates, self._watch_servers)
         ]
 
     def before_run(self, run_context: tf.compat.v1.train.SessionRunContext) -> None:
-        """Begins to collect with the session's first step.
+        """Begins to make updates with the session's first step.
 
-        Until then other hooks prepare it, and who finds it closed cannot tell that a server is
-        lost, so that no other would be made.
+        Until then other hooks prepare the session, and a hook that finds it closed cannot tell
+        that a server is lost, so that no other session would be made.
         """
         threads, self._threads = self._threads, []
-        for each in threads:
-            each.start()
+        for thread in threads:
+            thread.start()
 
-    def _collect(self, session: tf.compat.v1.Session, coord: tf.train.Coordinator) -> None:
-        """Makes one update after another of what the workers hand in."""
-        while not coord.should_stop():
-            try:
-                session.run(self._update)
-            except tf.errors.DeadlineExceededError:
-                continue  # The chief's own step waits too, and its error says for whom.
-            except Exception as error:  # noqa: BLE001 - the session's next step raises it
-                self._fail(error, session, coord)
-                return
-
-    def _watch(self, session: tf.compat.v1.Session, coord: tf.train.Coordinator) -> None:
-        """Looks whether all servers still hold the variables.
-
-        An update waits for a worker at the servers that lack its gradient. Where another one is
-        lost meanwhile, nobody would notice, and the worker would wait for that to be made ready.
-        """
-        while not coord.wait_for_stop(self._look_secs):
-            try:
-                self._require_initialized(session)
-            except tf.errors.DeadlineExceededError:
-                continue
-            except Exception as error:  # noqa: BLE001 - the session's next step raises it
-                self._fail(error, session, coord)
-                return
-
-    def _require_initialized(self, session: tf.compat.v1.Session) -> None:
-        without = session.run(self._synchronizer.ready_for_local_init_op)
-        if without.size:
-            raise tf.errors.AbortedError(None, None, f"not initialised: {without}")
-
-    def _fail(
-        self, error: Exception, session: tf.compat.v1.Session, coord: tf.train.Coordinator
-    ) -> None:
-        if coord.should_stop():
-            return
-        _report(error, coord)
-        if not self._ending:
-            # The chief's own step waits for an update at a server that may live, and would wait on.
-            session.close()
-
-    def end(self, session: tf.compat.v1.Session) -> None:
-        """Wakes the workers that wait for an update that will not be."""
+    def end(self, session: _Session) -> None:
+        """Wakes the workers that wait for an update that will not be made."""
         self._ending = True
         if self._restarted is not None:
-            session.run(self._wake)
+            session.run(self._update.tokens.wake_others_op)
 
+    def _make_updates(self, session: _Session, coord: tf.train.Coordinator) -> None:
+        while not coord.should_stop():
+            self._try(lambda: session.run(self._update.update_op), session, coord)
 
-def _report(error: Exception, coord: tf.train.Coordinator) -> None:
-    """Requests a stop because of an error of an update, as one to recover from if it is that."""
-    try:
-        if isinstance(error, _LOST):
-            raise tf.errors.AbortedError(error.node_def, error.op, error.message) from error
-        raise error
-    except Exception as told:  # noqa: BLE001 - the coordinator raises it again
-        coord.request_stop(told)
+    def _watch_servers(self, session: _Session, coord: tf.train.Coordinator) -> None:
+        """Checks that all servers still hold the variables.
 
-
-class Tokens:
-    """A queue of tokens for each worker, beside the global step.
-
-    A token is the global step after an update. `SyncReplicasOptimizer` keeps those of all workers
-    in one queue, where the token of a worker that is late, or was killed, goes to another: one
-    worker alone may then make update after update, nobody waits, and a checkpoint or an evaluation
-    of the chief's is not of one step.
-    """
-
-    def __init__(self, global_step: tf.Variable, workers: int, index: int) -> None:
-        """Adds the queues to the default graph.
-
-        Args:
-          global_step: counts the updates.
-          workers: how many there are.
-          index: which of them this one is; the chief is 0.
+        An update waits for a worker at the servers that lack its gradient. If another server is
+        lost meanwhile, nothing else would notice, and the worker would wait for that server.
         """
-        self._step, self._index = global_step, index
-        with tf.control_dependencies(None), tf.device(global_step.device):
-            self._queues = [
-                tf.queue.FIFOQueue(
-                    -1, [global_step.dtype.base_dtype], [[]], shared_name=f"cluster_tokens_{each}"
-                )
-                for each in range(workers)
-            ]
+        while not coord.wait_for_stop(self._look_secs):
+            self._try(lambda: self._require_initialized(session), session, coord)
 
-    def take(self) -> tf.Tensor:
-        """Returns this worker's newest token, a scalar, once there is one; it takes them all."""
-        own = self._queues[self._index]
-        with tf.device(self._step.device):
-            first = own.dequeue()
-            with tf.control_dependencies([first]):
-                others = own.dequeue_many(own.size())
-            return tf.concat([first[tf.newaxis], others], 0)[-1]
+    def _require_initialized(self, session: _Session) -> None:
+        missing = session.run(self._update.missing)
+        if missing.size:
+            raise tf.errors.AbortedError(None, None, f"not initialised: {missing}")
 
-    def drop(self) -> tf.Operation:
-        """Returns what takes this worker's tokens, of which there may be none."""
-        own = self._queues[self._index]
-        with tf.device(self._step.device):
-            return tf.group(own.dequeue_many(own.size()))
-
-    def hand_out(self, tokens: tf.Tensor) -> tf.Operation:
-        """Returns what gives each worker one.
-
-        Args:
-          tokens: equal ones, of shape [n].
-        """
-        with tf.device(self._step.device):
-            token = tokens[0]
-            return tf.group(*(each.enqueue(token) for each in self._queues))
-
-    def wake_others(self) -> tf.Operation:
-        """Returns what gives one to each worker but this one."""
-        with tf.device(self._step.device):
-            token = self._step.read_value()
-            others = [each for i, each in enumerate(self._queues) if i != self._index]
-            return tf.group(*(each.enqueue(token) for each in others))
+    def _try(
+        self, action: Callable[[], object], session: _Session, coord: tf.train.Coordinator
+    ) -> None:
+        """Acts; where that fails, requests a stop, so that the session's next step raises it."""
+        try:
+            action()
+        except tf.errors.DeadlineExceededError:
+            pass  # The chief's own step waits too, and its error names the missing tasks.
+        except Exception as error:  # noqa: BLE001 - the session's next step raises it
+            if coord.should_stop():
+                return
+            raised = error
+            if isinstance(error, _LOST):  # A monitored session recovers from this one.
+                raised = tf.errors.AbortedError(error.node_def, error.op, error.message)
+            coord.request_stop((type(raised), raised, error.__traceback__))
+            if not self._ending:
+                # The chief's own step waits for an update, at a server that may live.
+                session.close()

@@ -1,58 +1,58 @@
-"""What a sweep and the chief of a trial on a local cluster tell each other."""
+"""A trial of a sweep whose run is in another process: that of the chief of a local cluster."""
 
 from __future__ import annotations
 
 import json
-import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-from runner.sweeps.trial import Trial
+from runner.errors import PrunedRunError, SweepError
+from runner.training.watch import TrialWatch
 
-# In the environment of a chief: the trial, and the number of a descriptor that leads to the sweep.
+# In the environment of a chief: the trial, and the descriptor of a pipe to the sweep.
 TRIAL = "RUNNER_TRIAL"
-_GO_ON, _PRUNED = "go on", "pruned"
 
 
 class TrialLink:
-    """The sweep's side: tells a trial what its chief does, and the chief whether it is pruned."""
+    """The sweep's end: carries out what the chief of a trial calls.
 
-    def __init__(self, trial: Trial) -> None:
-        """Stores the trial."""
+    Args:
+      trial: watches the run of the chief.
+    """
+
+    def __init__(self, trial: TrialWatch) -> None:
         self._trial = trial
         self._threads: list[threading.Thread] = []
-        self._failure: BaseException | None = None
+        self._failure: Exception | None = None
 
-    def connect(self) -> tuple[socket.socket, str]:
-        """Returns a chief's end of a new connection, and the value of its `RUNNER_TRIAL`.
+    def connect(self) -> tuple[Connection, str]:
+        """Returns the end of a new pipe for a chief, and the value of its `RUNNERTRIAL`.
 
         The end is to be inherited by the chief, and closed here.
         """
-        ours, theirs = socket.socketpair()
-        thread = threading.Thread(target=self._listen, args=(ours,), daemon=True)
+        ours, theirs = Pipe()
+        thread = threading.Thread(target=self._serve, args=(ours,), daemon=True)
         thread.start()
         self._threads.append(thread)
-        told = {
-            "parent": self._trial.parent,
-            "values": self._trial.values,
-            "number": self._trial.number,
-        }
-        return theirs, json.dumps({"descriptor": theirs.fileno(), **told})
+        trial = {"parent": self._trial.parent, "tags": dict(self._trial.tags)}
+        return theirs, json.dumps({"descriptor": theirs.fileno(), **trial})
 
     @property
     def pruned(self) -> bool:
-        """Whether the chief has been told that the trial is pruned."""
+        """Whether the trial is pruned."""
         return self._trial.pruned
 
     def check(self) -> None:
-        """Raises what went wrong when an evaluation was reported, if anything."""
+        """Raises what went wrong when the trial was called, if anything."""
         if self._failure is not None:
             raise self._failure
 
     def end(self) -> None:
-        """Waits until all is heard that the chiefs have told, which have ended.
+        """Waits until everything is carried out that the chiefs, which have ended, have called.
 
         Raises:
           PrunedRunError: when the trial is pruned.
@@ -62,66 +62,64 @@ class TrialLink:
         self.check()
         self._trial.check()
 
-    def _listen(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("r", encoding="utf-8") as lines:
-            try:
-                # A line without an end is from a chief that was killed.
-                while (line := lines.readline()).endswith("\n"):
-                    connection.sendall(f"{self._hear(json.loads(line))}\n".encode())
-            except (ConnectionResetError, BrokenPipeError):
-                return  # It was killed before it had read; its exit code tells of it.
-            except Exception as error:  # noqa: BLE001 - `check` raises it in the main thread
-                self._failure = error
+    def _serve(self, connection: Connection) -> None:
+        with connection, suppress(EOFError, OSError):  # The chief has ended, or was killed.
+            while True:
+                method, arguments = connection.recv()
+                connection.send((self._call(method, arguments), self._trial.pruned))
 
-    def _hear(self, told: Mapping[str, Any]) -> str:
-        if "run_dir" in told:
-            self._trial.started(Path(told["run_dir"]))
-        else:
-            self._trial.evaluated(told["metrics"], told["step"])
-        return _PRUNED if self._trial.pruned else _GO_ON
+    def _call(self, method: str, arguments: Sequence[Any]) -> object:
+        try:
+            return getattr(self._trial, method)(*arguments)
+        except (PrunedRunError, SweepError) as error:  # The chief's run ends by these.
+            return error
+        except Exception as error:  # noqa: BLE001 - `check` raises it in the main thread
+            self._failure = error
+            return None
 
 
-class LinkedTrial(Trial):
-    """The chief's side: a trial that tells its sweep everything, and asks it about pruning."""
+class LinkedTrial(TrialWatch):
+    """The chief's end: a trial that is in the sweep's process.
 
-    def __init__(
-        self, parent: str, values: Mapping[str, str], number: int, connection: socket.socket
-    ) -> None:
-        """Stores its arguments.
+    Args:
+      parent: see `TrialWatch`.
+      tags: see `TrialWatch`.
+      connection: to the sweep; ends with this process.
+    """
 
-        Args:
-          parent: directory of the tracked run of the sweep.
-          values: swept key -> value.
-          number: of the trial in its sweep.
-          connection: to the sweep.
-        """
-        super().__init__(parent, values, self._ask, number)
-        self._connection = connection
-        self._answers = connection.makefile("r", encoding="utf-8")
+    def __init__(self, parent: str, tags: Mapping[str, str], connection: Connection) -> None:
+        self.parent, self.tags, self.pruned = parent, tags, False
+        self.connection = connection
+
+    def name(self, container: Path) -> str:
+        """Returns what identifies the trial below the configured `run_dir`."""
+        return str(self._call("name", container.absolute()) or "")
 
     def started(self, run_dir: Path) -> None:
-        """Tells the run's directory."""
-        super().started(run_dir)
-        self._tell({"run_dir": str(run_dir.absolute())})
+        """Reports the run's directory."""
+        self._call("started", run_dir.absolute())
 
-    def _keep(self, metrics: Mapping[str, float], step: int) -> None:
-        """Nothing: the sweep's side keeps the curve."""
+    def evaluated(self, metrics: Mapping[str, float], step: int) -> None:
+        """Reports an evaluation, after which `pruned` may be true."""
+        self._call("evaluated", {name: float(value) for name, value in metrics.items()}, step)
 
-    def close(self) -> None:
-        """Closes the connection."""
-        self._answers.close()
-        self._connection.close()
+    def check(self) -> None:
+        """Raises `PrunedRunError` if the trial is pruned."""
+        self._call("check")
 
-    def _ask(self, metrics: Mapping[str, float], step: int) -> bool:
-        values = {name: float(value) for name, value in metrics.items()}
-        return self._tell({"step": step, "metrics": values}) == _PRUNED
+    def judge(self, objective: float) -> None:
+        """Raises `SweepError` if the trial, trained to its end, is a failure."""
+        self._call("judge", float(objective))
 
-    def _tell(self, content: Mapping[str, Any]) -> str:
+    def _call(self, method: str, *arguments: Any) -> object:
         try:
-            self._connection.sendall(f"{json.dumps(content)}\n".encode())
-            return self._answers.readline().rstrip("\n")
-        except (ConnectionResetError, BrokenPipeError):
-            return _GO_ON  # Without the sweep's process the launcher watch ends this one.
+            self.connection.send((method, arguments))
+            result, self.pruned = self.connection.recv()
+        except (EOFError, OSError):
+            return None  # Without the sweep's process the lifeline ends this one.
+        if isinstance(result, Exception):
+            raise result
+        return result
 
 
 def linked_trial(environ: Mapping[str, str]) -> LinkedTrial | None:
@@ -129,6 +127,5 @@ def linked_trial(environ: Mapping[str, str]) -> LinkedTrial | None:
     value = environ.get(TRIAL)
     if value is None:
         return None
-    told = json.loads(value)
-    connection = socket.socket(fileno=told["descriptor"])
-    return LinkedTrial(told["parent"], told["values"], told["number"], connection)
+    trial = json.loads(value)
+    return LinkedTrial(trial["parent"], trial["tags"], Connection(trial["descriptor"]))

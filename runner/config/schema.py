@@ -275,7 +275,7 @@ class ScaffoldConfig:
     transpose: dict[str, list[int]] = field(default_factory=dict, metadata=AXES)
     # Variable pattern -> vocabularies by which its rows or columns are moved.
     vocabulary: dict[str, VocabularyConfig] = field(default_factory=dict)
-    # Variable pattern -> named conversion (see runner.restoration.layouts).
+    # Variable pattern -> named conversion (see runner.restoration.named_conversions).
     convert: dict[str, str] = field(default_factory=dict, metadata=STRINGS)
     # True allows casts that may lose more than a float's precision, e.g. from float to int.
     cast: bool = False

@@ -1,4 +1,13 @@
-"""From the configuration to a graph: data, model, loss, optimizer and metrics, and their contracts.
+"""From a configuration to a complete graph, before it is finalised.
 
-Sessions, files and hooks live elsewhere; a graph that leaves this room is complete but not final.
+- `experiment`: the contracts of data, models, losses and metrics; `BuiltGraph`, what comes out.
+- `build`: `build_graph`, the door.
+- `input_pipeline`: the training input, whose position checkpoints hold.
+- `training_step`: forward pass, gradients, update; `optimization`: optimizers and their schedules,
+  clipping, accumulation, moving averages; `precision`: 16 bits, XLA, threads.
+- `names`: names of variables, and what `${graph:NAME}` stands for in the arguments of hooks.
+- `replica`: the seam at which a cluster places the parts of a graph.
+- `resumability`: state of a step that no checkpoint holds.
+
+Nothing here opens a session, reads a checkpoint or writes a file.
 """

@@ -24,7 +24,7 @@ from runner.hooks.scheduled import (
     Session,
     present_step,
 )
-from runner.runs.saving import is_save_error, save
+from runner.runs.saved_checkpoints import is_save_error, save
 from runner.system.atomic_files import write_json
 
 _Saver: TypeAlias = tf.compat.v1.train.Saver
@@ -204,7 +204,7 @@ def another_saver(saver: _Saver, max_to_keep: int) -> _Saver:
 
 
 def saved(session: Session, saver: _Saver, directory: Path, step: int) -> None:
-    """Saves `directory/model.ckpt-<step>`; see `runner.runs.saving.save`.
+    """Saves `directory/model.ckpt-<step>`; see `runner.runs.saved_checkpoints.save`.
 
     Raises:
       SaveError: when it could not be written.

@@ -1,1 +1,16 @@
-"""Deciding, and then carrying out, where every variable's value comes from."""
+"""Deciding where every variable's value comes from, and carrying that out.
+
+variables + checkpoints + rules -> plan -> report, or restore:
+
+- `variables`: specs of variables, their classes of state, and what a slot belongs to.
+- `patterns`: globs, regular expressions and renames over names.
+- `ownership`: which scaffolds claim a variable.
+- `matching`: which tensors a claimed variable takes; `fitting`: by which conversions they fit.
+- `conversions`: the steps from a tensor to a variable; `named_conversions`: layouts of frameworks.
+- `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: what is wrong.
+- `report`, `json_report`, `html_report`: the doors for showing a plan.
+- `restorer`: `Restorer`, the door for carrying a plan out; `reading`: how values are brought.
+
+Everything up to the reports is pure: it knows names, shapes and dtypes only. Checkpoint formats
+are in `checkpoints`, building graphs in `graph`, and the session that restores in `session`.
+"""

@@ -1,17 +1,20 @@
-"""What happens to a tensor between its checkpoint and its variable."""
+"""The steps from a tensor to a variable's value: casts, layouts, slices, vocabularies."""
 
 from __future__ import annotations
 
 import abc
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.restoration import dtypes
+from runner.checkpoints.reader import TensorSpec
 
 
 class Conversion(abc.ABC):
@@ -22,13 +25,13 @@ class Conversion(abc.ABC):
         """Whether `apply` must be given the variable's initial value, of which it keeps a part."""
         return False
 
-    @abc.abstractmethod
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the shape that a tensor of this shape has afterwards.
+        """Returns the shape that a tensor of this shape has afterwards; here the same.
 
         Raises:
           ValueError: when a tensor of this shape cannot be converted.
         """
+        return shape
 
     @abc.abstractmethod
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -73,13 +76,9 @@ class Cast(Conversion):
 
     dtype: str
 
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """See `Conversion.shape`."""
-        return shape
-
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`; a value outside the new type's range is a ValueError."""
-        target = dtypes.parse(self.dtype)
+        target = parse_dtype(self.dtype)
         if value.dtype.kind == "c" and target.kind != "c":
             if value.imag.any():
                 count = int(np.count_nonzero(value.imag))
@@ -87,7 +86,7 @@ class Cast(Conversion):
             value = value.real
         with np.errstate(over="ignore", invalid="ignore"):
             converted = value.astype(target)
-        if dtypes.is_float(target):
+        if is_float(target):
             lost = ~np.isfinite(converted) & np.isfinite(value)
         elif target.kind in "iu" and value.dtype.kind != "b":
             lost = _outside(value, np.iinfo(target))
@@ -246,3 +245,143 @@ def copy_of_initial(initial: NDArray[Any] | None, shape: tuple[int, ...]) -> NDA
 
 def _block(offset: Sequence[int], size: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(at, at + length) for at, length in zip(offset, size, strict=True))
+
+
+@dataclass(frozen=True)
+class VocabularyRemap(Conversion):
+    """Moves every token's row or column to its new place; new tokens keep their initial value.
+
+    Attributes:
+      axis: the axis that counts tokens, not negative.
+      old_index: for each index of the variable along `axis` the tensor's index, -1 for a new token.
+    """
+
+    axis: int
+    old_index: tuple[int, ...]
+
+    @property
+    def needs_initial(self) -> bool:
+        """See `Conversion.needs_initial`."""
+        return -1 in self.old_index
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """See `Conversion.shape`."""
+        if self.axis >= len(shape) or max(self.old_index, default=-1) >= shape[self.axis]:
+            raise ValueError(f"axis {self.axis} of {list(shape)} is too short for the vocabulary")
+        return (*shape[: self.axis], len(self.old_index), *shape[self.axis + 1 :])
+
+    def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
+        """See `Conversion.apply`."""
+        index = np.asarray(self.old_index, np.int64)
+        if not self.needs_initial:
+            return np.take(value, index, axis=self.axis)
+        result = copy_of_initial(initial, self.shape(value.shape))
+        known = np.flatnonzero(index >= 0)
+        rows = np.moveaxis(result, self.axis, 0)
+        rows[known] = np.moveaxis(value, self.axis, 0)[index[known]]
+        return result
+
+    def describe(self) -> str:
+        """See `Conversion.describe`."""
+        new = self.old_index.count(-1)
+        kept = f", {new:,} keep their initial value" if new else ""
+        return f"{len(self.old_index) - new:,} tokens moved along axis {self.axis}{kept}"
+
+    def part(self, start: int, size: int) -> VocabularyRemap:
+        """Returns the remapping of the block of `size` tokens that begins at `start`."""
+        return VocabularyRemap(self.axis, self.old_index[start : start + size])
+
+
+def remap(
+    old: Sequence[str], new: Sequence[str], axis: int, old_size: int, new_size: int
+) -> VocabularyRemap:
+    """Returns the remapping between two vocabularies.
+
+    Rows beyond a vocabulary's end, e.g. buckets for unknown tokens, belong to no token: those of
+    the checkpoint are left out and those of the variable keep their initial value.
+
+    Args:
+      old: the tokens of the checkpoint, by index.
+      new: the tokens of the variable, by index.
+      axis: the axis that counts tokens, not negative.
+      old_size: the tensor's length along it.
+      new_size: the variable's length along it.
+
+    Raises:
+      ValueError: when a vocabulary is longer than its axis or names a token twice.
+    """
+    for which, tokens, size in (("old", old, old_size), ("new", new, new_size)):
+        if len(tokens) > size:
+            raise ValueError(
+                f"the {which} vocabulary has {len(tokens):,} tokens, axis {axis} only {size:,}"
+            )
+        if len(set(tokens)) < len(tokens):
+            ((twice, _),) = Counter(tokens).most_common(1)
+            raise ValueError(f"the {which} vocabulary names {twice!r} twice")
+    index = {token: position for position, token in enumerate(old)}
+    moved = [index.get(token, -1) for token in new]
+    return VocabularyRemap(axis, (*moved, *(-1 for _ in range(new_size - len(new)))))
+
+
+def read_vocabulary(path: str) -> tuple[str, ...]:
+    """Returns the tokens of a UTF-8 file, one a line, in the order of their index.
+
+    Raises:
+      OSError: when the file cannot be read.
+      UnicodeDecodeError: when it is not UTF-8.
+    """
+    text = Path(path).read_text(encoding="utf-8")
+    # Not splitlines(): a token may hold one of the separators that Unicode knows besides \n.
+    return tuple(text.removesuffix("\n").split("\n")) if text else ()
+
+
+def parse_dtype(name: str) -> np.dtype[Any]:
+    """Returns NumPy's dtype of this name, including those of `ml_dtypes` such as `bfloat16`.
+
+    Raises:
+      ValueError: when `name` is not a type of numbers or booleans, e.g. `string`.
+    """
+    try:
+        dtype = np.dtype(getattr(ml_dtypes, name, name))
+    except TypeError as error:
+        raise ValueError(f"{name} is not a type of numbers") from error
+    if dtype.kind not in "biufc" and not hasattr(ml_dtypes, name):
+        raise ValueError(f"{name} is not a type of numbers")
+    return dtype
+
+
+def is_number(name: str) -> bool:
+    """Returns whether `parse_dtype` knows the type."""
+    try:
+        parse_dtype(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Returns whether these are real floating-point numbers, of NumPy or of `ml_dtypes`."""
+    return dtype.kind == "f" or (dtype.kind == "V" and "float" in dtype.name)
+
+
+def casts_freely(old: str, new: str) -> bool:
+    """Returns whether a cast needs no permission: float to float, or a wider type of one kind.
+
+    A narrower float keeps the range or fails to be restored, so that it loses precision only;
+    between integers and floats a cast always needs permission.
+    """
+    if not (is_number(old) and is_number(new)):
+        return False
+    source, target = parse_dtype(old), parse_dtype(new)
+    if is_float(source) and is_float(target):
+        return True
+    integers = source.kind in "iu" and target.kind in "iu"
+    complexes = source.kind == target.kind == "c"
+    return (integers or complexes) and np.can_cast(source, target, "safe")
+
+
+def size_in_bytes(tensor: TensorSpec) -> int:
+    """Returns how many bytes a tensor takes; 0 for types without a fixed size, as strings."""
+    if not is_number(tensor.dtype):
+        return 0
+    return parse_dtype(tensor.dtype).itemsize * math.prod(tensor.shape)

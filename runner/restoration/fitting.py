@@ -1,17 +1,19 @@
-"""Decides by which conversions a tensor fits its variable, or why it does not."""
+"""Which conversions make a tensor fit its variable, or why it does not fit."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
 
 from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import ShapePolicy
 from runner.config.hydra_grammar import override
 from runner.config.schema import ScaffoldConfig
 from runner.errors import Problem
-from runner.restoration import dtypes
 from runner.restoration.conversions import (
     Cast,
     Combination,
@@ -20,20 +22,67 @@ from runner.restoration.conversions import (
     Reshape,
     Slice,
     Transpose,
+    VocabularyRemap,
+    casts_freely,
+    is_number,
+    remap,
 )
-from runner.restoration.layouts import NAMED_CONVERSIONS, Target
-from runner.restoration.patterns import FirstMatch
-from runner.restoration.plan import SourceTensor
+from runner.restoration.named_conversions import NAMED_CONVERSIONS, Target
+from runner.restoration.patterns import PATTERN_MAPS, FirstMatch
 from runner.restoration.variables import Partition, VariableSpec
-from runner.restoration.vocabulary import VocabularyRemap, remap
 
-ReadVocabulary = Callable[[str], Sequence[str]]
-PATTERN_MAPS = ("convert", "transpose", "vocabulary")
+
+@dataclass(frozen=True)
+class SourceTensor:
+    """What one checkpoint gives to one variable.
+
+    Attributes:
+      source: the scaffold in whose checkpoint it is, a key of `RestorationPlan.sources`.
+      tensor: the tensor.
+      conversions: the steps to the variable's value, in order; empty when it is taken as it is.
+      others: further tensors of the same checkpoint that `combination` needs after `tensor`.
+      combination: makes one tensor of `tensor` and `others`, before the conversions.
+    """
+
+    source: str
+    tensor: TensorSpec
+    conversions: tuple[Conversion, ...] = ()
+    others: tuple[TensorSpec, ...] = ()
+    combination: Combination | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all its tensors, in the order in which `convert` takes their values."""
+        return tuple(each.name for each in (self.tensor, *self.others))
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What happens to the tensors on their way to the variable, in words and in order."""
+        combined = (self.combination.describe(),) if self.combination else ()
+        return (*combined, *(each.describe() for each in self.conversions))
+
+    @property
+    def needs_initial(self) -> bool:
+        """Whether `convert` must be given the variable's initial value."""
+        return any(each.needs_initial for each in self.conversions)
+
+    def convert(
+        self, values: Sequence[NDArray[Any]], initial: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        """Returns the variable's value from the values of the tensors called `names`.
+
+        Raises:
+          ValueError: when the values cannot be converted, e.g. leave the range of a cast.
+        """
+        (value,) = values if self.combination is None else (self.combination.apply(values),)
+        for conversion in self.conversions:
+            value = conversion.apply(value, initial if conversion.needs_initial else None)
+        return value
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The patterns of one variable: the keys that its name finds in the scaffold's mappings."""
+    """The first keys of `convert`, `transpose` and `vocabulary` that match a variable's name."""
 
     convert: str | None
     transpose: str | None
@@ -44,8 +93,8 @@ class MisfitError(Exception):
     """A tensor does not fit its variable.
 
     Attributes:
-      kind: groups problems that are told together, e.g. `shape`.
-      problem: what to tell of this one.
+      kind: groups problems that are reported together, e.g. `shape`.
+      problem: why.
     """
 
     def __init__(self, kind: str, problem: Problem) -> None:
@@ -54,40 +103,60 @@ class MisfitError(Exception):
 
 
 class Fitter:
-    """Applies one scaffold's rules on shape, layout and dtype."""
+    """Applies one scaffold's rules on shape, layout and dtype.
 
-    def __init__(self, scaffold: str, config: ScaffoldConfig, vocabulary: ReadVocabulary) -> None:
-        """Compiles the patterns.
+    Args:
+      scaffold: its name.
+      config: its configuration.
+      vocabulary: reads a vocabulary file; each is read once.
 
-        Args:
-          scaffold: its name.
-          config: its configuration.
-          vocabulary: reads a vocabulary file; each is read once.
+    Raises:
+      re.error: when a pattern is not valid.
+    """
 
-        Raises:
-          re.error: when a pattern is not valid.
-        """
+    def __init__(
+        self, scaffold: str, config: ScaffoldConfig, vocabulary: Callable[[str], Sequence[str]]
+    ) -> None:
+        self.key = f"scaffolds.{scaffold}"
         self._scaffold, self._config, self._read = scaffold, config, vocabulary
-        self.patterns = {key: FirstMatch(getattr(config, key)) for key in PATTERN_MAPS}
+        self._patterns = {part: FirstMatch(getattr(config, part)) for part in PATTERN_MAPS}
         self._tokens: dict[str, Sequence[str]] = {}
+
+    def unused(self) -> dict[str, tuple[str, ...]]:
+        """Returns for `convert`, `transpose` and `vocabulary` the patterns that nothing used."""
+        return {part: patterns.unused() for part, patterns in self._patterns.items()}
 
     def rules(self, name: str) -> Rules:
         """Returns the rules for the variable `name`, its owner's for a slot or an average."""
-        return Rules(*(self.patterns[key].find(name) for key in PATTERN_MAPS))
+        return Rules(*(self._patterns[part].find(name) for part in PATTERN_MAPS))
 
     def knows(self, rules: Rules) -> bool:
-        """Returns whether there is a conversion of the name that the rules give, if any."""
+        """Returns whether the conversion that the rules name, if any, exists."""
         return rules.convert is None or self._config.convert[rules.convert] in NAMED_CONVERSIONS
 
-    def names(self, rules: Rules, leaf: str, wanted: str) -> tuple[str, ...]:
-        """Returns the tensors needed, where the renamed name is `wanted`.
+    def names(self, name: str, rules: Rules, wanted: str) -> tuple[str, ...]:
+        """Returns the names of the tensors needed.
+
+        Args:
+          name: the variable, the owner of a slot or an average.
+          rules: its rules.
+          wanted: its renamed name.
 
         Raises:
-          ValueError: when that name is not what the named conversion asks for.
+          MisfitError: when that name is not what the named conversion asks for.
         """
         if rules.convert is None:
             return (wanted,)
-        return NAMED_CONVERSIONS[self._config.convert[rules.convert]].names(leaf, wanted)
+        try:
+            conversion = NAMED_CONVERSIONS[self._config.convert[rules.convert]]
+            return conversion.names(name.rpartition("/")[2], wanted)
+        except ValueError as error:
+            problem = Problem(
+                f"{self.key}: {name} cannot be converted",
+                str(error),
+                f"map it in {self.key}.rename to the name that is asked for",
+            )
+            raise MisfitError("name", problem) from error
 
     def fit(
         self,
@@ -96,13 +165,13 @@ class Fitter:
         rules: Rules,
         target: Target,
     ) -> tuple[SourceTensor | None, tuple[str, ...]]:
-        """Returns the piece and notes; no piece where `shape: init` leaves the initializer.
+        """Returns the piece and notes; no piece where `shape: init` keeps the initial value.
 
         Args:
-          variable: the variable; of a part the whole is fitted and then sliced.
+          variable: the variable; for a part the whole is fitted and then sliced.
           tensors: the tensors, in the order of `names`.
           rules: its rules.
-          target: what named conversions know of it.
+          target: the variable as named conversions see it.
 
         Raises:
           MisfitError: when the tensors do not fit.
@@ -111,7 +180,13 @@ class Fitter:
             combination, steps, shape = self._layout(tensors, rules, target)
             moved = self._vocabulary(rules, shape, variable.full_shape)
         except ValueError as error:
-            raise MisfitError("layout", self._no_layout(variable, tensors, error)) from error
+            joined = " + ".join(each.name for each in tensors)
+            problem = Problem(
+                f"{self.key}: {joined} cannot be converted for {variable.full_name}",
+                str(error),
+                "fix the rule in convert, transpose or vocabulary, or exclude the variable",
+            )
+            raise MisfitError("layout", problem) from error
         last: Conversion | None = moved
         after = shape if moved is None else moved.shape(shape)
         new = variable.full_shape
@@ -180,9 +255,9 @@ class Fitter:
         old = next((each.dtype for each in tensors if each.dtype != new), new)
         if old == new:
             return (), ()
-        numbers = dtypes.is_number(old) and dtypes.is_number(new)
-        if not dtypes.casts_freely(old, new) and not (numbers and self._config.cast):
-            key = f"scaffolds.{self._scaffold}"
+        numbers = is_number(old) and is_number(new)
+        if not casts_freely(old, new) and not (numbers and self._config.cast):
+            key = self.key
             problem = Problem(
                 f"{key}: {new} variables have {old} tensors",
                 f"a cast from {old} to {new} may lose values"
@@ -196,7 +271,7 @@ class Fitter:
         return (Cast(new),), (f"{old} cast to {new}",)
 
     def _shape(self, variable: VariableSpec, tensor: TensorSpec, shape: tuple[int, ...]) -> Problem:
-        key, new, name = f"scaffolds.{self._scaffold}", variable.full_shape, variable.full_name
+        key, new, name = self.key, variable.full_shape, variable.full_name
         fits: list[str | None] = []
         if len(shape) > 1 and len(shape) == len(new) and sorted(shape) == sorted(new):
             axes = _axes(shape, new)
@@ -215,19 +290,9 @@ class Fitter:
             tuple(each for each in fits if each),
         )
 
-    def _no_layout(
-        self, variable: VariableSpec, tensors: Sequence[TensorSpec], error: ValueError
-    ) -> Problem:
-        names = " + ".join(each.name for each in tensors)
-        return Problem(
-            f"scaffolds.{self._scaffold}: {names} cannot be converted for {variable.full_name}",
-            str(error),
-            "mend the rule in convert, transpose or vocabulary, or exclude the variable",
-        )
-
 
 def _axes(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns axes that bring one shape to the other; of convolution kernels the usual ones."""
+    """Returns axes that turn one shape into the other; for convolution kernels the usual ones."""
     usual = (*range(2, len(old)), 1, 0)
     if tuple(old[axis] for axis in usual) == new:
         return usual
@@ -245,11 +310,7 @@ def _part(
 ) -> tuple[list[Conversion], Conversion | None]:
     """Returns the steps, and the last one, that give a part of a variable instead of the whole.
 
-    Args:
-      partition: the part.
-      size: its shape.
-      shape: the whole tensor's shape before `last`.
-      last: the step that would give the whole variable.
+    The part has the shape `size`; `last`, if any, would give the whole from a tensor of `shape`.
     """
     if isinstance(last, PadOrSlice):
         return [], PadOrSlice(shape, size, partition.offset)

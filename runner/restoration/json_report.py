@@ -1,42 +1,46 @@
-"""Writes a restoration plan as JSON."""
+"""A plan as JSON documents: the plan itself, and the provenance of a run's variables."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
-from runner.restoration import dtypes
-from runner.restoration.plan import Assignment, RestorationPlan, SourceTensor
-from runner.restoration.report import steps
+from runner.restoration.conversions import size_in_bytes
+from runner.restoration.fitting import SourceTensor
+from runner.restoration.plan import Assignment, RestorationPlan
+from runner.runs import provenance
+from runner.runs.provenance import Origin
 
-# Raised when a key changes its meaning or goes away; new keys may come without it.
+# Raised when a key changes its meaning or is removed; new keys may be added without that.
 SCHEMA = 1
 
 
 def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -> str:
-    """Returns the plan as a JSON object in ASCII, indented, ending in a newline; see `document`."""
-    return json.dumps(document(plan, devices), indent=2, allow_nan=False) + "\n"
+    """Returns the plan as a JSON object in ASCII, indented; see `plan_document`."""
+    return json.dumps(plan_document(plan, devices), indent=2, allow_nan=False) + "\n"
 
 
-def document(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -> dict[str, Any]:
+def plan_document(
+    plan: RestorationPlan, devices: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Returns the plan as plain values, with every variable.
 
     Args:
       plan: the plan.
-      devices: variable name -> where it is in a cluster, such as `/job:ps/task:0`.
+      devices: variable name -> its device in a cluster, such as `/job:ps/task:0`.
 
     The keys are:
 
     - `schema`: 1, the version of this layout.
     - `sound`: whether there are no problems.
     - `problems`: a list of {`state`, `cause`, `remedy`, `choices`}.
-    - `notes`: what concerns no single variable.
+    - `notes`: remarks on the plan as a whole.
     - `sources`: scaffold -> null without a checkpoint, else {`path`, `format`, `digest`, `step`
       (null when it has none), `tensors` (how many), `bytes` (of all), `unused` (names), `finite`
       (whether NaN is an error), `restored` (how many variables), `restored_bytes` (of these)}.
-    - `unusable`: the scaffolds whose checkpoint cannot be used, as `problems` say.
+    - `unusable`: the scaffolds whose checkpoint cannot be used, see `problems`.
     - `variables`: in the order of the graph {`name`, `shape`, `dtype`, `state` (its class),
       `bytes`, `scaffold` (null when none owns it), `origin` (`checkpoint`, `initializer`,
       or `unknown` in an unusable scaffold), `initializer`, `pieces`, `notes`, `trainable`,
@@ -48,15 +52,7 @@ def document(plan: RestorationPlan, devices: Mapping[str, str] | None = None) ->
     return {
         "schema": SCHEMA,
         "sound": not plan.problems,
-        "problems": [
-            {
-                "state": each.state,
-                "cause": each.cause,
-                "remedy": each.remedy,
-                "choices": list(each.choices),
-            }
-            for each in plan.problems
-        ],
+        "problems": [{**vars(each), "choices": list(each.choices)} for each in plan.problems],
         "notes": list(plan.notes),
         "sources": {name: _source(plan, name, spec) for name, spec in plan.sources.items()},
         "unusable": sorted(plan.unusable),
@@ -64,6 +60,60 @@ def document(plan: RestorationPlan, devices: Mapping[str, str] | None = None) ->
             _variable(each, plan) | ({"device": devices[each.variable.name]} if devices else {})
             for each in plan.assignments
         ],
+    }
+
+
+def provenance_document(
+    plan: RestorationPlan, run: Mapping[str, Any], origins: Mapping[str, Sequence[Origin]]
+) -> dict[str, Any]:
+    """Returns where the variables of a run came from at its start, as plain values.
+
+    Args:
+      plan: the plan that was carried out.
+      run: `experiment`, `run_dir`, `tracking_uri` and `run_id` of the run.
+      origins: scaffold -> what its checkpoint was resolved to, for each that has one.
+
+    The keys are:
+
+    - `schema`: 1, the version of this layout.
+    - `run`: the run that trained from here, as given.
+    - `sources`: scaffold -> a list, of several checkpoints where they were averaged, of
+      {`checkpoint`, `path`, `step`, `digest`, `run`, `provenance`}, see `Origin`; `provenance` is
+      the whole document that was beside the checkpoint, so that the chain outlives its files.
+    - `variables`: name -> {`initializer`} or {`pieces`}, a list, of several tensors where they were
+      averaged, of {`source` (scaffold), `path`, `tensors` (names), `step`, `digest`, `run_id` (of
+      the MLflow run that wrote it, or null), `conversions` (in words, in order)}.
+    """
+
+    def piece(each: SourceTensor) -> dict[str, Any]:
+        spec = plan.sources[each.source]
+        if spec is None:
+            raise ValueError(f"the plan restores from {each.source}, which has no checkpoint")
+        writers = {origin.run["run_id"] if origin.run else None for origin in origins[each.source]}
+        return {
+            "source": each.source,
+            "path": spec.path,
+            "tensors": list(each.names),
+            "step": spec.step,
+            "digest": spec.digest,
+            "run_id": writers.pop() if len(writers) == 1 else None,
+            "conversions": list(each.steps),
+        }
+
+    return {
+        "schema": provenance.SCHEMA,
+        "run": dict(run),
+        "sources": {
+            name: [vars(each) for each in origins[name]]
+            for name, spec in plan.sources.items()
+            if spec is not None
+        },
+        "variables": {
+            each.variable.name: {"pieces": [piece(one) for one in each.pieces]}
+            if each.pieces
+            else {"initializer": each.variable.initializer}
+            for each in plan.assignments
+        },
     }
 
 
@@ -79,51 +129,45 @@ def _source(
         "digest": source.digest,
         "step": source.step,
         "tensors": len(source.tensors),
-        "bytes": sum(_bytes(each) for each in source.tensors.values()),
+        "bytes": sum(size_in_bytes(each) for each in source.tensors.values()),
         "unused": list(plan.unused[scaffold]),
         "finite": scaffold in plan.finite,
         "restored": len(restored),
-        "restored_bytes": sum(_bytes(each.variable.tensor) for each in restored),
+        "restored_bytes": sum(size_in_bytes(each.variable.tensor) for each in restored),
     }
 
 
 def _variable(assignment: Assignment, plan: RestorationPlan) -> dict[str, Any]:
     variable = assignment.variable
-    partition = variable.partition
     origin = "unknown" if assignment.scaffold in plan.unusable else "initializer"
+    partition = variable.partition and {
+        "name": variable.partition.name,
+        "shape": list(variable.partition.shape),
+        "offset": list(variable.partition.offset),
+    }
     return {
         **_tensor(variable.tensor),
         "state": variable.state.value,
-        "bytes": _bytes(variable.tensor),
+        "bytes": size_in_bytes(variable.tensor),
         "scaffold": assignment.scaffold,
         "origin": "checkpoint" if assignment.pieces else origin,
         "initializer": variable.initializer,
-        "pieces": [_piece(each) for each in assignment.pieces],
+        "pieces": [
+            {
+                "source": piece.source,
+                "tensors": [_tensor(each) for each in (piece.tensor, *piece.others)],
+                "conversions": list(piece.steps),
+            }
+            for piece in assignment.pieces
+        ],
         "notes": list(assignment.notes),
         "trainable": variable.trainable,
         "frozen": variable.frozen,
         "freeze_until_step": assignment.freeze_until_step,
         "learning_rate_multiplier": assignment.learning_rate_multiplier,
-        "partition": partition
-        and {
-            "name": partition.name,
-            "shape": list(partition.shape),
-            "offset": list(partition.offset),
-        },
-    }
-
-
-def _piece(piece: SourceTensor) -> dict[str, Any]:
-    return {
-        "source": piece.source,
-        "tensors": [_tensor(each) for each in (piece.tensor, *piece.others)],
-        "conversions": list(steps(piece)),
+        "partition": partition,
     }
 
 
 def _tensor(tensor: TensorSpec) -> dict[str, Any]:
     return {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype}
-
-
-def _bytes(tensor: TensorSpec) -> int:
-    return dtypes.size_in_bytes(tensor.shape, tensor.dtype)

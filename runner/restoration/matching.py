@@ -1,30 +1,34 @@
-"""Finds for each variable that a scaffold claims its tensors in the scaffold's checkpoint."""
+"""Finds the tensors in a scaffold's checkpoint for each variable that the scaffold claims."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
 from runner.config.choices import Missing
 from runner.config.schema import ScaffoldConfig
 from runner.errors import Problem
-from runner.restoration.fitting import Fitter, MisfitError, ReadVocabulary
-from runner.restoration.layouts import Target
-from runner.restoration.ownership import some
+from runner.restoration.fitting import Fitter, MisfitError, SourceTensor
+from runner.restoration.named_conversions import Target
 from runner.restoration.patterns import Renames, compile_pattern
-from runner.restoration.plan import SourceTensor
 from runner.restoration.problems import (
     Miss,
     bad_expressions,
     combined,
     missing_problems,
+    some,
     unknown_conversions,
     unused_rule,
 )
-from runner.restoration.states import EMA_SUFFIX, MovingAverages, Owner
-from runner.restoration.variables import StateClass, VariableSpec
+from runner.restoration.variables import (
+    EMA_SUFFIX,
+    MovingAverages,
+    Owner,
+    StateClass,
+    VariableSpec,
+)
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,13 @@ class Matches:
 
     Attributes:
       by_variable: variable name -> match, for every variable given.
-      problems: what stands in the way.
+      problems: everything that is wrong.
+      unused: the checkpoint's tensors that no variable takes.
     """
 
     by_variable: Mapping[str, Match]
     problems: tuple[Problem, ...]
+    unused: tuple[str, ...] = ()
 
 
 def match(
@@ -54,7 +60,7 @@ def match(
     source: CheckpointSpec,
     variables: Sequence[VariableSpec],
     owners: Mapping[str, Owner],
-    vocabulary: ReadVocabulary,
+    vocabulary: Callable[[str], Sequence[str]],
 ) -> Matches:
     """Matches the variables that a scaffold claims with the tensors of its checkpoint.
 
@@ -69,50 +75,51 @@ def match(
     bad = bad_expressions(scaffold, config)
     if bad:
         bad += unknown_conversions(scaffold, config)
-        return Matches({each.name: Match() for each in variables}, tuple(bad))
-    renames, fitter = Renames(config.rename), Fitter(scaffold, config, vocabulary)
-    matcher = _Matcher(scaffold, config, source, owners, renames, fitter)
+        return Matches({each.name: Match() for each in variables}, tuple(bad), (*source.tensors,))
+    matcher = _Matcher(config, source, owners, Fitter(scaffold, config, vocabulary))
     by_variable = {each.name: matcher.match(each) for each in variables}
-    return Matches(_with_shared(by_variable, variables), tuple(matcher.problems(variables)))
+    return Matches(
+        _with_shared(by_variable, variables),
+        tuple(matcher.problems(scaffold, variables)),
+        tuple(name for name in source.tensors if name not in matcher.taken),
+    )
 
 
 class _Matcher:
+    """Matches one variable after the other, and collects the problems."""
+
     def __init__(
         self,
-        scaffold: str,
         config: ScaffoldConfig,
         source: CheckpointSpec,
         owners: Mapping[str, Owner],
-        renames: Renames,
         fitter: Fitter,
     ) -> None:
-        self._scaffold, self._config, self._source = scaffold, config, source
-        self._owners, self._renames, self._fitter = owners, renames, fitter
+        self._config, self._source, self._owners, self._fitter = config, source, owners, fitter
+        self._renames = Renames(config.rename)
         self._averages = MovingAverages([*source.tensors, *source.aliases])
         self._misses: dict[str, Miss] = {}
         self._misfits: dict[str, dict[str, Problem]] = {}
-        self._found: dict[str, str] = {}
-        self._taken: set[str] = set()
+        self._found: list[str] = []
+        self.taken: set[str] = set()
 
     def match(self, variable: VariableSpec) -> Match:
+        """Returns what the checkpoint gives to the variable."""
+        # The rules for a slot or an average are those of the variable that it belongs to.
         owner = self._owners.get(variable.full_name)
         rule_name = owner.name if owner else variable.full_name
-        leaf = rule_name.rpartition("/")[2]
         rules = self._fitter.rules(rule_name)
         exact = self._renames.exact(variable.full_name) if owner else None
         renamed = exact or self._renames.find(rule_name)
-        suffix = owner.suffix if owner and exact is None else ""
         if not self._fitter.knows(rules):
-            return Match()  # The name of the conversion is a problem of its own.
+            return Match()  # Its conversion is unknown, which is a problem of its own.
         try:
-            names = self._fitter.names(rules, leaf, renamed or rule_name)
-        except ValueError as error:
-            self._misfit("name", variable, self._bad_name(variable, error))
-            return Match()
-        names = tuple(f"{name}{suffix}" for name in names)
-        notes: tuple[str, ...] = ()
-        if self._config.use_ema and variable.state is StateClass.WEIGHT:
-            names, notes = self._averaged(variable, names)
+            names = self._fitter.names(rule_name, rules, renamed or rule_name)
+        except MisfitError as error:
+            return self._misfit(variable, error)
+        if owner and exact is None:
+            names = tuple(f"{name}{owner.suffix}" for name in names)
+        names, notes = self._averaged(variable, names)
         tensors = [self._tensor(name) for name in names]
         if tensors == [None] and variable.partition is not None:
             # Some writers saved the parts one by one.
@@ -124,43 +131,35 @@ class _Matcher:
             if tensors == [None] and not self._is_named(variable):
                 return Match(notes=notes)
         if None in tensors:
-            wanted, alone = names[tensors.index(None)], len(names) == 1
-            return self._missing(variable, wanted, owner, renamed is not None, alone)
+            wanted = names[tensors.index(None)]
+            return self._missing(variable, wanted, renamed is not None, len(names) == 1)
         known = [each for each in tensors if each is not None]
-        aliased = [
-            f"{each.name} is also called {name}"
-            for name, each in zip(names, known, strict=True)
-            if each.name != name and name in self._source.aliases
-        ]
-        target = Target(leaf, variable.full_shape, linear=owner is not None)
         try:
+            leaf = rule_name.rpartition("/")[2]
+            target = Target(leaf, variable.full_shape, linear=owner is not None)
             piece, fitted = self._fitter.fit(variable, known, rules, target)
         except MisfitError as error:
-            self._misfit(error.kind, variable, error.problem)
-            return Match()
-        self._taken.update(each.name for each in known)
+            return self._misfit(variable, error)
+        if piece is not None:
+            self.taken.update(piece.names)
         if renamed is None:
-            self._found[variable.full_name] = known[0].name
-        return Match(piece, (*notes, *aliased, *fitted))
+            self._found.append(variable.full_name)
+        return Match(piece, (*notes, *self._aliased(names, known), *fitted))
 
-    def problems(self, variables: Sequence[VariableSpec]) -> list[Problem]:
-        key = f"scaffolds.{self._scaffold}"
+    def problems(self, scaffold: str, variables: Sequence[VariableSpec]) -> list[Problem]:
+        """Returns the problems of all the variables that were matched."""
+        key = f"scaffolds.{scaffold}"
         names = [each.full_name for each in variables]
-        problems = unknown_conversions(self._scaffold, self._config)
-        # A scaffold that claims nothing uses no rule; why it claims nothing is told elsewhere.
-        unused = {"rename": self._renames.unused()} if names else {}
+        problems = unknown_conversions(scaffold, self._config)
+        # A scaffold that claims nothing uses no rule; that it claims nothing is reported already.
         if names:
-            unused |= {part: found.unused() for part, found in self._fitter.patterns.items()}
-        for part, rules in unused.items():
-            problems += [unused_rule(f"{key}.{part}", rule, names) for rule in rules]
+            unused = {"rename": self._renames.unused(), **self._fitter.unused()}
+            for part, rules in unused.items():
+                problems += [unused_rule(f"{key}.{part}", rule, names) for rule in rules]
         if self._config.missing is Missing.error and self._misses:
+            misses = tuple(self._misses.values())
             problems += missing_problems(
-                self._scaffold,
-                self._config,
-                self._source,
-                tuple(self._misses.values()),
-                self._found,
-                frozenset(self._taken),
+                scaffold, self._source, misses, self._found, frozenset(self.taken)
             )
         for kind, found in self._misfits.items():
             problems += combined(key, kind, found)
@@ -169,6 +168,13 @@ class _Matcher:
     def _tensor(self, name: str) -> TensorSpec | None:
         tensors = self._source.tensors
         return tensors.get(name) or tensors.get(self._source.aliases.get(name, ""))
+
+    def _aliased(self, names: Sequence[str], tensors: Sequence[TensorSpec]) -> list[str]:
+        return [
+            f"{each.name} is also called {name}"
+            for name, each in zip(names, tensors, strict=True)
+            if each.name != name and name in self._source.aliases
+        ]
 
     def _kept_for(self, variable: VariableSpec) -> tuple[list[TensorSpec | None], tuple[str, ...]]:
         """Finds what the source's optimizer kept, under the name of another group of variables."""
@@ -187,6 +193,9 @@ class _Matcher:
     def _averaged(
         self, variable: VariableSpec, names: tuple[str, ...]
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns the names of the tensors to take, and notes: of the averages with `use_ema`."""
+        if not self._config.use_ema or variable.state is not StateClass.WEIGHT:
+            return names, ()
         averages = [self._averages.find(name) for name in names]
         known = tuple(each for each in averages if each is not None)
         if len(known) == len(names):
@@ -195,68 +204,52 @@ class _Matcher:
             return names, ("no moving average is kept of what does not train",)
         return tuple(f"{name}{EMA_SUFFIX}" for name in names), ()
 
-    def _missing(
-        self,
-        variable: VariableSpec,
-        wanted: str,
-        owner: Owner | None,
-        renamed: bool,
-        alone: bool,
-    ) -> Match:
-        cause, remedy, shown, renameable = "", "", wanted, owner is None and alone
-        if self._config.use_ema and wanted.endswith(EMA_SUFFIX) and owner is None:
-            plain = wanted.removesuffix(EMA_SUFFIX)
-            if self._tensor(plain) is not None:
-                renameable = False
-                cause = f"use_ema asks for moving averages, and of {plain!r} there is none"
-                remedy = (
-                    f"set ++scaffolds.{self._scaffold}.use_ema=false; an average of another name "
-                    f"is then taken by a rename to it: {{{variable.full_name}: NAME}}"
-                )
-            else:
-                shown = plain
-        # The parts of one variable miss the same tensor once.
-        self._misses[variable.full_name] = Miss(
+    def _missing(self, variable: VariableSpec, wanted: str, renamed: bool, alone: bool) -> Match:
+        owner = self._owners.get(variable.full_name)
+        miss = Miss(
             variable.full_name,
-            shown,
+            wanted,
             variable.full_shape,
             renamed,
             owner.name if owner else None,
-            renameable,
-            cause,
-            remedy,
+            renameable=owner is None and alone,
         )
+        if self._config.use_ema and wanted.endswith(EMA_SUFFIX) and owner is None:
+            plain, key = wanted.removesuffix(EMA_SUFFIX), self._fitter.key
+            if self._tensor(plain) is None:
+                miss = replace(miss, wanted=plain)
+            else:
+                miss = replace(
+                    miss,
+                    renameable=False,
+                    cause=f"use_ema asks for moving averages, and of {plain!r} there is none",
+                    remedy=f"set ++{key}.use_ema=false; an average of another name is then taken "
+                    f"by a rename to it: {{{variable.full_name}: NAME}}",
+                )
+        # The parts of one variable miss the same tensor once.
+        self._misses[variable.full_name] = miss
         return Match(notes=(f"no tensor {wanted!r}: initialised",))
 
-    def _misfit(self, kind: str, variable: VariableSpec, problem: Problem) -> None:
-        self._misfits.setdefault(kind, {})[variable.full_name] = problem
-
-    def _bad_name(self, variable: VariableSpec, error: ValueError) -> Problem:
-        return Problem(
-            f"scaffolds.{self._scaffold}: {variable.full_name} cannot be converted",
-            str(error),
-            f"map it in scaffolds.{self._scaffold}.rename to the name that is asked for",
-        )
+    def _misfit(self, variable: VariableSpec, error: MisfitError) -> Match:
+        self._misfits.setdefault(error.kind, {})[variable.full_name] = error.problem
+        return Match()
 
 
 def _with_shared(
     by_variable: Mapping[str, Match], variables: Sequence[VariableSpec]
 ) -> dict[str, Match]:
-    """Adds a note where one tensor gives several variables their value, parts of one aside."""
-    users: dict[str, list[str]] = {}
+    """Adds a note where one tensor gives several variables their value, other than parts of one."""
+    users: dict[str, dict[str, None]] = {}
     for variable in variables:
         piece = by_variable[variable.name].piece
         for name in piece.names if piece else ():
-            entry = users.setdefault(name, [])
-            if variable.full_name not in entry[-1:]:
-                entry.append(variable.full_name)
-    shared = {name: names for name, names in users.items() if len(set(names)) > 1}
+            users.setdefault(name, {})[variable.full_name] = None
     result = dict(by_variable)
-    for variable in variables if shared else ():
+    for variable in variables:
         found = by_variable[variable.name]
         for name in found.piece.names if found.piece else ():
-            if name in shared:
-                others = [each for each in shared[name] if each != variable.full_name]
+            others = [each for each in users[name] if each != variable.full_name]
+            if others:
                 note = f"{name} is also taken by {some(others)}"
                 result[variable.name] = replace(found, notes=(*found.notes, note))
     return result

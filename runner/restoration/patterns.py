@@ -1,4 +1,4 @@
-"""Selects names by patterns: globs, and regular expressions after `re:`."""
+"""Patterns over names: globs, regular expressions after `re:`, and rename rules."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 REGEX = "re:"
+# The keys of a scaffold that map patterns over variables to what happens to their tensors.
+PATTERN_MAPS = ("convert", "transpose", "vocabulary")
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
     """Compiles a glob, or after `re:` a regular expression; match it with `fullmatch`.
 
-    In a glob `*` matches any characters, `/` among them.
+    In a glob `*` matches any characters, including `/`.
 
     Raises:
       re.error: when the expression after `re:` is not valid.
@@ -58,28 +60,27 @@ def select(names: Iterable[str], include: Sequence[str], exclude: Sequence[str])
 
 
 class FirstMatch:
-    """Looks names up among patterns; the first pattern that matches wins."""
+    """Finds the first of several patterns that matches a name, and records which were used.
+
+    Raises:
+      re.error: when a `re:` pattern is not valid.
+    """
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        """Compiles the patterns.
-
-        Raises:
-          re.error: when a `re:` pattern is not valid.
-        """
         self._compiled = [(key, compile_pattern(key)) for key in patterns]
-        self.used: set[str] = set()
+        self._used: set[str] = set()
 
     def find(self, name: str) -> str | None:
-        """Returns the first pattern that matches the whole name, and counts it as used."""
+        """Returns the first pattern that matches the whole name, None when no pattern does."""
         for key, compiled in self._compiled:
             if compiled.fullmatch(name):
-                self.used.add(key)
+                self._used.add(key)
                 return key
         return None
 
     def unused(self) -> tuple[str, ...]:
-        """Returns the patterns that no name found."""
-        return tuple(key for key, _ in self._compiled if key not in self.used)
+        """Returns the patterns that no name has used so far."""
+        return tuple(key for key, _ in self._compiled if key not in self._used)
 
 
 class Renames:
@@ -87,16 +88,18 @@ class Renames:
 
     A rule's key is a whole name, a prefix that ends in `/`, or after `re:` an expression over the
     whole name whose groups the value may use (`\1`). A name that no rule matches is kept.
+
+    Raises:
+      re.error: when an expression or its replacement is not valid.
     """
 
     def __init__(self, rules: Mapping[str, str]) -> None:
-        """Compiles the rules.
-
-        Raises:
-          re.error: when an expression or its replacement is not valid.
-        """
         self._rules = [(key, _compile(key, value)) for key, value in rules.items()]
-        self._exact = {key: value for key, value in rules.items() if _is_exact(key)}
+        self._exact = {
+            key: value
+            for key, value in rules.items()
+            if not key.startswith(REGEX) and not key.endswith("/")
+        }
         self._used: set[str] = set()
 
     def find(self, name: str) -> str | None:
@@ -114,7 +117,7 @@ class Renames:
         return name if target is None else target
 
     def exact(self, name: str) -> str | None:
-        """Returns what a rule for this whole name gives, None when there is none."""
+        """Returns what a rule for this whole name gives, None when there is no such rule."""
         target = self._exact.get(name)
         if target is not None:
             self._used.add(name)
@@ -125,14 +128,14 @@ class Renames:
         return tuple(key for key, _ in self._rules if key not in self._used)
 
 
-def _is_exact(key: str) -> bool:
-    return not key.startswith(REGEX) and not key.endswith("/")
-
-
 def _compile(key: str, value: str) -> Callable[[str], str | None]:
     if key.startswith(REGEX):
         expression = re.compile(key.removeprefix(REGEX))
-        _check_replacement(expression, value)
+        try:
+            # Matches the empty string, so that the replacement is checked before any name is.
+            re.sub(f"{expression.pattern}|", value, "")
+        except IndexError as error:  # Unlike an unknown number, an unknown name is no re.error.
+            raise re.error(str(error), value) from error
 
         def by_expression(name: str) -> str | None:
             match = expression.fullmatch(name)
@@ -142,17 +145,3 @@ def _compile(key: str, value: str) -> Callable[[str], str | None]:
     if key.endswith("/"):
         return lambda name: value + name[len(key) :] if name.startswith(key) else None
     return lambda name: value if name == key else None
-
-
-def _check_replacement(expression: re.Pattern[str], value: str) -> None:
-    """Raises re.error for a replacement that no match could expand."""
-    groups = "".join(f"(?P<{name}>)" if name else "()" for name in _groups(expression))
-    try:
-        re.sub(groups, value, "")
-    except IndexError as error:  # An unknown group name; re says `re.error` of an unknown number.
-        raise re.error(str(error), value) from error
-
-
-def _groups(expression: re.Pattern[str]) -> list[str]:
-    names = {number: name for name, number in expression.groupindex.items()}
-    return [names.get(number, "") for number in range(1, expression.groups + 1)]

@@ -1,65 +1,29 @@
-"""The restoration plan: for every variable its source tensors or its initializer."""
+"""The restoration plan: variables + checkpoints + rules -> where every variable's value comes from.
+
+`make_plan` makes it from metadata; reports show it; a `Restorer` carries it out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.checkpoints.reader import CheckpointSpec, TensorSpec
-from runner.errors import PlanError, Problem
-from runner.restoration.conversions import Combination, Conversion
-from runner.restoration.variables import VariableSpec
-
-
-@dataclass(frozen=True)
-class SourceTensor:
-    """What one checkpoint gives to one variable.
-
-    Attributes:
-      source: the scaffold in whose checkpoint it is, a key of `RestorationPlan.sources`.
-      tensor: the tensor.
-      conversions: the steps to the variable's value, in order; empty when it is taken as it is.
-      others: further tensors of the same checkpoint that `combination` needs after `tensor`.
-      combination: makes one tensor of `tensor` and `others`, before the conversions.
-    """
-
-    source: str
-    tensor: TensorSpec
-    conversions: tuple[Conversion, ...] = ()
-    others: tuple[TensorSpec, ...] = ()
-    combination: Combination | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of all its tensors, in the order in which `convert` takes their values."""
-        return (self.tensor.name, *(each.name for each in self.others))
-
-    @property
-    def needs_initial(self) -> bool:
-        """Whether `convert` must be given the variable's initial value."""
-        return any(each.needs_initial for each in self.conversions)
-
-    @property
-    def as_is(self) -> bool:
-        """Whether the tensor is the variable's value without any change."""
-        return not self.conversions and self.combination is None
-
-    def convert(
-        self, values: Sequence[NDArray[Any]], initial: NDArray[Any] | None = None
-    ) -> NDArray[Any]:
-        """Returns the variable's value from the values of the tensors called `names`.
-
-        Raises:
-          ValueError: when the values cannot be converted, e.g. leave the range of a cast.
-        """
-        (value,) = values if self.combination is None else (self.combination.apply(values),)
-        for conversion in self.conversions:
-            value = conversion.apply(value, initial if conversion.needs_initial else None)
-        return value
+from runner.checkpoints.reader import CheckpointSpec
+from runner.config.choices import Collision, Expect, Missing, StateChoice
+from runner.config.schema import ScaffoldConfig
+from runner.errors import PlanError, Problem, nearest
+from runner.restoration.conversions import read_vocabulary
+from runner.restoration.fitting import SourceTensor
+from runner.restoration.matching import Match, Matches, match
+from runner.restoration.ownership import assign_owners
+from runner.restoration.patterns import compile_pattern
+from runner.restoration.problems import bad_expression, some
+from runner.restoration.variables import WARM_STARTED, StateClass, VariableSpec, owners_of
 
 
 @dataclass(frozen=True)
@@ -70,7 +34,7 @@ class Assignment:
       variable: the variable.
       scaffold: the scaffold that owns it, the first one where `collision: mean` joins several;
         None when none does.
-      pieces: the source tensors; none when the initializer gives the value, one as a rule, several
+      pieces: the source tensors: none when the initializer gives the value, usually one, several
         when the value is their mean (see `mean`).
       notes: what a reader should know, e.g. a cast or why the initializer is used.
       freeze_until_step: the variable does not train before this global step.
@@ -88,7 +52,7 @@ class Assignment:
 def mean(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Returns the mean of the converted pieces, computed in float64, in their own dtype.
 
-    The mean of integers is rounded to the nearest, halves to the even one.
+    The mean of integers is rounded to the nearest, halves to even.
     """
     dtype = values[0].dtype
     total = np.zeros(values[0].shape, np.float64)
@@ -108,22 +72,26 @@ class LocatedSources:
     """
 
     specs: Mapping[str, CheckpointSpec | None]
-    problems: Mapping[str, Sequence[Problem]]
+    problems: Mapping[str, Sequence[Problem]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RestorationPlan:
-    """Where every variable's value comes from.
+    """Where every variable's value comes from: an assignment for each, and all problems.
+
+    A variable takes its value either from its initializer or from the tensors of one scaffold's
+    checkpoint, converted step by step; with `collision: mean` from those of several. A plan is a
+    value: reports only show it, and a `Restorer` carries it out if it has no problems.
 
     Attributes:
       assignments: one for every variable, in the order of the graph.
       sources: scaffold name -> its checkpoint; None where the scaffold starts from initializers.
       unused: scaffold name -> the checkpoint's tensors that no variable took.
-      problems: all that stands in the way; a plan with problems is never carried out.
-      notes: what concerns no single variable.
+      problems: everything that is wrong; a plan with problems is never carried out.
+      notes: remarks on the plan as a whole.
       finite: the scaffolds in whose tensors NaN and infinity are an error.
-      unusable: the scaffolds whose checkpoint cannot be used, as `problems` say; nothing is known
-        of where their variables would come from.
+      unusable: the scaffolds whose checkpoint cannot be used, see `problems`; where their variables
+        would come from is not known.
     """
 
     assignments: tuple[Assignment, ...]
@@ -137,12 +105,224 @@ class RestorationPlan:
     def restored(self, scaffold: str) -> tuple[Assignment, ...]:
         """Returns the assignments that take something from the scaffold's checkpoint."""
         return tuple(
-            each
-            for each in self.assignments
-            if any(piece.source == scaffold for piece in each.pieces)
+            each for each in self.assignments if scaffold in (piece.source for piece in each.pieces)
         )
 
     def require_sound(self) -> None:
         """Raises `PlanError` with every problem, if there is any."""
         if self.problems:
             raise PlanError(*self.problems)
+
+
+def make_plan(
+    variables: Sequence[VariableSpec],
+    scaffolds: Mapping[str, ScaffoldConfig],
+    located: LocatedSources,
+    collision: Collision = Collision.error,
+    expect: Mapping[str, Expect] | None = None,
+    vocabulary: Callable[[str], Sequence[str]] = read_vocabulary,
+) -> RestorationPlan:
+    """Plans a warm start: variables + checkpoints + rules -> an assignment for every variable.
+
+    1. Ownership: the scaffolds' patterns and classes of state decide which variables each claims.
+    2. Matching: `rename` turns a claimed variable's name into that of a tensor of the scaffold's
+       checkpoint; `convert`, `transpose`, `vocabulary`, `shape` and `cast` make the tensor fit.
+    3. Collision: of several claims the first or last wins, or the mean of all is taken.
+    4. Expectations: `restoration.expect` is compared with what came out.
+
+    It is pure: it reads names, shapes and dtypes (and the vocabulary files), opens no session, and
+    returns what stands in the way as problems, all of them, instead of raising the first.
+
+    Args:
+      variables: every variable of the graph.
+      scaffolds: scaffold name -> its configuration, in order of application.
+      located: their checkpoints.
+      collision: what happens to a variable that several scaffolds claim.
+      expect: a scaffold, or a pattern over variables -> how many of them must be restored.
+      vocabulary: reads the tokens of a vocabulary file.
+
+    Raises:
+      ValueError: when `located` is not about exactly these scaffolds.
+    """
+    if set(located.specs) != set(scaffolds):
+        raise ValueError(f"sources {sorted(located.specs)} are not for {sorted(scaffolds)}")
+    states = {each.full_name: each.state for each in variables}
+    kept_for = {each.full_name: each.kept_for for each in variables if each.kept_for}
+    ownership = assign_owners(states, scaffolds, collision, kept_for)
+    problems = list(ownership.problems)
+    matches: dict[str, Matches] = {}
+    for scaffold, config in scaffolds.items():
+        claimed = [
+            each for each in variables if scaffold in ownership.claims.get(each.full_name, ())
+        ]
+        found = _match(scaffold, config, located, claimed, states, vocabulary)
+        matches[scaffold] = found
+        problems += found.problems
+    assignments = tuple(
+        _assignment(each, ownership.claims.get(each.full_name, ()), scaffolds, matches)
+        for each in variables
+    )
+    problems += _unmet(assignments, expect or {}, tuple(scaffolds), located.problems)
+    return RestorationPlan(
+        assignments,
+        dict(located.specs),
+        {scaffold: found.unused for scaffold, found in matches.items()},
+        tuple(problems),
+        tuple(_notes(assignments, scaffolds, located, states)),
+        frozenset(name for name, config in scaffolds.items() if config.finite),
+        frozenset(located.problems),
+    )
+
+
+def _match(
+    scaffold: str,
+    config: ScaffoldConfig,
+    located: LocatedSources,
+    claimed: Sequence[VariableSpec],
+    states: Mapping[str, StateClass],
+    vocabulary: Callable[[str], Sequence[str]],
+) -> Matches:
+    source, unusable = located.specs[scaffold], located.problems.get(scaffold)
+    owners = owners_of(states)
+    if unusable:
+        # Reports what is wrong with the rules too, whatever the checkpoint holds.
+        config, source = replace(config, missing=Missing.init), CheckpointSpec("", None, {})
+        found = match(scaffold, config, source, claimed, owners, vocabulary)
+        return Matches({}, (*unusable, *found.problems))
+    if source is None:
+        return Matches({}, ())
+    return match(scaffold, config, source, claimed, owners, vocabulary)
+
+
+def _assignment(
+    variable: VariableSpec,
+    claimants: Sequence[str],
+    scaffolds: Mapping[str, ScaffoldConfig],
+    matches: Mapping[str, Matches],
+) -> Assignment:
+    if not claimants:
+        return Assignment(variable)
+    found = [matches[scaffold].by_variable.get(variable.name, Match()) for scaffold in claimants]
+    pieces = tuple(each.piece for each in found if each.piece)
+    notes = tuple(note for each in found for note in each.notes)
+    if len(pieces) > 1:
+        notes = (f"mean of {len(pieces)} checkpoints", *notes)
+    config = scaffolds[claimants[0]]
+    trains = variable.trainable
+    return Assignment(
+        variable,
+        claimants[0],
+        pieces,
+        tuple(dict.fromkeys(notes)),
+        config.freeze_until_step if trains else 0,
+        config.learning_rate_multiplier if trains else 1.0,
+    )
+
+
+def _notes(
+    assignments: Sequence[Assignment],
+    scaffolds: Mapping[str, ScaffoldConfig],
+    located: LocatedSources,
+    states: Mapping[str, StateClass],
+) -> list[str]:
+    notes = [
+        f"{name}: the checkpoint is optional and absent; its variables are initialised"
+        for name, config in scaffolds.items()
+        if config.checkpoint is not None
+        and located.specs[name] is None
+        and name not in located.problems
+    ]
+    with_slots = [
+        name
+        for name, config in scaffolds.items()
+        if StateChoice.optimizer_slots in config.state and located.specs[name] is not None
+    ]
+    followers = owners_of(states)
+    shared = [
+        each.variable.name
+        for each in assignments
+        if each.variable.state is StateClass.OPTIMIZER_SLOT
+        and each.variable.full_name not in followers
+        and each.scaffold is None
+    ]
+    if with_slots and shared:
+        notes.append(
+            f"{some(shared)}: the optimizer keeps this for more variables than one scaffold "
+            "selects, so it starts anew; include it by name in "
+            f"scaffolds.{with_slots[0]}.variables to restore it"
+        )
+    return notes
+
+
+_EXPECTED = {
+    Expect.all: "restoration.expect asks for all of them from a checkpoint",
+    Expect.some: "restoration.expect asks for at least one of them from a checkpoint",
+    Expect.scratch: "restoration.expect asks for all of them from their initializers",
+}
+
+
+def _unmet(
+    assignments: Sequence[Assignment],
+    expect: Mapping[str, Expect],
+    scaffolds: Sequence[str],
+    unusable: Container[str],
+) -> list[Problem]:
+    """Returns a problem for each expectation that the assignments do not meet.
+
+    Nothing is known of the variables of the scaffolds whose checkpoint is `unusable`.
+    """
+    problems = []
+    for key, expected in expect.items():
+        try:
+            concerned = _concerned(assignments, key, scaffolds)
+        except re.error as error:
+            problems.append(bad_expression("restoration.expect", error))
+            continue
+        if not concerned:
+            problems.append(
+                Problem(
+                    f"restoration.expect: {key!r} concerns no variable",
+                    "it is neither a scaffold that claims any, nor a pattern that matches one",
+                    f"fix it, or delete it: ~restoration.expect.{key}",
+                    nearest(key, scaffolds),
+                )
+            )
+            continue
+        known = [each for each in concerned if each.scaffold not in unusable]
+        restored = [each.variable.name for each in known if each.pieces]
+        initialised = [each.variable.name for each in known if not each.pieces]
+        some_may_be = restored or len(known) < len(concerned)
+        if expected is Expect.scratch:
+            unmet = f"{some(restored)} would be restored" if restored else ""
+        elif initialised and (expected is Expect.all or not some_may_be):
+            unmet = f"{some(initialised)} would be initialised"
+        else:
+            unmet = ""
+        if unmet:
+            problems.append(
+                Problem(
+                    f"restoration.expect.{key} is `{expected.value}`, but {unmet}",
+                    _EXPECTED[expected],
+                    "fix the scaffold's checkpoint, rename or missing, or the expectation",
+                    tuple(each.value for each in Expect if each is not expected),
+                )
+            )
+    return problems
+
+
+def _concerned(
+    assignments: Sequence[Assignment], key: str, scaffolds: Sequence[str]
+) -> list[Assignment]:
+    if key in scaffolds:
+        return [
+            each
+            for each in assignments
+            if each.scaffold == key or any(piece.source == key for piece in each.pieces)
+        ]
+    pattern = compile_pattern(key)
+    matched = [each for each in assignments if pattern.fullmatch(each.variable.full_name)]
+    # `cnn/*` matches optimizer slots too, which a warm start brings only on request.
+    requested = [
+        each for each in matched if each.scaffold is not None or each.variable.state in WARM_STARTED
+    ]
+    return requested or matched

@@ -1,25 +1,24 @@
-"""Tells which tensors a checkpoint lacks, and what to type where a regular rename finds them."""
+"""The problems of a plan, in the words of the person who has to fix them."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
-from runner.config.choices import ShapePolicy
 from runner.config.hydra_grammar import override, yaml
 from runner.config.schema import ScaffoldConfig
-from runner.errors import Problem
-from runner.restoration.fitting import PATTERN_MAPS
-from runner.restoration.layouts import NAMED_CONVERSIONS
-from runner.restoration.ownership import bad_expression, some
-from runner.restoration.patterns import Renames, compile_pattern
-from runner.restoration.suggestions import NearestNames, Search, nearest_names, suggest
+from runner.errors import Problem, nearest, ranked
+from runner.restoration.named_conversions import NAMED_CONVERSIONS
+from runner.restoration.patterns import PATTERN_MAPS, Renames, compile_pattern
 
-# So many are told one by one, with the nearest names; the rest in one problem.
+# Of one kind so many problems are shown one by one; the rest is summed up in one.
 SHOWN = 24
+# Of more than these so many get the nearest names: comparing with 50,000 names takes a second.
+_WITH_NAMES = 3
+# A rename is suggested if so many prefixes or fewer do it.
+_PREFIXES = 4
 
 
 @dataclass(frozen=True)
@@ -28,12 +27,12 @@ class Miss:
 
     Attributes:
       variable: its name.
-      wanted: the tensor's name that was looked for.
+      wanted: the tensor's name that was looked up.
       shape: the variable's shape.
       renamed: whether a rule of the scaffold made the name.
       follows: the variable that it is a slot or an average of; None for a variable of its own.
       renameable: whether another rename of the variable may find what is missing.
-      cause: why there is none, if there is more to say.
+      cause: why there is none, if there is more to report.
       remedy: what to do about it, where it is more than a name.
     """
 
@@ -49,39 +48,62 @@ class Miss:
 
 def missing_problems(
     scaffold: str,
-    config: ScaffoldConfig,
     source: CheckpointSpec,
     misses: Sequence[Miss],
-    found: Mapping[str, str],
+    found: Iterable[str],
     taken: frozenset[str],
 ) -> list[Problem]:
     """Returns the problems of all that is missing: one, with its remedy, if a rename finds it.
 
     Args:
       scaffold: its name.
-      config: its configuration.
       source: its checkpoint.
       misses: what the checkpoint lacks.
-      found: variable name -> tensor name for what it does not lack.
+      found: the variables whose tensors were found under their own names.
       taken: the tensors that variables take.
     """
     own = [miss for miss in misses if miss.renameable]
-    shapes = {miss.variable: miss.shape for miss in own}
-    free = {name: spec for name, spec in _all_names(source).items() if spec.name not in taken}
-    flexible = bool(config.vocabulary or config.convert) or config.shape in (
-        ShapePolicy.pad_or_slice,
-        ShapePolicy.init,
-    )
+    every = _all_names(source)
+    free = {name for name, tensor in every.items() if tensor.name not in taken}
+    rules = suggest([miss.variable for miss in own], found, free)
+    if rules is None:
+        return _one_by_one(scaffold, source, misses)
+    lost = {miss.variable for miss in own}
+    rest = [each for each in misses if not each.renameable and each.follows not in lost]
+    problems = _one_by_one(scaffold, source, rest)
+    return [_with_rename(scaffold, source, own, rules), *problems]
 
-    def fits(name: str, tensor: str) -> bool:
-        return flexible or math.prod(free[tensor].shape) == math.prod(shapes[name])
 
-    rules = suggest(Search(list(shapes), list(found), free, fits)) if own else None
-    if rules is not None:
-        lost = {miss.variable for miss in own}
-        rest = [each for each in misses if not each.renameable and each.follows not in lost]
-        return [_renamed(scaffold, config, source, own, rules), *_each(scaffold, source, rest)]
-    return _each(scaffold, source, misses)
+def suggest(
+    missing: Sequence[str], found: Iterable[str], tensors: Iterable[str]
+) -> dict[str, str] | None:
+    """Returns prefix renames that map every missing name to a tensor, e.g. `{cnn/: features/}`.
+
+    Args:
+      missing: the names that must become names of tensors.
+      found: names that must stay as they are, because their tensors are found.
+      tensors: the names of the tensors that no variable takes.
+
+    Returns:
+      The rename rules, or None when no change of one prefix finds all that is missing.
+    """
+    if not missing:
+        return None
+    names, kept, first = set(tensors), list(found), missing[0]
+    ends = [0, *(at + 1 for at, letter in enumerate(first) if letter == "/")]
+    for old, rest in ((first[:end], first[end:]) for end in ends):
+        for new in sorted(name.removesuffix(rest) for name in names if name.endswith(rest)):
+            if not all(
+                name.startswith(old) and new + name.removeprefix(old) in names for name in missing
+            ):
+                continue
+            # A prefix that is only added is spelled out for each of the parts that get it.
+            heads = {old} if old else {name[: name.find("/") + 1] or name for name in missing}
+            rules = {head: new + head.removeprefix(old) for head in sorted(heads)}
+            renames = Renames(rules)
+            if len(rules) <= _PREFIXES and not any(renames.find(name) for name in kept):
+                return rules
+    return None
 
 
 def _all_names(source: CheckpointSpec) -> dict[str, TensorSpec]:
@@ -90,12 +112,8 @@ def _all_names(source: CheckpointSpec) -> dict[str, TensorSpec]:
     return {**source.tensors, **others}
 
 
-def _renamed(
-    scaffold: str,
-    config: ScaffoldConfig,
-    source: CheckpointSpec,
-    misses: Sequence[Miss],
-    rules: Mapping[str, str],
+def _with_rename(
+    scaffold: str, source: CheckpointSpec, misses: Sequence[Miss], rules: Mapping[str, str]
 ) -> Problem:
     key = f"scaffolds.{scaffold}.rename"
     command = override(key, rules)
@@ -104,7 +122,6 @@ def _renamed(
         how = f"put first in {key}: {yaml('rename', rules)}"
     else:
         how = f"in YAML {yaml('rename', rules)}" + (f", or paste {command}" if command else "")
-    nearest = NearestNames(_all_names(source))
     names = some([miss.variable for miss in misses])
     return Problem(
         f"scaffolds.{scaffold}: no tensors for {len(misses)} variables, {names}"
@@ -113,46 +130,37 @@ def _renamed(
         f"{source.path} holds {len(source.tensors)} tensors, none named "
         f"{some([miss.wanted for miss in misses])}; a rename finds all that is missing",
         how,
-        nearest.find(misses[0].wanted),
+        tuple(Renames(rules).apply(miss.variable) for miss in misses[:3]),
     )
 
 
-def _each(scaffold: str, source: CheckpointSpec, misses: Sequence[Miss]) -> list[Problem]:
-    key = f"scaffolds.{scaffold}"
-    every = _all_names(source)
-    by_shape: dict[tuple[int, ...], NearestNames] = {}
+def _one_by_one(scaffold: str, source: CheckpointSpec, misses: Sequence[Miss]) -> list[Problem]:
+    key, every = f"scaffolds.{scaffold}", _all_names(source)
 
-    def nearest(miss: Miss) -> tuple[str, ...]:
-        if miss.shape not in by_shape:
-            same = [name for name, spec in every.items() if spec.shape == miss.shape]
-            by_shape[miss.shape] = NearestNames(same or every)
-        return by_shape[miss.shape].find(miss.wanted)
+    def choices(at: int, miss: Miss) -> tuple[str, ...]:
+        if len(misses) > SHOWN and at >= _WITH_NAMES:
+            return ()
+        same = [name for name, tensor in every.items() if tensor.shape == miss.shape]
+        return nearest(miss.wanted, same or every)
 
     remedy = f"map the name in {key}.rename, exclude the variable, or set ++{key}.missing=init"
-    problems = [
-        Problem(
+    problems = {
+        miss.variable: Problem(
             f"{key}: no tensor {miss.wanted!r} for the variable {miss.variable}",
             miss.cause or f"{source.path} holds {len(source.tensors)} tensors, none of that name",
             miss.remedy or remedy,
-            nearest(miss),
+            choices(at, miss),
         )
-        for miss in misses[:SHOWN]
-    ]
-    rest = misses[SHOWN:]
-    if rest:
-        problems.append(
-            Problem(
-                f"{key}: no tensors for {len(rest):,} more variables, "
-                f"{some([miss.variable for miss in rest])}",
-                f"only for the first {SHOWN} are the nearest names sought and shown",
-                remedy,
-            )
-        )
-    return problems
+        for at, miss in enumerate(misses)
+    }
+    return combined(key, "missing", problems)
 
 
 def combined(key: str, kind: str, found: Mapping[str, Problem]) -> list[Problem]:
-    """Returns the problems of one kind, those of one dtype as one and of many the rest as one."""
+    """Returns the problems of one kind: those of one dtype as one, of many the rest as one.
+
+    The kind is that of `MisfitError`; `found` maps the names of variables to their problems.
+    """
     names, problems = list(found), list(found.values())
     if kind.startswith("dtype"):
         return [replace(problems[0], state=f"{problems[0].state}: {some(names)}")]
@@ -169,19 +177,13 @@ def combined(key: str, kind: str, found: Mapping[str, Problem]) -> list[Problem]
     ]
 
 
-def unused_rule(where: str, rule: str, names: Sequence[str]) -> Problem:
-    """The problem of a rename rule or another pattern that no variable used.
-
-    Args:
-      where: the mapping that holds it, e.g. `scaffolds.cnn.rename`.
-      rule: its key.
-      names: the names of the variables that it might have matched.
-    """
+def unused_rule(where: str, rule: str, variables: Sequence[str]) -> Problem:
+    """The problem of a rule in e.g. `scaffolds.cnn.rename` that none of the variables used."""
     return Problem(
         f"{where}: the rule {rule!r} is never used",
         "it matches no variable that the scaffold claims, or an earlier rule takes them first",
-        "mend or delete the rule",
-        nearest_names(rule, names),
+        "fix or delete the rule",
+        nearest(rule, variables),
     )
 
 
@@ -195,8 +197,8 @@ def bad_expressions(scaffold: str, config: ScaffoldConfig) -> list[Problem]:
             problems.append(
                 Problem(
                     f"scaffolds.{scaffold}.rename holds {error.pattern!r}",
-                    f"not a regular expression, or no replacement for one: {error}",
-                    r"mend it; a replacement names the groups of its rule as \1, \2 or \g<name>",
+                    f"not a regular expression, or not a replacement for one: {error}",
+                    r"fix it; a replacement names the groups of its rule as \1, \2 or \g<name>",
                 )
             )
     for part in PATTERN_MAPS:
@@ -209,14 +211,34 @@ def bad_expressions(scaffold: str, config: ScaffoldConfig) -> list[Problem]:
 
 
 def unknown_conversions(scaffold: str, config: ScaffoldConfig) -> list[Problem]:
-    """Returns a problem for each name in `convert` that no conversion has."""
+    """Returns a problem for each name in `convert` that is not a named conversion."""
     return [
         Problem(
-            f"scaffolds.{scaffold}.convert: {name!r} is no named conversion",
+            f"scaffolds.{scaffold}.convert: {name!r} is not a named conversion",
             "it is misspelt, or written for another version",
             "name one of those below",
-            nearest_names(name, NAMED_CONVERSIONS, count=len(NAMED_CONVERSIONS)),
+            ranked(name, NAMED_CONVERSIONS),
         )
         for name in dict.fromkeys(config.convert.values())
         if name not in NAMED_CONVERSIONS
     ]
+
+
+def bad_expression(where: str, error: re.error) -> Problem:
+    """The problem of a regular expression that Python does not compile."""
+    return Problem(
+        f"{where} holds {error.pattern!r}",
+        f"not a regular expression: {error}",
+        "fix it, or leave out `re:` for a pattern with * and ?",
+    )
+
+
+def some(names: Sequence[str]) -> str:
+    """Returns up to three of the names and how many more there are."""
+    rest = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + rest
+
+
+def plural(count: int, noun: str) -> str:
+    """Returns e.g. `1 variable` or `1,200 variables`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,4 +1,9 @@
-"""A run on disk: its directory and record, its owner, its saved checkpoints, where it came from.
+"""A run on disk.
+
+- `run_directory`: its files, the record of its status, its owner, and which run is resumed
+- `saved_checkpoints`: its checkpoints, saved and recovered so that a crash leaves a whole one
+- `provenance`: its code, machine and packages, and where its variables' values came from
+- `lineage`: the runs that it started from
 
 Nothing here trains: rooms above decide what a run does.
 """

@@ -1,4 +1,4 @@
-"""The runs that a run came from: `python -m runner.lineage RUN`."""
+"""The runs that a run started from, and theirs: `python -m runner.lineage RUN`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from runner.tracking.address import DEFAULT_URI
 from runner.tracking.tracker import RunStore
 
 if TYPE_CHECKING:
-    from runner.tracking.mlflow_tracker import MlflowStore
+    from runner.tracking.mlflow_store import MlflowStore
 
 
 logger = logging.getLogger(__name__)
 
 SOURCE_TAG = "runner.source"
-"""Tags that name the checkpoint of each scaffold begin with this."""
+"""Prefix of the tags with the checkpoint of each scaffold."""
 DIGEST = ".digest"
-"""Such a tag with this at its end has the digest of the checkpoint instead."""
+"""Suffix of such a tag that has the digest of the checkpoint instead."""
 SOURCE_RUN_TAG = "runner.source_run"
-"""Tags with the run that a scaffold's checkpoint is of: its id, or its directory."""
+"""Prefix of the tags with the run that saved a scaffold's checkpoint: its id, or its directory."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Ancestor:
     """A run or a checkpoint, and where it came from.
 
     Attributes:
-      label: what it is, in words to show.
+      label: a description of it.
       sources: scaffold name -> the run or checkpoint that the scaffold started from.
     """
 
@@ -44,14 +44,14 @@ class Ancestor:
 
 
 def lineage(run: str, uri: str = DEFAULT_URI) -> Ancestor:
-    """Returns a run with everything that it came from.
+    """Returns a run with all its ancestors.
 
     Args:
-      run: a run directory; or the id of a run in MLflow, whose directory may have gone.
+      run: a run directory; or the id of a run in MLflow, whose directory may be gone.
       uri: MLflow's tracking URI, for an id.
 
     Raises:
-      RunDirectoryError: a directory that is no run's.
+      RunDirectoryError: a directory that is not a run directory.
       TrackingError: no such run, or the store cannot be used.
     """
     path = Path(run)
@@ -61,13 +61,13 @@ def lineage(run: str, uri: str = DEFAULT_URI) -> Ancestor:
         raise RunDirectoryError(
             Problem(f"{path} is no run", "it has no run.json", "name a run, such as runs/NAME/001")
         )
-    from runner.tracking.mlflow_tracker import MlflowStore
+    from runner.tracking.mlflow_store import MlflowStore
 
     return _tracked(run, MlflowStore(uri))
 
 
 def run_directory(checkpoint: str) -> Path | None:
-    """Returns the directory of the run that saved a checkpoint; None when it is no run's."""
+    """Returns the run directory of a checkpoint; None when no run has saved it."""
     for parent in list(Path(checkpoint).absolute().parents)[:2]:
         if RunDirectory(parent).read() is not None:
             return parent
@@ -75,7 +75,7 @@ def run_directory(checkpoint: str) -> Path | None:
 
 
 def source_run_tags(sources: Mapping[str, str], store: RunStore) -> dict[str, str]:
-    """Returns tags that link the runs which `sources`, scaffold -> checkpoint, came from.
+    """Returns tags that link the runs which saved `sources`, scaffold -> checkpoint.
 
     A run that the store does not have, or not yet, is linked by its directory.
     """
@@ -88,12 +88,7 @@ def source_run_tags(sources: Mapping[str, str], store: RunStore) -> dict[str, st
 
 
 def name_tracked_run(directory: RunDirectory, store: RunStore) -> None:
-    """Adds the store's name of a run, known only once that is delivered, to its provenance.
-
-    Args:
-      directory: the run's.
-      store: where it is recorded.
-    """
+    """Adds the store's id of a run, known only once it is delivered, to its provenance."""
     own, *copies = directory.provenances
     if not own.is_file():
         return
@@ -141,4 +136,4 @@ def _tracked(run_id: str, store: MlflowStore) -> Ancestor:
                 sources[name] = _checkpoint(checkpoint)
             else:
                 sources[name] = _tracked(source, store)
-    return Ancestor(f"{run.experiment}  run {run.run_id}  {run.status.value}", sources)
+    return Ancestor(f"{run.experiment}  run {run.run_id}  {run.status}", sources)

@@ -1,20 +1,51 @@
-"""Where every variable's value came from, as a document that links to those of its sources."""
+"""Where a run came from: its code and machine as tags, its variables' values as a document.
+
+The document links to those of the checkpoints that the run started from.
+"""
 
 from __future__ import annotations
 
+import getpass
 import json
 import logging
 import os
+import platform
 import re
+import shlex
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from runner.checkpoints import files
 from runner.checkpoints.reader import CheckpointSpec
 from runner.runs.run_directory import PROVENANCE
+from runner.tracking.tracker import COMMAND_TAG
+
+logger = logging.getLogger(__name__)
 
 SCHEMA = 1
+_RUN_URI = re.compile(r"runs:/+([^/]+)(/.*)?")
+
+# MLflow's own names, spelt out so that importing this does not import MLflow.
+COMMIT_TAG = "mlflow.source.git.commit"
+BRANCH_TAG = "mlflow.source.git.branch"
+DIRTY_TAG = "mlflow.source.git.dirty"
+USER_TAG = "mlflow.user"
+SOURCE_NAME_TAG = "mlflow.source.name"
+SOURCE_TYPE_TAG = "mlflow.source.type"
+HOST_TAG = "runner.host"
+PYTHON_TAG = "runner.python"
+VERSION_TAG_PREFIX = "runner.version."
+
+_PACKAGES = ("runner", "tensorflow", "keras", "numpy", "mlflow", "hydra-core", "omegaconf")
+_GIT_SECONDS = 10.0
+# In a URI such as http://user:password@host.
+_PASSWORD = re.compile(r"(?<=:)[^\s/@:]+(?=@)")
 
 
 @dataclass(frozen=True)
@@ -26,7 +57,7 @@ class Origin:
       path: what it was resolved to.
       step: the global step it was saved at; None when it holds none.
       digest: of its content.
-      run: `run` of the provenance beside it, or {`run_id`} of a `runs:/` URI; None when unknown.
+      run: `run` of the provenance beside it, or {`run_id`} of a `runs:/` URI; None if unknown.
       provenance: the document beside it; None when there is none.
     """
 
@@ -39,7 +70,7 @@ class Origin:
 
 
 def chain(found: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """Yields lines that say where a checkpoint's variables came from, back to the first source."""
+    """Yields a report of where a checkpoint's variables came from, back to the first source."""
     run = found["run"]
     yield f"{indent}{run['experiment']} in {run['run_dir']}{_tracked(run)}"
     for name, variable in found["variables"].items():
@@ -63,13 +94,8 @@ def _tracked(run: Mapping[str, Any] | None) -> str:
     return f", MLflow run {run['run_id']}"
 
 
-logger = logging.getLogger(__name__)
-
-_RUN_URI = re.compile(r"runs:/+([^/]+)(/.*)?")
-
-
 def origin(checkpoint: str, path: str, spec: CheckpointSpec) -> Origin:
-    """Returns what is known of where a checkpoint comes from.
+    """Returns the origin of a checkpoint.
 
     Args:
       checkpoint: as the configuration names it.
@@ -80,7 +106,7 @@ def origin(checkpoint: str, path: str, spec: CheckpointSpec) -> Origin:
     uri = _RUN_URI.fullmatch(checkpoint)
     run = found["run"] if found else {"run_id": uri[1]} if uri else None
     if found and uri and found["run"].get("run_id") is None:
-        # It was kept with the run before its name in MLflow was known.
+        # It was written before MLflow's id of the run was known.
         run = {**found["run"], "run_id": uri[1]}
         found = {**found, "run": run}
     return Origin(checkpoint, path, spec.step, spec.digest, run, found)
@@ -104,3 +130,74 @@ def provenance_of(path: str) -> dict[str, Any] | None:
             logger.warning("%s is not the provenance of a checkpoint: %r", file, error)
         return None
     return None
+
+
+def environment_tags(directory: Path) -> dict[str, str]:
+    """Returns tags for the code that runs, its host and its user.
+
+    Git's commit, branch and `true` or `false` for changes to tracked files; the user, the host,
+    the command with passwords in URIs masked, and the versions of Python and of the packages that
+    results depend on. What is unknown is left out, such as the git tags outside a repository.
+
+    Args:
+      directory: a directory of the code, anywhere in its repository.
+    """
+    tags = {
+        SOURCE_NAME_TAG: _program(Path(sys.argv[0])),
+        SOURCE_TYPE_TAG: "LOCAL",
+        COMMAND_TAG: shlex.join(_PASSWORD.sub("***", each) for each in sys.orig_argv),
+        HOST_TAG: socket.gethostname(),
+        PYTHON_TAG: platform.python_version(),
+        **git_tags(directory),
+        **_user_tags(),
+    }
+    for package in _PACKAGES:
+        try:
+            tags[f"{VERSION_TAG_PREFIX}{package}"] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            logger.debug("The package %s is not installed.", package)
+    return tags
+
+
+def git_tags(directory: Path) -> dict[str, str]:
+    """Returns the commit, branch and dirty flag of the repository around `directory`.
+
+    Untracked files do not count as changes. A detached head has no branch, a repository
+    without commits no commit; no repository, or no `git`, gives no tags.
+    """
+    command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch"]
+    try:
+        status = subprocess.run(
+            [*command, "--untracked-files=no"],
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_GIT_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        logger.debug("No git tags for %s: %s", directory, error)
+        return {}
+    tags = {DIRTY_TAG: "false"}
+    for line in status.stdout.splitlines():
+        if line.startswith("# branch.oid ") and not line.endswith("(initial)"):
+            tags[COMMIT_TAG] = line.split()[-1]
+        elif line.startswith("# branch.head ") and not line.endswith("(detached)"):
+            tags[BRANCH_TAG] = line.split(maxsplit=2)[-1]
+        elif not line.startswith("#"):
+            tags[DIRTY_TAG] = "true"
+    return tags
+
+
+def _program(path: Path) -> str:
+    return path.parent.name if path.name == "__main__.py" else path.name
+
+
+def _user_tags() -> dict[str, str]:
+    try:
+        return {USER_TAG: getpass.getuser()}
+    # Which one depends on the Python version: the user id has no name, as in many containers.
+    except (KeyError, OSError, ImportError) as error:
+        logger.debug("The user has no name: %s", error)
+        return {}

@@ -1,4 +1,4 @@
-"""The files of a run, the record that says how far it came, and the lock of its owner."""
+"""The run directory: its files, the record of the run's status, and the lock of its owner."""
 
 from __future__ import annotations
 
@@ -18,32 +18,28 @@ from runner.system.status import Status
 
 PROVENANCE = "provenance.json"
 _WARM_START = ("scaffolds", "restoration")
-RUNNING = Status.RUNNING
-FINISHED = Status.FINISHED
-FAILED = Status.FAILED
-KILLED = Status.KILLED
-PRUNED = Status.PRUNED
-_ENDED = (FINISHED, PRUNED)
+# What is never resumed.
+_ENDED = (Status.FINISHED, Status.PRUNED)
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run says of itself in `run.json`.
+    """The content of `run.json`.
 
     Attributes:
       name: the experiment.
       fingerprint: of the configuration, see `runner.config.fingerprint`.
-      status: RUNNING, FINISHED, FAILED, KILLED or PRUNED; RUNNING with a free lock was killed.
+      status: how far the run came; one that is RUNNING while its lock is free was killed.
       settings: the configuration that the fingerprint is of, secrets masked.
       objective: the best value of the objective; None before the run has ended.
-      trained: whether a cluster's chief has nothing left to do but to close the record.
       sources: scaffold name -> the checkpoint that it started from.
-      trial: the sweep's trial that it is, see `runner.sweeps.trial`; empty for a run by itself.
+      trial: the sweep's trial that this run is; empty for a run by itself.
+      trained: whether a cluster's chief only has to update the record.
     """
 
     name: str
     fingerprint: str
-    status: str
+    status: Status
     settings: Mapping[str, Any]
     objective: float | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -54,79 +50,42 @@ class RunRecord:
 class RunDirectory:
     """The folder of one run.
 
+    Attributes:
+      path: the folder.
+      checkpoints: the newest checkpoints.
+      best: the checkpoint with the best objective.
+      best_record: the step and the evaluation of the best checkpoint.
+      evaluations: a line for each evaluation of a sweep's trial: its step and metrics.
+      evaluation_due: the step whose evaluation a signal cut short; usually absent.
+      config: the composed configuration.
+      overrides: the overrides of the command line.
+      plan: the restoration plan as text.
+      plan_json: the restoration plan as JSON.
+      plan_html: the restoration plan as a page of its own.
+      export: the SavedModel.
+      provenances: the provenance, in the run directory and beside its checkpoints.
+
     Raises:
       RunInUseError: from `claim`, when a living process owns it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.checkpoints = path / CHECKPOINTS
+        self.best = path / BEST
+        self.best_record = self.best / BEST_RECORD
+        self.evaluations = path / "evaluations.jsonl"
+        self.evaluation_due = path / "evaluation_due.json"
+        self.config = path / "config.yaml"
+        self.overrides = path / "overrides.yaml"
+        self.plan = path / "plan.txt"
+        self.plan_json = path / "plan.json"
+        self.plan_html = path / "plan.html"
+        self.export = path / "export"
+        folders = (path, self.checkpoints, self.best)
+        self.provenances = tuple(each / PROVENANCE for each in folders)
         self._lock = FileLock(path / "lock")
         self._owner = OwnerFile(path / "owner.json")
-
-    @property
-    def checkpoints(self) -> Path:
-        """The newest checkpoints."""
-        return self.path / CHECKPOINTS
-
-    @property
-    def best(self) -> Path:
-        """The checkpoint with the best objective."""
-        return self.path / BEST
-
-    @property
-    def best_record(self) -> Path:
-        """The step and the evaluation of the best checkpoint."""
-        return self.best / BEST_RECORD
-
-    @property
-    def evaluations(self) -> Path:
-        """A line for each evaluation of a sweep's trial: its step and metrics."""
-        return self.path / "evaluations.jsonl"
-
-    @property
-    def evaluation_due(self) -> Path:
-        """The step whose evaluation a signal cut short; absent when there is none."""
-        return self.path / "evaluation_due.json"
-
-    @property
-    def config(self) -> Path:
-        """The composed configuration."""
-        return self.path / "config.yaml"
-
-    @property
-    def overrides(self) -> Path:
-        """The command line's overrides."""
-        return self.path / "overrides.yaml"
-
-    @property
-    def plan(self) -> Path:
-        """The restoration plan as text."""
-        return self.path / "plan.txt"
-
-    @property
-    def tracking(self) -> Path:
-        """The journal of what the run records, and how far it is delivered."""
-        return self.path / "tracking"
-
-    @property
-    def plan_json(self) -> Path:
-        """The restoration plan as JSON."""
-        return self.path / "plan.json"
-
-    @property
-    def plan_html(self) -> Path:
-        """The restoration plan as a page of its own."""
-        return self.path / "plan.html"
-
-    @property
-    def provenances(self) -> tuple[Path, ...]:
-        """Where the provenance stays: in the run's folder and beside its checkpoints."""
-        return tuple(each / PROVENANCE for each in (self.path, self.checkpoints, self.best))
-
-    @property
-    def export(self) -> Path:
-        """The SavedModel."""
-        return self.path / "export"
 
     def claim(self) -> None:
         """Takes the lock for the life of this process, or until `release`."""
@@ -135,7 +94,7 @@ class RunDirectory:
             self._lock.acquire(timeout=0)
         except Timeout as error:
             raise self._in_use(str(self._owner.read() or "unknown")) from error
-        # A lock may have been given because it does not reach another host.
+        # On some file systems locks do not reach other hosts.
         elsewhere = self._owner.elsewhere(wait=True)
         if elsewhere is not None:
             self._lock.release()
@@ -143,7 +102,7 @@ class RunDirectory:
         self._owner.take()
 
     def release(self) -> None:
-        """Gives the lock back."""
+        """Releases the lock."""
         self._owner.release()
         self._lock.release()
 
@@ -153,9 +112,9 @@ class RunDirectory:
             pass
 
     def settle(self) -> RunRecord | None:
-        """Marks the run KILLED if it says RUNNING though no process owns it.
+        """Marks the run KILLED if it is RUNNING though no process owns it.
 
-        Returns its record from before, or None where nothing was to be done.
+        Returns its former record, or None where there was nothing to do.
         """
         try:
             self._lock.acquire(timeout=0)
@@ -163,9 +122,13 @@ class RunDirectory:
             return None
         try:
             record = self.read()
-            if record is None or record.status != RUNNING or self._owner.elsewhere(wait=False):
+            if (
+                record is None
+                or record.status != Status.RUNNING
+                or self._owner.elsewhere(wait=False)
+            ):
                 return None
-            self.update(status=KILLED)
+            self.update(status=Status.KILLED)
             return record
         finally:
             self._lock.release()
@@ -182,8 +145,9 @@ class RunDirectory:
         known = {each.name for each in fields(RunRecord)}
         try:
             content = dict(json.loads(record.read_text()))
+            content["status"] = Status(content["status"])
             return RunRecord(**{name: value for name, value in content.items() if name in known})
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise RunDirectoryError(
                 Problem(
                     f"{record} cannot be read",
@@ -204,7 +168,7 @@ class RunDirectory:
         return record
 
     def write(self, record: RunRecord) -> None:
-        """Replaces the run's record in one step, so that a crash leaves the old or the new."""
+        """Replaces the run's record in an atomic write."""
         write_json(self.path / RUN_RECORD, asdict(record))
 
     def update(self, **changes: Any) -> None:
@@ -253,8 +217,8 @@ def interrupted_run(
       record: the record a new run starts with.
       resume: `auto` resumes an interrupted run of the same configuration, if there is one; `must`
         only resumes, trials of a sweep excepted that have not started yet; `never` only starts.
-      dedicated: whether `container` was given for this run, so that with `auto` an interrupted run
-        in it whose warm start is another is a mistake, and not a neighbour.
+      dedicated: whether `container` was given for this run; with `auto`, an interrupted run in it
+        that has another warm start is then an error.
 
     Raises:
       RunDirectoryError: when `must` finds no such run, `container` is itself a run that is not
@@ -300,7 +264,7 @@ def open_run(
         directory = interrupted_run(container, record, resume, dedicated=dedicated)
         if directory is not None:
             directory.claim()
-            directory.update(status=RUNNING)
+            directory.update(status=Status.RUNNING)
             return directory
         numbers = [int(each.name) for each in container.glob("*") if each.name.isdecimal()]
         directory = RunDirectory(container / f"{max(numbers, default=0) + 1:03d}")
@@ -310,26 +274,24 @@ def open_run(
 
 
 def settle_killed_runs(container: Path) -> list[RunDirectory]:
-    """Marks as KILLED the runs that say RUNNING though no process owns them, and returns them.
+    """Marks as KILLED the runs that are RUNNING though no process owns them, and returns them.
 
-    A process that is killed outright cannot say so itself.
+    A process that is killed outright cannot do so itself.
     """
     with FileLock(container / ".lock"):
         return [
             directory
             for directory, record in runs(container)
-            if record.status == RUNNING and directory.settle() is not None
+            if record.status == Status.RUNNING and directory.settle() is not None
         ]
 
 
 def left_alone(container: Path, record: RunRecord) -> list[str]:
-    """Returns a line on the newest unfinished run if its configuration is another; else nothing."""
+    """Returns a line on the newest unfinished run if it has another configuration."""
     for directory, found in runs(container):
-        if found.status in (KILLED, FAILED):
-            changes = differences(found.settings, record.settings)
-            return [f"{directory.path} is unfinished and left alone: {'; '.join(changes)}"] * bool(
-                changes
-            )
+        if found.status in (Status.KILLED, Status.FAILED):
+            changes = "; ".join(differences(found.settings, record.settings))
+            return [f"{directory.path} is unfinished and left alone: {changes}"] if changes else []
     return []
 
 

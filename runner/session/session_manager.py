@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from runner.checkpoints.locate import latest_checkpoint, require_checkpoint
 from runner.errors import CheckpointError, ConfigError, Problem
-from runner.session.cached_session import cached
 from runner.session.tensorflow_internals import SessionManagerWithLocalInit
 
 if TYPE_CHECKING:
@@ -268,13 +267,8 @@ def _initialize_then_restore(
         build_savers(scaffolds)
         _refuse_overlap(restores)
         inits = list(_distinct_inits(init_op, init_feed_dict, scaffolds))
-        if restorer is not None:
-            # It may run one operation for each of thousands of variables.
-            cached(session)
-            own = restorer.init_op
-            if not any(op is own and feed for op, feed in inits):
-                restorer.initialize(session)
-                inits = [each for each in inits if each[0] is not own]
+        if restorer is not None and all(op is not restorer.init_op for op, _ in inits):
+            inits.insert(0, (restorer.init_op, None))
         for op, feed in inits:
             session.run(op, feed_dict=feed)
         for function in (init_fn, *(scaffold.init_fn for scaffold in scaffolds)):

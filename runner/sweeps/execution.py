@@ -1,20 +1,35 @@
-"""Launches the trials of a sweep, again where they fail, and says what became of each."""
+"""Launches the trials of a sweep by one of Hydra's launchers, and retries those that fail.
+
+Also here is what a sweep has to know of the launchers themselves, by their classes.
+"""
 
 from __future__ import annotations
 
+import glob
+import importlib
 import logging
 import os
+import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from runner.errors import InterruptedRunError, Problem, SweepError
-from runner.sweeps.attempt import DIED, FAILURES, Attempt, AttemptFile, TrialStatus
-from runner.sweeps.points import Point
-from runner.sweeps.sweep_directory import SweepDirectory
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
+
+from runner.errors import ConfigError, InterruptedRunError, Problem, SweepError
+from runner.sweeps.sweep_directory import (
+    DIED,
+    FAILURES,
+    Attempt,
+    AttemptFile,
+    SweepDirectory,
+)
 from runner.system.locks import this_process
 from runner.system.signals import Interruption
+from runner.system.status import Status
 
 logger = logging.getLogger(__name__)
 
@@ -28,56 +43,35 @@ _RESERVED = 0.2
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A trial that is to be run.
-
-    Attributes:
-      number: of the trial in its sweep.
-      point: its overrides.
-      fingerprint: of its configuration; empty where it is not known.
-      metric: the name of `train.objective`.
-      study: where intermediate values are reported; None where nobody asks for them.
-    """
-
-    number: int
-    point: Point
-    fingerprint: str = ""
-    metric: str = ""
-    study: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
 class _Turn:
-    """A planned trial's next attempt.
+    """A trial's next attempt.
 
     Attributes:
-      planned: the trial.
-      attempt: which one it is, from 1.
+      attempt: to be launched.
       alone: whether it is launched by itself.
-      before: the last attempt that was started; None before any was.
+      before: the trial's last attempt that was started; None for the first.
     """
 
-    planned: Planned
-    attempt: int = 1
+    attempt: Attempt
     alone: bool = False
     before: Attempt | None = None
 
 
 class Execution:
-    """Carries out trials by a launcher.
+    """Runs trials by a launcher.
 
-    A launcher may itself fail when a process of its own dies, and take other trials along. Which
-    one was the cause shows when each is launched by itself, from its last checkpoint.
+    A launcher may itself fail when one of its processes dies, and end other trials with it. Which
+    trial was the cause shows when each is launched by itself, from its last checkpoint.
 
-    After a signal, trials in other processes are called off: each saves its last step.
+    After a signal, trials in other processes are cancelled: each saves its last step.
 
     Args:
       directory: the sweep's.
       launch: the launcher.
-      retries: how often a trial that fails is tried again.
-      interruption: tells of signals.
+      retries: how often a trial that fails is retried.
+      interruption: knows of signals.
       collective: whether the death of one process may end those of other trials.
-      withdraw: takes attempts, by their numbers, out of the queue of the launcher, if it has one.
+      withdraw: removes attempts, by their numbers, from the launcher's queue, if it has one.
     """
 
     def __init__(
@@ -94,25 +88,29 @@ class Execution:
         self._interruption = interruption or Interruption()
         self._collective, self._withdraw = collective, withdraw
 
-    def run(self, planned: Sequence[Planned]) -> list[Attempt]:
-        """Returns the last attempt of each trial, in their order.
+    def run(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Returns the last attempt of each trial, in the order of `attempts`.
+
+        Args:
+          attempts: the first attempt of each trial.
 
         Raises:
-          SweepError: when the launcher starts nothing at all.
+          SweepError: when the launcher starts no trial at all.
           InterruptedRunError: after a signal.
         """
         ended: dict[int, Attempt] = {}
-        turns = [_Turn(each) for each in planned]
+        turns = [_Turn(each) for each in attempts]
         while turns:
-            together = self._next(turns)
-            rest = [each for each in turns if each not in together]
-            turns = [*self._carry_out(together, ended), *rest]
-        return [ended[each.number] for each in planned]
+            batch = self._batch(turns)
+            chosen = {each.attempt.trial for each in batch}
+            rest = [each for each in turns if each.attempt.trial not in chosen]
+            turns = [*self._run_batch(batch, ended), *rest]
+        return [ended[each.trial] for each in attempts]
 
-    def _next(self, turns: Sequence[_Turn]) -> Sequence[_Turn]:
+    def _batch(self, turns: Sequence[_Turn]) -> Sequence[_Turn]:
         """Returns what is launched together: trials to be launched by themselves come last.
 
-        Where a failure stops the sweep, what may prove to be one comes before any other trial.
+        Where a failure stops the sweep, what may fail again comes before any other trial.
         """
         alone = [each for each in turns if each.alone]
         others = [each for each in turns if not each.alone]
@@ -120,35 +118,30 @@ class Execution:
             return alone[:1] or [each for each in others if each.before is not None] or others
         return others or alone[:1]
 
-    def _carry_out(self, turns: Sequence[_Turn], ended: dict[int, Attempt]) -> list[_Turn]:
-        """Launches once; notes what has ended and returns what is to be launched again."""
-        self._directory.go_on()
-        numbers = self._directory.add([self._attempt(each) for each in turns])
+    def _run_batch(self, turns: Sequence[_Turn], ended: dict[int, Attempt]) -> list[_Turn]:
+        """Launches once, adds to `ended`, and returns what is to be launched again."""
+        self._directory.release_held()
+        numbers = self._directory.add([self._marked(each.attempt) for each in turns])
         files = [self._directory.attempt(number) for number in numbers]
-        crash = self._launched([each.planned.point.overrides for each in turns], numbers[0], files)
+        crash = self._launched([each.attempt.overrides for each in turns], numbers[0], files)
         cause = f"{type(crash).__name__}: {_first_line(crash)}" if crash is not None else ""
         attempts = [file.settle(cause) for file in files]
-        none = all(each.status is TrialStatus.SKIPPED for each in attempts)
-        if crash is not None and none and not self._directory.stopped():
-            raise SweepError(
-                Problem(
-                    "the launcher started no trial",
-                    cause,
-                    "look at hydra/launcher and its settings",
-                )
-            ) from crash
+        started = any(each.status is not Status.SKIPPED for each in attempts)
         if crash is not None:
+            if not started and not self._directory.stopped():
+                remedy = "check hydra/launcher and its settings"
+                raise SweepError(Problem("the launcher started no trial", cause, remedy)) from crash
             logger.warning("The launcher failed, %s", cause)
         again = []
         for turn, attempt in zip(turns, attempts, strict=True):
             following = self._following(turn, attempt, crashed=crash is not None, of=len(turns))
-            if following is None:
-                unstarted = attempt.status is TrialStatus.SKIPPED
-                ended[turn.planned.number] = turn.before or attempt if unstarted else attempt
-                if attempt.status in FAILURES:
-                    self._directory.failed()
-            else:
+            if following is not None:
                 again.append(following)
+                continue
+            skipped = attempt.status is Status.SKIPPED
+            ended[attempt.trial] = turn.before or attempt if skipped else attempt
+            if attempt.status in FAILURES:
+                self._directory.failed()
         return again
 
     def _launched(
@@ -157,76 +150,185 @@ class Execution:
         """Launches, and returns what the launcher itself raised.
 
         Raises:
-          InterruptedRunError: after a signal; no attempt goes on, but for what the grace period
-            did not suffice for.
+          InterruptedRunError: after a signal; all attempts have ended, except those that the grace
+            period was too short for.
         """
         crash: Exception | None = None
         try:
-            with self._interruption.telling(lambda: self._call_off(files)):
-                self._launch(overrides, first)
-        except InterruptedRunError:
-            self._settle_ended(files)
-            raise
-        except Exception as error:  # noqa: BLE001 - launchers raise their libraries' errors
-            crash = error
-        except BaseException:
-            self._settle_ended(files)
-            raise
-        if self._interruption.received():
-            self._settle_ended(files)
+            try:
+                with self._interruption.telling(lambda: self._cancel(files)):
+                    self._launch(overrides, first)
+            except InterruptedRunError:
+                raise
+            except Exception as error:  # noqa: BLE001 - launchers raise their libraries' errors
+                crash = error
             self._interruption.check()
+        except BaseException:
+            for file in files:
+                if not file.runs_elsewhere():
+                    file.settle()
+            raise
         return crash
 
-    def _call_off(self, files: Sequence[AttemptFile]) -> None:
+    def _cancel(self, files: Sequence[AttemptFile]) -> None:
         """Ends attempts in other processes, and waits for them as long as the signal allows."""
-        for each in files:
-            each.call_off()
+        for file in files:
+            file.cancel()
         seconds = self._interruption.remaining() or 0.0
-        waiting = [each for each in files if each.read().status is TrialStatus.WAITING]
-        self._withdraw({int(each.path.stem) for each in waiting})
-        told = False
+        waiting = [file for file in files if file.read().status is Status.WAITING]
+        self._withdraw({int(file.path.stem) for file in waiting})
+        announced = False
         while (self._interruption.remaining() or 0.0) > _RESERVED * seconds:
-            if not any(each.is_run_elsewhere() for each in files):
+            if not any(file.runs_elsewhere() for file in files):
                 return
-            if not told:
+            if not announced:
                 # Not print: the main thread may hold the stream's lock.
-                os.write(2, b"runner: waits for trials to save their last step\n")
-                told = True
+                os.write(2, b"runner: waiting for trials to save their last step\n")
+                announced = True
             time.sleep(_LOOK_SECONDS)
-
-    def _settle_ended(self, files: Sequence[AttemptFile]) -> None:
-        """Says what became of attempts, but of those that a process is still at."""
-        for each in files:
-            if not each.is_run_elsewhere():
-                each.settle()
 
     def _following(self, turn: _Turn, attempt: Attempt, *, crashed: bool, of: int) -> _Turn | None:
         """Returns the trial's next turn, or None when it has ended."""
         if self._directory.stopped():
             return None
-        if attempt.status is TrialStatus.SKIPPED and (crashed or self._directory.held()):
+        if attempt.status is Status.SKIPPED and (crashed or self._directory.held()):
             return turn
-        taken_along = self._collective and crashed and of > 1
-        if taken_along and attempt.message.startswith(DIED):
+        ended_with_others = self._collective and crashed and of > 1
+        if ended_with_others and attempt.message.startswith(DIED):
             return replace(turn, alone=True, before=attempt)
-        if attempt.status in FAILURES and turn.attempt <= self._retries:
-            return replace(turn, attempt=turn.attempt + 1, before=attempt)
+        if attempt.status in FAILURES and turn.attempt.number <= self._retries:
+            retry = replace(turn.attempt, number=turn.attempt.number + 1)
+            return replace(turn, attempt=retry, before=attempt)
         return None
 
-    def _attempt(self, turn: _Turn) -> Attempt:
-        return Attempt(
-            turn.planned.number,
-            turn.attempt,
-            turn.planned.point.overrides,
-            turn.planned.point.values,
-            turn.planned.fingerprint,
-            turn.planned.metric,
-            last=turn.attempt > self._retries,
-            sweeper=this_process(),
-            study=turn.planned.study,
-        )
+    def _marked(self, attempt: Attempt) -> Attempt:
+        return replace(attempt, last=attempt.number > self._retries, sweeper=this_process())
 
 
 def _first_line(error: Exception) -> str:
-    """Returns the first line of an error's text: some libraries append a traceback."""
+    """Returns the first line of an error's message: some libraries append a traceback."""
     return next(iter(str(error).splitlines()), "")
+
+
+SERIAL = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+JOBLIB = "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"
+SUBMITIT = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher"
+SLURM = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher"
+RAY = "hydra_plugins.runner_launchers.ray.RayLauncher"
+
+# Launcher -> the extra that installs it.
+_EXTRAS = {JOBLIB: "joblib", SUBMITIT: "slurm", SLURM: "slurm"}
+
+_SUBMITTED = "_submitted.pkl"
+# Position of Hydra's number of the job among the arguments that SlurmLauncher submits; private.
+JOB_NUMBER = 2
+
+
+class LauncherKind:
+    """Which launcher is configured, and how it treats trials.
+
+    Args:
+      config: the value of `hydra.launcher`.
+    """
+
+    def __init__(self, config: Any) -> None:
+        self._config = config
+        self._target = str(config.get("_target_", ""))
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether trials run one after the other in this process."""
+        return self._target == SERIAL
+
+    @property
+    def is_local(self) -> bool:
+        """Whether trials certainly see the files that this process sees."""
+        if self._target == RAY:
+            return (self._config.get("init") or {}).get("address") is None
+        return self._target in (SERIAL, JOBLIB, SUBMITIT)
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether the death of one trial's process may end those of other trials."""
+        return self._target not in (SUBMITIT, SLURM, RAY)
+
+    def require_installed(self) -> None:
+        """Raises ConfigError if the launcher's plugin is not installed."""
+        known = Plugins.instance().class_name_to_class
+        if self._target in known:
+            return
+        extra = _EXTRAS.get(self._target)
+        raise ConfigError(
+            Problem(
+                f"hydra.launcher._target_ is {self._target!r}",
+                "no installed plugin of Hydra holds it",
+                f'pip install "runner[{extra}]"' if extra else "install its package",
+                tuple(name for name, each in known.items() if issubclass(each, Launcher)),
+            )
+        )
+
+    def launch(self, launcher: Launcher) -> Launch:
+        """Returns what launches jobs; with the serial launcher, each in a call of its own.
+
+        It would keep what every job returns, with two copies of its configuration, to the end.
+        """
+        if not self.is_serial:
+            return launcher.launch
+
+        def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
+            for number, each in enumerate(overrides, first):
+                launcher.launch([each], number)
+
+        return launch
+
+    def withdraw(self, numbers: Collection[int]) -> list[str]:
+        """Cancels the jobs in Slurm's queue of attempts that have not started.
+
+        Hydra's launcher keeps its jobs to itself; but the arguments of each are in its folder.
+
+        Args:
+          numbers: of the attempts.
+
+        Returns:
+          Slurm's names of the jobs. If one cannot be cancelled, a warning is logged: it does
+          nothing when its turn comes.
+        """
+        if self._target != SLURM:
+            return []
+        import submitit  # An extra, installed where there are such jobs.
+
+        folder = str(self._config.submitit_folder)
+        cancelled = []
+        place = re.sub("%[jAat]", "*", glob.escape(folder))
+        for file in sorted(glob.glob(f"{place}/*{_SUBMITTED}")):
+            name = Path(file).name.removesuffix(_SUBMITTED)
+            try:
+                job: submitit.SlurmJob[object] = submitit.SlurmJob(folder, name)
+                if job.submission().args[JOB_NUMBER] in numbers:
+                    job.cancel(check=False)
+                    cancelled.append(name)
+            except Exception as error:  # noqa: BLE001 - submitit's, and what unpickling raises
+                logger.warning("The job %s cannot be taken out of the queue: %r", name, error)
+        return cancelled
+
+
+def require_extra(module: str, setting: str) -> None:
+    """Checks that a module can be imported, which the extra of its name installs.
+
+    Args:
+      module: `optuna` or `ray`.
+      setting: what needs it, such as `hydra/launcher=ray`.
+
+    Raises:
+      ConfigError: it cannot.
+    """
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            Problem(
+                f"{setting} needs {module.capitalize()}",
+                str(error),
+                f'pip install "runner[{module}]", or in a checkout pip install -e ".[{module}]"',
+            )
+        ) from error

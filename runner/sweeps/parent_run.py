@@ -1,4 +1,4 @@
-"""The run in the tracking store that the runs of a sweep are parts of."""
+"""The run in the tracking store whose children are the runs of a sweep's trials."""
 
 from __future__ import annotations
 
@@ -9,102 +9,155 @@ from pathlib import Path
 from runner.config.masking import Mask
 from runner.config.schema import RunConfig
 from runner.runs.lineage import name_tracked_run
+from runner.runs.provenance import environment_tags
 from runner.runs.run_directory import RunDirectory, settle_killed_runs
-from runner.sweeps.attempt import Attempt, TrialStatus
-from runner.sweeps.sweep_directory import SweepDirectory
-from runner.sweeps.unopened_runs import unopened_runs
-from runner.tracking import (
-    RunStatus,
-    Tracker,
-    environment_tags,
-    is_tracked,
-    mlflow_uri,
-    open_store,
-    shared_follower,
-)
+from runner.sweeps.points import ComposedPoint
+from runner.sweeps.sweep_directory import FAILURES, Attempt, SweepDirectory
+from runner.system.atomic_files import write_text
+from runner.system.status import Status
+from runner.tracking import Tracker, is_tracked, open_store
+from runner.training.watch import SWEEP_TAG
+
+_UNOPENED, _RECORDED = "unopened", "attempt"
+# MLflow refuses longer tags.
+_TAG_LENGTH = 5000
 
 
-def open_parent(
-    directory: Path,
-    config: RunConfig,
-    name: str | None,
-    overrides: Sequence[str],
-    mask: Mask | None = None,
-) -> Tracker:
-    """Opens the parent run of a sweep, the one recorded from its directory before if there is one.
+class ParentRun:
+    """The parent run of a sweep.
 
-    Trials, also those in other processes, name this directory as their parent. What ended ones
-    have recorded, and a sweep that was killed has not seen delivered, is delivered too.
+    Trials, also those in other processes, name the sweep's directory as their parent.
 
     Args:
       directory: the sweep's.
       config: of one of the trials, for where runs are recorded.
-      name: the experiment that is swept; None for a sweep over experiments.
-      overrides: the command line's.
       mask: knows the secrets of all trials; by default, those of `config`.
 
-    Raises:
-      TrackingError: another process records from this directory.
+    Attributes:
+      tracker: records the run.
     """
-    tracking = config.tracking
-    mask = mask or Mask(tracking.mask, asdict(config))
-    shown = " ".join(mask.overrides(overrides))
-    tags = {"runner.overrides": shown, **environment_tags(Path.cwd())}
-    # The follower of the trials in this process, if there are any.
-    follower = shared_follower(mlflow_uri(tracking)) if is_tracked(tracking) else None
-    store = open_store(tracking, asdict(config), follower, mask)
-    store.connect()
-    run_name = f"{name} sweep" if name is not None else "sweep"
-    tracker = store.open(directory, name or "sweep", run_name, tags)
-    for run_directory in (*_ended(directory), *unopened_runs(directory)):
-        store.settle(run_directory)
-    return tracker
 
+    tracker: Tracker
 
-def close_parent(
-    tracker: Tracker, status: RunStatus, tags: Mapping[str, str], seconds: float | None = None
-) -> None:
-    """Sets the last tags and closes the run, once its trials are delivered.
+    def __init__(self, directory: SweepDirectory, config: RunConfig, mask: Mask | None = None):
+        self._directory, self._config = directory, config
+        self._mask = mask or Mask(config.tracking.mask, asdict(config))
 
-    In so many seconds at most if that is given.
-    """
-    tracker.set_tags(tags)
-    tracker.close(status, seconds)
+    def open(self, name: str | None, overrides: Sequence[str]) -> None:
+        """Opens the run, or the one recorded from the sweep's directory before.
 
+        Delivers what trials have recorded that ended before, and whose sweep was killed before it
+        was delivered.
 
-def settle_trials(configs: Sequence[RunConfig], attempts: Sequence[Attempt]) -> None:
-    """Says of runs that were killed that they are, also where their own process could not.
+        Args:
+          name: the experiment that is swept; None for a sweep over experiments.
+          overrides: the command line's.
 
-    Args:
-      configs: of the trials.
-      attempts: at the trials, in whatever process.
-    """
-    containers = {Path(each.run_dir) for each in configs}
-    killed = {
-        each.path
-        for container in containers
-        if container.is_dir()
-        for each in settle_killed_runs(container)
-    }
-    # A launcher may have ended with a trial's process also what delivers its records.
-    killed |= {
-        Path(each.run_dir)
-        for each in attempts
-        if each.status is TrialStatus.KILLED and each.run_dir is not None
-    }
-    store = open_store(configs[0].tracking, asdict(configs[0]))
-    for path in sorted({each.absolute() for each in killed}):
-        store.settle(path)
+        Raises:
+          TrackingError: another process records from the directory.
+        """
+        tracking = self._config.tracking
+        shown = " ".join(self._mask.overrides(overrides))
+        tags = {"runner.overrides": shown, **environment_tags(Path.cwd())}
+        store = open_store(tracking, asdict(self._config), self._mask)
+        run_name = f"{name} sweep" if name is not None else "sweep"
+        self.tracker = store.open(self._directory.path, name or "sweep", run_name, tags)
+        for run_directory in (*self._run_directories(), *self.unopened()):
+            store.settle(run_directory)
 
+    def close(self, status: Status, tags: Mapping[str, str], seconds: float | None = None) -> None:
+        """Sets the last tags and closes the run, once its trials are delivered.
 
-def name_trials(directory: Path, config: RunConfig) -> None:
-    """Adds the store's names of the trials to their provenance, where they ended without."""
-    store = open_store(config.tracking, asdict(config))
-    for run_directory in _ended(directory):
-        name_tracked_run(RunDirectory(run_directory), store)
+        Adds the store's names of the trials to the provenance of those that ended without.
 
+        Args:
+          status: of the run.
+          tags: to be set.
+          seconds: how long the delivery may take; None for no limit of its own.
+        """
+        self.tracker.set_tags(tags)
+        self.tracker.close(status, seconds)
+        store = open_store(self._config.tracking, asdict(self._config))
+        for run_directory in self._run_directories():
+            name_tracked_run(RunDirectory(run_directory), store)
 
-def _ended(directory: Path) -> list[Path]:
-    """Returns the run directories of the trials of a sweep that have ended."""
-    attempts = [file.read() for file in SweepDirectory(directory).attempts()]
-    return list(dict.fromkeys(Path(each.run_dir) for each in attempts if each.run_dir))
+    def settle_trials(self, configs: Sequence[RunConfig]) -> None:
+        """Records which runs were killed, also where their own process could not.
+
+        Args:
+          configs: of the trials.
+        """
+        containers = {Path(each.run_dir) for each in configs}
+        killed = {
+            each.path
+            for container in containers
+            if container.is_dir()
+            for each in settle_killed_runs(container)
+        }
+        # A launcher may have ended, with a trial's process, also what delivers its records.
+        killed |= {
+            Path(each.run_dir)
+            for each in self._attempts()
+            if each.status is Status.KILLED and each.run_dir is not None
+        }
+        store = open_store(self._config.tracking, asdict(self._config))
+        for path in sorted({each.absolute() for each in killed}):
+            store.settle(path)
+
+    def record_unopened(self, composed: Sequence[ComposedPoint]) -> None:
+        """Records a run for each trial that failed before it could open one itself.
+
+        A trial that fails so again, when its sweep is resumed, has one run.
+
+        Args:
+          composed: points of the sweep, for the configurations of its trials.
+        """
+        configs = {each.fingerprint: each.config for each in composed}
+        last = {}
+        for file in self._directory.attempts():
+            attempt = file.read()
+            if attempt.status is not Status.SKIPPED:
+                last[attempt.trial] = (file.path.stem, attempt)
+        for name, attempt in last.values():
+            config = configs.get(attempt.fingerprint, composed[0].config)
+            failed = attempt.status in FAILURES and attempt.run_dir is None
+            if failed and is_tracked(config.tracking):
+                self._record(name, attempt, config)
+
+    def unopened(self) -> list[Path]:
+        """Returns the folders of the runs that `record_unopened` has recorded."""
+        folders = (self._directory.path / _UNOPENED).glob("*")
+        return sorted(each for each in folders if each.is_dir())
+
+    def _record(self, name: str, attempt: Attempt, config: RunConfig) -> None:
+        folder = self._directory.path / _UNOPENED / f"{attempt.trial:04d}"
+        recorded = folder / _RECORDED
+        if recorded.is_file() and recorded.read_text() == name:
+            return
+        settings = asdict(config)
+        mask = Mask(config.tracking.mask, settings)
+        store = open_store(config.tracking, settings)
+        tracker = store.open(
+            folder,
+            config.name,
+            f"{config.name} trial {attempt.trial}",
+            {"runner.overrides": " ".join(mask.overrides(attempt.overrides))},
+            str(self._directory.path),
+        )
+        values = {key: str(mask.value(key, value)) for key, value in attempt.values.items()}
+        tracker.set_tags(
+            {
+                **{f"{SWEEP_TAG}.{key}": value for key, value in values.items()},
+                "runner.exception": attempt.message[:_TAG_LENGTH],
+            }
+        )
+        tracker.close(attempt.status)
+        write_text(recorded, name)
+
+    def _attempts(self) -> list[Attempt]:
+        return [file.read() for file in self._directory.attempts()]
+
+    def _run_directories(self) -> list[Path]:
+        """Returns the run directories of the trials that have ended."""
+        found = [Path(each.run_dir) for each in self._attempts() if each.run_dir]
+        return list(dict.fromkeys(found))

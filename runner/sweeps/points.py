@@ -1,22 +1,31 @@
-"""A mapping among the sweeper's settings, as somebody has given it."""
+"""The trials that a sweep is to run: their overrides, composed and checked before the first starts.
+
+Everything that can be found without building a graph is checked: the configuration of each trial,
+its `_target_` entries, and whether its checkpoints exist.
+"""
 
 from __future__ import annotations
 
-import itertools
+import json
 import os
-import re
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString, RangeSweep
+from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
 from hydra.core.utils import env_override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf import DictConfig
 
+from runner.checkpoints import files
+from runner.checkpoints.contents import NoCheckpointError
+from runner.checkpoints.locate import LATEST, resolve
+from runner.checkpoints.open import recognise
+from runner.config.choices import MLFLOW_SCHEMES, Resume
 from runner.config.cluster import resolve_trial
 from runner.config.composition import (
     Compose,
@@ -26,49 +35,26 @@ from runner.config.composition import (
     running,
     without_hydra,
 )
-from runner.config.fingerprint import Identity
-from runner.config.hydra_grammar import plain, spelled
-from runner.config.schema import RunConfig
+from runner.config.fingerprint import EXPERIMENT, Identity, in_scaffold
+from runner.config.hydra_grammar import spelled
+from runner.config.instantiation import check_signature
+from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
 from runner.config.validation import validate
-from runner.errors import ConfigError, Problem, RunnerError
+from runner.errors import CheckpointError, ConfigError, Problem, RunnerError
+from runner.runs.run_directory import runs
+from runner.system.imports import import_tensorflow, without_collections
 
-
-def given_mapping(name: str, value: Any, example: str) -> dict[str, Any]:
-    """Returns `hydra.sweeper.NAME`; an empty mapping where it is not set.
-
-    Args:
-      name: of the setting.
-      value: it, null included.
-      example: a valid one.
-
-    Raises:
-      ConfigError: it is no mapping.
-    """
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ConfigError(
-            Problem(
-                f"hydra.sweeper.{name} is {value!r}",
-                "it must be a mapping",
-                f"for example 'hydra.sweeper.{name}={example}'",
-            )
-        )
-    # In Hydra's grammar a key may be a number.
-    return {str(key): each for key, each in value.items()}
-
-
-_SHOWN = 3
-_REMEDY = "mend its ends, its step or its pattern"
+# How many of the trials that have a problem are named.
+_NAMED = 3
 
 
 @dataclass(frozen=True)
 class Point:
-    """One trial to be.
+    """The values of one trial.
 
     Attributes:
-      overrides: all of them, as Hydra composes them.
-      values: swept key -> value, as it is and not as the overrides spell it.
+      overrides: all of the trial's, as Hydra composes them.
+      values: swept key -> value, without the quotes and escapes of its override.
     """
 
     overrides: tuple[str, ...]
@@ -80,10 +66,10 @@ class Point:
 
 @dataclass(frozen=True)
 class ComposedPoint:
-    """A point that can be run.
+    """A point with a valid configuration.
 
     Attributes:
-      point: it.
+      point: its values.
       config: its configuration.
       fingerprint: of the configuration.
     """
@@ -93,21 +79,212 @@ class ComposedPoint:
     fingerprint: str
 
 
+class _Problems:
+    """The problems of many points, each reported once with the points that have it.
+
+    Problems of several points are the same if all but their remedies are, which may quote a value.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], tuple[Problem, list[Point]]] = {}
+
+    def add(self, problems: Sequence[Problem], point: Point) -> None:
+        for each in problems:
+            self._found.setdefault((each.state, each.cause), (each, []))[1].append(point)
+
+    def require_none(self, count: int) -> None:
+        """Raises ConfigError with the problems, if there are any, of `count` points."""
+        if self._found:
+            found = self._found.values()
+            raise ConfigError(*(_placed(problem, where, count) for problem, where in found))
+
+
+def _placed(problem: Problem, where: Sequence[Point], count: int) -> Problem:
+    """Adds to a problem which trials have it, unless all have."""
+    if len(where) == count:
+        return problem
+    shown = "; ".join(str(point) for point in where[:_NAMED])
+    more = f"; and {len(where) - _NAMED} more" if len(where) > _NAMED else ""
+    place = f"in {len(where)} of {count} trials: {shown}{more}"
+    return replace(problem, cause=f"{problem.cause} ({place})" if problem.cause else place)
+
+
+def compose_points(points: Sequence[Point], compose: Compose) -> list[ComposedPoint]:
+    """Composes and validates every point.
+
+    Raises:
+      ConfigError: with every problem of every point.
+    """
+    composed: list[ComposedPoint] = []
+    problems = _Problems()
+    for point in points:
+        config, found = compose_all(compose, point.overrides)
+        try:
+            if config is not None:
+                composed.append(_validated(point, config))
+        except RunnerError as error:
+            found += error.problems
+        problems.add(found, point)
+    problems.require_none(len(points))
+    return composed
+
+
+def _validated(point: Point, config: DictConfig) -> ComposedPoint:
+    # As Hydra sets it up when it runs the trial.
+    with running(config), env_override(config.hydra.job.env_set):
+        valid = validate(without_hydra(config), experiment_names())
+        resolve_trial(valid, os.environ)
+        return ComposedPoint(point, valid, Identity(valid).fingerprint())
+
+
+def check_targets(composed: Sequence[ComposedPoint]) -> None:
+    """Checks that the targets of all trials exist and take the arguments they are given.
+
+    Imports them, and with them TensorFlow. Calls none of them.
+
+    Raises:
+      ConfigError: with every problem of every trial.
+    """
+    first = "tensorflow" not in sys.modules
+    import_tensorflow()
+    known: dict[str, Sequence[Problem]] = {}
+    problems = _Problems()
+    with without_collections() if first else nullcontext():
+        for each in composed:
+            for key, node in _targets(each.config):
+                asked = json.dumps([key, node], default=repr)
+                if asked not in known:
+                    known[asked] = _target_problems(key, node)
+                problems.add(known[asked], each.point)
+    problems.require_none(len(composed))
+
+
+def _targets(config: RunConfig) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield "data", config.data
+    yield "model", {key: each for key, each in config.model.items() if key not in MODEL_SWITCHES}
+    yield "loss", config.loss
+    yield "optimizer", config.optimizer
+    for group, nodes in (("metrics", config.metrics), ("hooks", config.hooks)):
+        yield from ((f"{group}.{name}", node) for name, node in nodes.items())
+
+
+def _target_problems(key: str, node: Mapping[str, Any]) -> Sequence[Problem]:
+    try:
+        check_signature(key, node)
+    except ConfigError as error:
+        return error.problems
+    return ()
+
+
+def check_sources(composed: Sequence[ComposedPoint]) -> None:
+    """Checks that checkpoints are where trials look for them, as a run does before it starts.
+
+    Looks only at paths of this machine, and not into the checkpoints. Not looked for is what is
+    below a folder that one of the trials writes to, which may come to exist, and what a run has
+    read that is to be resumed.
+
+    Raises:
+      ConfigError: with every problem of every trial.
+    """
+    written = {folder for each in composed for folder in _written(each.config)}
+    begun: dict[str, set[str]] = {}
+    known: dict[str, Sequence[Problem]] = {}
+    problems = _Problems()
+    for each in composed:
+        if _has_begun(each, begun):
+            continue
+        for name, scaffold in each.config.scaffolds.items():
+            place = (scaffold.checkpoint, scaffold.which, scaffold.average, scaffold.optional)
+            asked = repr((name, place))
+            if asked not in known:
+                known[asked] = _source_problems(name, scaffold, written)
+            problems.add(known[asked], each.point)
+    problems.require_none(len(composed))
+
+
+def _written(config: RunConfig) -> Iterator[Path]:
+    """Yields the folders in which a run, and those that train its sources, save checkpoints."""
+    own = Path(config.run_dir).absolute()
+    yield own
+    for scaffold in config.scaffolds.values():
+        if (scaffold.checkpoint or "").startswith(EXPERIMENT):
+            yield own.parent / str(scaffold.checkpoint).removeprefix(EXPERIMENT)
+
+
+def _has_begun(point: ComposedPoint, begun: dict[str, set[str]]) -> bool:
+    """Whether a run of the configuration exists, which has found its sources."""
+    config = point.config
+    if config.resume is Resume.never:
+        return False
+    if config.run_dir not in begun:
+        found = runs(Path(config.run_dir).absolute())
+        begun[config.run_dir] = {record.fingerprint for _, record in found}
+    return point.fingerprint in begun[config.run_dir]
+
+
+def _source_problems(name: str, scaffold: ScaffoldConfig, written: set[Path]) -> Sequence[Problem]:
+    place = scaffold.checkpoint
+    averaged = scaffold.average if isinstance(scaffold.average, list) else []
+    places = [str(place), *(each for each in averaged if isinstance(each, str))]
+    if place is None or any(_is_elsewhere(each, written) for each in places):
+        return ()
+    try:
+        for path in resolve(place, scaffold.which or LATEST, scaffold.average):
+            recognise(path)
+    except CheckpointError as error:
+        missing = isinstance(error, NoCheckpointError)
+        found = () if missing and scaffold.optional else error.problems
+        return [in_scaffold(name, each) for each in found]
+    return ()
+
+
+def _is_elsewhere(place: str, written: set[Path]) -> bool:
+    """Whether only a network, or an earlier trial, can provide what is at a place."""
+    if place.startswith((EXPERIMENT, *MLFLOW_SCHEMES)) or files.is_remote(place):
+        return True
+    path = Path(os.path.abspath(os.path.expanduser(place)))
+    return any(path.is_relative_to(folder) for folder in written)
+
+
 def name_of(override: Override) -> str:
-    """Returns what an override is about, such as `train.steps` or `scaffold@scaffolds.cnn`."""
+    """Returns the key of an override, such as `train.steps` or `scaffold@scaffolds.cnn`."""
     return override.get_key_element().lstrip("+~")
 
 
-def params_as_typed(params: Any, overrides: Sequence[Override]) -> list[str]:
-    """Returns `hydra.sweeper.params` as overrides, without those that the command line gives.
+def given_mapping(name: str, value: Any, example: str) -> dict[str, Any]:
+    """Returns `hydra.sweeper.NAME`, its keys as strings; an empty mapping where it is null.
 
     Args:
-      params: key -> values, as a text in the grammar of the command line or as a list; or None.
-        What is in a list is one value, also a list or a text with commas.
+      name: of the setting.
+      value: of the setting.
+      example: a valid value.
+
+    Raises:
+      ConfigError: it is not a mapping.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            Problem(
+                f"hydra.sweeper.{name} is {value!r}",
+                "it must be a mapping",
+                f"for example 'hydra.sweeper.{name}={example}'",
+            )
+        )
+    return {str(key): each for key, each in value.items()}
+
+
+def params_as_typed(params: Any, overrides: Sequence[Override]) -> list[str]:
+    """Returns `hydra.sweeper.params` as overrides, without keys that the command line gives.
+
+    Args:
+      params: key -> values, as a string in the grammar of the command line or as a list; or None.
+        Each element of a list is one value, even a list or a string with commas.
       overrides: the command line's.
 
     Raises:
-      ConfigError: they are no mapping, or a list is empty.
+      ConfigError: they are not a mapping, or a list is empty.
     """
     given = {name_of(each) for each in overrides}
     left = {
@@ -131,201 +308,15 @@ def params_as_typed(params: Any, overrides: Sequence[Override]) -> list[str]:
 
 def _as_typed(values: Any) -> str:
     if isinstance(values, list):
-        return ",".join(map(_one_value, values))
-    return values if isinstance(values, str) else _one_value(values)
+        return ",".join(spelled(each, _one_string) for each in values)
+    return values if isinstance(values, str) else spelled(values, _one_string)
 
 
-def _one_value(value: Any) -> str:
-    """Returns a value in the grammar of the command line."""
-    return spelled(value, _one_text)
-
-
-def _one_text(text: str) -> str:
-    return text if _is_one_value(text) else QuotedString(text, Quote.single).with_quotes()
-
-
-def _is_one_value(text: str) -> bool:
-    """Whether a text is, as it stands, a value of the command line; what calls a function is."""
+def _one_string(text: str) -> str:
+    """Returns a string of a list: as typed where the grammar reads one value, otherwise quoted."""
     try:
         values = OverridesParser.create().parse_override(f"key={text}").value()
+        quoted = not text or (isinstance(values, ChoiceSweep) and values.simple_form)
     except HydraException:
-        return False
-    return bool(text) and not (isinstance(values, ChoiceSweep) and values.simple_form)
-
-
-def grid(overrides: Sequence[Override]) -> list[Point]:
-    """Returns every combination of the swept values, the last key's changing fastest.
-
-    Raises:
-      ConfigError: for an interval, which holds no list of values, for what holds no value, and for
-        a key with values that is given twice.
-    """
-    problems = [
-        Problem(
-            f"{each.input_line} is an interval",
-            "a grid needs a list of values",
-            f"search it, hydra/sweeper=optuna, or list values: {name_of(each)}=1,2",
-        )
-        for each in overrides
-        if each.is_interval_sweep()
-    ]
-    problems += [
-        Problem(f"{each.input_line} holds no value", "a trial needs one", _REMEDY)
-        for each in overrides
-        if each.is_sweep_override() and not each.is_interval_sweep() and not _values(each)
-    ]
-    problems += _given_twice(overrides)
-    if problems:
-        raise ConfigError(*problems)
-    dimensions = [
-        [
-            (f"{each.get_key_element()}={value}", name_of(each), plain(value))
-            for value in _values(each)
-        ]
-        if each.is_sweep_override()
-        else [(str(each.input_line), "", "")]
-        for each in overrides
-    ]
-    return [
-        Point(
-            tuple(override for override, _, _ in chosen),
-            {name: value for _, name, value in chosen if name},
-        )
-        for chosen in itertools.product(*dimensions)
-    ]
-
-
-def _given_twice(overrides: Sequence[Override]) -> list[Problem]:
-    """Returns the keys whose values another override would replace in every trial."""
-    found: dict[str, list[Override]] = {}
-    for each in overrides:
-        if not each.is_delete():
-            found.setdefault(name_of(each), []).append(each)
-    return [
-        Problem(
-            f"{name} is given {len(same)} times: {' '.join(str(each.input_line) for each in same)}",
-            "the last one would hold in every trial",
-            "give all its values in one override",
-        )
-        for name, same in found.items()
-        if len(same) > 1 and any(each.is_sweep_override() for each in same)
-    ]
-
-
-def _values(override: Override) -> list[str]:
-    value = override.value()
-    if isinstance(value, RangeSweep) and value.step == 0:
-        return []  # Hydra raises an error that does not name the override.
-    return list(override.sweep_string_iterator())
-
-
-def compose_points(points: Sequence[Point], compose: Compose) -> list[ComposedPoint]:
-    """Composes and validates every point.
-
-    Raises:
-      ConfigError: with every problem of every point, each told once.
-    """
-    composed: list[ComposedPoint] = []
-    problems: dict[Problem, list[Point]] = {}
-    for point in points:
-        try:
-            composed.append(_composed(point, compose))
-        except RunnerError as error:
-            for problem in error.problems:
-                found = _of_any_value(problem, point)
-                problems.setdefault(found, []).append(point)
-    if problems:
-        raise ConfigError(
-            *(placed(problem, where, len(points)) for problem, where in problems.items())
-        )
-    return composed
-
-
-def _composed(point: Point, compose: Compose) -> ComposedPoint:
-    config, problems = compose_all(compose, point.overrides)
-    if config is None:
-        raise ConfigError(*problems)
-    try:
-        composed = _validated(point, config)
-    except RunnerError as error:
-        raise ConfigError(*problems, *error.problems) from error
-    if problems:
-        raise ConfigError(*problems)
-    return composed
-
-
-def _validated(point: Point, config: DictConfig) -> ComposedPoint:
-    # As Hydra has it when it runs the trial.
-    with running(config), env_override(config.hydra.job.env_set):
-        valid = validate(without_hydra(config), experiment_names())
-        resolve_trial(valid, os.environ)
-        return ComposedPoint(point, valid, Identity(valid).fingerprint())
-
-
-def _of_any_value(problem: Problem, point: Point) -> Problem:
-    """Returns a problem whose remedy is the same for all values of a key: `+key=...`."""
-    remedy = problem.remedy
-    for override in point.overrides:
-        key, _, value = override.partition("=")
-        key = key.lstrip("+~")
-        if key in point.values and re.search(
-            rf"(^|[ +]){re.escape(key)}={re.escape(value)}$", remedy
-        ):
-            remedy = f"{remedy.removesuffix(value)}..."
-    return replace(problem, remedy=remedy, choices=tuple(problem.choices))
-
-
-def placed(problem: Problem, where: Sequence[Point], count: int) -> Problem:
-    """Says in which of the trials a problem is, unless it is in all of them."""
-    if len(where) == count:
-        return problem
-    shown = "; ".join(str(point) for point in where[:_SHOWN])
-    more = f"; and {len(where) - _SHOWN} more" if len(where) > _SHOWN else ""
-    place = f"in {len(where)} of {count} trials: {shown}{more}"
-    return replace(problem, cause=f"{problem.cause} ({place})" if problem.cause else place)
-
-
-# Configurations kept from their check to their trial; more of them cost more memory than time.
-_KEPT = 64
-
-
-class ComposedOnce:
-    """A config loader that keeps what the checks composed, for launchers of the same process.
-
-    Composing takes about as long as all else that the runner adds to a short trial.
-
-    Args:
-      loader: what composes, and what serves all other purposes of a config loader.
-    """
-
-    def __init__(self, loader: ConfigLoader) -> None:
-        self._loader = loader
-        self._kept: OrderedDict[tuple[str, ...], DictConfig] = OrderedDict()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def compose(self, master: DictConfig, overrides: Sequence[str]) -> DictConfig:
-        """Composes the configuration of a trial, which its launcher may ask for once."""
-        config = self._loader.load_sweep_config(master, list(overrides))
-        # What a trial overrides of `hydra` itself is left to Hydra.
-        if config.hydra.overrides.hydra == master.hydra.overrides.hydra:
-            self._kept[tuple(overrides)] = config
-            if len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        return config
-
-    def load_sweep_config(
-        self, master_config: DictConfig, sweep_overrides: Sequence[str]
-    ) -> DictConfig:
-        """Returns the configuration of a trial in the sweep's directory."""
-        config = self._kept.pop(tuple(sweep_overrides), None)
-        if config is None:
-            return self._loader.load_sweep_config(master_config, list(sweep_overrides))
-        hydra = config.hydra
-        OmegaConf.set_readonly(hydra, False)
-        with flag_override(hydra, "struct", False):
-            hydra.sweep.dir = master_config.hydra.sweep.dir
-            hydra.overrides.hydra = master_config.hydra.overrides.hydra
-        OmegaConf.copy_cache(from_config=master_config, to_config=config)
-        return config
+        quoted = True
+    return QuotedString(text, Quote.single).with_quotes() if quoted else text

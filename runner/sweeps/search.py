@@ -1,267 +1,230 @@
-"""A sweep that searches: Optuna's samplers choose the trials, its pruners end the hopeless."""
+"""The trials of a search: asked for, run, and recorded in its study, by one process or several.
+
+The study is what processes at one search share: a trial belongs to the process that its attribute
+`runner.sweeper` names, for as long as that process holds its lock in `processes/`. Trials that a
+process left unfinished are claimed by the next one that comes to the search.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import optuna
 from filelock import FileLock
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.storages import InMemoryStorage
+from optuna.trial import FrozenTrial, TrialState
 
 from runner.config.composition import Compose
-from runner.errors import Problem, SweepError
-from runner.sweeps.attempt import Attempt, AttemptFile, TrialStatus, end_of
-from runner.sweeps.checks import check_targets
-from runner.sweeps.constraints import constraints, violation
-from runner.sweeps.execution import Execution, Planned
-from runner.sweeps.points import Point, compose_points
-from runner.sweeps.search_space import DRAWING_ERRORS, SearchSpace, sampler
-from runner.sweeps.study import (
-    MESSAGE,
-    SWEEPER,
-    CustomSpace,
-    exhausted,
-    judged,
-    tell,
-    trial_id,
-    trial_of,
-)
-from runner.sweeps.summary import Objective
-from runner.sweeps.sweep_directory import SweepDirectory
+from runner.console import Screen
+from runner.errors import ConfigError, Problem
+from runner.sweeps.execution import Execution
+from runner.sweeps.objectives import Objective, constraints, judged
+from runner.sweeps.points import Point, check_targets, compose_points
+from runner.sweeps.search_space import SearchSpace
+from runner.sweeps.study import DRAWING_ERRORS, OWNER, SearchStudy, open_study
+from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
 from runner.system.locks import is_held, this_process
+from runner.system.status import Status
 
-_DECIDED = (TrialStatus.FINISHED, TrialStatus.PRUNED, TrialStatus.FAILED)
-_FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
+_DECIDED = (Status.FINISHED, Status.PRUNED, Status.FAILED)
 
 
 class Search:
-    """The trials of a study, asked for, run and told.
+    """Tries points of a space until enough trials of the study have finished.
 
     Args:
       study: Optuna's.
-      storage: where it is.
       space: what is searched.
-      custom: a function (trial) -> further overrides, which may itself draw values; None for none.
-      sweeper: the sweeper's configuration.
-      objectives: what decides.
+      settings: the sweeper's.
+      objectives: what decides which trial is better.
       directory: the sweep's.
-      say: is told what is waited for.
+      screen: for what is waited for.
     """
 
     def __init__(
         self,
-        study: optuna.Study,
-        storage: Any,
+        study: SearchStudy,
         space: SearchSpace,
-        custom: CustomSpace | None,
-        sweeper: Mapping[str, Any],
+        settings: Mapping[str, Any],
         objectives: Sequence[Objective],
         directory: SweepDirectory,
-        say: Callable[[str], object] = print,
+        screen: Screen,
     ) -> None:
-        self._study, self._storage = study, storage
-        self._space, self._custom = space, custom
-        self._sweeper, self._objectives, self._directory = sweeper, objectives, directory
-        self._say = say
-        self._constraints = constraints(sweeper)
-        # In a container that is started again, host and process have the numbers of before.
+        self._study, self._space, self._settings = study, space, settings
+        self._objectives, self._directory, self._screen = objectives, directory, screen
+        self._constraints = constraints(settings)
+        # In a container that is started again, host and process have the same numbers as before.
         self._name = f"{this_process().replace(':', '_')}_{uuid.uuid4().hex[:8]}"
-        self._began = False
-        self._taken: set[int] = set()
-        self._replaced: set[int] = set()
+        self._replaced: set[int] | None = None
 
     def run(self, execution: Execution, compose: Compose) -> None:
-        """Goes on until `n_trials` trials of the study have finished or were pruned.
+        """Runs trials until `n_trials` trials of the study have finished or were pruned.
 
-        Trials that a process left unfinished are gone on with first. In place of trials that failed
-        before, others are asked for. Those that fail meanwhile count, so that a search in which
-        every trial fails ends too: the next one replaces them.
+        Unfinished trials of processes that have ended are resumed first. In place of trials that
+        failed before, others are asked for. Those that fail meanwhile count, so that a search in
+        which every trial fails ends too: the next one replaces them.
+
+        Raises:
+          ConfigError: the custom space or a constraint fails.
+          SweepError: the launcher or the sampler fails.
         """
-        with self._at_work():
+        with self._alive():
             while not self._directory.stopped():
                 with FileLock(self._directory.path / "ask.lock"):
-                    self._begin()
-                    left = self._claim()
-                    asked = [] if left else self._ask(compose)
-                if not left and not asked:
-                    if self.exhausted() and self.finished() < int(self._sweeper["n_trials"]):
-                        self._say("the sampler has nothing more to try")
+                    if self._replaced is None:
+                        self._begin()
+                    living = self._living()
+                    claimed = self._claim(living)
+                    attempts = [] if claimed else self._ask(living, compose)
+                for file in claimed:
+                    attempt = file.settle(say=self._screen.line)
+                    if attempt.status in _DECIDED:
+                        self._record(attempt)
+                    else:
+                        attempts.append(_again(attempt))
+                if not claimed and not attempts:
+                    if self._study.exhausted() and self.finished() < self._settings["n_trials"]:
+                        self._screen.line("the sampler has nothing more to try")
                     return
-                planned = [*asked, *self._still_unfinished(left)]
-                for attempt in execution.run(planned):
-                    self._tell(attempt)
-
-    def _begin(self) -> None:
-        """Notes how the study stood when this process came to it."""
-        if self._began:
-            return
-        trials = self._trials()
-        self._replaced = {each.number for each in trials if each.state is TrialState.FAIL}
-        self._study.sampler = sampler(self._sweeper, len(trials))
-        self._began = True
+                for attempt in execution.run(attempts):
+                    self._record(attempt)
 
     def finished(self) -> int:
         """Returns how many trials of the study have finished or were pruned."""
-        return len([each for each in self._trials() if each.state in _FINISHED])
+        return self._study.count(TrialState.COMPLETE, TrialState.PRUNED)
 
-    def exhausted(self) -> bool:
-        """Returns whether the sampler has nothing more to try."""
-        return exhausted(self._study, self._sweeper)
+    def _begin(self) -> None:
+        """Notes which trials had failed when this process came to the study."""
+        self._study.reseed()
+        failed = (each for each in self._trials() if each.state is TrialState.FAIL)
+        self._replaced = {each.number for each in failed}
 
-    def _ask(self, compose: Compose) -> list[Planned]:
-        """Asks for as many trials as are launched at once, and are missing; none if there are none.
-
-        Raises:
-          ConfigError: the custom space has made a mistake; the trials have failed then.
-          SweepError: so has the sampler, or the study does not take what it draws.
-        """
-        living = self._living()  # Before the trials: who ends meanwhile has told of them all.
-        trials = self._trials()
-        counted = len([each for each in trials if self._counts(each, living)])
-        missing = int(self._sweeper["n_trials"]) - counted
-        planned = []
+    def _ask(self, living: Collection[str], compose: Compose) -> list[Attempt]:
+        """Draws as many trials as are launched at once, and are missing; none if none are."""
+        counted = len([each for each in self._trials() if self._counts(each, living)])
+        missing = int(self._settings["n_trials"]) - counted
+        count = 0 if self._study.exhausted() else min(int(self._settings["n_jobs"]), missing)
+        drawn: list[optuna.Trial] = []
+        points: list[Point] = []
         try:
-            for _ in range(0 if self.exhausted() else min(int(self._sweeper["n_jobs"]), missing)):
-                trial = self._drawn()
-                more = self._custom(trial) if self._custom is not None else None
-                planned.append(self._planned(trial, self._space.point(trial.params, more)))
-            if planned:
-                check_targets(compose_points([each.point for each in planned], compose))
+            for _ in range(count):
+                drawn.append(self._study.draw(self._space, self._name))
+                points.append(self._space.drawn(drawn[-1]))
+            if points:
+                check_targets(compose_points(points, compose))
         except BaseException:
-            for each in self._trials():
-                mine = each.user_attrs.get(SWEEPER) == self._name
-                if mine and each.state is TrialState.RUNNING and each.number not in self._taken:
-                    self._fail(each.number)
+            for each in drawn:
+                self._study.tell(each.number, state=TrialState.FAIL)
             raise
-        self._taken |= {each.number for each in planned}
-        return planned
+        return [self._attempt(trial, point) for trial, point in zip(drawn, points, strict=True)]
 
-    def _drawn(self) -> optuna.Trial:
-        """Asks for a trial, which from its first moment says whose it is.
-
-        Otherwise nobody could take it over if this process died, or its sampler failed.
-        """
-        if not self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-            # Optuna hands out those that wait before it makes others.
-            self._study.add_trial(
-                create_trial(state=TrialState.WAITING, user_attrs={SWEEPER: self._name})
-            )
-        try:
-            trial = self._study.ask(self._space.distributions())
-        except DRAWING_ERRORS as error:
-            raise SweepError(
-                Problem(
-                    "Optuna draws no trial",
-                    f"{type(error).__name__}: {error}",
-                    "mend hydra.sweeper.sampler or the space; where a study was searched with"
-                    " another space, give hydra.sweeper.study_name another name, or resume=never",
-                )
-            ) from error
-        trial.set_user_attr(SWEEPER, self._name)
-        return trial
-
-    def _fail(self, number: int) -> None:
-        """Gives up a trial that was never started."""
-        # Not by a Trial, which would ask the sampler, and that may be what fails.
-        identifier = trial_id(self._study, self._storage, number)
-        self._storage.set_trial_user_attr(identifier, MESSAGE, "it was not started")
-        self._study.tell(number, state=TrialState.FAIL)
+    def _attempt(self, trial: optuna.Trial, point: Point) -> Attempt:
+        metric = self._objectives[0].name
+        reference = {
+            "name": self._study.study_name,
+            "trial": trial.number,
+            "pruner": self._settings["pruner"],
+            "metric": metric.removeprefix("validation/"),
+        }
+        return Attempt(
+            trial.number,
+            1,
+            point.overrides,
+            point.values,
+            metric=metric,
+            study=reference if len(self._objectives) == 1 else None,
+        )
 
     def _counts(self, trial: FrozenTrial, living: Collection[str]) -> bool:
         """Whether no other trial is to be asked for in place of this one."""
         if trial.state is TrialState.FAIL:
-            return trial.number not in self._replaced
+            return trial.number not in (self._replaced or ())
         if trial.state is TrialState.RUNNING:
-            return trial.number in self._taken or trial.user_attrs.get(SWEEPER) in living
-        return trial.state in _FINISHED
+            return trial.user_attrs.get(OWNER) in living
+        return trial.state.is_finished()
 
-    def _planned(self, trial: optuna.Trial, point: Point) -> Planned:
-        reference = {
-            "name": self._study.study_name,
-            "trial": trial.number,
-            "pruner": self._sweeper["pruner"],
-            "metric": self._objectives[0].name.removeprefix("validation/"),
-        }
-        single = len(self._objectives) == 1
-        metric = self._objectives[0].name
-        return Planned(trial.number, point, metric=metric, study=reference if single else None)
+    def _claim(self, living: Collection[str]) -> list[AttemptFile]:
+        """Takes over trials of processes that have ended, as many as are launched at once.
 
-    def _claim(self) -> list[AttemptFile]:
-        """Takes over trials of processes that are gone, as many as are launched at once.
+        A trial whose process died before there was an attempt stays RUNNING in the study, where it
+        neither counts nor is shown.
 
-        Returns their last attempts.
+        Returns:
+          The files of their last attempts.
         """
-        living = self._living()
         left = [
-            each
+            each.number
             for each in self._trials()
             if each.state is TrialState.RUNNING and not self._counts(each, living)
         ]
         last = {file.read().trial: file for file in self._directory.attempts()} if left else {}
-        claimed = []
-        for trial in left:
-            if trial.number in last:
-                self._of(trial.number).set_user_attr(SWEEPER, self._name)
-                self._taken.add(trial.number)
-                claimed.append(last[trial.number])
-            elif self._was_here(trial.user_attrs.get(SWEEPER)):
-                # Its process died before it said what was to be run.
-                self._replaced.add(trial.number)
-                self._fail(trial.number)
-            if len(claimed) == int(self._sweeper["n_jobs"]):
-                break
-        return claimed
+        claimed = [number for number in left if number in last][: int(self._settings["n_jobs"])]
+        for number in claimed:
+            self._study.claim(number, self._name)
+        return [last[number] for number in claimed]
 
-    def _still_unfinished(self, left: Sequence[AttemptFile]) -> list[Planned]:
-        """Returns those of other processes' trials that are to be gone on with; tells of others."""
-        found = []
-        for file in left:
-            attempt = end_of(file, self._say)
-            if attempt.status in _DECIDED:
-                self._tell(attempt)
-                continue
-            point = Point(attempt.overrides, attempt.values)
-            found.append(Planned(attempt.trial, point, metric=attempt.metric, study=attempt.study))
-        return found
-
-    def _tell(self, attempt: Attempt) -> None:
+    def _record(self, attempt: Attempt) -> None:
         if attempt.status not in _DECIDED:
             return
         if judged(attempt, self._objectives).status is not attempt.status:
             self._directory.failed()
-        trial = self._of(attempt.trial)
-        for name, value in attempt.metrics.items():
-            trial.set_user_attr(name, value)
-        for name, constraint in self._constraints.items():
-            trial.set_constraint(name, violation(constraint, attempt.metrics))
-        tell(self._study, attempt.trial, attempt, self._objectives)
-
-    def _of(self, number: int) -> optuna.Trial:
-        return trial_of(self._study, self._storage, number)
+        self._study.record(attempt, self._constraints)
 
     def _trials(self) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False)
 
     def _living(self) -> set[str]:
-        """Returns the names of the processes at this sweep, of those that share its directory."""
+        """Returns the names of the living processes at this sweep in this directory."""
         files = (self._directory.path / "processes").glob("*.lock")
         return {file.stem for file in files if is_held(file)}
 
-    def _was_here(self, name: str | None) -> bool:
-        """Whether a process has been at this sweep in this directory."""
-        return name is not None and self._process_lock(name).exists()
-
     @contextmanager
-    def _at_work(self) -> Iterator[None]:
-        """Lets others see that this process lives."""
-        lock = self._process_lock(self._name)
+    def _alive(self) -> Iterator[None]:
+        """Shows to other processes that this one lives."""
+        lock = self._directory.path / "processes" / f"{self._name}.lock"
         lock.parent.mkdir(exist_ok=True)
         with FileLock(lock):
             yield
 
-    def _process_lock(self, name: str) -> Path:
-        return self._directory.path / "processes" / f"{name}.lock"
+
+def _again(attempt: Attempt) -> Attempt:
+    """Returns an attempt that resumes a trial."""
+    return Attempt(
+        attempt.trial,
+        1,
+        attempt.overrides,
+        attempt.values,
+        metric=attempt.metric,
+        study=attempt.study,
+    )
+
+
+def try_search(
+    settings: Mapping[str, Any], space: SearchSpace, objectives: Sequence[Objective]
+) -> list[Point]:
+    """Draws two trials in a study in memory, the second with one known, and returns them.
+
+    Raises:
+      ConfigError: the sampler cannot draw from the space, or not for as many objectives; or the
+        custom function fails.
+    """
+    study = open_study(InMemoryStorage(), "tried", settings, objectives, space)
+    points: list[Point] = []
+    while len(points) < 2 and not study.exhausted():
+        try:
+            trial = study.ask(space.distributions())
+        except DRAWING_ERRORS as error:
+            target = settings["sampler"]["_target_"]
+            raise ConfigError(
+                Problem(
+                    f"hydra.sweeper.sampler is {target}, which draws no trial",
+                    f"{type(error).__name__}: {error}",
+                    "correct its arguments or the space, or take another sampler",
+                )
+            ) from error
+        points.append(space.drawn(trial))
+        study.tell(trial, [0.5] * len(objectives))
+    return points

@@ -1,12 +1,9 @@
-"""Turns overrides in Hydra's grammar into the distributions of a search."""
+"""What a search draws its trials from: distributions of overrides, or a function of the user's."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import optuna
@@ -22,15 +19,14 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.samplers import BaseSampler, GridSampler, QMCSampler
-from optuna.study import StudyDirection
 
 from runner.config.composition import forced
 from runner.config.hydra_grammar import spelled
-from runner.config.instantiation import build_target, locate_target
+from runner.config.instantiation import build_target
 from runner.errors import ConfigError, Problem
 from runner.sweeps.points import Point, name_of
-from runner.sweeps.summary import Objective
+
+CustomSpace = Callable[[optuna.Trial], Mapping[str, Any] | None]
 
 TAGS = ("log",)
 
@@ -42,19 +38,15 @@ class Dimension:
     Attributes:
       key: as it stands before the equals sign, such as `++train.steps`.
       name: the key alone.
-      distribution: what its values are drawn from.
+      distribution: its values are drawn from.
     """
 
     key: str
     name: str
     distribution: BaseDistribution
 
-    def override(self, value: object) -> str:
-        """Returns the override that gives the key a value."""
-        return f"{self.key}={value}"
-
     def samples(self) -> list[object]:
-        """Returns the values whose validity is that of all: every choice, or both ends."""
+        """Returns values that are valid only if all are: every choice, or both ends."""
         distribution = self.distribution
         if isinstance(distribution, CategoricalDistribution):
             return list(distribution.choices)
@@ -70,22 +62,33 @@ class SearchSpace:
     Attributes:
       fixed: overrides of every trial.
       dimensions: the keys that are searched.
+      custom: returns further overrides, and may itself draw values; None for no such function.
     """
 
     fixed: tuple[str, ...]
     dimensions: tuple[Dimension, ...]
+    custom: CustomSpace | None = None
 
     def distributions(self) -> dict[str, BaseDistribution]:
         """Returns name -> distribution."""
         return {each.name: each.distribution for each in self.dimensions}
 
+    def drawn(self, trial: optuna.Trial) -> Point:
+        """Returns the point of a trial, of which `distributions` have been drawn.
+
+        Raises:
+          ConfigError: the custom function fails.
+        """
+        more = self.custom(trial) if self.custom is not None else None
+        return self.point(trial.params, more)
+
     def point(self, values: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Point:
         """Returns the trial with some values of the dimensions, and of further keys."""
         chosen = {each.name: values[each.name] for each in self.dimensions}
         others = {**{k: v for k, v in values.items() if k not in chosen}, **(more or {})}
-        overrides = [each.override(chosen[each.name]) for each in self.dimensions]
-        # Hydra knows none of the keys that are a scaffold's; of the command line, they are marked.
-        overrides += [forced(f"{key}={as_override(value)}") for key, value in others.items()]
+        overrides = [f"{each.key}={chosen[each.name]}" for each in self.dimensions]
+        # Hydra knows no key of a scaffold; on the command line they are marked likewise.
+        overrides += [forced(f"{key}={spelled(value)}") for key, value in others.items()]
         named = {name: as_shown(value) for name, value in {**chosen, **others}.items()}
         return Point((*self.fixed, *overrides), {k.lstrip("+~"): v for k, v in named.items()})
 
@@ -99,25 +102,26 @@ class SearchSpace:
         return points
 
 
-def as_override(value: object) -> str:
-    """Returns a value in the grammar of Hydra's overrides, in which it is one value of its type."""
-    return spelled(value)
-
-
 def as_shown(value: object) -> str:
-    """Returns a value as a table has it: a text as it is."""
-    return value if isinstance(value, str) else as_override(value)
+    """Returns a value as tables show it: a string as it is."""
+    return value if isinstance(value, str) else spelled(value)
 
 
-def search_space(overrides: Sequence[Override]) -> SearchSpace:
+def search_space(
+    overrides: Sequence[Override], custom: Mapping[str, Any] | None = None
+) -> SearchSpace:
     """Returns the space of the command line's overrides and of `hydra.sweeper.params`.
 
     `a,b`, `choice(a,b)` and `glob(*)` are choices. `range(1,5)` holds 1 to 4, a float's step
     likewise. `interval(1,5)` is every number between, `int(interval(1,5))` every whole number from
     1 to 5. `tag(log, ...)` searches the logarithm.
 
+    Args:
+      overrides: swept ones and others.
+      custom: `hydra.sweeper.custom_search_space`.
+
     Raises:
-      ConfigError: with every range that cannot be searched.
+      ConfigError: with every range that cannot be searched, or the custom function's mistakes.
     """
     fixed: list[str] = []
     dimensions: list[Dimension] = []
@@ -140,7 +144,7 @@ def search_space(overrides: Sequence[Override]) -> SearchSpace:
         dimensions.append(Dimension(override.get_key_element(), name_of(override), distribution))
     if problems:
         raise ConfigError(*problems)
-    return SearchSpace(tuple(fixed), tuple(dimensions))
+    return SearchSpace(tuple(fixed), tuple(dimensions), _custom(custom))
 
 
 def _distribution(override: Override) -> BaseDistribution:
@@ -164,8 +168,7 @@ def _distribution(override: Override) -> BaseDistribution:
         return _of_range(list(value.range()), log)
     if log:
         raise ValueError("choices have no logarithm; take an interval")
-    choices = list(override.sweep_string_iterator())
-    return CategoricalDistribution(choices)
+    return CategoricalDistribution(list(override.sweep_string_iterator()))
 
 
 def _of_range(values: Sequence[float], log: bool) -> BaseDistribution:
@@ -181,89 +184,26 @@ def _of_range(values: Sequence[float], log: bool) -> BaseDistribution:
     return FloatDistribution(low, high, step=step)
 
 
-KEY = "hydra.sweeper.sampler"
+def _custom(node: Mapping[str, Any] | None) -> CustomSpace | None:
+    """Returns the user's function; its errors become ConfigErrors that name it."""
+    if node is None:
+        return None
+    key = "hydra.sweeper.custom_search_space"
+    found = build_target(key, {**node, "_partial_": True})
 
-DRAWING_ERRORS = (ValueError, TypeError, RuntimeError, ImportError)
-"""What samplers raise where a space, or what is installed, does not suit them."""
-
-
-def sampler(sweeper: Mapping[str, Any], drawn: int = 0) -> BaseSampler:
-    """Builds the sampler.
-
-    With a seed, one that is built anew would draw the study's first trials again. So it is given
-    another seed, unless it keeps its place in the study itself.
-
-    Args:
-      sweeper: the sweeper's configuration.
-      drawn: how many trials the study has already.
-
-    Raises:
-      ConfigError: it cannot be built, or a module that it imports when it draws is not installed.
-    """
-    node = sweeper["sampler"]
-    target, seed = locate_target(KEY, node), node.get("seed")
-    keeps_place = isinstance(target, type) and issubclass(target, GridSampler | QMCSampler)
-    if drawn and seed is not None and not keeps_place:
-        node = {**node, "seed": seed + drawn}
-    built: BaseSampler = build_target(KEY, node)
-    missing = _missing_modules(type(built))
-    if missing:
+    def draw(trial: optuna.Trial) -> Mapping[str, Any] | None:
+        try:
+            more = found(trial)
+        except Exception as error:  # It is the user's, and may raise anything.
+            state = f"{key}: {node['_target_']} raises {type(error).__name__}"
+            raise ConfigError(Problem(state, str(error), "fix the function")) from error
+        if more is None or isinstance(more, Mapping):
+            return more
         raise ConfigError(
             Problem(
-                f"{KEY} is {node['_target_']}",
-                f"it needs {', '.join(missing)}, which is not installed",
-                f"pip install {' '.join(missing)}, or take another sampler",
+                f"{key}: {node['_target_']} returns {more!r}",
+                "it returns further overrides, as a mapping key -> value, or None",
             )
         )
-    return built
 
-
-def _missing_modules(found: type) -> list[str]:
-    """Returns the packages that a class imports only when it uses them, and that are not there.
-
-    Optuna stands for such a module by an object of its name, which imports it at its first use.
-    """
-    modules = [sys.modules[each.__module__] for each in found.__mro__]
-    named = [
-        value.__name__.partition(".")[0]
-        for module in modules
-        for value in vars(module).values()
-        if isinstance(value, ModuleType)
-    ]
-    return [
-        name
-        for name in dict.fromkeys(named)
-        if name not in sys.modules and importlib.util.find_spec(name) is None
-    ]
-
-
-def try_sampler(
-    sweeper: Mapping[str, Any],
-    space: SearchSpace,
-    custom: Callable[[optuna.Trial], object] | None,
-    objectives: Sequence[Objective],
-) -> None:
-    """Has the sampler draw twice, in a study that nobody keeps: the second time it knows a trial.
-
-    Raises:
-      ConfigError: it cannot draw from the space, or not for as many objectives; or the custom space
-        has made a mistake.
-    """
-    directions = [StudyDirection[each.goal.value.upper()] for each in objectives]
-    study = optuna.create_study(sampler=sampler(sweeper), directions=directions)
-    stopped: list[bool] = []
-    study.stop = lambda: stopped.append(True)  # type: ignore[method-assign]
-    while len(study.trials) < 2 and not stopped:
-        try:
-            trial = study.ask(space.distributions())
-        except DRAWING_ERRORS as error:
-            raise ConfigError(
-                Problem(
-                    f"{KEY} is {sweeper['sampler']['_target_']}, which draws no trial",
-                    f"{type(error).__name__}: {error}",
-                    "mend its arguments or the space, or take another sampler",
-                )
-            ) from error
-        if custom is not None:
-            custom(trial)
-        study.tell(trial, [0.5] * len(objectives))
+    return draw

@@ -1,206 +1,344 @@
-"""A study of Optuna's: opened from its configuration, reported to, and read at the end."""
+"""A search's study in Optuna: opened from the configuration, and kept up to date with attempts.
+
+Optuna's own retries and heartbeats work inside `Study.optimize`, which calls the objective in its
+own process. Trials here run wherever a launcher puts them, so they are asked for and told. All that
+leans on Optuna's internals is in this module: `Study.stop`, which samplers call outside
+`optimize`; ids of trials from the storage; `optuna.Trial` made of an id.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.samplers import RandomSampler
+from filelock import FileLock
+from optuna.distributions import BaseDistribution, check_distribution_compatibility
+from optuna.exceptions import OptunaError
+from optuna.samplers import BaseSampler, GridSampler, QMCSampler
+from optuna.storages import InMemoryStorage, RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
-from runner.config.choices import Goal
-from runner.config.instantiation import build_target
-from runner.errors import ConfigError, Problem, ranked, require_all
-from runner.sweeps.attempt import Attempt, TrialStatus
-from runner.sweeps.constraints import constraints
-from runner.sweeps.points import Point, given_mapping
-from runner.sweeps.search_space import SearchSpace, as_shown, sampler
-from runner.sweeps.study_storage import open_storage
-from runner.sweeps.summary import Objective
+from runner.config.instantiation import build_target, locate_target
+from runner.errors import ConfigError, Problem, SweepError, require_all
+from runner.sweeps.objectives import Constraint, Objective, judged, violation
+from runner.sweeps.search_space import SearchSpace, as_shown
+from runner.sweeps.sweep_directory import Attempt
+from runner.system.status import Status
 
 logger = logging.getLogger(__name__)
 
-SWEEPER = "runner.sweeper"
-"""User attribute of a trial: the process that sweeps it."""
+OWNER = "runner.sweeper"
+"""User attribute of a trial: the name of the process that sweeps it."""
 
-MESSAGE = "runner.message"
-"""User attribute of a trial that was never started: what became of it."""
-
-EXHAUSTED = "runner.exhausted"
+_EXHAUSTED = "runner.exhausted"
 """User attribute of a study: the sampler that has nothing more to try, as it is configured."""
 
-OBJECTIVES = "runner.objectives"
+_OBJECTIVES = "runner.objectives"
 """User attribute of a study: the names of its objectives."""
 
-# Its own log says on screen what the summary says better.
+_STATES = {
+    Status.FINISHED: TrialState.COMPLETE,
+    Status.PRUNED: TrialState.PRUNED,
+    Status.FAILED: TrialState.FAIL,
+}
+_STATUSES = {state: status for status, state in _STATES.items()}
+
+_DATABASE = "study.db"
+_SAMPLER = "hydra.sweeper.sampler"
+_PRUNER = "hydra.sweeper.pruner"
+DRAWING_ERRORS = (ValueError, TypeError, RuntimeError, ImportError)
+"""What samplers raise where a space, or what is installed, does not suit them."""
+
+# What a storage raises while its database is unreachable.
+_UNREACHABLE = (OptunaError, SQLAlchemyError, OSError, ConfigError)
+
+# Optuna's log would repeat what the results say.
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
-_STATES = {
-    TrialStatus.FINISHED: TrialState.COMPLETE,
-    TrialStatus.PRUNED: TrialState.PRUNED,
-    TrialStatus.FAILED: TrialState.FAIL,
-}
-_STATUSES = {
-    **{state: status for status, state in _STATES.items()},
-    TrialState.RUNNING: TrialStatus.RUNNING,
-    TrialState.WAITING: TrialStatus.WAITING,
-}
 
-CustomSpace = Callable[[optuna.Trial], Mapping[str, Any] | None]
+def open_storage(directory: Path, storage: Any) -> Any:
+    """Returns the storage that `hydra.sweeper.storage` names.
+
+    Args:
+      directory: the sweep's.
+      storage: a database's URL, a node with a `_target_`, or None for SQLite in the directory.
+
+    Raises:
+      ConfigError: it cannot be opened, or not by another process.
+    """
+    opened = _opened(directory, storage)
+    if _is_private(opened):
+        named = storage["_target_"] if isinstance(storage, Mapping) else storage
+        raise ConfigError(
+            Problem(
+                f"hydra.sweeper.storage is {named}, which is in the memory of one process",
+                "each trial opens the storage for itself, and so does the same command again",
+                "leave it out, for SQLite in the sweep's folder, or give a database's URL such as"
+                " sqlite:///study.db",
+            )
+        )
+    return opened
+
+
+def _is_private(storage: Any) -> bool:
+    """Whether another process that opens the same storage finds an empty one."""
+    if isinstance(storage, RDBStorage):
+        url = storage.engine.url
+        return url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:")
+    return isinstance(storage, InMemoryStorage)
+
+
+def _opened(directory: Path, storage: Any) -> Any:
+    if isinstance(storage, Mapping):
+        return build_target("hydra.sweeper.storage", storage)
+    if storage is None:
+        # Two processes that create the tables at once disturb each other.
+        with FileLock(directory / "study.lock"):
+            # Only its owner may read it: it holds the values drawn, secrets included.
+            (directory / _DATABASE).touch(mode=0o600)
+            return _database(f"sqlite:///{directory / _DATABASE}")
+    try:
+        return _database(storage)
+    except Exception as first:  # noqa: BLE001 - the second attempt's is reported
+        logger.info("opening the study's database again: %s", first)
+    try:
+        return _database(storage)  # By now, another process may have created the tables.
+    except Exception as error:
+        raise ConfigError(
+            Problem(
+                "hydra.sweeper.storage cannot be opened",
+                str(error).splitlines()[0],
+                "a URL such as sqlite:///study.db or postgresql://host/database, whose driver is"
+                " installed",
+            )
+        ) from error
+
+
+def _database(url: str) -> RDBStorage:
+    # Several processes write to the file, each for a moment.
+    arguments = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {}
+    return RDBStorage(url, engine_kwargs=arguments)
+
+
+def build_sampler(settings: Mapping[str, Any], drawn: int = 0) -> BaseSampler:
+    """Returns the sampler that `hydra.sweeper.sampler` names.
+
+    Args:
+      settings: the sweeper's.
+      drawn: number of trials already in the study. With the same seed a resumed study would draw
+        its first trials again; grids and QMC sequences keep their place by themselves.
+
+    Raises:
+      ConfigError: there is no such sampler, or its arguments do not fit.
+    """
+    node = dict(settings["sampler"])
+    found = locate_target(_SAMPLER, node)
+    ordered = isinstance(found, type) and issubclass(found, GridSampler | QMCSampler)
+    if drawn and not ordered and isinstance(node.get("seed"), int):
+        node["seed"] += drawn
+    built: BaseSampler = build_target(_SAMPLER, node)
+    return built
+
+
+def build_pruner(node: Mapping[str, Any]) -> optuna.pruners.BasePruner:
+    """Returns the pruner that `hydra.sweeper.pruner` names.
+
+    Raises:
+      ConfigError: there is no such pruner, or its arguments do not fit.
+    """
+    pruner: optuna.pruners.BasePruner = build_target(_PRUNER, node)
+    return pruner
+
+
+class SearchStudy(optuna.Study):
+    """A study that exists in the storage, as one process of a sweep sees it.
+
+    Args:
+      name: of the study.
+      storage: where it is kept.
+      settings: the sweeper's.
+      objectives: what decides which trial is better.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        storage: Any,
+        settings: Mapping[str, Any],
+        objectives: Sequence[Objective],
+    ) -> None:
+        sampler, pruner = build_sampler(settings), build_pruner(settings["pruner"])
+        super().__init__(study_name=name, storage=storage, sampler=sampler, pruner=pruner)
+        self._settings, self._objectives, self._kept = settings, objectives, storage
+        self._sampler_setting = json.dumps(settings["sampler"], sort_keys=True, default=str)
+
+    def stop(self) -> None:
+        """Notes that the sampler, as it is configured, has nothing more to try.
+
+        Samplers call this; Optuna itself supports it only inside `optimize`.
+        """
+        self.set_user_attr(_EXHAUSTED, self._sampler_setting)
+
+    def exhausted(self) -> bool:
+        """Whether this sampler, with these arguments, has nothing more to try."""
+        return bool(self.user_attrs.get(_EXHAUSTED) == self._sampler_setting)
+
+    def reseed(self) -> None:
+        """Gives the sampler another seed than it had when the present trials were drawn."""
+        self.sampler = build_sampler(self._settings, len(self.get_trials(deepcopy=False)))
+
+    def check(self, space: SearchSpace) -> None:
+        """Checks that the study, which may have trials, has the same objectives and values.
+
+        Raises:
+          ConfigError: it has other objectives, or values were drawn that Optuna does not mix with
+            those of the space: other choices, or another kind of number.
+        """
+        require_all(self._check_objectives, lambda: self._check_space(space))
+
+    def _check_objectives(self) -> None:
+        found = [each.name.lower() for each in self.directions]
+        wanted = [each.name for each in self._objectives]
+        goals = [each.goal.value for each in self._objectives]
+        names = self.user_attrs.get(_OBJECTIVES)
+        if found != goals or names not in (None, wanted):
+            raise ConfigError(
+                Problem(
+                    f"the study {self.study_name!r} exists, with the objectives {names or ''}"
+                    f" {found}",
+                    f"this sweep has {wanted} {goals}",
+                    "give hydra.sweeper.study_name another name, or repeat its objectives",
+                )
+            )
+
+    def _check_space(self, space: SearchSpace) -> None:
+        drawn: dict[str, BaseDistribution] = {}
+        for trial in self.get_trials(deepcopy=False):
+            drawn |= trial.distributions
+        problems = []
+        for name, distribution in space.distributions().items():
+            try:
+                check_distribution_compatibility(drawn.get(name, distribution), distribution)
+            except ValueError:
+                problems.append(
+                    Problem(
+                        f"the study {self.study_name!r} exists, with other values of {name}",
+                        f"it has drawn from {drawn[name]}, and this sweep draws from"
+                        f" {distribution}",
+                        "give hydra.sweeper.study_name another name, or repeat its values; without"
+                        " a name, resume=never begins another study",
+                    )
+                )
+        if problems:
+            raise ConfigError(*problems)
+
+    def count(self, *states: TrialState) -> int:
+        """Returns how many trials have one of the states."""
+        return len(self.get_trials(deepcopy=False, states=states))
+
+    def draw(self, space: SearchSpace, owner: str) -> optuna.Trial:
+        """Asks the sampler for a trial.
+
+        Args:
+          space: to draw from.
+          owner: name of the process that sweeps the trial.
+
+        Raises:
+          SweepError: the sampler draws none, or the study does not take what it draws.
+        """
+        try:
+            trial = self.ask(space.distributions())
+        except DRAWING_ERRORS as error:
+            raise SweepError(
+                Problem(
+                    "Optuna draws no trial",
+                    f"{type(error).__name__}: {error}",
+                    "correct hydra.sweeper.sampler or the space; where a study was searched with"
+                    " another space, give hydra.sweeper.study_name another name, or resume=never",
+                )
+            ) from error
+        trial.set_user_attr(OWNER, owner)
+        return trial
+
+    def claim(self, number: int, owner: str) -> None:
+        """Makes another process the owner of an unfinished trial."""
+        self._trial(number).set_user_attr(OWNER, owner)
+
+    def record(self, attempt: Attempt, constraints: Mapping[str, Constraint]) -> None:
+        """Brings the study up to date with a trial's last attempt.
+
+        A trial that was killed or skipped remains RUNNING in the study, and can be resumed.
+        """
+        attempt = judged(attempt, self._objectives)
+        if attempt.status not in _STATES:
+            return
+        trial = self._trial(attempt.trial)
+        for name, value in attempt.metrics.items():
+            trial.set_user_attr(name, value)
+        for name, constraint in constraints.items():
+            trial.set_constraint(name, violation(constraint, attempt.metrics))
+        values = [each.of(attempt) for each in self._objectives]
+        finished = attempt.status is Status.FINISHED
+        self.tell(
+            attempt.trial,
+            [value for value in values if value is not None] if finished else None,
+            state=_STATES[attempt.status],
+            skip_if_finished=True,
+        )
+
+    def ended(self) -> list[Attempt]:
+        """Returns the trials that have ended, as far as the study knows them."""
+        stored = self.get_trials(deepcopy=False, states=tuple(_STATUSES))
+        return [attempt_of(each, self._objectives) for each in stored]
+
+    def infeasible(self) -> set[int]:
+        """Returns the numbers of the trials that violate a constraint."""
+        stored = self.get_trials(deepcopy=False)
+        return {each.number for each in stored if max(each.constraints.values(), default=0) > 0}
+
+    def _trial(self, number: int) -> optuna.Trial:
+        return optuna.Trial(self, _trial_id(self._kept, self.study_name, number))
 
 
 def open_study(
-    storage: Any, name: str, sweeper: Mapping[str, Any], objectives: Sequence[Objective]
-) -> optuna.Study:
-    """Opens the study, or goes on with one of this name.
-
-    When its sampler has tried all that it has, the study notes that: see `exhausted`.
+    storage: Any,
+    name: str,
+    settings: Mapping[str, Any],
+    objectives: Sequence[Objective],
+    space: SearchSpace,
+) -> SearchStudy:
+    """Creates a study, or opens the one of this name.
 
     Raises:
-      ConfigError: the sampler or pruner cannot be built, or the study has other objectives.
+      ConfigError: the sampler or pruner cannot be built, or the study does not fit; see `check`.
     """
-    directions = [each.goal.value for each in objectives]
-    study = optuna.create_study(
-        storage=storage,
-        study_name=name,
-        sampler=sampler(sweeper),
-        pruner=build_target("hydra.sweeper.pruner", sweeper["pruner"]),
-        directions=[StudyDirection[each.upper()] for each in directions],
-        load_if_exists=True,
-    )
-    # Samplers stop a study when it is told of its last trial; Optuna knows that only in `optimize`.
-    study.stop = lambda: study.set_user_attr(  # type: ignore[method-assign]
-        EXHAUSTED, _sampler_named(sweeper)
-    )
-    _check_objectives(study, objectives)
-    if OBJECTIVES not in study.user_attrs:
-        study.set_user_attr(OBJECTIVES, [each.name for each in objectives])
+    goals = [StudyDirection[each.goal.value.upper()] for each in objectives]
+    optuna.create_study(storage=storage, study_name=name, directions=goals, load_if_exists=True)
+    study = SearchStudy(name, storage, settings, objectives)
+    study.check(space)
+    if _OBJECTIVES not in study.user_attrs:
+        study.set_user_attr(_OBJECTIVES, [each.name for each in objectives])
     return study
 
 
-def exhausted(study: optuna.Study, sweeper: Mapping[str, Any]) -> bool:
-    """Whether this sampler, with these arguments, has nothing more to try in the study."""
-    return study.user_attrs.get(EXHAUSTED) == _sampler_named(sweeper)
-
-
-def _sampler_named(sweeper: Mapping[str, Any]) -> str:
-    return json.dumps(sweeper["sampler"], sort_keys=True, default=str)
-
-
-def check_study(study: optuna.Study, objectives: Sequence[Objective], space: SearchSpace) -> None:
-    """Checks that a study, which may have trials, can be gone on with.
-
-    Raises:
-      ConfigError: it has other objectives, or values were drawn that Optuna does not mix with those
-        of the space: other choices, another kind of number, or only one of them logarithmic.
-    """
-    require_all(lambda: _check_objectives(study, objectives), lambda: _check_space(study, space))
-
-
-def _check_objectives(study: optuna.Study, objectives: Sequence[Objective]) -> None:
-    found = [each.name.lower() for each in study.directions]
-    wanted = [each.name for each in objectives]
-    directions = [each.goal.value for each in objectives]
-    names = study.user_attrs.get(OBJECTIVES)
-    if found != directions or names not in (None, wanted):
-        raise ConfigError(
-            Problem(
-                f"the study {study.study_name!r} exists, with the objectives {names or ''} {found}",
-                f"this sweep has {wanted} {directions}",
-                "give hydra.sweeper.study_name another name, or repeat its objectives",
-            )
-        )
-
-
-def _check_space(study: optuna.Study, space: SearchSpace) -> None:
-    drawn: dict[str, BaseDistribution] = {}
-    for trial in study.get_trials(deepcopy=False):
-        drawn |= trial.distributions
-    problems = [
-        Problem(
-            f"the study {study.study_name!r} exists, with other values of {name}",
-            f"it has drawn from {drawn[name]}, and this sweep draws from {distribution}",
-            "give hydra.sweeper.study_name another name, or repeat its values; without a name,"
-            " resume=never begins another study",
-        )
-        for name, distribution in space.distributions().items()
-        if name in drawn and not _mix(drawn[name], distribution)
-    ]
-    if problems:
-        raise ConfigError(*problems)
-
-
-def _mix(one: BaseDistribution, other: BaseDistribution) -> bool:
-    """Whether a study may draw from both: ranges may have other ends."""
-    if isinstance(one, CategoricalDistribution) or isinstance(other, CategoricalDistribution):
-        return one == other
-    return type(one) is type(other) and getattr(one, "log", None) == getattr(other, "log", None)
-
-
-def trial_id(study: optuna.Study, storage: Any, number: int) -> int:
-    """Returns what the storage knows a trial of the study by."""
-    found = storage.get_study_id_from_name(study.study_name)
+def _trial_id(storage: Any, study: str, number: int) -> int:
+    """Returns the storage's id of a trial."""
+    found = storage.get_study_id_from_name(study)
     identifier: int = storage.get_trial_id_from_study_id_trial_number(found, number)
     return identifier
 
 
-def trial_of(study: optuna.Study, storage: Any, number: int) -> optuna.Trial:
-    """Returns a trial of the study, by which it is told of."""
-    return optuna.Trial(study, trial_id(study, storage, number))
-
-
-def tell(
-    study: optuna.Study,
-    number: int,
-    attempt: Attempt,
-    objectives: Sequence[Objective],
-) -> None:
-    """Tells the study what became of a trial; one without a value has failed.
-
-    It is not told of one that is to be gone on with, and stays RUNNING there.
-    """
-    attempt = judged(attempt, objectives)
-    if attempt.status not in _STATES:
-        return
-    values = [each.of(attempt) for each in objectives]
-    finished = attempt.status is TrialStatus.FINISHED
-    study.tell(
-        number,
-        [value for value in values if value is not None] if finished else None,
-        state=_STATES[attempt.status],
-        skip_if_finished=True,
-    )
-
-
-def judged(attempt: Attempt, objectives: Sequence[Objective]) -> Attempt:
-    """Returns the attempt, as a failure if it finished and an objective is NaN or missing."""
-    if attempt.status is not TrialStatus.FINISHED:
-        return attempt
-    values = {each.name: each.of(attempt) for each in objectives}
-    lacking = [
-        f"{name} is {'missing' if value is None else value}"
-        for name, value in values.items()
-        if value is None or math.isnan(value)
-    ]
-    if not lacking:
-        return attempt
-    return replace(attempt, status=TrialStatus.FAILED, message="; ".join(lacking), exit_code=1)
-
-
 def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:
-    """Returns what the study alone tells of a trial, whose files are elsewhere."""
+    """Returns what the study knows of a trial that has ended, whose files are elsewhere."""
     names = [each.name.removeprefix("validation/") for each in objectives]
     metrics = dict(zip(names, trial.values or (), strict=False))
     status = _STATUSES[trial.state]
-    message = trial.user_attrs.get(MESSAGE, "it was tried from another folder")
     return Attempt(
         trial.number,
         1,
@@ -211,123 +349,50 @@ def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:
         objective=metrics.get(names[0]),
         metrics=metrics,
         curve=tuple(sorted(trial.intermediate_values.items())),
-        message=message if status is TrialStatus.FAILED else "",
+        message="it has no files in this folder" if status is Status.FAILED else "",
     )
 
 
-def check(
-    directory: Path, sweeper: Mapping[str, Any], metrics: Sequence[str] | None = None
-) -> None:
-    """Builds all that a search needs, to find mistakes before anything is made.
+class Reporter:
+    """Takes the metrics of each evaluation of one trial; returns whether the trial is pruned.
+
+    While the study is unreachable, the trial continues and is not pruned.
 
     Args:
-      directory: not used for a storage that is given.
-      sweeper: the sweeper's configuration.
-      metrics: those that an evaluation gives, such as `validation/loss`; None where nobody knows.
-
-    Raises:
-      ConfigError: with every mistake.
+      directory: the sweep's.
+      storage: as the sweeper's configuration has it.
+      reference: the attempt's `study`: its `name`, the `trial`, its `pruner`, and the `metric`.
     """
-    require_all(
-        lambda: sampler(sweeper),
-        lambda: build_target("hydra.sweeper.pruner", sweeper["pruner"]),
-        lambda: custom_space(sweeper),
-        lambda: constraints(sweeper, metrics),
-    )
-    if sweeper.get("storage") is not None:
-        open_storage(directory, sweeper["storage"])
 
+    def __init__(self, directory: Path, storage: Any, reference: Mapping[str, Any]) -> None:
+        self._directory, self._storage, self._reference = directory, storage, reference
+        self._trial: optuna.Trial | None = None
+        self._known: Collection[int] = ()
 
-def custom_space(sweeper: Mapping[str, Any]) -> CustomSpace | None:
-    """Returns the function that `hydra.sweeper.custom_search_space` names, if it names one.
-
-    Raises:
-      ConfigError: there is no such function, or its arguments do not fit; also from the function
-        that is returned, when that raises or returns what is no mapping.
-    """
-    node = sweeper.get("custom_search_space")
-    if node is None:
-        return None
-    key = "hydra.sweeper.custom_search_space"
-    found = build_target(key, {**node, "_partial_": True})
-
-    def draw(trial: optuna.Trial) -> Mapping[str, Any] | None:
+    def __call__(self, metrics: Mapping[str, float], step: int) -> bool:
+        """Reports an evaluation."""
         try:
-            more = found(trial)
-        except Exception as error:  # It is the user's, and may raise anything.
-            raise ConfigError(
-                Problem(
-                    f"{key}: {node['_target_']} raises {type(error).__name__}",
-                    str(error),
-                    "mend the function",
-                )
-            ) from error
-        if more is None or isinstance(more, Mapping):
-            return more
-        raise ConfigError(
-            Problem(
-                f"{key}: {node['_target_']} returns {more!r}",
-                "it returns further overrides, as a mapping key -> value, or None",
+            trial = self._opened()
+            if step not in self._known:
+                trial.report(metrics[self._reference["metric"]], step)
+            return trial.should_prune()
+        except _UNREACHABLE as error:
+            number = self._reference["trial"]
+            logger.warning(
+                "Trial %d continues, though step %d cannot be reported to its study: %s",
+                number,
+                step,
+                error,
             )
-        )
+            return False
 
-    return draw
-
-
-def custom_points(space: SearchSpace, custom: CustomSpace, count: int = 5) -> list[Point]:
-    """Returns points that a custom space draws at random, in a study that nobody keeps."""
-    study = optuna.create_study(sampler=RandomSampler(seed=0))
-    points = []
-    for _ in range(count):
-        trial = study.ask(space.distributions())
-        more = custom(trial)
-        points.append(space.point(trial.params, more))
-    return points
-
-
-def objectives_of(
-    sweeper: Mapping[str, Any], default: Objective, metrics: Sequence[str]
-) -> list[Objective]:
-    """Returns `hydra.sweeper.objectives`, or the experiment's own.
-
-    Args:
-      sweeper: the sweeper's configuration.
-      default: the experiment's own.
-      metrics: those that an evaluation gives, such as `validation/loss`.
-
-    Raises:
-      ConfigError: with every mistake: they are no mapping, a goal is no goal, there is no such
-        metric, or a pruner is to compare several objectives.
-    """
-    example = "{validation/loss: minimize}"
-    given = given_mapping("objectives", sweeper.get("objectives"), example)
-    problems = [
-        Problem(
-            f"hydra.sweeper.objectives.{name} is {goal!r}",
-            "it must be a goal",
-            choices=tuple(Goal.__members__),
-        )
-        for name, goal in given.items()
-        if str(goal) not in Goal.__members__
-    ]
-    problems += [
-        Problem(
-            f"hydra.sweeper.objectives names {name!r}",
-            "no evaluation gives it",
-            choices=ranked(name, metrics),
-        )
-        for name in given or [default.name]
-        if name not in metrics
-    ]
-    pruner = str(sweeper["pruner"].get("_target_", ""))
-    if len(given) > 1 and not pruner.endswith(".NopPruner"):
-        problems.append(
-            Problem(
-                f"hydra.sweeper.pruner is {pruner}",
-                f"there are {len(given)} objectives, and trials are pruned by one",
-                "hydra/sweeper/pruner=none",
-            )
-        )
-    if problems:
-        raise ConfigError(*problems)
-    return [Objective(name, Goal[goal]) for name, goal in given.items()] or [default]
+    def _opened(self) -> optuna.Trial:
+        if self._trial is None:
+            storage, name = open_storage(self._directory, self._storage), self._reference["name"]
+            pruner = build_pruner(self._reference["pruner"])
+            study = optuna.load_study(study_name=name, storage=storage, pruner=pruner)
+            identifier = _trial_id(storage, name, self._reference["trial"])
+            # A resumed trial evaluates some steps again.
+            self._known = set(storage.get_trial(identifier).intermediate_values)
+            self._trial = optuna.Trial(study, identifier)
+        return self._trial

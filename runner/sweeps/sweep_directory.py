@@ -1,23 +1,171 @@
-"""The files of a sweep: what identifies it, and its attempts at trials."""
+"""The directory of one sweep: what identifies it, and a file for each attempt at a trial.
+
+The file of an attempt is the record of what happened to it, in a grid and in a search alike. The
+process that runs the attempt writes it, the sweep reads it, and it outlives both. A search's study
+in Optuna is what the sampler and other processes know of the trials, and is brought up to date
+from these files.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from runner.errors import Problem, RunDirectoryError, RunInUseError
-from runner.sweeps.attempt import Attempt, AttemptFile
-from runner.system.atomic_files import make_container, write_json
+from runner.system.atomic_files import make_container, moved, way_to, write_json
+from runner.system.locks import is_held, this_process
+from runner.system.status import Status
 
-RECORD = "sweep.json"
+FAILURES = (Status.FAILED, Status.KILLED)
+DIED = "its process was killed"
+"""Begins the message of an attempt whose process could not record an error."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a trial.
+
+    Attributes:
+      trial: number of the trial in its sweep, from 0.
+      number: which attempt at the trial this is, from 1.
+      overrides: all of the trial's.
+      values: swept key -> value.
+      fingerprint: of the trial's configuration; empty in a search.
+      metric: the name of `train.objective`.
+      last: whether no retry follows a failure.
+      sweeper: name of the process that sweeps.
+      process: name of the process that runs the attempt; empty before it starts.
+      status: how far it got.
+      objective: `train.objective`; None without an evaluation.
+      metrics: of the evaluation with the best objective.
+      curve: step and value of `train.objective`, for each evaluation of the run.
+      message: why it failed.
+      exit_code: the exit code that its error alone would have had.
+      run_dir: the run directory; None before there is one.
+      over: of a killed one, whether the sweep has recorded it, after which no launcher starts it
+        again.
+      infeasible: whether it violates a constraint of its search.
+      study: where its evaluations are reported for pruning; None for no reports.
+    """
+
+    trial: int
+    number: int
+    overrides: tuple[str, ...]
+    values: Mapping[str, str]
+    fingerprint: str = ""
+    metric: str = ""
+    last: bool = True
+    sweeper: str = ""
+    process: str = ""
+    status: Status = Status.WAITING
+    objective: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    curve: tuple[tuple[int, float], ...] = ()
+    message: str = ""
+    exit_code: int = 1
+    run_dir: str | None = None
+    over: bool = False
+    infeasible: bool = False
+    study: Mapping[str, Any] | None = None
+
+    def __str__(self) -> str:
+        values = " ".join(f"{key}={value}" for key, value in self.values.items())
+        return f"trial {self.trial} {values}".rstrip()
+
+
+class AttemptFile:
+    """The file of one attempt, and the lock that the attempt's process holds while it lives.
+
+    Args:
+      path: such as `trials/0003.json`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = FileLock(path.with_suffix(".lock"))
+        self._order = path.with_suffix(".order")
+
+    def read(self) -> Attempt:
+        """Returns the attempt."""
+        content: dict[str, Any] = json.loads(self.path.read_text())
+        way = content.get("way_to_run")
+        known = {each.name for each in fields(Attempt)}
+        content = {key: value for key, value in content.items() if key in known}
+        content["run_dir"] = moved(content.get("run_dir"), way, self.path.parent)
+        content["overrides"] = tuple(content["overrides"])
+        content["values"] = dict(content["values"])
+        content["curve"] = tuple((step, value) for step, value in content["curve"])
+        content["status"] = Status(content["status"])
+        return Attempt(**content)
+
+    def write(self, attempt: Attempt) -> None:
+        """Writes the attempt atomically."""
+        # As pairs: the keys of a mapping would be sorted.
+        values = list(attempt.values.items())
+        way = way_to(attempt.run_dir, self.path.parent)
+        write_json(self.path, asdict(attempt) | {"values": values, "way_to_run": way})
+
+    def update(self, **changes: Any) -> Attempt:
+        """Changes some attributes and returns the attempt."""
+        attempt = replace(self.read(), **changes)
+        self.write(attempt)
+        return attempt
+
+    def cancel(self) -> None:
+        """Asks the attempt's process, on whatever host, to end it or never to start it."""
+        self._order.write_text("end")
+
+    def await_orders(self) -> None:
+        """Makes the file that `cancel` writes, so that another host's write is soon visible."""
+        self._order.touch()
+
+    def cancelled(self) -> bool:
+        """Whether `cancel` has been called in any process."""
+        try:
+            # Opened, because a network file system answers `stat` from its cache.
+            return self._order.read_text() != ""
+        except FileNotFoundError:
+            return False
+
+    def runs_elsewhere(self) -> bool:
+        """Whether a living process other than this one runs the attempt."""
+        # Looking at the lock first would create its file.
+        lock = Path(self.lock.lock_file)
+        return lock.exists() and self.read().process != this_process() and is_held(lock)
+
+    def settle(self, cause: str = "", say: Callable[[str], object] | None = None) -> Attempt:
+        """Waits for the attempt's process, if one lives, and records how the attempt ended.
+
+        An attempt that is RUNNING without a process was killed, and one that is still WAITING is
+        skipped. From now on no launcher starts the attempt again.
+
+        Args:
+          cause: added to the message of a killed attempt.
+          say: called with a line where a process has to be waited for.
+        """
+        if say is not None and is_held(Path(self.lock.lock_file)):
+            say(f"trial {self.read().trial} is still running since before; waiting for it")
+        with self.lock:
+            attempt = self.read()
+            if attempt.status is Status.RUNNING:
+                message = f"{DIED}: {cause}" if cause else DIED
+                return self.update(status=Status.KILLED, message=message, over=True)
+            if attempt.status is Status.WAITING:
+                return self.update(status=Status.SKIPPED, message="it was not started")
+            if attempt.status is Status.KILLED:
+                return self.update(over=True)
+            return attempt
+
+
+_RECORD = "sweep.json"
 
 
 @dataclass(frozen=True)
@@ -26,7 +174,7 @@ class SweepIdentity:
 
     Attributes:
       overrides: of the command line, without those that change no trial's result.
-      search: what is searched and how, where that is not in the overrides.
+      search: what is searched and how, where the overrides do not contain it.
     """
 
     overrides: tuple[str, ...]
@@ -40,16 +188,15 @@ class SweepIdentity:
 
 
 class SweepDirectory:
-    """The folder of one sweep, `trials/` with a file for each attempt in it.
+    """The directory of one sweep, with a file for each attempt in `trials/`.
 
     Attributes:
-      path: it.
-      lock: of the process that opened the sweep.
+      path: the directory.
+      lock: held by the process that opened the sweep.
       joined: whether another process has opened the sweep, and this one takes part.
     """
 
     def __init__(self, path: Path) -> None:
-        """Stores the path."""
         self.path = path
         self.lock = FileLock(path / "lock")
         self.joined = False
@@ -61,42 +208,38 @@ class SweepDirectory:
         return AttemptFile(self.path / "trials" / f"{number:04d}.json")
 
     def attempts(self) -> list[AttemptFile]:
-        """Returns those of all attempts, in the order of their making."""
-        return [AttemptFile(path) for path in sorted(self._trials())]
+        """Returns the files of all attempts, oldest first."""
+        paths = self.path.glob("trials/*.json")
+        return [AttemptFile(path) for path in sorted(paths) if path.stem.isdecimal()]
 
     def add(self, attempts: Sequence[Attempt]) -> range:
         """Makes files for attempts and returns their numbers."""
-        folder = self.path / "trials"
-        # Its owner alone may read it: a trial goes on by its overrides, secrets included.
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Only its owner may read it: the overrides are complete, secrets included.
+        (self.path / "trials").mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(self.path / "trials.lock"):
-            last = max((int(path.stem) for path in self._trials()), default=-1)
+            last = max((int(file.path.stem) for file in self.attempts()), default=-1)
             numbers = range(last + 1, last + 1 + len(attempts))
             for number, attempt in zip(numbers, attempts, strict=True):
                 self.attempt(number).write(attempt)
         return numbers
 
-    def stopped(self) -> bool:
-        """Whether no further trial is to be started."""
-        return self._stop.exists() and self._stop.read_text() == "stopped"
-
     def stop_on_failure(self, stop: bool) -> None:
-        """Says whether a trial's failure, from now on, is to stop the sweep.
+        """Sets whether a trial's failure, from now on, stops the sweep.
 
-        Who joins others leaves it as it is: they may have stopped.
+        A process that joins others changes nothing: they may have stopped.
         """
         if self.joined:
             return
         self.path.mkdir(parents=True, exist_ok=True)
         self._stop.write_text("on failure" if stop else "never")
-        self.go_on()
+        self.release_held()
 
     def stops_on_failure(self) -> bool:
-        """Whether a trial's failure is yet to stop the sweep."""
+        """Whether the next failure will stop the sweep."""
         return self._stop.exists() and self._stop.read_text() == "on failure"
 
     def failed(self, *, last: bool = True) -> None:
-        """Stops the sweep if that is what a failure does; holds it if the trial is tried again."""
+        """Where failures stop the sweep: stops it, or holds it while the trial is to be retried."""
         if not self.stops_on_failure():
             return
         if last:
@@ -104,33 +247,37 @@ class SweepDirectory:
         else:
             self._held.touch()
 
+    def stopped(self) -> bool:
+        """Whether no further trial is to be started."""
+        return self._stop.exists() and self._stop.read_text() == "stopped"
+
     def held(self) -> bool:
-        """Whether no trial is to be started before a failed one is tried again."""
+        """Whether no trial is to be started before a failed one has been retried."""
         return self._held.exists()
 
-    def go_on(self) -> None:
-        """Has trials started again after they were held."""
+    def release_held(self) -> None:
+        """Lets trials start again after they were held."""
         self._held.unlink(missing_ok=True)
 
     def read(self) -> dict[str, Any] | None:
-        """Returns the sweep's record, or None when the folder holds none."""
-        file = self.path / RECORD
+        """Returns the sweep's record; None where there is no sweep."""
+        file = self.path / _RECORD
         if not file.is_file():
             return None
         content: dict[str, Any] = json.loads(file.read_text())
         return content
 
-    def _trials(self) -> list[Path]:
-        return [path for path in self.path.glob("trials/*.json") if path.stem.isdecimal()]
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Writes the sweep's record atomically."""
+        write_json(self.path / _RECORD, record)
 
 
 @contextmanager
 def unrecorded_sweep(*, shared: bool) -> Iterator[SweepDirectory]:
-    """Gives the directory of a sweep that leaves nothing behind.
+    """Yields the directory of a sweep that is deleted at the end.
 
     Args:
-      shared: whether other machines are to see it, as they do the current directory, but not this
-        one's own for temporary files.
+      shared: whether other machines must see it: it is then in the current directory.
     """
     place = Path.cwd() if shared else None
     with tempfile.TemporaryDirectory(prefix=".sweep-", dir=place) as folder:
@@ -145,17 +292,17 @@ def open_sweep(
     join: bool = False,
     masked: Callable[[Sequence[str]], list[str]] = list,
 ) -> SweepDirectory:
-    """Returns the directory of the same sweep, to go on with, or a new, numbered one.
+    """Returns the directory of the same sweep, to be resumed, or a new, numbered one.
 
     Its lock is taken, unless `join` allows another living process to hold it.
 
     Args:
-      container: the folder that holds sweeps.
+      container: the folder of numbered sweeps.
       identity: what makes a sweep the same.
-      resume: `auto` goes on with the newest one that is the same; `must` only goes on; `never`
-        begins anew.
+      resume: `auto` resumes the newest sweep that is the same; `must` only resumes; `never` starts
+        a new one.
       join: whether several processes may work at the sweep.
-      masked: takes the secrets out of overrides, for the sweep's record.
+      masked: removes secrets from overrides, for the sweep's record.
 
     Raises:
       RunInUseError: another process works at it.
@@ -171,19 +318,14 @@ def open_sweep(
                 _claim(directory, join)
                 return directory
         if resume == "must":
-            raise RunDirectoryError(
-                Problem(
-                    f"{container} holds no sweep of this command",
-                    "resume=must only resumes",
-                    "use resume=auto to start one",
-                )
-            )
+            state = f"{container} holds no sweep of this command"
+            remedy = "use resume=auto to start one"
+            raise RunDirectoryError(Problem(state, "resume=must only resumes", remedy))
         directory = SweepDirectory(container / f"{max(numbers, default=0) + 1:03d}")
         directory.path.mkdir()
         _claim(directory, join=False)
-        shown = masked(identity.overrides)
-        record = {"fingerprint": identity.fingerprint, "overrides": shown}
-        write_json(directory.path / RECORD, record)
+        overrides = masked(identity.overrides)
+        directory.write({"fingerprint": identity.fingerprint, "overrides": overrides})
         return directory
 
 

@@ -1,4 +1,4 @@
-"""The part that the sweepers share: check all, open the sweep, run its trials, tell the end."""
+"""What both sweepers do: check all trials, open the sweep, run it, report its results."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from hydra._internal.core_plugins.basic_launcher import BasicLauncher
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.core.plugins import Plugins
 from hydra.core.utils import env_override
-from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
@@ -25,40 +22,40 @@ from runner.config.masking import Mask
 from runner.config.schema import RunConfig
 from runner.console import Screen
 from runner.errors import ConfigError, InterruptedRunError, Problem, RunnerError, require_all
-from runner.sweeps.attempt import FAILURES, Attempt, TrialStatus
-from runner.sweeps.checks import check_sources, check_targets, starts_here
-from runner.sweeps.conclusion import Conclusion, shown_trials
-from runner.sweeps.execution import Execution, Launch
-from runner.sweeps.extras import require_launcher
-from runner.sweeps.learning_curves import check_bands
-from runner.sweeps.parent_run import close_parent, name_trials, open_parent, settle_trials
-from runner.sweeps.points import ComposedOnce, ComposedPoint, Point, compose_points, params_as_typed
-from runner.sweeps.slurm import LAUNCHER as SLURM
-from runner.sweeps.slurm import withdraw
-from runner.sweeps.summary import Objective, ranked_trials
+from runner.sweeps.execution import Execution, LauncherKind
+from runner.sweeps.objectives import Objective, ranked_trials
+from runner.sweeps.parent_run import ParentRun
+from runner.sweeps.points import (
+    ComposedPoint,
+    Point,
+    check_sources,
+    check_targets,
+    compose_points,
+    params_as_typed,
+)
+from runner.sweeps.results import Results, check_bands, masked_trials
 from runner.sweeps.sweep_directory import (
+    FAILURES,
+    Attempt,
     SweepDirectory,
     SweepIdentity,
     open_sweep,
     unrecorded_sweep,
 )
-from runner.sweeps.unopened_runs import record_unopened
 from runner.system.signals import Interruption
-from runner.tracking import RunStatus, Tracker, is_tracked, mlflow_uri, shared_follower
+from runner.system.status import Status
+from runner.tracking import start_delivery
 
 T = TypeVar("T")
 
 # What changes no trial's result does not make another sweep.
 _ELSEWHERE = ("sweep", "tracking", "resume", "session")
-_SERIAL = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
-# Prefixes of launchers with which the death of a trial's process ends no other one.
-_APART = ("hydra_plugins.hydra_submitit_launcher.", "hydra_plugins.runner_launchers.")
 
 
 class RunnerSweeper(Sweeper):
     """A sweeper whose trials are runs of the runner.
 
-    Everything that can be wrong with any trial is told before the first one starts and before
+    Everything that can be wrong with any trial is reported before the first one starts and before
     anything is made. The trials' results are read from files, so that they outlive their processes.
     """
 
@@ -73,17 +70,15 @@ class RunnerSweeper(Sweeper):
         self.task_function: TaskFunction | None = None
         self.config: DictConfig | None = None
         self.screen = Screen()
-        self._composed: ComposedOnce | None = None
-        # What ended the sweep before its end; it is raised when all that is done has been told.
+        # What ended the sweep early; raised once the results have been reported.
         self.cut_short: RunnerError | None = None
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        """Stores what Hydra gives."""
+        """Takes what Hydra passes."""
         self.hydra_context, self.task_function = hydra_context, task_function
         self.config = config
-        self._composed = ComposedOnce(hydra_context.config_loader)
 
     def sweep(self, arguments: list[str]) -> list[Attempt]:
         """Sweeps.
@@ -93,8 +88,7 @@ class RunnerSweeper(Sweeper):
           SweepError: trials failed.
           InterruptedRunError: after a signal.
         """
-        parser = OverridesParser.create(config_loader=self._context.config_loader)
-        overrides = parser.parse_overrides(arguments)
+        overrides = self._parsed(arguments)
         with Interruption().handled():
             try:
                 return self._sweep(overrides)
@@ -105,17 +99,17 @@ class RunnerSweeper(Sweeper):
 
     @abc.abstractmethod
     def points(self, overrides: Sequence[Override]) -> list[Point]:
-        """Returns points whose validity is that of the whole sweep."""
-
-    def swept(self, points: Sequence[Point]) -> Collection[str] | None:
-        """Returns the names of the keys that are swept; None where they show only later."""
-        return {name for each in points for name in each.values}
+        """Returns points that are valid only if the whole sweep is."""
 
     @abc.abstractmethod
     def trials(
         self, composed: Sequence[ComposedPoint], execution: Execution, directory: SweepDirectory
     ) -> list[Attempt]:
         """Runs the trials and returns the last attempt of each."""
+
+    def swept(self, points: Sequence[Point]) -> Collection[str] | None:
+        """Returns the swept keys; None where they are not known beforehand."""
+        return {name for each in points for name in each.values}
 
     def objectives(self, config: RunConfig) -> list[Objective]:
         """Returns what decides which trial is better."""
@@ -125,197 +119,171 @@ class RunnerSweeper(Sweeper):
         """Returns what identifies the sweep besides its overrides."""
         return ""
 
-    def unmended(self, trials: Sequence[Attempt]) -> list[Attempt]:
-        """Returns the failures that are left to the same command."""
+    def failures(self, trials: Sequence[Attempt]) -> list[Attempt]:
+        """Returns the trials because of which the sweep has failed."""
         return [each for each in trials if each.status in FAILURES]
 
     def best(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
         """Returns the trial with the best objective; none where no trial finished."""
         ranked = ranked_trials(trials, objectives)
-        return [each for each in ranked if each.status is TrialStatus.FINISHED][:1]
+        return [each for each in ranked if each.status is Status.FINISHED][:1]
 
-    def study(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> Any:
-        """Returns the trials as a study of Optuna's."""
-        from runner.sweeps.figures import study_of
-
-        return study_of(trials, objectives)
-
-    @property
-    def _context(self) -> HydraContext:
-        return _given(self.hydra_context)
-
-    @property
-    def _master(self) -> DictConfig:
-        return _given(self.config)
+    def study(self) -> Any:
+        """Returns Optuna's study of the sweep; None if it has none."""
+        return None
 
     def parsed_params(self, params: Any, overrides: Sequence[Override]) -> list[Override]:
         """Returns `hydra.sweeper.params` as overrides; the command line's win over them."""
-        parser = OverridesParser.create(config_loader=self._context.config_loader)
-        return parser.parse_overrides(params_as_typed(params, overrides))
+        return self._parsed(params_as_typed(params, overrides))
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
         """Composes the configuration of one trial."""
-        return _given(self._composed).compose(self._master, overrides)
+        loader = _given(self.hydra_context).config_loader
+        return loader.load_sweep_config(_given(self.config), list(overrides))
+
+    def _parsed(self, overrides: list[str]) -> list[Override]:
+        loader = _given(self.hydra_context).config_loader
+        return OverridesParser.create(config_loader=loader).parse_overrides(overrides)
 
     def _sweep(self, overrides: Sequence[Override]) -> list[Attempt]:
         points = self.points(overrides)
         composed = compose_points(points, self.compose)
         config = composed[0].config
         objectives = self.objectives(config)
-        modes = {each.config.mode for each in composed}
-        if len(modes) > 1:
+        if len({each.config.mode for each in composed}) > 1:
             raise ConfigError(
                 Problem("mode is swept over", "the trials of a sweep do the same thing")
             )
         swept = self.swept(points)
         _check_settings(swept)
         check_bands(config.sweep.bands, swept)
-        require_launcher(self._launcher_target)
-        if config.mode is Mode.train and is_tracked(config.tracking):
-            shared_follower(mlflow_uri(config.tracking))  # Its imports overlap those of targets.
+        self._launcher.require_installed()
+        if config.mode is Mode.train:
+            start_delivery(config.tracking)  # Its imports overlap those of targets.
         self.check_trials(composed)
-        with Interruption(config.session.grace_seconds).handled() as interruption:
-            return self._conduct(overrides, composed, objectives, interruption)
+        grace = Interruption(config.session.grace_seconds)
+        with grace.handled() as interruption, self._directory(overrides, composed) as directory:
+            results = self._run(overrides, composed, objectives, directory, interruption)
+        results.show()
+        if self.cut_short is not None:
+            raise self.cut_short
+        return list(results.trials)
 
     def check_trials(self, composed: Sequence[ComposedPoint]) -> None:
-        """Checks what the trials name beside their configuration: folder, targets and sources.
+        """Checks what the trials name outside their configuration: folders, targets, sources.
 
         Raises:
           ConfigError: with every mistake.
         """
+        hydra = _given(self.config).hydra
         checks: list[Callable[[], object]] = [
-            self._check_working_directory,
+            lambda: _check_working_directory(hydra.job.chdir),
             lambda: check_targets(composed),
         ]
-        trains = composed[0].config.mode is Mode.train
-        if trains and starts_here(self._master.hydra.launcher):
+        if composed[0].config.mode is Mode.train and self._launcher.is_local:
             checks.append(lambda: check_sources(composed))
-        with env_override(self._master.hydra.job.env_set):
+        with env_override(hydra.job.env_set):
             require_all(*checks)
 
-    def _check_working_directory(self) -> None:
-        if self._master.hydra.job.chdir:
-            raise ConfigError(
-                Problem(
-                    "hydra.job.chdir is true",
-                    "run_dir, tracking.uri and paths of data would lead elsewhere in a trial than"
-                    " in its sweep",
-                    "leave it out: each run has a folder of its own, and a hook is given it by"
-                    " ${run:directory}",
-                )
-            )
-
-    def _conduct(
+    def _run(
         self,
         overrides: Sequence[Override],
         composed: Sequence[ComposedPoint],
         objectives: Sequence[Objective],
+        directory: SweepDirectory,
         interruption: Interruption,
-    ) -> list[Attempt]:
+    ) -> Results:
         config = composed[0].config
+        mask = _mask(composed)
+        execution = self._execution(directory, config, interruption)
+        directory.stop_on_failure(config.sweep.on_error.name == "stop")
+        if config.mode is not Mode.train:
+            if config.mode is Mode.evaluate:
+                objectives = [each.on("test") for each in objectives]
+            trials = self.run_trials(composed, execution, directory)
+            return self._results(trials, objectives, config, mask)
+        parent = ParentRun(directory, config, mask)
+        if directory.joined:
+            # The process that opened the parent run may end before this one.
+            self.run_trials(composed, execution, directory, parent)
+            directory.lock.acquire()
         names = {each.config.name for each in composed}
-        name = config.name if len(names) == 1 else None
-        trains = config.mode is Mode.train
-        mask = Mask(config.tracking.mask, {}, (asdict(each.config) for each in composed))
-        with self._directory(overrides, config, mask, trains=trains) as directory:
-            launcher = self._launcher(directory)
-            directory.stop_on_failure(config.sweep.on_error.name == "stop")
-            execution = Execution(
-                directory,
-                launching(launcher),
-                config.sweep.retries,
-                interruption,
-                collective=not self._launcher_target.startswith(_APART),
-                withdraw=self.take_out_of_queue,
-            )
-            if not trains:
-                trials = self.run_trials(composed, execution, directory)
-                if config.mode is Mode.evaluate:
-                    objectives = [each.on("test") for each in objectives]
-                conclusion = self._conclusion(trials, objectives, config, mask)
-            else:
-                lines = [str(each.input_line) for each in overrides]
-                if directory.joined:
-                    # Another process has opened the parent run, and may end before this one.
-                    self.run_trials(composed, execution, directory)
-                    directory.lock.acquire()
-                tracker = open_parent(directory.path, config, name, lines, mask)
-                conclusion = self._tracked(
-                    tracker, composed, execution, directory, objectives, interruption, mask
-                )
-        conclusion.tell()
-        if self.cut_short is not None:
-            raise self.cut_short
-        return list(conclusion.trials)
+        parent.open(
+            config.name if len(names) == 1 else None, [str(each.input_line) for each in overrides]
+        )
+        status, tags = Status.FAILED, {}
+        try:
+            trials = self.run_trials(composed, execution, directory, parent)
+            parent.record_unopened(composed)
+            results = self._results(trials, objectives, config, mask)
+            tags = results.record(parent.tracker, directory.path)
+            # A sweep that reached its end is finished, whatever its trials' own statuses are.
+            finished = any(each.status is Status.FINISHED for each in trials)
+            if finished and not directory.stopped() and self.cut_short is None:
+                status = Status.FINISHED
+        except (InterruptedRunError, SystemExit):
+            status = Status.KILLED
+            raise
+        finally:
+            parent.close(status, tags, interruption.remaining())
+        self.screen.line(f"sweep:   {parent.tracker.location()}")
+        self.screen.line(f"files:   {directory.path}")
+        return results
 
-    def _tracked(
+    def _execution(
+        self, directory: SweepDirectory, config: RunConfig, interruption: Interruption
+    ) -> Execution:
+        return Execution(
+            directory,
+            self._launcher.launch(self._launching(directory)),
+            config.sweep.retries,
+            interruption,
+            collective=self._launcher.is_collective,
+            withdraw=self._launcher.withdraw,
+        )
+
+    def run_trials(
         self,
-        tracker: Tracker,
         composed: Sequence[ComposedPoint],
         execution: Execution,
         directory: SweepDirectory,
-        objectives: Sequence[Objective],
-        interruption: Interruption,
-        mask: Mask,
-    ) -> Conclusion:
-        status, tags = RunStatus.FAILED, {}
-        try:
-            trials = self.run_trials(composed, execution, directory)
-            record_unopened(directory, composed)
-            conclusion = self._conclusion(trials, objectives, composed[0].config, mask)
-            tags = conclusion.record(tracker, directory.path)
-            # A sweep that went to its end is finished, whatever its trials' own statuses are.
-            finished = any(each.status is TrialStatus.FINISHED for each in trials)
-            if finished and not directory.stopped() and self.cut_short is None:
-                status = RunStatus.FINISHED
-        except (InterruptedRunError, SystemExit):
-            status = RunStatus.KILLED
-            raise
-        finally:
-            close_parent(tracker, status, tags, interruption.remaining())
-            name_trials(directory.path, composed[0].config)
-        self.screen.line(f"sweep:   {tracker.location()}")
-        self.screen.line(f"files:   {directory.path}")
-        return conclusion
-
-    def run_trials(
-        self, composed: Sequence[ComposedPoint], execution: Execution, directory: SweepDirectory
+        parent: ParentRun | None = None,
     ) -> list[Attempt]:
-        """Runs the trials; whatever ends that, those whose process was killed are told of."""
-        configs = [each.config for each in composed]
+        """Runs the trials, and however that ends, records which of them were killed."""
         try:
             return self.trials(composed, execution, directory)
         finally:
-            if configs[0].mode is Mode.train:
-                settle_trials(configs, [file.read() for file in directory.attempts()])
+            if parent is not None:
+                parent.settle_trials([each.config for each in composed])
 
-    def _conclusion(
+    def _results(
         self,
         trials: Sequence[Attempt],
         objectives: Sequence[Objective],
         config: RunConfig,
         mask: Mask,
-    ) -> Conclusion:
-        shown = shown_trials(trials, mask)
+    ) -> Results:
+        shown = masked_trials(trials, mask)
         secret = any(one.values != other.values for one, other in zip(shown, trials, strict=True))
-        return Conclusion(
+        return Results(
             shown,
             objectives,
             config.sweep,
-            lambda: self.best(shown, objectives),
-            # A study that is kept has values as they are.
-            lambda: (RunnerSweeper.study if secret else type(self).study)(self, shown, objectives),
-            self.unmended(shown),
+            self.best(shown, objectives),
+            # A search's study holds values as they are.
+            None if secret else self.study(),
+            self.failures(shown),
             self.again,
             self.screen,
         )
 
     @contextmanager
     def _directory(
-        self, overrides: Sequence[Override], config: RunConfig, mask: Mask, *, trains: bool
+        self, overrides: Sequence[Override], composed: Sequence[ComposedPoint]
     ) -> Iterator[SweepDirectory]:
-        if not trains:
-            with unrecorded_sweep(shared=self._launcher_target != _SERIAL) as directory:
+        config = composed[0].config
+        if config.mode is not Mode.train:
+            with unrecorded_sweep(shared=not self._launcher.is_serial) as directory:
                 yield directory
             return
         deciding = [
@@ -324,11 +292,11 @@ class RunnerSweeper(Sweeper):
             if each.key_or_group.split(".")[0] not in _ELSEWHERE
         ]
         directory = open_sweep(
-            Path(self._master.hydra.sweep.dir).absolute(),
+            Path(_given(self.config).hydra.sweep.dir).absolute(),
             SweepIdentity(tuple(deciding), self.identity()),
             config.resume.value,
             join=self.joins,
-            masked=mask.overrides,
+            masked=_mask(composed).overrides,
         )
         try:
             yield directory
@@ -336,33 +304,32 @@ class RunnerSweeper(Sweeper):
             directory.lock.release()
 
     @property
-    def _launcher_target(self) -> str:
-        return str(self._master.hydra.launcher.get("_target_", ""))
+    def _launcher(self) -> LauncherKind:
+        return LauncherKind(_given(self.config).hydra.launcher)
 
-    def take_out_of_queue(self, numbers: Collection[int]) -> None:
-        """Takes attempts out of the launcher's queue."""
-        if self._launcher_target == SLURM:
-            withdraw(self._master.hydra.launcher.submitit_folder, numbers)
-
-    def _launcher(self, directory: SweepDirectory) -> Any:
+    def _launching(self, directory: SweepDirectory) -> Any:
         """Returns the launcher, whose jobs find the sweep's directory in Hydra's configuration."""
+        master = _given(self.config)
         place = QuotedString(str(directory.path), Quote.single).with_quotes()
-        with open_dict(self._master):
-            self._master.hydra.sweep.dir = str(directory.path)
+        with open_dict(master):
+            master.hydra.sweep.dir = str(directory.path)
             # Each job composes its configuration anew.
-            self._master.hydra.overrides.hydra.append(f"hydra.sweep.dir={place}")
-        context = self._context
-        if self._launcher_target == _SERIAL:
-            context = HydraContext(cast(ConfigLoader, self._composed), context.callbacks)
+            master.hydra.overrides.hydra.append(f"hydra.sweep.dir={place}")
         return Plugins.instance().instantiate_launcher(
-            hydra_context=context,
+            hydra_context=_given(self.hydra_context),
             task_function=_given(self.task_function),
-            config=self._master,
+            config=master,
         )
 
 
+def _mask(composed: Sequence[ComposedPoint]) -> Mask:
+    """Returns what knows the secrets of all trials."""
+    configs = [each.config for each in composed]
+    return Mask(configs[0].tracking.mask, {}, (asdict(each) for each in configs))
+
+
 def _check_settings(swept: Collection[str] | None) -> None:
-    """Raises ConfigError where keys of `sweep` are swept, of which there is one for all trials."""
+    """Raises ConfigError where keys of `sweep` are swept, which have one value for all trials."""
     problems = [
         Problem(
             f"{name} is swept over",
@@ -376,22 +343,20 @@ def _check_settings(swept: Collection[str] | None) -> None:
         raise ConfigError(*problems)
 
 
+def _check_working_directory(chdir: bool | None) -> None:
+    if chdir:
+        raise ConfigError(
+            Problem(
+                "hydra.job.chdir is true",
+                "run_dir, tracking.uri and paths of data would lead elsewhere in a trial than in"
+                " its sweep",
+                "leave it out: each run has a folder of its own, and a hook is given it by"
+                " ${run:directory}",
+            )
+        )
+
+
 def _given(value: T | None) -> T:
     if value is None:
         raise RuntimeError("setup has not been called")
     return value
-
-
-def launching(launcher: Launcher) -> Launch:
-    """Returns what launches jobs; with Hydra's serial launcher, each by itself.
-
-    It would keep what every job returns, with two copies of its configuration, to the end.
-    """
-    if type(launcher) is not BasicLauncher:
-        return launcher.launch
-
-    def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
-        for number, each in enumerate(overrides, first):
-            launcher.launch([each], number)
-
-    return launch

@@ -1,4 +1,4 @@
-"""A trial of a sweep while it runs: what it is told, and what it tells."""
+"""A trial of a sweep while it runs: its evaluations, their report, and whether it is pruned."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from runner.training.watch import SWEEP_TAG, TrialWatch
 
 logger = logging.getLogger(__name__)
 
-# Takes the metrics of an evaluation and its step; says whether the trial is to be pruned.
+# Takes the metrics of an evaluation and its step; returns whether the trial is to be pruned.
 Report = Callable[[Mapping[str, float], int], bool]
 
 
 class Trial(TrialWatch):
     """What a run knows of the sweep that it is a part of.
 
-    Attributes:
+    Args:
       parent: directory of the tracked run of the sweep.
-      number: of the trial in its sweep.
       values: swept key -> value.
-      tags: the same as tags.
-      report: is given each evaluation; None where nobody asks for them.
-      run_dir: the run's directory, once it has one.
+      report: called with each evaluation; None for no reports.
+      number: of the trial in its sweep.
+      starting: called with the run directory; None for no call.
+
+    Attributes:
+      tags: the values as tags.
+      run_dir: the run directory, once there is one.
       curve: step -> metrics of each evaluation of the run, those before an interruption included.
-      pruned: whether the loop is to end because others are better.
+      pruned: whether the loop is to end because other trials are better.
     """
 
     def __init__(
@@ -41,15 +44,6 @@ class Trial(TrialWatch):
         number: int = 0,
         starting: Callable[[Path], object] | None = None,
     ) -> None:
-        """Stores its arguments.
-
-        Args:
-          parent: directory of the tracked run of the sweep.
-          values: swept key -> value.
-          report: is given each evaluation; None where nobody asks for them.
-          number: of the trial in its sweep.
-          starting: is told the run's directory; None where nobody asks for it.
-        """
         self.parent: str = parent
         self.number = number
         self.values = dict(values)
@@ -62,7 +56,7 @@ class Trial(TrialWatch):
         self._step = 0
 
     def name(self, container: Path) -> str:
-        """Returns what tells the trial from all others, wherever the folders are moved together.
+        """Returns what identifies the trial, also where runs and sweeps are moved together.
 
         Args:
           container: the configured `run_dir`.
@@ -70,7 +64,7 @@ class Trial(TrialWatch):
         return f"{os.path.relpath(self.parent, container)}:{self.number}"
 
     def started(self, run_dir: Path) -> None:
-        """Tells the run's directory, which remembers the evaluations of a run that is resumed."""
+        """Takes the run directory, which holds the evaluations of a run that is resumed."""
         self.run_dir = run_dir
         self.curve = _read_curve(RunDirectory(run_dir).evaluations)
         if self._starting is not None:
@@ -93,7 +87,7 @@ class Trial(TrialWatch):
             raise PrunedRunError(Problem(f"pruned at step {self._step}"))
 
     def judge(self, objective: float) -> None:
-        """Raises `SweepError` if the trial, trained to its end, has come to nothing."""
+        """Raises `SweepError` if the objective of the trial, trained to its end, is NaN."""
         if math.isnan(objective):
             raise SweepError(Problem("the objective is nan"))
 
@@ -102,19 +96,19 @@ def _append(file: Path, step: int, metrics: Mapping[str, float]) -> None:
     line = json.dumps([step, {name: float(value) for name, value in metrics.items()}])
     try:
         with file.open("a") as stream:
-            # Not behind what a dead process may have left of a line.
+            # On a new line: a process that died may have left half of one.
             stream.write(f"\n{line}")
-    except OSError as error:  # No reason to end the training.
+    except OSError as error:  # Training continues.
         logger.warning("The learning curve in %s lacks step %d: %s", file, step, error)
 
 
 def _read_curve(file: Path) -> dict[int, Mapping[str, float]]:
-    """Returns step -> metrics, of several evaluations of one step the last."""
+    """Returns step -> metrics; of several evaluations of one step, those of the last."""
     curve: dict[int, Mapping[str, float]] = {}
     for line in file.read_text().splitlines() if file.is_file() else ():
         try:
             step, metrics = json.loads(line)
         except ValueError:
-            continue  # Empty, or its process died or the disk was full meanwhile.
+            continue  # Empty, or cut off by the death of its process or a full disk.
         curve[step] = metrics
     return curve

@@ -1,33 +1,38 @@
-"""What a run records of itself, and where: a journal, MLflow and TensorBoard, or the log alone."""
+"""What a run records of itself, and where: in MLflow, as event files, or in the log alone.
+
+A run appends to a journal on disk and never waits for a store; a process of its own follows the
+journal and delivers each record once.
+
+- `tracker`: the interface, `Tracker` for one run and `RunStore` for all; tracking turned off
+- `journal_store`, `journal`, `tracking_directory`: recording, its line format, and its files
+- `follower`, `delivery`, `follower_process`: from the journal to a store, to all stores of a run
+  (`python -m runner.sync`), and the process that does so beside a run
+- `encoding`: names and values within MLflow's limits
+- `address`: tracking URIs
+- `mlflow_store`, `mlflow_run`: all of MLflow's API
+
+The doors are the functions below and the classes of `tracker`. Nothing here knows TensorFlow's
+graphs or sessions, or what a run does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runner.config.masking import Mask, flatten
+from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
-from runner.tracking.follower_process import FollowerProcess, shared_follower
-from runner.tracking.journal_tracker import JournalStore, mlflow_uri
-from runner.tracking.no_tracker import LoggingStore, LoggingTracker
-from runner.tracking.source_control import environment_tags
-from runner.tracking.tracker import RUN_DIR_TAG, RunStatus, RunStore, TrackedRun, Tracker
+from runner.tracking.follower_process import start_follower
+from runner.tracking.journal_store import JournalStore, mlflow_uri
+from runner.tracking.tracker import LoggingStore, RunStore, TrackedRun, Tracker
 
 __all__ = [
-    "RUN_DIR_TAG",
-    "FollowerProcess",
     "LoggingStore",
-    "LoggingTracker",
-    "Mask",
-    "RunStatus",
     "RunStore",
     "TrackedRun",
     "Tracker",
-    "environment_tags",
-    "flatten",
     "is_tracked",
-    "mlflow_uri",
     "open_store",
-    "shared_follower",
+    "start_delivery",
 ]
 
 
@@ -36,24 +41,25 @@ def is_tracked(config: TrackingConfig) -> bool:
     return config.tensorboard or mlflow_uri(config) is not None
 
 
+def start_delivery(config: TrackingConfig) -> None:
+    """Starts the process that delivers what runs record, so that its imports overlap ours."""
+    if is_tracked(config):
+        start_follower(mlflow_uri(config))
+
+
 def open_store(
-    config: TrackingConfig,
-    settings: Mapping[str, object],
-    follower: FollowerProcess | None = None,
-    mask: Mask | None = None,
+    config: TrackingConfig, settings: Mapping[str, object], mask: Mask | None = None
 ) -> RunStore:
-    """Returns the stores that a configuration names; nothing is contacted yet.
+    """Returns the stores that a configuration names; none is contacted yet.
 
     Args:
       config: where runs are recorded, and how.
-      settings: the whole configuration, nested, in which secrets are looked for.
-      follower: a follower process that has been started ahead.
-      mask: knows the secrets, also those of other configurations; by default, only these.
+      settings: the whole configuration, nested, whose secrets are masked.
+      mask: masks secrets, also those of other configurations; by default, only these.
 
     Raises:
       TrackingUriError: the URI is malformed, or of a kind that MLflow does not offer.
-      ConfigError: a pattern of secrets is malformed.
     """
     if not is_tracked(config):
         return LoggingStore()
-    return JournalStore(config, mask or Mask(config.mask, settings), follower)
+    return JournalStore(config, mask or Mask(config.mask, settings))

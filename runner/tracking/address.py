@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import shutil
-import sqlite3
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from filelock import FileLock, Timeout
-
-from runner.errors import Problem, TrackingError, TrackingUriError, nearest
+from runner.errors import Problem, TrackingUriError, nearest
 
 DEFAULT_URI = "sqlite:///mlflow.db"
 
-# File systems allow 255 bytes.
-_MAX_FOLDER = 200
 _SERVERS = ("http", "https")
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+# How every SQLite database begins: https://www.sqlite.org/fileformat.html
+_SQLITE_HEAD = b"SQLite format 3\0"
 _CHOICES = ("sqlite:///mlflow.db", "http://HOST:PORT", "https://HOST", "postgresql://...", "none")
 
 
@@ -57,30 +51,26 @@ class Address:
         return text.replace(f":{password}@", ":***@") if password else text
 
     def artifact_location(self, experiment: str) -> str | None:
-        """Returns where a new experiment keeps artifacts; None leaves it to the store.
+        """Returns where a new experiment keeps artifacts; None for the store's default.
 
         Beside an SQLite database, in `mlartifacts/EXPERIMENT`: MLflow's own default would be
-        `mlruns` in whichever directory the program happens to run.
+        `mlruns` in the current directory.
         """
         if self.database is None:
             return None
-        folder = quote(experiment, safe=" ")
-        if folder.startswith("."):
-            folder = "%2E" + folder[1:]
-        if len(folder) > _MAX_FOLDER:
-            digest = hashlib.sha256(folder.encode()).hexdigest()[:12]
-            folder = f"{folder[: _MAX_FOLDER - 13]}-{digest}"
-        return (self.database.parent / "mlartifacts" / folder).as_uri()
+        return (self.database.parent / "mlartifacts" / quote(experiment, safe=" ")).as_uri()
 
     def open_command(self) -> str:
         """Returns the shell command that shows what is stored there; passwords masked."""
+        python = Path(sys.executable)
         if self.is_server:
-            return f"{_python()} -m webbrowser {shlex.quote(self.shown)}"
-        return f"{_mlflow()} ui --backend-store-uri {shlex.quote(self.shown)}"
+            return f"{_called(python, 'python')} -m webbrowser {shlex.quote(self.shown)}"
+        mlflow = _called(python.with_name("mlflow"), "mlflow")
+        return f"{mlflow} ui --backend-store-uri {shlex.quote(self.shown)}"
 
 
 def resolve(uri: str, directory: Path) -> Address:
-    """Returns the address that a tracking URI means.
+    """Returns the address that a tracking URI names.
 
     Args:
       uri: an MLflow tracking URI.
@@ -148,18 +138,27 @@ def _sqlite(uri: str, rest: str, directory: Path) -> Address:
     if "?" in str(database):
         raise _refused(
             uri,
-            f"the path {database} holds a question mark, which begins the options of a URI",
+            f"the path {database} has a question mark, which begins the options of a URI",
             "keep the database in a directory without one in its name",
+        )
+    if database.is_file() and _is_foreign(database):
+        raise _refused(
+            uri, f"{database} is not a database", f"name another file: tracking.uri={DEFAULT_URI}"
         )
     return Address(f"sqlite:///{database}{question}{options}", "sqlite", database)
 
 
+def _is_foreign(file: Path) -> bool:
+    """Whether a file holds something other than an SQLite database; a new one may be empty."""
+    with file.open("rb") as stream:
+        head = stream.read(len(_SQLITE_HEAD))
+    return head not in (b"", _SQLITE_HEAD)
+
+
 def _refused(uri: str, cause: str, remedy: str, choices: tuple[str, ...] = ()) -> TrackingUriError:
-    password = _password(uri)
-    shown = uri.replace(f":{password}@", ":***@") if password else uri
     return TrackingUriError(
         Problem(
-            state=f"tracking.uri={shown!r} cannot be used",
+            state=f"tracking.uri={Address(uri, '').shown!r} cannot be used",
             cause=cause,
             remedy=remedy,
             choices=choices or _CHOICES,
@@ -168,81 +167,16 @@ def _refused(uri: str, cause: str, remedy: str, choices: tuple[str, ...] = ()) -
 
 
 def _password(uri: str) -> str | None:
-    # Not urlsplit().password: it knows none in a malformed URI, and that is shown as well.
+    # Not urlsplit().password: malformed URIs are shown as well.
     scheme, _, rest = uri.partition("://")
     user, at, _ = rest.rpartition("@")
     return user.partition(":")[2] or None if at and not scheme.startswith("sqlite") else None
 
 
-def _mlflow() -> str:
-    """The `mlflow` command of this environment, as short as it still works from here."""
-    beside = Path(sys.executable).with_name("mlflow")
-    if not beside.exists():
-        return f"{_python()} -m mlflow"
-    found = shutil.which("mlflow")
-    if found and Path(found) == beside:
-        return "mlflow"
-    return shlex.quote(_from_here(beside))
-
-
-def _python() -> str:
-    executable = Path(sys.executable)
-    found = shutil.which("python")
-    if found and Path(found) == executable:
-        return "python"
-    return shlex.quote(_from_here(executable))
-
-
-def _from_here(path: Path) -> str:
+def _called(program: Path, name: str) -> str:
+    """Returns how a program of this environment is called from here, as short as possible."""
+    found = shutil.which(name)
+    if found and Path(found) == program:
+        return name
     here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
-
-
-@contextmanager
-def exclusive(database: Path, lock_seconds: float = 120.0) -> Iterator[None]:
-    """Holds the lock `DATABASE.lock` of a database that exists and can be read.
-
-    A database whose creation inside the block was cut short is created anew.
-
-    Two processes that create MLflow's tables at once would both fail, and MLflow tries for
-    minutes to open what can never be opened: the lock and a first look prevent both.
-
-    Args:
-      database: the file; it and its directory are created when they do not exist.
-      lock_seconds: how long to wait for the lock.
-
-    Raises:
-      TrackingError: another process kept the lock, or the file cannot be opened as a database.
-    """
-    state = f"the database {database} cannot be opened"
-    try:
-        database.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{database}.lock", timeout=lock_seconds):
-            # MLflow creates the tables over seconds. When that was cut short, nothing was recorded
-            # yet, and what is there is of no use to it.
-            creating = Path(f"{database}.creating")
-            if creating.exists():
-                for part in (database, Path(f"{database}-journal")):
-                    part.unlink(missing_ok=True)
-            if not database.exists():
-                creating.touch()
-            with closing(sqlite3.connect(database, timeout=20.0)) as connection:
-                connection.execute("PRAGMA schema_version").fetchone()
-            yield
-            creating.unlink(missing_ok=True)
-    except Timeout as error:
-        raise TrackingError(
-            Problem(
-                state=state,
-                cause=f"another process has held {error.lock_file} for {lock_seconds:g} seconds",
-                remedy="wait until the other run has created the database, or stop it",
-            )
-        ) from error
-    except (OSError, sqlite3.Error) as error:
-        raise TrackingError(
-            Problem(
-                state=state,
-                cause=str(error),
-                remedy="name a file that can be written, or an MLflow database: tracking.uri=...",
-            )
-        ) from error
+    return shlex.quote(str(program.relative_to(here) if program.is_relative_to(here) else program))

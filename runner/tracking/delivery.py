@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING
 
 from filelock import Timeout
 
-from runner.errors import AwaitedRunError, Problem, RunDirectoryError, RunnerError, TrackingError
-from runner.system.imports import without_collections, without_import_notes
+from runner.errors import Problem, RunDirectoryError, TrackingError
+from runner.system.imports import without_import_notes
+from runner.system.status import Status
+from runner.tracking.address import resolve
+from runner.tracking.encoding import Batch, Delivery, MetricPoint
 from runner.tracking.follower import Destination, Follower
-from runner.tracking.follower_process import ANSWER
-from runner.tracking.journal_tracker import TENSORBOARD
-from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
+from runner.tracking.journal import Metrics, Record
+from runner.tracking.tracking_directory import TENSORBOARD, Opening, Position, TrackingDirectory
+
+if TYPE_CHECKING:
+    from runner.tracking.mlflow_store import MlflowStore
 
 logger = logging.getLogger(__name__)
 
 # How long, besides the life of the run, to wait for another process that delivers.
 _LOCK_SECONDS = 60.0
-_NICENESS = 5
+
+# A parent run whose delivery has not begun is reported missing after so long: creating a database
+# takes seconds on a busy machine.
+_PARENT_SECONDS = 30.0
+_PARENT_DELAY = 0.5
 
 # Whose log a thread writes to: several runs are delivered at once.
 _thread = threading.local()
-_writing = threading.Lock()
 
 
 def sync(
@@ -40,7 +48,7 @@ def sync(
     Args:
       directory: where it recorded.
       uri: an MLflow tracking URI in place of the one it was recorded with.
-      wakes: takes one event for each store, which tells that the run has something to say.
+      wakes: takes one event for each store; setting it cuts the wait for new records short.
 
     Raises:
       RunDirectoryError: nothing was recorded there.
@@ -51,31 +59,31 @@ def sync(
         raise RunDirectoryError(
             Problem(
                 f"{directory.run_directory} holds nothing to deliver",
-                "it has no tracking/opening.json: it is no run's directory, or was not tracked",
+                "it has no tracking/opening.json: it is not a run directory, or was not tracked",
                 "name the directory of one run, such as runs/NAME/001",
             )
         )
     if uri is not None:
-        opening = replace(opening, stores=_moved(opening.stores, uri))
+        kept = tuple(store for store in opening.stores if store == TENSORBOARD)
+        opening = replace(opening, stores=(resolve(uri, Path.cwd()).uri, *kept))
         directory.write_opening(opening)
     events = {store: threading.Event() for store in opening.stores}
-    if wakes is not None:
-        wakes += events.values()
+    wakes = [] if wakes is None else wakes
+    wakes += events.values()
     results: dict[str, bool] = {}
 
     def follow(store: str) -> None:
-        _thread.lines = lines
-        results[store] = _follow(directory, store, lambda seconds: _wait(events[store], seconds))
+        _thread.log = log
+        results[store] = _follow(directory, store, partial(_wait, events[store]))
 
     threads = [threading.Thread(target=follow, args=(store,)) for store in opening.stores]
-    with _logged_to(directory.log) as lines:
+    with _logged_to(directory.log) as log:
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    if wakes is not None:
-        for event in events.values():
-            wakes.remove(event)
+    for event in events.values():
+        wakes.remove(event)
     return all(results.get(store, False) for store in opening.stores)
 
 
@@ -85,9 +93,10 @@ def _follow(directory: TrackingDirectory, uri: str, wait: Callable[[float], obje
     while waited < _LOCK_SECONDS:
         try:
             with lock.acquire(timeout=0):
-                done = Follower(directory, uri, _connector(directory, uri), wait=wait).run()
+                connect = partial(_connect, directory, uri, wait)
+                done = Follower(directory, uri, connect, wait=wait).run()
         except Timeout:
-            # The process of the run's former life may still be at work, and may end any moment.
+            # The follower of the interrupted run may still be at work, and may end any moment.
             wait(1.0)
             waited = 0.0 if directory.is_written() else waited + 1.0
             continue
@@ -103,140 +112,109 @@ def _follow(directory: TrackingDirectory, uri: str, wait: Callable[[float], obje
     return False
 
 
-def _connector(
-    directory: TrackingDirectory, uri: str
-) -> Callable[[Opening, Position], Destination]:
-    def connect(opening: Opening, position: Position) -> Destination:
-        if uri == TENSORBOARD:
-            with without_import_notes():
-                from runner.tracking.tensorboard_run import TensorBoardRun
+def _connect(
+    directory: TrackingDirectory,
+    uri: str,
+    wait: Callable[[float], object],
+    opening: Opening,
+    position: Position,
+) -> Destination:
+    if uri == TENSORBOARD:
+        return TensorBoardRun(directory.tensorboard)
+    # Importing MLflow takes seconds.
+    from runner.tracking.mlflow_store import MlflowStore
 
-            return TensorBoardRun(directory.tensorboard)
-        from runner.tracking.mlflow_tracker import MlflowStore
-
-        store = MlflowStore(uri)
-        parent = _parent(opening, uri, store.id_of)
-        run = store.open_run(opening, position.run_id, parent)
-        if opening.system_metrics and directory.is_written():
-            run.monitor()
-        return run
-
-    return connect
+    store = MlflowStore(uri)
+    parent = None
+    if opening.parent is not None:
+        parent = _parent_id(TrackingDirectory(Path(opening.parent)), opening, store, wait)
+    run = store.open_run(opening, position.run_id, parent)
+    if opening.system_metrics and directory.is_written():
+        run.monitor()
+    return run
 
 
-def _parent(opening: Opening, uri: str, id_of: Callable[[Opening], str | None]) -> str | None:
-    """Returns the store's name of the run that this one is a part of.
+def _parent_id(
+    parent: TrackingDirectory,
+    opening: Opening,
+    store: MlflowStore,
+    wait: Callable[[float], object],
+) -> str:
+    """Returns the store's id of the parent run, waiting for a time if it is about to be delivered.
 
     Args:
-      opening: what this one is.
-      uri: the store's.
-      id_of: asks the store, which may have been moved or copied with the folders.
+      parent: the parent's directory.
+      opening: of the child.
+      store: it may have been moved or copied with the run directories, and knows the run then.
+      wait: waits so many seconds, or less.
     """
-    if opening.parent is None:
-        return None
-    parent = TrackingDirectory(Path(opening.parent))
-    # Asked before the position: whoever opens it there meanwhile has then said so.
-    opened = parent.opening()
-    expected = opened is not None and (parent.is_written() or parent.is_delivered(uri))
-    found = parent.position(uri).run_id
-    if found is None and expected:
-        raise AwaitedRunError(
-            Problem(
-                f"run {opening.run_name!r} cannot be opened yet",
-                f"it is a part of the one in {opening.parent}, whose delivery has not begun",
-                f"see what hinders that: {parent.log}",
-            )
+    uri = store.address.uri
+    give_up = time.monotonic() + _PARENT_SECONDS
+    while True:
+        # Before the position: a process that delivers in between has written the position by then.
+        opened = parent.opening()
+        expected = opened is not None and (parent.is_written() or parent.is_delivered(uri))
+        found = parent.position(uri).run_id
+        if found is not None or not expected or time.monotonic() >= give_up:
+            break
+        wait(_PARENT_DELAY)
+    if found is None and opened is not None and not expected:
+        found = store.id_of(opened)
+    if found is not None:
+        return found
+    raise TrackingError(
+        Problem(
+            f"run {opening.run_name!r} cannot be opened yet",
+            f"it is a part of the one in {opening.parent}, which the store does not have yet",
+            f"see what hinders its delivery: {parent.log}"
+            if expected
+            else f"deliver that first: python -m runner.sync {opening.parent}",
         )
-    if found is None and opened is not None:
-        found = id_of(opened)
-    if found is None:
-        raise TrackingError(
-            Problem(
-                f"run {opening.run_name!r} cannot be opened yet",
-                f"it is a part of the one in {opening.parent}, which the store does not have yet",
-                f"deliver that first: python -m runner.sync {opening.parent}",
-            )
-        )
-    return found
+    )
 
 
-def _moved(stores: tuple[str, ...], uri: str) -> tuple[str, ...]:
-    from runner.tracking.address import resolve
+class TensorBoardRun(Destination):
+    """The metrics of one run as event files; TensorBoard has no place for anything else.
 
-    kept = tuple(store for store in stores if store == TENSORBOARD)
-    return (resolve(uri, Path.cwd()).uri, *kept)
+    A point that is delivered twice stands in the file twice, with the same step and time, where
+    TensorBoard draws it once.
 
-
-def serve() -> bool:
-    """Delivers for the process at the other end of standard input; whether nothing is left.
-
-    It names run directories, one after the other, and by an empty line or by its end says that one
-    of them has something to say. Each is answered on standard output when its run has ended.
+    Args:
+      directory: the folder of the event files.
     """
-    os.nice(_NICENESS)  # Training comes first.
-    _open_early(sys.stdin.readline().rstrip("\n"))
-    wakes: list[threading.Event] = []
-    results: dict[str, bool] = {}
 
-    def deliver(name: str) -> None:
-        results[name] = False
-        try:
-            results[name] = sync(TrackingDirectory(Path(name)), wakes=wakes)
-        except RunnerError as error:
-            _write_line(sys.stderr, f"runner.sync: {error}")
-        finally:
-            _answer(name, results[name])
+    def __init__(self, directory: Path) -> None:
+        with without_import_notes():
+            import tensorflow as tf
+        self.run_id, self.experiment_id = None, None
+        self.name = str(directory)
+        self._v1 = tf.compat.v1
+        with tf.Graph().as_default():  # Its writer refuses to work eagerly.
+            self._writer = self._v1.summary.FileWriter(str(directory))
 
-    threads = []
-    for line in sys.stdin:
-        name = line.rstrip("\n")
-        if name:
-            threads.append(threading.Thread(target=deliver, args=(name,)))
-            threads[-1].start()
-        else:
-            _ring(wakes)
-    while any(thread.is_alive() for thread in threads):
-        # Nobody tells any more when a run has something to say.
-        _ring(wakes)
-        for thread in threads:
-            thread.join(1.0)
-    return all(results.values())
+    def deliveries(self, records: Iterable[Record]) -> Iterable[Delivery]:
+        """Yields all metrics at once."""
+        points = tuple(
+            MetricPoint(name, float(value), record.time, int(record.step))
+            for record in records
+            if isinstance(record, Metrics)
+            for name, value in record.values.items()
+        )
+        if points:
+            yield Batch(points)
 
+    def deliver(self, delivery: Delivery, failures: int = 0) -> None:
+        """Writes metrics to the file."""
+        for point in delivery.entries if isinstance(delivery, Batch) else ():
+            if isinstance(point, MetricPoint):
+                value = self._v1.Summary.Value(tag=point.key, simple_value=point.value)
+                summary, time = self._v1.Summary(value=[value]), point.time / 1000
+                event = self._v1.Event(wall_time=time, step=point.step, summary=summary)
+                self._writer.add_event(event)
+        self._writer.flush()
 
-def _open_early(uri: str) -> None:
-    """Opens MLflow while a run gets ready."""
-    if not uri:
-        return
-    with without_collections():
-        from runner.tracking.mlflow_tracker import MlflowStore
-
-    try:
-        store = MlflowStore(uri)
-        # A run that is refused for a mistake leaves no database behind.
-        if store.address.database is None or store.address.database.exists():
-            store.connect()
-    except TrackingError as error:
-        # The run's log does not exist yet; delivering tries again and tells.
-        logger.info("%s", error)
-
-
-def _ring(wakes: list[threading.Event]) -> None:
-    for each in list(wakes):
-        each.set()
-
-
-def _answer(name: str, delivered: bool) -> None:
-    try:
-        _write_line(sys.stdout, f"{ANSWER}{int(delivered)}{name}")
-    except OSError:
-        logger.info("The process that asked has ended.")
-
-
-def _write_line(stream: TextIO, line: str) -> None:
-    """Writes a line that no other thread's runs into, as `print` with its two writes would."""
-    with _writing:
-        stream.write(f"{line}\n")
-        stream.flush()
+    def finish(self, status: Status, missing: str, end_time: int | None = None) -> None:
+        """Does nothing: TensorBoard knows no status and no end."""
 
 
 def _wait(wake: threading.Event, seconds: float) -> None:
@@ -246,14 +224,14 @@ def _wait(wake: threading.Event, seconds: float) -> None:
 
 @contextmanager
 def _logged_to(path: Path) -> Iterator[logging.Handler]:
-    """Keeps what the threads log that name the handler theirs, and what is nobody's."""
-    lines = logging.FileHandler(path)
-    lines.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    lines.addFilter(lambda record: getattr(_thread, "lines", lines) is lines)
+    """Keeps what the threads of one run log, and threads that belong to no run."""
+    log = logging.FileHandler(path)
+    log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addFilter(lambda record: getattr(_thread, "log", log) is log)
     root = logging.getLogger()
-    root.addHandler(lines)
+    root.addHandler(log)
     try:
-        yield lines
+        yield log
     finally:
-        root.removeHandler(lines)
-        lines.close()
+        root.removeHandler(log)
+        log.close()

@@ -1,4 +1,4 @@
-"""Names and values made to fit what MLflow accepts, reversibly where they are names."""
+"""Records as deliveries: names and values within MLflow's limits, gathered into batches."""
 
 from __future__ import annotations
 
@@ -7,91 +7,24 @@ import logging
 import math
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
-from runner.tracking.records import (
-    Artifact,
-    Dataset,
-    Entry,
-    MetricPoint,
-    Metrics,
-    Parameter,
-    Parameters,
-    Record,
-    Tag,
-    Tags,
-    Text,
-)
-
-MAX_KEY = 250
-"""Characters that MLflow accepts in the name of a parameter, metric or tag."""
-
-_EMPTY = "_x_"
-_UNSAFE = re.compile(r"[^A-Za-z0-9_\-. :/]|_(?=x[0-9A-F]{4})")
-_ESCAPED = re.compile(r"_x(10[0-9A-F]{4}|[0-9A-F]{4,5})_")
-
-
-def encode_key(key: str) -> str:
-    """Returns `key` in the characters that MLflow allows in names.
-
-    A character outside letters, digits and `_-. :/` becomes `_xHHHH_`, its code point in
-    hexadecimal, as in ECMA-376; so do the dots and slashes of a name that MLflow would refuse
-    as a path (`a//b`, `../a`). `decode_key` gives `key` back.
-    """
-    if not key:
-        return _EMPTY
-    encoded = _escape("_") + key[1:] if key == _EMPTY else _UNSAFE.sub(_escaped, key)
-    if posixpath.normpath(encoded) != encoded or encoded.startswith(("/", "..")):
-        encoded = re.sub(r"[./]", _escaped, encoded)
-    return encoded
-
-
-def decode_key(key: str) -> str:
-    """Returns the name that `encode_key` made `key` from."""
-    if key == _EMPTY:
-        return ""
-    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), key)
-
-
-def shorten(text: str, limit: int) -> str:
-    """Returns `text` in at most `limit` characters.
-
-    A text that is too long ends in a marker with its length and digest, so that two texts
-    which differ only in what was left out remain different.
-    """
-    if len(text) <= limit:
-        return text
-    marker = f" ... [{len(text)} characters, sha256 {_digest(text)}]"
-    return text[: limit - len(marker)] + marker
-
-
-def shorten_key(key: str) -> str:
-    """Returns the encoded `key` in at most `MAX_KEY` characters, a digest ending a long one."""
-    return key if len(key) <= MAX_KEY else f"{key[: MAX_KEY - 16]}... {_digest(key)}"
-
-
-def clean(text: str) -> str:
-    r"""Returns `text` with lone surrogates and NUL, which no store takes, written as `\x00`."""
-    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-
-
-def _escape(character: str) -> str:
-    return f"_x{ord(character):04X}_"
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return _escape(match[0])
-
+from runner.tracking.journal import Artifact, Dataset, Metrics, Parameters, Record, Tags, Text
 
 logger = logging.getLogger(__name__)
 
+MAX_ENTRIES = 1000
+"""Metrics, parameters and tags together in one request."""
 MAX_PARAMETER_LENGTH = 6000
 MAX_TAG_LENGTH = 8000
+MAX_KEY = 250
+"""Characters that MLflow accepts in the name of a parameter, metric or tag."""
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_\-. :/]|_(?=x[0-9A-F]{4})")
+_ESCAPED = re.compile(r"_x(10[0-9A-F]{4}|[0-9A-F]{4,5})_")
 
 PARAMETERS_SHORTENED_TAG = "runner.parameters_shortened"
 PARAMETERS_CHANGED_TAG = "runner.parameters_changed"
@@ -113,6 +46,153 @@ _NOTE_TAGS = (
 _MAX_CHANGED_VALUE = 200
 
 
+class MetricPoint(NamedTuple):
+    """One value of one metric; `time` in milliseconds since the epoch."""
+
+    key: str
+    value: float
+    time: int
+    step: int
+
+
+class Parameter(NamedTuple):
+    """One parameter."""
+
+    key: str
+    value: str
+
+
+class Tag(NamedTuple):
+    """One tag."""
+
+    key: str
+    value: str
+
+
+SmallEntry: TypeAlias = MetricPoint | Parameter | Tag
+Entry: TypeAlias = SmallEntry | Artifact | Text | Dataset
+
+# What it is called, and how many of it one request takes.
+_KINDS: Mapping[type[Entry], tuple[str, int]] = {
+    MetricPoint: ("metric value", MAX_ENTRIES),
+    Parameter: ("parameter", 100),
+    Tag: ("tag", 100),
+}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Metrics, parameters and tags that one request delivers."""
+
+    entries: tuple[SmallEntry, ...]
+
+    def halves(self) -> tuple[Batch, Batch]:
+        """Returns two batches that hold everything of this one."""
+        middle = len(self.entries) // 2
+        return Batch(self.entries[:middle]), Batch(self.entries[middle:])
+
+
+Delivery: TypeAlias = Batch | Artifact | Text | Dataset
+
+
+def summary(deliveries: Iterable[Delivery]) -> str:
+    """Returns what deliveries hold, such as `1,200 metric values, artifact plan.txt`."""
+    counts: Counter[type[Entry]] = Counter()
+    names: list[str] = []
+    for delivery in deliveries:
+        if isinstance(delivery, Batch):
+            counts.update(map(type, delivery.entries))
+        else:
+            names.append(named(delivery))
+    parts = [
+        f"{counts[kind]:,} {noun}{'' if counts[kind] == 1 else 's'}"
+        for kind, (noun, _) in _KINDS.items()
+        if counts[kind]
+    ]
+    return ", ".join(parts + list(dict.fromkeys(names)))
+
+
+def named(delivery: Delivery) -> str:
+    """Returns the names of what a delivery holds, such as `metric value 'loss'`."""
+    match delivery:
+        case Batch():
+            return ", ".join(f"{_KINDS[type(each)][0]} {each.key!r}" for each in delivery.entries)
+        case Artifact():
+            return f"artifact {delivery.path.name}"
+        case Text():
+            return f"artifact {delivery.file}"
+        case Dataset():
+            return f"data set {delivery.name}"
+
+
+def batches(entries: Iterable[Entry]) -> Iterator[Delivery]:
+    """Yields `entries` in their order, neighbouring metrics, parameters and tags together."""
+    gathered: list[SmallEntry] = []
+    counts: Counter[type[Entry]] = Counter()
+    for entry in entries:
+        kind = type(entry)
+        full = kind not in _KINDS or counts[kind] == _KINDS[kind][1]
+        if gathered and (full or len(gathered) == MAX_ENTRIES):
+            yield Batch(tuple(gathered))
+            gathered.clear()
+            counts.clear()
+        if isinstance(entry, Artifact | Text | Dataset):
+            yield entry
+        else:
+            gathered.append(entry)
+            counts[kind] += 1
+    if gathered:
+        yield Batch(tuple(gathered))
+
+
+def encode_key(key: str) -> str:
+    """Returns `key` in the characters that MLflow allows in names.
+
+    A character outside letters, digits and `_-. :/` becomes `_xHHHH_`, its code point in
+    hexadecimal, as in ECMA-376; so do the dots and slashes of a name that MLflow would refuse
+    as a path (`a//b`, `../a`). `decode_key` gives `key` back.
+    """
+    encoded = _UNSAFE.sub(_escaped, key)
+    if posixpath.normpath(encoded) != encoded or encoded.startswith(("/", "..")):
+        encoded = re.sub(r"[./]", _escaped, encoded)
+    return encoded
+
+
+def decode_key(key: str) -> str:
+    """Returns the name that `encode_key` made `key` from."""
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), key)
+
+
+def shorten(text: str, limit: int) -> str:
+    """Returns `text` in at most `limit` characters.
+
+    One that is too long ends in a marker with its length and digest, so that two strings which
+    differ only in what was left out remain different.
+    """
+    if len(text) <= limit:
+        return text
+    marker = f" ... [{len(text)} characters, sha256 {_digest(text)}]"
+    return text[: limit - len(marker)] + marker
+
+
+def shorten_key(key: str) -> str:
+    """Returns the encoded `key` in at most `MAX_KEY` characters, a digest ending a long one."""
+    return key if len(key) <= MAX_KEY else f"{key[: MAX_KEY - 16]}... {_digest(key)}"
+
+
+def clean(text: str) -> str:
+    r"""Returns `text` with lone surrogates and NUL, which no store takes, written as `\x00`."""
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return f"_x{ord(match[0]):04X}_"
+
+
 def encode_tag(name: str, value: str) -> Tag:
     """Returns a tag as the store holds it, shortened where it is too long."""
     return Tag(shorten_key(encode_key(name)), shorten(clean(value), MAX_TAG_LENGTH))
@@ -121,7 +201,7 @@ def encode_tag(name: str, value: str) -> Tag:
 class Encoder:
     """Turns the records of one run into entries, and notes in tags what it had to alter.
 
-    - Names are encoded by `keys.encode_key`; one over 250 characters ends in a digest instead
+    - Names are encoded by `encode_key`; one over 250 characters ends in a digest instead
       and is named in `runner.keys_shortened`.
     - A parameter or tag whose value is too long is shortened with a marker and named in
       `runner.parameters_shortened` or `runner.tags_shortened`.
@@ -129,7 +209,7 @@ class Encoder:
       both values, in `runner.parameters_changed`.
     - NaN is a metric value like any other. Databases hold no infinity, so MLflow stores
       1.797e308 in its place: `runner.infinite_metrics` names the metrics that had one.
-    - A metric value that is no number is left out, and named in `runner.metrics_refused`.
+    - A metric value that is not a number is left out, and named in `runner.metrics_refused`.
 
     Args:
       parameters: encoded names and values of the parameters that the run already has.
@@ -171,7 +251,7 @@ class Encoder:
             try:
                 value = float(given)
             except (TypeError, ValueError, OverflowError) as error:
-                logger.warning("Metric %r has a value that is no number: %s", name, error)
+                logger.warning("Metric %r has a value that is not a number: %s", name, error)
                 yield from self._note(METRICS_REFUSED_TAG, name)
                 continue
             if math.isinf(value):
@@ -182,7 +262,7 @@ class Encoder:
 
     def _new_parameters(self, record: Parameters) -> Iterator[Entry]:
         for name, given in record.values.items():
-            text = clean(given.name if isinstance(given, Enum) else str(given))
+            text = clean(str(given))
             value = shorten(text, MAX_PARAMETER_LENGTH)
             encoded = encode_key(name)
             key = shorten_key(encoded)

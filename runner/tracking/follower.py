@@ -1,45 +1,62 @@
-"""The interface of a store to whoever delivers a journal to it."""
+"""Follows the journal of a run and delivers each of its records to one store, once."""
 
 from __future__ import annotations
 
 import abc
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from itertools import islice
 
-from runner.errors import AwaitedRunError, RunnerError
-from runner.tracking.journal import Line, Segment, read_lines, segments, write_out
-from runner.tracking.records import Artifact, Delivery, End, Metrics, Record, Tags, summary
-from runner.tracking.tracker import RunStatus
+from runner.errors import RunnerError
+from runner.system.status import Status
+from runner.tracking.encoding import Delivery, summary
+from runner.tracking.journal import (
+    Artifact,
+    End,
+    Line,
+    Metrics,
+    Record,
+    Segment,
+    Tags,
+    read_lines,
+    segments,
+    sync_segment,
+)
 from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
+
+logger = logging.getLogger(__name__)
+
+RECORDED_AGAIN_TAG = "runner.metrics_recorded_differently"
+
+# Lines that are delivered, and acknowledged, together.
+_CHUNK = 1000
+# Seconds for which records gather before they are delivered together.
+_INTERVAL = 1.0
+_RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 
 
 class Destination(abc.ABC):
     """One run in a store."""
 
     run_id: str | None
-    """The store's name of the run, if it gives names."""
+    """The store's id of the run; None for a store without ids."""
     experiment_id: str | None
-    """The store's name of the run's experiment, likewise."""
+    """The store's id of the experiment, likewise."""
     name: str
-    """The store, in words to show."""
-
-    @property
-    @abc.abstractmethod
-    def refused(self) -> Sequence[Delivery]:
-        """What was delivered, and left out because the store would never take it."""
+    """The store, for display."""
+    refused: Sequence[Delivery] = ()
+    """Deliveries that were left out because the store would never take them."""
 
     @abc.abstractmethod
     def deliveries(self, records: Iterable[Record]) -> Iterable[Delivery]:
-        """Yields `records`, in their order, in the portions in which they are delivered."""
+        """Yields `records`, in their order, gathered into deliveries."""
 
     @abc.abstractmethod
     def deliver(self, delivery: Delivery, failures: int = 0) -> None:
-        """Delivers; twice the same delivery leaves the store as once would.
+        """Delivers, idempotently.
 
         What the store refuses for good is logged and left out, so that it does not hold back
         the rest.
@@ -53,34 +70,22 @@ class Destination(abc.ABC):
         """
 
     @abc.abstractmethod
-    def finish(self, status: RunStatus, missing: str, end_time: int | None = None) -> None:
-        """Records how the run ended, or that it goes on, and what is missing, if anything is.
+    def finish(self, status: Status, missing: str, end_time: int | None = None) -> None:
+        """Records the status of the run, and what is missing, if anything is.
 
         Args:
-          status: how it ended; `RunStatus.RUNNING` for a run that goes on.
-          missing: what is missing, in words; empty for nothing.
+          status: the status; `Status.RUNNING` for a run that has not ended.
+          missing: what is missing, for display; empty for nothing.
           end_time: when it ended, in milliseconds since the epoch; None is now.
 
         Raises:
           Exception: of any kind; it should be tried again.
         """
 
-    @abc.abstractmethod
     def describe(self, error: Exception) -> str:
-        """Returns one line about an error that this destination raised."""
+        """Returns one line about an error that this destination raised; passwords masked."""
+        return f"{type(error).__name__}: {error}"
 
-
-logger = logging.getLogger(__name__)
-
-RECORDED_AGAIN_TAG = "runner.metrics_recorded_differently"
-
-# Lines that are delivered, and acknowledged, together.
-_CHUNK = 1000
-_RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-# What is on its way to the store is told to be missing after so long: whoever is at work on it
-# tells at once what hinders that, and creating a database takes seconds on a busy machine.
-_AWAITED_SECONDS = 30.0
-_AWAITED_DELAY = 0.5
 
 Connect = Callable[[Opening, Position], Destination]
 
@@ -88,24 +93,23 @@ Connect = Callable[[Opening, Position], Destination]
 class Follower:
     """Delivers a journal to one store, from where the store has acknowledged it.
 
-    Before a chunk is sent, the position says that it may have been; afterwards, that it was. A
-    chunk that may have been is sent again as it was, and the store, which names a metric's value
-    by key, step, time and value, holds it once.
+    Before a chunk is sent, the position notes that it may have been; afterwards, that it was. A
+    chunk that may have been sent is sent again unchanged, and the store, whose key of a metric's
+    value is name, step, time and value, holds it once.
 
     A run that resumes records the steps since its checkpoint again. What of them was not sent is
     left out; what was sent stays, and its second recording is left out where it is the same. A
     value that differs is sent too, and its metric named in `runner.metrics_recorded_differently`.
 
-    A run whose process ended without a word is KILLED: nobody may ever resume it, so RUNNING
-    might stay untrue for ever; if someone does, it is RUNNING again.
+    A run whose process died without recording its end is KILLED, because it may never be resumed;
+    if it is, it is RUNNING again.
 
     Args:
       directory: where the journal and the position are.
       uri: the store, as the run's opening names it.
       connect: opens the run in the store, creating it where the position has no id; may raise.
       wait: waits so many seconds, or less.
-      now: a clock that never goes back, in seconds.
-      interval: seconds for which records gather before they are delivered together.
+      now: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -116,14 +120,12 @@ class Follower:
         *,
         wait: Callable[[float], object] = time.sleep,
         now: Callable[[], float] = time.monotonic,
-        interval: float = 1.0,
     ) -> None:
         self._directory = directory
         self._uri = uri
         self._connect = connect
         self._wait = wait
         self._now = now
-        self._interval = interval
         self._destination: Destination | None = None
         self._position = Position()
         self._saved = Position()
@@ -131,8 +133,7 @@ class Follower:
         # (metric, step) -> value, of what the store has of steps that the run records again.
         self._delivered: dict[tuple[str, float], float] = {}
         self._failures = 0
-        self._awaited_until: float | None = None
-        # How the run had ended, where something is only added to it.
+        # The final status of a run that is only added to.
         self._ended_before: str | None = None
 
     def run(self) -> bool:
@@ -145,7 +146,7 @@ class Follower:
         self._resume_segment()
         hopeful_until: float | None = None
         while True:
-            # Read first: what an ended run has recorded is then in the journal.
+            # Looked at first: all that an ended run has recorded is then in the journal.
             written = self._directory.is_written()
             opening = self._directory.opening()
             if opening is None or self._uri not in opening.stores:
@@ -156,9 +157,6 @@ class Follower:
                 self._deliver_all(opening, written)
                 self._report_status(written)
             except Exception as error:  # noqa: BLE001 - it is tried again
-                if self._is_awaited(error):
-                    self._wait(_AWAITED_DELAY)
-                    continue
                 self._failed(error)
                 progress = before != (self._position.segment, self._position.offset)
                 if written or progress or hopeful_until is None:
@@ -169,14 +167,14 @@ class Follower:
             else:
                 if not written:
                     return True
-                self._wait(self._interval)
+                self._wait(_INTERVAL)
 
     def _deliver_all(self, opening: Opening, written: bool) -> None:
         if self._destination is None:
             destination = self._connect(opening, self._position)
             if self._position.run_id not in (None, destination.run_id):
                 logger.warning(
-                    "%s has no run %s any more: what was recorded is delivered anew, to run %s.",
+                    "%s has no run %s any more: all that was recorded is delivered to run %s.",
                     destination.name,
                     self._position.run_id,
                     destination.run_id,
@@ -198,7 +196,7 @@ class Follower:
     def _take(self, destination: Destination, written: bool) -> bool:
         """Takes the next chunk; False when there is none."""
         position = self._position
-        # Listed first: a segment with a later one is written to no more.
+        # Listed first: a segment that has a later one is complete.
         found = segments(self._directory.journal)
         current = next((each for each in found if each.number == position.segment), None)
         later = [each for each in found if each.number > position.segment]
@@ -210,12 +208,12 @@ class Follower:
             position.segment, position.offset, position.sending = later[0].number, 0, 0
             position.ended = None
             self._resume_segment()
-            if written:  # A run that resumes is running at once, however much it has to deliver.
+            if written:  # A resumed run is RUNNING at once, however much is to be delivered.
                 self._report_status(written)
             return True
         sent = max(position.sending, position.offset)
         self._cut(sent, [each.after for each in later if each.after is not None])
-        write_out(current.path)
+        sync_segment(current.path)
         records = list(self._wanted(position.segment, lines, sent))
         position.sending = lines[-1].end
         self._save()
@@ -223,7 +221,7 @@ class Follower:
         return True
 
     def _cut(self, sent: int, afters: list[int]) -> None:
-        """Notes that what was not sent of this segment is void beyond a step that follows it."""
+        """Notes what is void of this segment: steps recorded again in a later one, not yet sent."""
         if afters and not any(
             number == self._position.segment and step <= min(afters)
             for number, _, step in self._position.cuts
@@ -277,7 +275,7 @@ class Follower:
             yield Tags({RECORDED_AGAIN_TAG: "\n".join(self._position.differing)})
 
     def _resume_segment(self) -> None:
-        """Learns what the store has of the steps that the present segment records again."""
+        """Finds what the store has of the steps that the present segment records again."""
         self._delivered = {}
         found = segments(self._directory.journal)
         current = next((each for each in found if each.number == self._position.segment), None)
@@ -300,15 +298,15 @@ class Follower:
     def _report_status(self, written: bool) -> None:
         status, end_time = self._position.ended or self._ended_before, self._position.end_time
         if status is None:
-            status = RunStatus.RUNNING.value if written else RunStatus.KILLED.value
-            # One that was killed could not say when.
+            status = (Status.RUNNING if written else Status.KILLED).value
+            # A killed process did not record the time of its end.
             end_time = None if written else self._position.last_time
         if self._destination is None or status == self._position.status:
             return
         missing = [summary(self._destination.refused)]
         if self._position.lost:
             missing.append(f"{self._position.lost:,} records that did not reach the journal")
-        self._destination.finish(RunStatus(status), ", ".join(filter(None, missing)), end_time)
+        self._destination.finish(Status(status), ", ".join(filter(None, missing)), end_time)
         self._position.status = status
         self._save()
         logger.info("%s: the run is %s.", self._destination.name, status)
@@ -318,38 +316,26 @@ class Follower:
             self._directory.write_position(self._uri, self._position)
             self._saved = deepcopy(self._position)
 
-    def _is_awaited(self, error: Exception) -> bool:
-        """Whether an error is none yet: for a time, for what others are at work on."""
-        if not isinstance(error, AwaitedRunError):
-            return False
-        if self._awaited_until is None:
-            self._awaited_until = self._now() + _AWAITED_SECONDS
-            logger.info("%s", error)
-        return self._now() < self._awaited_until
-
     def _failed(self, error: Exception) -> None:
         self._failures += 1
         if self._destination is not None:
-            words = self._destination.describe(error)
+            message = self._destination.describe(error)
         else:
-            words = str(error) if isinstance(error, RunnerError) else repr(error)
+            message = str(error) if isinstance(error, RunnerError) else repr(error)
         # Once for an outage on the terminal, at every attempt in the log.
         level = logging.WARNING if self._failures == 1 else logging.INFO
         logger.log(
             level,
-            "Tracking is interrupted; the run goes on, and what it records is kept on disk and"
+            "Tracking is interrupted; the run continues, and what it records is kept on disk and"
             " delivered when the store is back: %s",
-            words,
+            message,
         )
 
     def _succeeded(self) -> None:
         if self._failures:
-            logger.info("Tracking goes on.")
+            logger.info("Tracking has resumed.")
         self._failures = 0
 
 
 def _same(one: float, other: float) -> bool:
-    try:
-        return one == other or (math.isnan(one) and math.isnan(other))
-    except TypeError:
-        return False
+    return one == other or (one != one and other != other)  # NaN is the same as NaN.

@@ -1,4 +1,10 @@
-"""The process that follows a run's journal: started, told what to follow, waited for."""
+"""The process that delivers what the runs of this one record, and the pipes between the two.
+
+The first line of its standard input is MLflow's URI, or empty: a command line would show passwords
+to every user of the machine. Each further line names a run directory, or is empty: then the
+process looks at once for what the runs have recorded. On standard output it answers each run
+directory when the delivery has ended; other lines are its warnings.
+"""
 
 from __future__ import annotations
 
@@ -12,44 +18,77 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from typing import TextIO
+
+from runner.errors import RunnerError, TrackingError
+from runner.system.imports import without_collections
+from runner.tracking.delivery import sync
+from runner.tracking.tracking_directory import TrackingDirectory
 
 logger = logging.getLogger(__name__)
 
 AWAIT = "-"
-"""In place of the run directory: the first line of standard input names MLflow's URI, if any, and
-each further one a directory. A command line would show passwords to everyone."""
+"""In place of the run directory on the command line: run directories come by standard input."""
 
 ANSWER = "\x06"
-"""Begins a line of standard output that says how the delivery of a run ended: 1 where nothing is
-left, and the run directory."""
+"""Begins an answer; then 1 where all is delivered, otherwise 0, and the run directory."""
 
-# Followers that outlive this process; dropping them would warn of that.
-_left: list[subprocess.Popen[str]] = []
+_NICENESS = 5
+_NOT_DELIVERED = "What the run records is not delivered for now: %s"
 
 
 class FollowerProcess:
-    """A `python -m runner.sync` that belongs to this process.
+    """A `python -m runner.sync` that delivers what the runs of this process record.
 
-    It is started before the run directory is known, so that it imports MLflow and opens the
-    store beside this process. The end of its standard input, by `finish` or by the death of this
-    process, tells it to look at once; what it writes to standard output is logged here.
+    It is started before the run directory is known, so that it imports MLflow and opens the store
+    beside this process. It ends when all is delivered and its standard input has ended, with this
+    process at the latest.
+
+    Where a sweep's own run is followed too, its trials do not wait until what they have recorded
+    is delivered: the sweep waits for all.
     """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
-        self._answers = Answers()
-        self._left = False
+        # Run -> its parent, of those that are not known to be delivered.
+        self._runs: dict[Path, Path | None] = {}
+        self._changed = threading.Condition()
+        self._relaying = False
+        # Run -> answers to come, and the last one.
+        self._owed: Counter[Path] = Counter()
+        self._delivered: dict[Path, bool] = {}
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be given another run."""
+        process = self._process
+        return (
+            process is not None
+            and process.poll() is None
+            and process.stdin is not None
+            and not process.stdin.closed
+        )
 
     def start(self, uri: str | None) -> None:
-        """Starts the process; a failure is logged, and costs only the delivery for now.
+        """Starts the process unless it is alive; runs that a dead one has left are followed again.
+
+        A failure is logged, and costs only the delivery for now.
 
         Args:
           uri: MLflow's tracking URI, to be opened at once; None when nothing goes there.
         """
+        if self.is_alive:
+            return
+        self.close()
+        left = {
+            run: parent
+            for run, parent in self._runs.items()
+            if self._owed[run] or not self._delivered.get(run)
+        }
         root = str(Path(__file__).resolve().parents[2])
         path = os.environ.get("PYTHONPATH")
         try:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "runner.sync", AWAIT],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -60,211 +99,176 @@ class FollowerProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            logger.warning("What the run records is not delivered for now: %s", error)
-            self._answers.end()
+            logger.warning(_NOT_DELIVERED, error)
             return
-        threading.Thread(
-            target=self._relay, args=(self._process, self._answers), daemon=True
-        ).start()
-        self._tell(uri or "")
+        with self._changed:
+            self._process, self._relaying = process, True
+            self._owed.clear()
+        self._runs.clear()
+        threading.Thread(target=self._relay, args=(process,), daemon=True).start()
+        self._send(uri or "")
+        for run, parent in left.items():
+            self.follow(run, parent)
 
     def follow(self, run_directory: Path, parent: Path | None = None) -> None:
-        """Names a run directory, and that of the run that it is a part of."""
-        self._answers.expect(str(run_directory))
-        self._tell(str(run_directory))
-
-    def _tell(self, line: str) -> None:
-        if self._process is None or self._process.stdin is None:
-            return
-        try:
-            self._process.stdin.write(f"{line}\n")
-            self._process.stdin.flush()
-        except OSError as error:
-            logger.warning("What the run records is not delivered for now: %s", error)
-
-    def finish(self, run_directory: Path, timeout: float, longest: float = math.inf) -> list[Path]:
-        """Waits until all of a run is delivered, for at most `timeout` and `longest` seconds.
-
-        Returns the directories of the runs of which something is left.
-        """
-        return [] if self.end(min(timeout, longest)) else [run_directory]
-
-    def end(self, timeout: float) -> bool:
-        """Waits until it has ended, for at most `timeout` seconds; whether it did all its work."""
-        if self._process is None:
-            return False
-        self._close()
-        try:
-            return self._process.wait(timeout) == 0
-        except subprocess.TimeoutExpired:
-            _left.append(self._process)
-            return False
-
-    def leave(self) -> None:
-        """Lets it do its work without being waited for."""
-        if self._process is not None and self._process.poll() is None:
-            self._close()
-            _left.append(self._process)
-
-    def __del__(self) -> None:
-        """Tells one that is dropped, as the death of this process would, that no more comes."""
-        self.leave()
-
-    def _close(self) -> None:
-        self._left = True
-        try:
-            if self._process is not None and self._process.stdin is not None:
-                self._process.stdin.close()
-        except OSError as error:
-            logger.debug("The follower has gone: %s", error)
-
-    # Not a method: a follower that is dropped must not be kept by its thread.
-    @staticmethod
-    def _relay(process: subprocess.Popen[str], answers: Answers) -> None:
-        if process.stdout is not None:
-            with process.stdout:
-                for line in process.stdout:
-                    text = line.rstrip("\n")
-                    if text.startswith(ANSWER):
-                        answers.give(text[2:], delivered=text[1] == "1")
-                    else:
-                        logger.warning("%s", text)
-        answers.end()
-
-
-class Answers:
-    """What a follower has answered, which it does each time that it is told of a run directory."""
-
-    def __init__(self) -> None:
-        self._owed: Counter[str] = Counter()
-        self._given: dict[str, bool] = {}
-        self._ended = False
-        self._changed = threading.Condition()
-
-    def expect(self, run_directory: str) -> None:
-        """Notes that the follower is told of a run."""
+        """Names a run directory, and that of its parent run."""
+        self._runs[run_directory] = parent
         with self._changed:
             self._owed[run_directory] += 1
-
-    def give(self, run_directory: str, *, delivered: bool) -> None:
-        """Notes an answer."""
-        with self._changed:
-            self._owed[run_directory] -= 1
-            self._given[run_directory] = delivered
-            self._changed.notify_all()
-
-    def end(self) -> None:
-        """Notes that no answer comes any more."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-    def wait(self, run_directory: str, timeout: float) -> bool:
-        """Waits for all answers of a run, for at most `timeout` seconds.
-
-        Returns whether nothing is left of it.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended or not self._owed[run_directory], timeout)
-            return not self._owed[run_directory] and self._given.get(run_directory, False)
-
-
-class SharedFollower(FollowerProcess):
-    """A follower of several runs of this process.
-
-    A trial of a sweep so need not start one, which imports MLflow for seconds. Where the sweep's
-    own run is followed too, its trials do not wait for what they have recorded: it waits for all.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        # Run -> the run that it is a part of; those that are not known to be delivered.
-        self._runs: dict[Path, Path | None] = {}
-
-    @property
-    def lives(self) -> bool:
-        """Whether it can be told of another run."""
-        process = self._process
-        return process is not None and process.poll() is None and not self._left
-
-    def start_again(self, uri: str | None) -> None:
-        """Starts another process in place of one that has died, and tells it of what that left."""
-        self._close()
-        answers = self._answers
-        self._runs = {
-            run: parent for run, parent in self._runs.items() if not answers.wait(str(run), 0.0)
-        }
-        self._answers, self._left = Answers(), False
-        self.start(uri)
-        for each in self._runs:
-            super().follow(each)
-
-    def follow(self, run_directory: Path, parent: Path | None = None) -> None:
-        """Names a run directory, and that of the run that it is a part of."""
-        self._runs[run_directory] = parent
-        super().follow(run_directory, parent)
+        self._send(str(run_directory))
 
     def finish(self, run_directory: Path, timeout: float, longest: float = math.inf) -> list[Path]:
-        """Waits until all of a run and its parts is delivered.
+        """Waits until all of a run and its children is delivered.
 
-        A part of a run that is followed and goes on does not wait.
+        A run whose parent is followed does not wait.
 
         Args:
-          run_directory: the run's, which has ended.
-          timeout: after so many seconds in which none of them was delivered, it waits no more.
-          longest: nor after so many seconds in all.
+          run_directory: the run directory of a run that has ended.
+          timeout: it stops waiting after so many seconds in which none of them was delivered.
+          longest: and after so many seconds in all.
 
         Returns:
-          The directories of the runs of which something is left, as far as they are waited for.
+          The run directories, among those waited for, of which something is left.
         """
-        if self.lives:
-            self._tell("")
+        if self.is_alive:
+            self._send("")
         if self._runs.get(run_directory) in self._runs:
             return []
         left = []
         end = time.monotonic() + longest
         deadline = time.monotonic() + timeout
         for each in [run for run, parent in self._runs.items() if run_directory in (run, parent)]:
-            if self._answers.wait(str(each), min(deadline, end) - time.monotonic()):
+            if self._is_delivered(each, min(deadline, end) - time.monotonic()):
                 deadline = time.monotonic() + timeout
             else:
                 left.append(each)
             del self._runs[each]
         return left
 
-    def leave(self) -> None:
-        """Goes on with it; its process ends after this one."""
-        if self.lives:
-            self._tell("")
+    def close(self) -> None:
+        """Lets the process end once all is delivered."""
+        if self._process is not None and self._process.stdin is not None:
+            try:
+                self._process.stdin.close()
+            except OSError as error:
+                logger.debug("The follower has ended: %s", error)
+
+    def _send(self, line: str) -> None:
+        if self._process is None or self._process.stdin is None:
+            return
+        try:
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            logger.warning(_NOT_DELIVERED, error)
+
+    def _is_delivered(self, run: Path, timeout: float) -> bool:
+        """Waits for all answers of a run."""
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._relaying and self._owed[run]), timeout)
+            return not self._owed[run] and self._delivered.get(run, False)
+
+    def _relay(self, process: subprocess.Popen[str]) -> None:
+        """Logs what a process writes, and notes its answers."""
+        if process.stdout is not None:
+            with process.stdout:
+                for line in process.stdout:
+                    line = line.rstrip("\n")
+                    if not line.startswith(ANSWER):
+                        logger.warning("%s", line)
+                        continue
+                    with self._changed:
+                        if process is self._process:
+                            run = Path(line[2:])
+                            self._owed[run] -= 1
+                            self._delivered[run] = line[1] == "1"
+                            self._changed.notify_all()
+        with self._changed:
+            if process is self._process:
+                self._relaying = False
+                self._changed.notify_all()
 
 
-_shared: dict[str, SharedFollower] = {}
+_follower = FollowerProcess()
 
 
-def shared_follower(uri: str | None) -> SharedFollower:
-    """Returns this process's follower of several runs, started where there is none.
+def start_follower(uri: str | None) -> FollowerProcess:
+    """Returns the follower of all runs of this process, started if it is not alive.
 
     Args:
       uri: MLflow's tracking URI; None when nothing goes there.
     """
-    found = _shared.get(uri or "")
-    if found is None:
-        found = _shared[uri or ""] = SharedFollower()
-        found.start(uri)
-    elif not found.lives:
-        found.start_again(uri)
-    return found
-
-
-def living_follower(uri: str | None) -> FollowerProcess | None:
-    """Returns this process's follower of several runs if there is one; None otherwise."""
-    found = _shared.get(uri or "")
-    return found if found is not None and found.lives else None
+    _follower.start(uri)
+    return _follower
 
 
 @atexit.register
-def _leave_shared() -> None:
-    for each in _shared.values():
-        FollowerProcess.leave(each)
-    for process in _left:
-        process.poll()  # One that has ended, and was not asked, is warned of as still running.
+def _close() -> None:
+    _follower.close()
+    # Without this, Python warns that a process that has ended is still running.
+    _ = _follower.is_alive
+
+
+def serve() -> bool:
+    """Delivers for the process at the other end of standard input; whether nothing is left."""
+    os.nice(_NICENESS)  # Training comes first.
+    _open_early(sys.stdin.readline().rstrip("\n"))
+    wakes: list[threading.Event] = []
+    results: dict[str, bool] = {}
+    writing = threading.Lock()
+
+    def deliver(name: str) -> None:
+        results[name] = False
+        try:
+            results[name] = sync(TrackingDirectory(Path(name)), wakes=wakes)
+        except RunnerError as error:
+            _write_line(sys.stderr, f"runner.sync: {error}", writing)
+        finally:
+            _write_line(sys.stdout, f"{ANSWER}{int(results[name])}{name}", writing)
+
+    threads = []
+    for line in sys.stdin:
+        name = line.rstrip("\n")
+        if name:
+            threads.append(threading.Thread(target=deliver, args=(name,)))
+            threads[-1].start()
+        else:
+            _wake(wakes)
+    while any(thread.is_alive() for thread in threads):
+        # From now on no message comes when a run has recorded its end.
+        _wake(wakes)
+        for thread in threads:
+            thread.join(1.0)
+    return all(results.values())
+
+
+def _open_early(uri: str) -> None:
+    """Opens MLflow while a run gets ready."""
+    if not uri:
+        return
+    with without_collections():
+        from runner.tracking.mlflow_store import MlflowStore
+
+    try:
+        store = MlflowStore(uri)
+        # A run that is refused for a mistake leaves no database behind.
+        if store.address.database is None or store.address.database.exists():
+            store.connect()
+    except TrackingError as error:
+        # The run's log does not exist yet; the delivery tries again and reports it.
+        logger.info("%s", error)
+
+
+def _wake(wakes: list[threading.Event]) -> None:
+    for each in list(wakes):
+        each.set()
+
+
+def _write_line(stream: TextIO, line: str, writing: threading.Lock) -> None:
+    """Writes a line that no other thread's runs into, as `print` with its two writes would."""
+    try:
+        with writing:
+            stream.write(f"{line}\n")
+            stream.flush()
+    except OSError:
+        logger.info("The process whose runs are delivered has ended.")

@@ -1,4 +1,4 @@
-"""One record as one line of text with its checksum, and back."""
+"""The journal of a run: what it records, one line of a file for each record."""
 
 from __future__ import annotations
 
@@ -9,29 +9,95 @@ import re
 import threading
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from runner.tracking.records import Artifact, Dataset, End, Metrics, Parameters, Record, Tags, Text
-from runner.tracking.tracker import RunStatus
+from runner.system.status import Status
+
+logger = logging.getLogger(__name__)
 
 _CHECKSUM = 9  # Eight hexadecimal digits and a space.
+_NAME = re.compile(r"(\d+)(?:-after-(\d+))?\.journal")
+
+
+# A named tuple: making a frozen dataclass costs the training step twice as much.
+class Metrics(NamedTuple):
+    """Values of metrics at one global step; `time` in milliseconds since the epoch."""
+
+    values: Mapping[str, float]
+    step: int
+    time: int
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Values that are fixed for the run."""
+
+    values: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Tags:
+    """Tags to set."""
+
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A file or directory to copy into `folder` of the run's artifacts."""
+
+    path: Path
+    folder: str = ""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A string to keep as the artifact `file`."""
+
+    text: str
+    file: str
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set that the run reads; see `Tracker.log_dataset`."""
+
+    name: str
+    digest: str
+    context: str = ""
+    source: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class End:
+    """How the run ended.
+
+    Attributes:
+      status: the final status.
+      lost: how many records could not be written to the journal.
+      time: when it ended, in milliseconds since the epoch; None where something was only added to
+        a run that had ended before, and in journals written before times were kept.
+    """
+
+    status: Status
+    lost: int = 0
+    time: int | None = None
+
+
+Record: TypeAlias = Metrics | Parameters | Tags | Artifact | Text | Dataset | End
 
 
 def encode_line(record: Record) -> bytes:
-    """Returns `CRC32 JSON` and a line feed; no line feed is within.
+    """Returns `CRC32 JSON` and a line feed, the only one in it.
 
     Raises:
-      TypeError, ValueError: the record holds what JSON has no words for, such as a name that
-        is no text, or a loop.
+      TypeError, ValueError: JSON cannot represent the record, such as a name that is not a string.
     """
-    if isinstance(record, Metrics):
-        # The only kind that is written at every step: nothing else is on its way.
-        text = _encode(["m", record.values, record.step, record.time])
-    else:
-        text = _encode(_plain(record))
-    body = text.encode()
+    body = _encode(_plain(record)).encode()
     return b"%08x %b\n" % (zlib.crc32(body), body)
 
 
@@ -47,6 +113,8 @@ def decode_line(line: bytes) -> Record | None:
 
 def _plain(record: Record) -> list[Any]:
     match record:
+        case Metrics():
+            return ["m", record.values, record.step, record.time]
         case Parameters():
             return ["p", {name: _text(value) for name, value in record.values.items()}]
         case Tags():
@@ -56,18 +124,10 @@ def _plain(record: Record) -> list[Any]:
         case Text():
             return ["x", record.text, record.file]
         case Dataset():
-            return [
-                "d",
-                record.name,
-                record.digest,
-                record.context,
-                record.source,
-                dict(record.sizes),
-            ]
+            head = [record.name, record.digest, record.context, record.source]
+            return ["d", *head, dict(record.sizes)]
         case End():
             return ["e", record.status.value, record.lost, record.time]
-        case Metrics():
-            return ["m", record.values, record.step, record.time]
 
 
 _DECODERS: Mapping[str, Any] = {
@@ -77,7 +137,7 @@ _DECODERS: Mapping[str, Any] = {
     "a": lambda path, folder: Artifact(Path(path), folder),
     "x": Text,
     "d": Dataset,
-    "e": lambda status, lost, time=None: End(RunStatus(status), lost, time),
+    "e": lambda status, *rest: End(Status(status), *rest),
 }
 
 
@@ -86,7 +146,7 @@ def _text(value: object) -> str:
 
 
 def _number(value: object) -> float | str:
-    """NumPy's and TensorFlow's numbers as Python's; what is no number stays for a note of it."""
+    """Converts numbers of NumPy and TensorFlow; other values stay, to be reported by name."""
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -97,19 +157,13 @@ def _number(value: object) -> float | str:
 _encode = json.JSONEncoder(default=_number, separators=(",", ":")).encode
 
 
-logger = logging.getLogger(__name__)
-
-_NAME = re.compile(r"(\d+)(?:-after-(\d+))?\.journal")
-
-
 class Segment(NamedTuple):
     """One file of a journal, written by one process.
 
     Attributes:
-      number: segments are read in the order of their numbers, from 1.
-      after: the run went on from this step when the segment was begun, so that metrics of later
-        steps in earlier segments have been, or will be, recorded again; None where it did not
-        go back.
+      number: the place of the segment in the journal, from 1.
+      after: the step from which the run resumed at the beginning of the segment, so that metrics
+        of later steps in earlier segments are recorded again; None where it did not go back.
       path: the file.
     """
 
@@ -150,8 +204,8 @@ def read_lines(path: Path, offset: int = 0) -> Iterator[Line]:
             yield Line(decode_line(line), offset)
 
 
-def write_out(path: Path) -> None:
-    """Waits until what a segment holds is on the disk, whichever process wrote it."""
+def sync_segment(path: Path) -> None:
+    """Waits until the content of a segment is on the disk, whichever process wrote it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -163,10 +217,9 @@ class Journal:
     """Appends records, each by one system call, so that the death of the process loses none.
 
     It does not wait for the disk: a failure of the whole machine may lose what the operating
-    system still held, and whoever follows the journal has it written out about every second.
+    system still held; the follower syncs the journal about every second.
 
-    What cannot be written, the disk being full, waits in memory and is written when that is
-    possible again.
+    What cannot be written to a full disk waits in memory until that is possible again.
 
     Args:
       directory: the folder of the segments; it is created.
@@ -193,7 +246,7 @@ class Journal:
             line = encode_line(record)
         except (TypeError, ValueError, RecursionError) as error:
             self.lost += 1
-            logger.warning("What cannot be put into the journal is left out: %s", error)
+            logger.warning("A record that the journal cannot hold is left out: %s", error)
             return
         with self._lock:
             if isinstance(record, Metrics):
@@ -205,7 +258,7 @@ class Journal:
             self._write()
 
     def rewind(self, step: int) -> None:
-        """Begins a segment for a run that goes on from `step`, where it had been further."""
+        """Begins a segment for a run that resumes from `step`, if it had been further."""
         with self._lock:
             if self._last_step is None:
                 goes_back = len(segments(self._directory)) > self._opened
@@ -248,7 +301,7 @@ class Journal:
                 )
             self._failing = True
             return
-        # Less than all when the disk is full: the next attempt goes on in the midst of the line.
+        # Less than all when the disk is full: the next attempt continues within the line.
         del self._unwritten[:written]
         self._failing = self._failing and bool(self._unwritten)
 

@@ -1,23 +1,48 @@
-"""One run in MLflow, and what is delivered to it."""
+"""One run in MLflow: what is delivered to it, and its models."""
 
 from __future__ import annotations
 
 import json
 import logging
+import shutil
+import tempfile
 import time
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import Dataset as MlflowDataset
-from mlflow.entities import DatasetInput, InputTag, Metric, Param, Run, RunTag
+from mlflow.entities import (
+    DatasetInput,
+    InputTag,
+    LoggedModel,
+    LoggedModelOutput,
+    LoggedModelStatus,
+    Metric,
+    Param,
+    Run,
+    RunTag,
+)
 from mlflow.exceptions import MlflowException
 
+from runner.system.status import Status
 from runner.tracking.address import Address
-from runner.tracking.encoding import Encoder
+from runner.tracking.encoding import (
+    Batch,
+    Delivery,
+    Encoder,
+    MetricPoint,
+    Parameter,
+    Tag,
+    batches,
+    named,
+)
 from runner.tracking.follower import Destination
-from runner.tracking.records import Batch, Dataset, Delivery, Record, Text, batches, named
-from runner.tracking.tracker import RunStatus
+from runner.tracking.journal import Dataset, Record, Text
+from runner.tracking.tracker import ExportedModel, Field
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +66,9 @@ _MAX_FAILURES = 4
 _MAX_DATASET_NAME = 500
 _MAX_DIGEST = 36
 _MAX_CAUSE = 500
+_MODEL_NAME = "model"
+# Where MLflow's TensorFlow flavour looks, relative to the model's folder.
+_SAVED_MODEL = "saved_model"
 
 
 class MlflowRun(Destination):
@@ -59,13 +87,8 @@ class MlflowRun(Destination):
         self._client = client
         self._address = address
         self._encoder = Encoder(run.data.params, run.data.tags)
-        self._refused: list[Delivery] = []
+        self.refused: list[Delivery] = []
         self._monitor: Any = None
-
-    @property
-    def refused(self) -> Sequence[Delivery]:
-        """What MLflow would never take; narrowed down to single entries."""
-        return tuple(self._refused)
 
     def deliveries(self, records: Iterable[Record]) -> Iterable[Delivery]:
         """Yields requests within MLflow's limits."""
@@ -78,11 +101,11 @@ class MlflowRun(Destination):
         except Exception as error:
             if not self._is_final(error, failures):
                 raise
-            if isinstance(delivery, Batch) and len(delivery) > 1:
+            if isinstance(delivery, Batch) and len(delivery.entries) > 1:
                 for half in delivery.halves():
                     self.deliver(half, failures)
             else:
-                self._refused.append(delivery)
+                self.refused.append(delivery)
                 logger.warning("MLflow refuses %s: %s", named(delivery), self.describe(error))
 
     def monitor(self) -> None:
@@ -94,14 +117,17 @@ class MlflowRun(Destination):
         )
         self._monitor.start()
 
-    def finish(self, status: RunStatus, missing: str, end_time: int | None = None) -> None:
+    def finish(self, status: Status, missing: str, end_time: int | None = None) -> None:
         """See `Destination.finish`."""
-        if self._monitor is not None and status is not RunStatus.RUNNING:
+        if self._monitor is not None and status is not Status.RUNNING:
             self._monitor.finish()
             self._monitor = None
         if missing:
             self._client.set_tag(self.run_id, NOT_DELIVERED_TAG, missing)
-        _set_status(self._client, self.run_id, status, end_time)
+        if status is Status.RUNNING:
+            self._client.update_run(self.run_id, status=status.value)
+        else:
+            self._client.set_terminated(self.run_id, status.value, end_time)
 
     def describe(self, error: Exception) -> str:
         """Returns the kind and the first line of an error, passwords masked."""
@@ -109,11 +135,13 @@ class MlflowRun(Destination):
 
     def _send(self, delivery: Delivery) -> None:
         if isinstance(delivery, Batch):
+            tags = {each.key: each for each in delivery.entries if isinstance(each, Tag)}
             self._client.log_batch(
                 self.run_id,
-                metrics=[Metric(*point) for point in delivery.metrics],
-                params=[Param(*parameter) for parameter in delivery.parameters],
-                tags=[RunTag(*tag) for tag in delivery.tags],
+                metrics=[Metric(*each) for each in delivery.entries if type(each) is MetricPoint],
+                params=[Param(*each) for each in delivery.entries if type(each) is Parameter],
+                # Of several values for one tag the last counts.
+                tags=[RunTag(*each) for each in tags.values()],
             )
         elif isinstance(delivery, Text):
             self._client.log_text(self.run_id, delivery.text, delivery.file)
@@ -130,7 +158,7 @@ class MlflowRun(Destination):
         return self._answers(failures)
 
     def _answers(self, failures: int) -> bool:
-        """Whether the run is there and can be written to; a store may be read-only for a time."""
+        """Whether the run exists and can be written to; a store may be read-only for a time."""
         try:
             run = self._client.get_run(self.run_id)
             # Another value each time: MLflow does not write what is there.
@@ -147,13 +175,6 @@ def described(error: Exception, address: Address) -> str:
     return address.masked(words if len(words) <= _MAX_CAUSE else f"{words[:_MAX_CAUSE]} ...")
 
 
-def _set_status(client: MlflowClient, run_id: str, status: RunStatus, end_time: int | None) -> None:
-    if status is RunStatus.RUNNING:
-        client.update_run(run_id, status=status.value)
-    else:
-        client.set_terminated(run_id, status.value, end_time)
-
-
 def _dataset_input(dataset: Dataset) -> DatasetInput:
     return DatasetInput(
         MlflowDataset(
@@ -165,3 +186,101 @@ def _dataset_input(dataset: Dataset) -> DatasetInput:
         ),
         [InputTag("mlflow.data.context", dataset.context)] if dataset.context else [],
     )
+
+
+def keep_model(client: MlflowClient, run: Run, model: ExportedModel) -> LoggedModel:
+    """Adds a model to a run, unless the run has it already, and returns MLflow's record of it.
+
+    The SavedModel is described for MLflow's TensorFlow flavour as it stands, rather than saved
+    anew by `mlflow.tensorflow.save_model`, which takes Keras models and `tf.Module`s only.
+
+    Raises:
+      MlflowException: the store does not take it.
+    """
+    for output in run.outputs.model_outputs if run.outputs else ():
+        kept = client.get_logged_model(output.model_id)
+        if output.step == model.step and kept.status is LoggedModelStatus.READY:
+            return kept
+    kept = client.create_logged_model(
+        run.info.experiment_id, _MODEL_NAME, run.info.run_id, model_type="tensorflow"
+    )
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            package = Path(folder) / _MODEL_NAME
+            _package(model, kept, run.info.run_id, package)
+            client.log_model_artifacts(kept.model_id, str(package))
+    except BaseException:
+        client.finalize_logged_model(kept.model_id, LoggedModelStatus.FAILED)
+        raise
+    kept = client.finalize_logged_model(kept.model_id, LoggedModelStatus.READY)
+    client.log_outputs(run.info.run_id, [LoggedModelOutput(kept.model_id, model.step)])
+    return kept
+
+
+def register_model(client: MlflowClient, kept: LoggedModel, name: str, alias: str | None) -> str:
+    """Registers a kept model as a version, unless it is registered already; returns its URI.
+
+    Args:
+      client: a client of the store and its registry.
+      kept: the model.
+      name: of the registered model, which is created if necessary.
+      alias: moved to this version, if given.
+
+    Raises:
+      MlflowException: the registry does not take it.
+    """
+    try:
+        client.get_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        client.create_registered_model(name)
+    versions = client.search_model_versions(f"name = '{name}'")
+    number = next(
+        (each.version for each in versions if each.source == kept.artifact_location), None
+    )
+    if number is None:
+        # Not `models:/ID`: MLflow would look that up in the process-wide store.
+        number = client.create_model_version(
+            name, kept.artifact_location, kept.source_run_id, model_id=kept.model_id
+        ).version
+    if alias is None:
+        return f"models:/{name}/{number}"
+    client.set_registered_model_alias(name, alias, str(number))
+    return f"models:/{name}@{alias}"
+
+
+def _package(model: ExportedModel, kept: LoggedModel, run_id: str, folder: Path) -> None:
+    with warnings.catch_warnings():
+        # MLflow warns of the type hints of its own agents. Imported only here: it takes a second.
+        warnings.filterwarnings("ignore", ".*type hint", UserWarning)
+        import mlflow.pyfunc
+        from mlflow.models import Model, ModelSignature
+        from mlflow.types import Schema, TensorSpec
+
+    def schema(fields: Iterable[Field]) -> Schema:
+        return Schema([TensorSpec(each.dtype, each.shape, each.name) for each in fields])
+
+    description = Model(
+        artifact_path=kept.artifact_location,
+        run_id=run_id,
+        model_uuid=kept.model_id,
+        model_id=kept.model_id,
+    )
+    description.add_flavor(
+        "tensorflow",
+        saved_model_dir=_SAVED_MODEL,
+        meta_graph_tags=["serve"],
+        signature_def_key="serving_default",
+        model_type="tf1-estimator",
+    )
+    mlflow.pyfunc.save_model(
+        folder,
+        loader_module="mlflow.tensorflow",
+        mlflow_model=description,
+        signature=ModelSignature(schema(model.inputs), schema(model.outputs)),
+        input_example=dict(model.example),
+        # Given, because MLflow would otherwise load the model to find them.
+        pip_requirements=[f"{each}=={version(each)}" for each in ("mlflow", "tensorflow")],
+    )
+    shutil.copytree(model.folder, folder / _SAVED_MODEL)

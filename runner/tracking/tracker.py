@@ -1,8 +1,9 @@
-"""The interface through which a run records what it did and finds what others recorded."""
+"""The interface through which a run is recorded and found again, and its log-only form."""
 
 from __future__ import annotations
 
 import abc
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.errors import Problem, TrackingError
 from runner.system.status import Status
 
+logger = logging.getLogger(__name__)
+
 RUN_DIR_TAG = "runner.run_dir"
-"""Tag that holds the absolute path of a run's own directory."""
+"""Tag that holds the absolute path of the run directory."""
+
+COMMAND_TAG = "runner.command"
+"""Tag that holds the command line."""
 
 UID_TAG = "runner.uid"
 """Tag that identifies a run in every store, given by the run and not by the store."""
-
-# As MLflow has them: RUNNING, FINISHED, FAILED and KILLED.
-RunStatus = Status
 
 
 @dataclass(frozen=True)
@@ -28,36 +32,64 @@ class TrackedRun:
     """A run as its store remembers it.
 
     Attributes:
-      run_id: the store's name of the run.
+      run_id: the store's id of the run.
       experiment: name of the experiment that the run belongs to.
-      name: the run's own name, for people.
-      status: how it ended.
-      run_dir: the run's directory, from the tag `runner.run_dir`; None when it has no such tag.
+      status: RUNNING, FINISHED, FAILED or KILLED.
+      run_dir: the run directory, from the tag `runner.run_dir`; None without that tag.
       tags: every tag of the run.
-      start_time: milliseconds since the epoch.
-      end_time: milliseconds since the epoch; None when the store knows none.
     """
 
     run_id: str
     experiment: str
-    name: str
-    status: RunStatus
+    status: Status
     run_dir: Path | None
     tags: Mapping[str, str]
-    start_time: int
-    end_time: int | None = None
+
+
+@dataclass(frozen=True)
+class Field:
+    """One input or output tensor of a model.
+
+    Attributes:
+      name: its name in the signature.
+      dtype: its NumPy type.
+      shape: its dimensions; -1 for any size, as in the first one.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """A SavedModel of a run.
+
+    Attributes:
+      folder: where it is.
+      step: the global step of its weights.
+      inputs: the inputs of its signature, by keyword.
+      outputs: the outputs of its signature.
+      example: one example of each input, with a first dimension of 1.
+    """
+
+    folder: Path
+    step: int
+    inputs: tuple[Field, ...]
+    outputs: tuple[Field, ...]
+    example: Mapping[str, NDArray[Any]]
 
 
 class Tracker(abc.ABC):
     """Records one run.
 
-    No method waits for a store and none raises because of it: what cannot be recorded is
-    reported through `logging`, at the latest by `close`.
+    No method waits for a store or raises because of it: what cannot be recorded is reported
+    through `logging`, by `close` at the latest.
     """
 
     @abc.abstractmethod
     def log_parameters(self, parameters: Mapping[str, object]) -> None:
-        """Records values that are fixed for the run, each as text."""
+        """Records values that are fixed for the run, each as a string."""
 
     @abc.abstractmethod
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
@@ -73,7 +105,7 @@ class Tracker(abc.ABC):
 
         Args:
           path: what to keep. It is copied later than this call, when the store can take it, so
-            it stays in the run directory.
+            it has to stay in the run directory.
           folder: where to put it among the artifacts, with `/` between the parts; the default
             is their root.
         """
@@ -92,43 +124,38 @@ class Tracker(abc.ABC):
           name: its name.
           digest: changes when the data set does; 36 characters are kept.
           context: what the run does with it, such as `train`.
-          source: where it comes from, in words.
+          source: where it comes from, as a description.
           sizes: what is known of its size, such as `{"examples": 1200}`.
         """
 
     @abc.abstractmethod
     def rewind(self, step: int) -> None:
-        """Says that the run goes on from `step`: metrics of later steps are recorded again.
+        """Notes that the run resumes from `step`: metrics of later steps are recorded again.
 
-        Each step is then recorded once, whether it was before this call or is after it.
+        Each step is then recorded once, whether before this call or after it.
         """
 
     @abc.abstractmethod
-    def close(self, status: RunStatus, seconds: float | None = None) -> None:
+    def close(self, status: Status, seconds: float | None = None) -> None:
         """Delivers what is left, within a bounded time, and records how the run ended.
 
         A second call does nothing.
 
         Args:
-          status: how it ended; `RunStatus.RUNNING` leaves the run open, to be resumed.
-          seconds: how long that may take at most; None has the configured time.
+          status: how it ended; `Status.RUNNING` leaves the run open, to be resumed.
+          seconds: how long that may take at most; by default the configured time.
         """
 
     @abc.abstractmethod
     def location(self) -> str:
-        """Returns where the run is recorded, in words to show; passwords masked."""
+        """Returns where the run is recorded, for display; passwords masked."""
 
 
 class RunStore(abc.ABC):
-    """Where runs are recorded and found again."""
+    """Where runs are recorded and found again.
 
-    @abc.abstractmethod
-    def connect(self) -> None:
-        """Finds mistakes that can be seen at once; a store that is only away is none.
-
-        Raises:
-          TrackingError: the store can never be used as it stands.
-        """
+    Methods that are not abstract behave as for a store that keeps nothing.
+    """
 
     @abc.abstractmethod
     def open(
@@ -138,44 +165,47 @@ class RunStore(abc.ABC):
         run_name: str,
         tags: Mapping[str, str],
         parent: str | None = None,
-        ended: RunStatus | None = None,
+        ended: Status | None = None,
     ) -> Tracker:
         """Opens the run of a run directory: a new one, or the one recorded from there before.
 
         Args:
           directory: the run directory.
           experiment: name of the experiment.
-          run_name: name of the run, for people.
-          tags: the first tags of the run; a run that exists keeps its own.
-          parent: directory of the run that this one is a part of, such as a sweep.
-          ended: how the run has ended, where something is only added to it; its status stays so.
+          run_name: display name of the run.
+          tags: the first tags of a new run; an existing run keeps its own.
+          parent: directory of the parent run, such as a sweep.
+          ended: the final status of a run that has ended and is only added to; it stays so.
 
         Raises:
           TrackingError: another process records from this directory.
         """
 
-    @abc.abstractmethod
     def run_id(self, directory: Path) -> str | None:
-        """Returns the store's name of the run of a run directory; None while there is none."""
+        """Returns the store's id of the run of a run directory; None while there is none."""
+        return None
 
-    @abc.abstractmethod
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
-        """Returns the FINISHED runs of `experiment` that carry all of `tags`, newest first.
+        """Returns the FINISHED runs of `experiment` that have all of `tags`, newest first.
+
+        Args:
+          experiment: name of the experiment.
+          tags: names and values; none of the values has a quote in it.
 
         Raises:
           TrackingError: the store cannot be used.
         """
+        return []
 
-    @abc.abstractmethod
     def recorded(self, directory: Path) -> bool:
         """Whether the run of a run directory is recorded, and can be recorded further."""
+        return False
 
     @property
-    @abc.abstractmethod
     def store(self) -> str:
-        """The store's address, by which equal URIs of two stores are told apart."""
+        """The store's address, which tells equal URIs of two stores apart; passwords masked."""
+        return ""
 
-    @abc.abstractmethod
     def pin(self, uri: str) -> str:
         """Returns what an artifact's URI means now: a model's alias becomes its version.
 
@@ -183,18 +213,18 @@ class RunStore(abc.ABC):
           uri: `runs:/...`, `models:/...` or `mlflow-artifacts:...`.
 
         Raises:
-          TrackingError: the store cannot be used, or holds no such model, version or alias.
+          TrackingError: the store cannot be used, or has no such model, version or alias.
         """
+        raise _no_artifacts(uri)
 
-    @abc.abstractmethod
     def download(self, uri: str, folder: str) -> str:
         """Copies the artifact at a pinned URI into a folder and returns the path of the copy.
 
         Raises:
           TrackingError: the store cannot be used, or there is no such artifact.
         """
+        raise _no_artifacts(uri)
 
-    @abc.abstractmethod
     def keep_model(
         self,
         directory: Path,
@@ -207,60 +237,116 @@ class RunStore(abc.ABC):
         Args:
           directory: the run directory.
           model: the model.
-          register: the name under which it is registered; None registers nothing.
-          alias: names the registered version from now on; None names none.
+          register: the name under which it is registered, if it is to be.
+          alias: names the registered version from now on.
 
         Returns:
           A URI by which the store's own tools load it; None when the store keeps no models.
 
         Raises:
-          TrackingError: the store cannot be used, does not have the run, or does not take it.
+          TrackingError: the store cannot be used, does not have the run, or refuses the model.
         """
+        return None
 
     @abc.abstractmethod
     def settle(self, directory: Path) -> None:
-        """Has the rest of a run delivered whose process was killed, and its status.
+        """Has the rest of a killed process's run delivered, and its status.
 
         Neither waits for the store nor raises because of it.
-
-        Args:
-          directory: the run directory.
         """
 
-    @abc.abstractmethod
     def open_command(self) -> str:
         """Returns the shell command that shows the store's runs, quoted; passwords masked."""
+        return ""
 
 
-@dataclass(frozen=True)
-class Field:
-    """One tensor that a model takes or gives.
+def _no_artifacts(uri: str) -> TrackingError:
+    """Returns the error for an artifact's URI when no store is configured."""
+    return TrackingError(
+        Problem(
+            f"{uri} is in MLflow, and tracking is off",
+            "tracking.uri is null, so there is no store to ask for it",
+            "set tracking.uri to the store that has it, or name a path",
+        )
+    )
 
-    Attributes:
-      name: its name in the signature.
-      dtype: its NumPy type.
-      shape: its dimensions; -1 where any size will do, as in the first one.
+
+class LoggingTracker(Tracker):
+    """Writes what one run records to the log, each call as one line.
+
+    Args:
+      name: the run's name.
     """
 
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._closed = False
+
+    def log_parameters(self, parameters: Mapping[str, object]) -> None:
+        """Logs all of them in one line."""
+        logger.info("parameters: %s", _listed(parameters))
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Logs step and values, to six digits."""
+        logger.info("step %d: %s", step, _listed(metrics))
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Logs all of them in one line."""
+        logger.info("tags: %s", _listed(tags))
+
+    def log_artifact(self, path: Path, folder: str = "") -> None:
+        """Logs the path; nothing is copied."""
+        logger.info("artifact: %s", path)
+
+    def log_text(self, text: str, file: str) -> None:
+        """Logs the text."""
+        logger.info("%s:\n%s", file, text)
+
+    def log_dataset(
+        self, name: str, digest: str, context: str, source: str, sizes: Mapping[str, int]
+    ) -> None:
+        """Logs all of it in one line."""
+        logger.info("%s data: %s, digest %s, %s", context, name, digest, _listed(sizes))
+
+    def rewind(self, step: int) -> None:
+        """Logs the step."""
+        logger.info("run %s: resumes from step %d", self._name, step)
+
+    def close(self, status: Status, seconds: float | None = None) -> None:
+        """Logs the status."""
+        if not self._closed:
+            logger.info("run %s: %s", self._name, status)
+        self._closed = True
+
+    def location(self) -> str:
+        """Returns words that say so."""
+        return "only in the log: tracking is off"
 
 
-@dataclass(frozen=True)
-class ExportedModel:
-    """A SavedModel of a run.
+class LoggingStore(RunStore):
+    """Tracking turned off: runs are logged, and none is found again."""
 
-    Attributes:
-      folder: where it is.
-      step: the global step of its weights.
-      inputs: what its signature takes, by keyword.
-      outputs: what its signature gives.
-      example: one example for each input, with a first dimension of 1.
-    """
+    def settle(self, directory: Path) -> None:
+        """Does nothing."""
 
-    folder: Path
-    step: int
-    inputs: tuple[Field, ...]
-    outputs: tuple[Field, ...]
-    example: Mapping[str, NDArray[Any]]
+    def open(
+        self,
+        directory: Path,
+        experiment: str,
+        run_name: str,
+        tags: Mapping[str, str],
+        parent: str | None = None,
+        ended: Status | None = None,
+    ) -> Tracker:
+        """Returns a tracker that writes to the log."""
+        tracker = LoggingTracker(run_name)
+        logger.info("run %s of %s", run_name, experiment)
+        tracker.set_tags(tags)
+        return tracker
+
+
+def _listed(values: Mapping[str, object]) -> str:
+    return ", ".join(
+        f"{name}={f'{value:.6g}' if isinstance(value, float) else value}"
+        for name, value in values.items()
+    )

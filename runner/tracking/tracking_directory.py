@@ -1,4 +1,4 @@
-"""The files in which a run's journal, its owner and its deliveries are kept."""
+"""The `tracking` folder of a run directory: what the run is, its journal and its deliveries."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ from filelock import FileLock
 from runner.system.atomic_files import moved, way_to, write_json
 from runner.system.locks import is_held
 
-# A process that looks whether the writer lives holds its lock for an instant.
+TENSORBOARD = "tensorboard:"
+"""The URI of event files in the run directory."""
+
+# A process that checks whether the writer is alive holds its lock for an instant.
 _CLAIM_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What a run is, and where it is to be recorded.
+    """Identity of a run, and where it is to be recorded.
 
     Attributes:
       uid: identifies the run in every store, from before the store knows it.
       experiment: name of the experiment that the run belongs to.
-      run_name: the run's own name, for people.
+      run_name: the run's display name.
       tags: its first tags.
-      parent: directory of the run that this one is a part of, such as a sweep; None for none.
+      parent: run directory of the parent run, such as a sweep.
       stores: URIs; those of MLflow absolute, `tensorboard:` for event files beside the journal.
       system_metrics: whether the load of the machine is recorded in MLflow too.
       patience_seconds: how long delivery is tried without success once the run has ended.
-      ended: how the run had ended before something is added to it; None for a run that goes on.
-      start_time: when it was first opened, in milliseconds since the epoch; None where that was not
-        kept yet.
+      ended: the final status of a run that is only added to.
+      start_time: when it was first opened, in milliseconds since the epoch; None in files written
+        before it was kept.
     """
 
     uid: str
@@ -50,22 +53,22 @@ class Opening:
 
 @dataclass
 class Position:
-    """How far one store has been given a journal.
+    """How far a journal has been delivered to one store.
 
     Attributes:
-      run_id: the store's name of the run; None before it is created.
-      experiment_id: the store's name of the experiment.
+      run_id: the store's id of the run; None before it is created.
+      experiment_id: the store's id of the experiment.
       segment: number of the segment that is being delivered; 0 before the first.
       offset: bytes of it that the store has acknowledged.
       sending: bytes of it that may have reached the store.
       cuts: `[segment, offset, step]`: of that segment beyond `offset`, metrics of steps beyond
         `step` are not delivered, because the run went back to that step before they were.
       differing: metrics whose values differed when they were recorded again.
-      status: how the run stands in the store.
-      ended: how the segments so far say that the run ended.
+      status: the status of the run in the store.
+      ended: the final status of the run, as far as the journal has been read.
       lost: records that did not reach the journal, or are damaged in it.
-      end_time: when the run ended, in milliseconds since the epoch; None where that is not known.
-      last_time: likewise, when it last recorded a metric.
+      end_time: when the run ended, in milliseconds since the epoch; None if unknown.
+      last_time: when it last recorded a metric, likewise.
     """
 
     run_id: str | None = None
@@ -97,7 +100,7 @@ class TrackingDirectory:
 
     @property
     def log(self) -> Path:
-        """What the follower has to say."""
+        """The follower's log."""
         return self.path / "follower.log"
 
     @property
@@ -106,7 +109,7 @@ class TrackingDirectory:
         return self.run_directory / "tensorboard"
 
     def store(self, uri: str) -> Path:
-        """The folder of what is known of the run in one store."""
+        """The folder of the deliveries to one store."""
         digest = hashlib.sha256(uri.encode()).hexdigest()[:8]
         return self.path / f"{uri.partition(':')[0]}-{digest}"
 
@@ -116,11 +119,11 @@ class TrackingDirectory:
         return FileLock(self.store(uri) / "lock", thread_local=False)
 
     def is_delivered(self, uri: str) -> bool:
-        """Whether a process is at work that delivers to a store."""
+        """Whether a process delivers to a store now."""
         return self.store(uri).exists() and is_held(self.store(uri) / "lock")
 
     def opening(self) -> Opening | None:
-        """Returns what the run is, or None when nothing was ever recorded here."""
+        """Returns the run's opening, or None when nothing was ever recorded here."""
         content = _read(self.path / "opening.json")
         if content is None:
             return None
@@ -129,22 +132,22 @@ class TrackingDirectory:
         return Opening(**{**content, "parent": parent, "stores": tuple(content["stores"])})
 
     def write_opening(self, opening: Opening) -> None:
-        """Replaces what the run is; only its owner may read it, for URIs hold passwords."""
+        """Replaces the opening; only the user may read it, because URIs hold passwords."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         way = way_to(opening.parent, self.run_directory)
         write_json(self.path / "opening.json", asdict(opening) | {"way_to_parent": way})
 
     def position(self, uri: str) -> Position:
-        """Returns how far a store has been given the journal."""
+        """Returns how far the journal has been delivered to a store."""
         content = _read(self.store(uri) / "position.json")
         return Position(**content) if content else Position()
 
     def write_position(self, uri: str, position: Position) -> None:
-        """Replaces that in one step, and waits until it is on the disk."""
+        """Replaces the position in an atomic write."""
         write_json(self.store(uri) / "position.json", asdict(position))
 
     def claim(self) -> None:
-        """Marks this process as the one that writes, for its life or until `release`.
+        """Makes this process the writer, until it ends or calls `release`.
 
         Raises:
           filelock.Timeout: another process writes.
@@ -153,11 +156,11 @@ class TrackingDirectory:
         self._writer.acquire(timeout=_CLAIM_SECONDS)
 
     def release(self) -> None:
-        """Ends that."""
+        """Gives that up."""
         self._writer.release()
 
     def is_written(self) -> bool:
-        """Whether a process lives that writes."""
+        """Whether the writer is alive."""
         return is_held(self.path / "writer.lock")
 
 

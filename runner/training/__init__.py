@@ -1,4 +1,12 @@
-"""One run: its sources, its loop and hooks, what is recorded of it, evaluation and export.
+"""One run, from its sources to its export.
 
-What a graph is and how a session restores it is decided in the rooms below.
+- `run`: `Run`, everything that belongs to one run; `Coordinator` and `Surroundings`, what it meets
+  outside itself; `watch`: `TrialWatch`, the seam at which a sweep watches it.
+- `sources`: finds each scaffold's checkpoint, and trains the experiments that they come from.
+- `loop`: `train_run`, the session and the loop; `loop_hooks`: its hooks, in their order.
+- `recording`: what is recorded of a run at its start and its end.
+- `evaluation`, `export`: what `mode=evaluate` and `mode=export` do with a finished run.
+
+`runner.run` calls these in turn. How a plan is made and restored, and what a graph is, is decided
+in the rooms before this one; clusters and sweeps plug in at the seams.
 """

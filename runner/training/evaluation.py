@@ -8,7 +8,7 @@ from runner.checkpoints.locate import require_checkpoint
 from runner.graph.build import build_graph
 from runner.hooks import evaluate
 from runner.system.signals import Interruption
-from runner.tracking import RunStatus
+from runner.system.status import Status
 from runner.training.run import Run
 
 
@@ -33,7 +33,7 @@ def evaluate_run(run: Run) -> float:
         # A signal in between would leave the finished run RUNNING.
         with Interruption().handled() as interruption, interruption.deferred():
             name = f"{config.name} {directory.path.name}"
-            ended = RunStatus.FINISHED
+            ended = Status.FINISHED
             tracker = store.open(directory.path, config.name, name, {}, ended=ended)
             tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
             tracker.close(ended)

@@ -16,14 +16,16 @@ from omegaconf import OmegaConf
 from runner.config.masking import flatten
 from runner.errors import InterruptedRunError, PrunedRunError
 from runner.restoration.html_report import html
-from runner.restoration.json_report import json_text
+from runner.restoration.json_report import json_text, provenance_document
 from runner.restoration.plan import RestorationPlan
-from runner.restoration.provenance import document
 from runner.restoration.report import text
 from runner.runs.lineage import DIGEST, SOURCE_TAG, name_tracked_run, source_run_tags
-from runner.runs.run_directory import PROVENANCE, PRUNED, RunDirectory
+from runner.runs.provenance import environment_tags
+from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.system.atomic_files import write_text
-from runner.tracking import RUN_DIR_TAG, RunStatus, Tracker, environment_tags
+from runner.system.status import Status
+from runner.tracking import Tracker
+from runner.tracking.tracker import RUN_DIR_TAG
 from runner.training.run import Run
 from runner.training.sources import FINGERPRINT_TAG
 from runner.training.watch import SWEEP_TAG
@@ -40,7 +42,7 @@ def recorded(run: Run) -> Iterator[None]:
       run: the run, opened; its directory is released at the end. Signals neither interrupt the
         opening nor the closing of its tracker.
     """
-    status, pruned = RunStatus.FAILED, False
+    status, pruned = Status.FAILED, False
     directory, interruption = run.directory, run.interruption
     tracker: Tracker | None = None
     try:
@@ -51,12 +53,12 @@ def recorded(run: Run) -> Iterator[None]:
         if run.plan is not None:
             _record_plan(run, run.plan)
         yield
-        status = RunStatus.FINISHED
+        status = Status.FINISHED
     except InterruptedRunError:
-        status = RunStatus.KILLED
+        status = Status.KILLED
         raise
     except PrunedRunError as error:
-        status, pruned = RunStatus.KILLED, True
+        status, pruned = Status.KILLED, True
         if tracker is not None:
             tracker.set_tags({"runner.pruned": str(error)})
         raise
@@ -75,7 +77,7 @@ def recorded(run: Run) -> Iterator[None]:
                     name_tracked_run(directory, run.store)
                 # Last: a run whose end was cut short is still RUNNING, and the next one of its
                 # experiment settles it, in the store too.
-                directory.update(status=PRUNED if pruned else status.value)
+                directory.update(status=Status.PRUNED if pruned else status)
             finally:
                 directory.release()
 
@@ -159,7 +161,8 @@ def _write_provenance(run: Run, plan: RestorationPlan) -> None:
         "tracking_uri": store.store or None,
         "run_id": store.run_id(directory.path),
     }
-    content = json.dumps(document(plan, identity, run.sources.origins()), indent=1) + "\n"
+    document = provenance_document(plan, identity, run.sources.origins())
+    content = json.dumps(document, indent=1) + "\n"
     for file in directory.provenances:
         file.parent.mkdir(exist_ok=True)
         # The first lasts; the end of the run completes the others from it.

@@ -25,18 +25,11 @@ from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph, Training
 from runner.graph.replica import Replica
 from runner.restoration.plan import RestorationPlan
-from runner.runs.run_directory import (
-    FINISHED,
-    RUNNING,
-    RunDirectory,
-    RunRecord,
-    interrupted_run,
-    open_run,
-    runs,
-)
+from runner.runs.run_directory import RunDirectory, RunRecord, interrupted_run, open_run, runs
 from runner.session.monitored_session import ChiefSessionCreator
 from runner.system.signals import Interruption
-from runner.tracking import FollowerProcess, Tracker, open_store
+from runner.system.status import Status
+from runner.tracking import Tracker, open_store
 from runner.training.sources import Sources, plan_run
 from runner.training.watch import TrialWatch
 
@@ -65,7 +58,7 @@ class Run:
         self.overrides, self.dedicated = around.overrides, around.dedicated
         self.screen, self.watch = around.screen, around.watch
         self.coordinator = around.coordinator
-        self.store = open_store(config.tracking, asdict(config), around.follower)
+        self.store = open_store(config.tracking, asdict(config))
         self.sources = Sources(config, self.store)
         self.container = Path(config.run_dir)
         self.plan: RestorationPlan | None = None
@@ -92,7 +85,7 @@ class Run:
         return RunRecord(
             self.config.name,
             self.fingerprint,
-            RUNNING,
+            Status.RUNNING,
             self.mask.settings(self.sources.settings()),
             trial=self.watch.name(self.container),
         )
@@ -156,7 +149,7 @@ class Run:
         """
         found = runs(self.container)
         for directory, record in found:
-            if record.fingerprint == self.fingerprint and record.status == FINISHED:
+            if record.fingerprint == self.fingerprint and record.status == Status.FINISHED:
                 return directory
         raise RunDirectoryError(
             Problem(
@@ -216,7 +209,6 @@ class Surroundings:
       dedicated: whether `run_dir` was given for this run; an interrupted run in it with another
         warm start is then refused, where otherwise a new run is made beside it.
       screen: where to print; by default standard output.
-      follower: a process started ahead that delivers what the run records.
       watch: the trial of a sweep that the run is.
       coordinator: leads the other tasks of a cluster.
     """
@@ -224,6 +216,5 @@ class Surroundings:
     overrides: Sequence[str] = ()
     dedicated: bool = False
     screen: Screen = field(default_factory=Screen)
-    follower: FollowerProcess | None = None
     watch: TrialWatch = field(default_factory=TrialWatch)
     coordinator: Coordinator = field(default_factory=Coordinator)

@@ -17,10 +17,10 @@ from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import CheckpointError, Problem, RunInUseError, TrackingError
 from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph
-from runner.restoration.plan import LocatedSources, RestorationPlan
-from runner.restoration.planner import make_plan
+from runner.restoration.plan import LocatedSources, RestorationPlan, make_plan
 from runner.runs.provenance import Origin, origin
-from runner.runs.run_directory import FINISHED, RunDirectory, runs
+from runner.runs.run_directory import RunDirectory, runs
+from runner.system.status import Status
 from runner.tracking import RunStore
 
 FINGERPRINT_TAG = "runner.fingerprint"
@@ -189,7 +189,7 @@ def _has_finished(directory: RunDirectory, wanted: str) -> bool:
     """Whether a directory holds a finished run of a fingerprint, and a checkpoint of it."""
     # The folder of a run that the store remembers may be gone, or by now be another run's.
     record = directory.read()
-    if record is None or (record.fingerprint, record.status) != (wanted, FINISHED):
+    if record is None or (record.fingerprint, record.status) != (wanted, Status.FINISHED):
         return False
     return any(latest_checkpoint(str(place)) for place in (directory.best, directory.checkpoints))
 
@@ -208,8 +208,7 @@ def plan_run(config: RunConfig, built: BuiltGraph, sources: Sources) -> Restorat
     return make_plan(
         built.specs,
         config.scaffolds,
-        located.specs,
+        located,
         config.restoration.collision,
         config.restoration.expect,
-        unusable=located.problems,
     )

@@ -19,8 +19,7 @@ import tensorflow as tf
 from mlflow import MlflowClient
 
 from runner.runs.run_directory import RunDirectory
-from runner.tracking.journal import read_lines, segments
-from runner.tracking.records import Metrics
+from runner.tracking.journal import Metrics, read_lines, segments
 from runner.tracking.tracking_directory import TrackingDirectory
 from tests.tiny.forked import Forked, Forks, environment
 

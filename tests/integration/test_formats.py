@@ -16,7 +16,7 @@ from runner.config.validation import validate
 from runner.errors import CheckpointError, ConfigError, PlanError
 from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph
-from runner.restoration.planner import make_plan
+from runner.restoration.plan import make_plan
 from runner.restoration.restorer import Restorer
 from runner.tracking import LoggingStore, open_store
 from runner.training.sources import Sources
@@ -52,8 +52,7 @@ def _restored(config: RunConfig, built: BuiltGraph) -> dict[str, Any]:
     """Returns the values of the layer after a warm start, and the step that was found."""
     sources = Sources(config, open_store(config.tracking, {}))
     located = sources.expected()
-    specs = located.specs
-    plan = make_plan(built.specs, config.scaffolds, specs, unusable=located.problems)
+    plan = make_plan(built.specs, config.scaffolds, located)
     plan.require_sound()
     restorer = Restorer(plan, built.variables, sources.open, verify=True)
     with built.graph.as_default(), tf.compat.v1.Session() as session:
@@ -62,8 +61,9 @@ def _restored(config: RunConfig, built: BuiltGraph) -> dict[str, Any]:
         values: dict[str, Any] = session.run(
             {name: built.variables[f"body/norm/{name}"] for name in NORM}
         )
-    assert specs["norm"] is not None
-    return {**values, "step": specs["norm"].step}
+    source = located.specs["norm"]
+    assert source is not None
+    return {**values, "step": source.step}
 
 
 # One of each reader; that all goldens are read alike is tests/conformance/test_formats.py's.

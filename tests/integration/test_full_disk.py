@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.runs.saving import state
+from runner.runs.saved_checkpoints import state
 
 from .cases import MakeCase, assert_same
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import psutil
 import pytest
 
-from runner.runs.saving import by_step, state
+from runner.runs.saved_checkpoints import by_step, state
 
 from .cases import (
     SAVING,

@@ -1,4 +1,4 @@
-"""Sources in a real MLflow server that serves artifacts, on this machine."""
+"""A real MLflow server on this machine: sources from it, and runs that record while it fails."""
 
 from __future__ import annotations
 
@@ -8,23 +8,29 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.request
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from functools import partial
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
+from mlflow import MlflowClient
 
 from runner.checkpoints.locate import resolve
 from runner.errors import TrackingError
-from runner.tracking.mlflow_tracker import MlflowStore
+from runner.tracking.delivery import sync
+from runner.tracking.mlflow_store import MlflowStore
+from tests.tiny.following import twin
+from tests.tiny.forked import Forks
+from tests.tiny.recording import Recording
+from tests.tiny.runs import wait_for
 
 from .conftest import Command, said
 
-# Seconds; the server usually answers after ten.
-PATIENCE = 90
 VALUES = {
     "body/dense/bias": np.full(4, 3.0, np.float32),
     "head/bias": np.full(2, 4.0, np.float32),
@@ -32,7 +38,6 @@ VALUES = {
 }
 
 
-@dataclass(frozen=True)
 class Server:
     """A server with a run that has the file `best/weights.npz`, the model `net@champion`.
 
@@ -42,67 +47,75 @@ class Server:
       artifacts: the `mlflow-artifacts:` URI of the run's files.
     """
 
-    uri: str
-    run_id: str
-    artifacts: str
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.port = free_port()
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
 
+    def start(self) -> None:
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
+        command += ["--workers", "1", "--port", str(self.port)]
+        command += ["--backend-store-uri", f"sqlite:///{self._folder / 'mlflow.db'}"]
+        command += ["--artifacts-destination", str(self._folder / "served")]
+        with (self._folder / "log").open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                cwd=self._folder,
+                # Without eight further processes, which run jobs.
+                env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        wait_for(self._answers, 120.0)
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    def fill(self) -> None:
+        client = MlflowClient(self.uri, self.uri)
+        run = client.create_run(client.create_experiment("source"))
+        np.savez(self._folder / "weights.npz", allow_pickle=False, **VALUES)
+        client.log_artifact(run.info.run_id, str(self._folder / "weights.npz"), "best")
+        client.create_registered_model("net")
+        client.create_model_version("net", f"{run.info.artifact_uri}/best", run.info.run_id)
+        client.set_registered_model_alias("net", "champion", "1")
+        self.run_id, self.artifacts = str(run.info.run_id), str(run.info.artifact_uri)
 
+    def kill(self) -> None:
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
 
-def _wait(uri: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        assert process.poll() is None, log.read_text()
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._folder / "log").read_text()
         try:
-            with urllib.request.urlopen(f"{uri}/health", timeout=5):
-                return
+            with closing(HTTPConnection("127.0.0.1", self.port, timeout=5)) as connection:
+                connection.request("GET", "/health")
+                return connection.getresponse().status == 200
         except OSError:
-            time.sleep(0.2)
-    pytest.fail(f"the server did not answer in {PATIENCE} s: {log.read_text()}")
+            return False
 
 
-def _filled(uri: str, folder: Path) -> Server:
-    from mlflow import MlflowClient
-
-    client = MlflowClient(uri, uri)
-    run = client.create_run(client.create_experiment("source"))
-    np.savez(folder / "weights.npz", allow_pickle=False, **VALUES)
-    client.log_artifact(run.info.run_id, str(folder / "weights.npz"), "best")
-    client.create_registered_model("net")
-    client.create_model_version("net", f"{run.info.artifact_uri}/best", run.info.run_id)
-    client.set_registered_model_alias("net", "champion", "1")
-    return Server(uri, run.info.run_id, run.info.artifact_uri)
+def free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        return int(server.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
 def server(migrated_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
     shutil.copy(migrated_database, folder / "mlflow.db")
-    port = _free_port()
-    uri, log = f"http://127.0.0.1:{port}", folder / "log"
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
-    command += ["--port", str(port), "--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"]
-    command += ["--artifacts-destination", str(folder / "served")]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            # Without eight further processes, which run jobs.
-            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+    server = Server(folder)
     try:
-        _wait(uri, process, log)
-        yield _filled(uri, folder)
+        server.start()
+        server.fill()
+        yield server
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        server.kill()
+
+
+# Sources
 
 
 @pytest.fixture
@@ -144,12 +157,13 @@ def test_a_uri_is_downloaded_once(server: Server, cache: Path, kind: str) -> Non
 
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("place", ["runs:/{0.run_id}/nothing", "{0.artifacts}/nothing"])
-def test_what_is_not_there_is_said(server: Server, place: str) -> None:
+def test_what_is_not_there_is_an_error(server: Server, place: str) -> None:
     uri = place.format(server)
     with pytest.raises(TrackingError, match=f"{uri} cannot be downloaded from {server.uri}"):
         resolve(uri, artifacts=MlflowStore(server.uri))
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("cache")
 def test_a_run_starts_from_all_of_them(server: Server, command: Command) -> None:
     scaffolds = {
@@ -173,3 +187,116 @@ def test_a_run_starts_from_all_of_them(server: Server, command: Command) -> None
         (line,) = (each for each in done.stdout.splitlines() if each.startswith(f"  {name}:"))
         assert "1 variable (" in line
         assert "sha256:" in line
+
+
+# Faults
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """Passes requests on, or answers 500, or hangs, as it is told to."""
+
+    target = 0
+    fault = ""
+    released = threading.Event()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.fault == "hang":
+            self.released.wait(60.0)
+            return
+        with closing(HTTPConnection("127.0.0.1", self.target)) as connection:
+            connection.request(self.command, self.path, body, dict(self.headers))
+            answer = connection.getresponse()
+            content = answer.read()
+        # The store has taken it by now: what is lost is the answer.
+        self.send_response(500 if self.fault == "500" else answer.status)
+        self.send_header("Content-Type", "application/json")
+        content = b'{"error_code": "INTERNAL_ERROR"}' if self.fault == "500" else content
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Keeps the output clean."""
+
+
+@contextmanager
+def proxy(server: Server, port: int) -> Iterator[type[Proxy]]:
+    class Handler(Proxy):
+        target = server.port
+        released = threading.Event()
+
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as service:
+        thread = threading.Thread(target=service.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield Handler
+        finally:
+            Handler.released.set()
+            service.shutdown()
+            thread.join()
+
+
+def more_interruptions(run: Recording, before: int) -> bool:
+    return run.interruptions() > before
+
+
+def test_a_server_that_answers_500_or_hangs_gets_each_point_once(
+    tmp_path: Path, server: Server, forks: Forks
+) -> None:
+    port = free_port()
+    with proxy(server, port) as handler:
+        run = Recording(forks, tmp_path / "run", f"http://127.0.0.1:{port}")
+        run.record(200)
+        run.delivered(200, server.uri)
+        for fault in ("500", "hang"):
+            handler.fault = fault
+            before = run.interruptions()
+            assert run.record(700) < 2.0, "a step has waited for the server"
+            wait_for(partial(more_interruptions, run, before))
+        handler.fault = ""
+        handler.released.set()
+        run.end()
+        assert run.history(server.uri) == twin(1600)
+        assert run.status(server.uri) == "FINISHED"
+
+
+def test_what_a_server_that_is_gone_lacks_is_delivered_later(
+    tmp_path: Path, server: Server, forks: Forks
+) -> None:
+    port = free_port()
+    run = Recording(forks, tmp_path / "run", f"http://127.0.0.1:{port}")
+    run.record(1500)
+    logged = run.end()
+    assert logged.count("Tracking is interrupted") == 1
+    assert f"python -m runner.sync {tmp_path}/run" in logged
+    # The follower has given up by itself.
+    wait_for(lambda: not run.is_followed())
+    with proxy(server, port):
+        assert sync(run.directory)
+    assert run.history(server.uri) == twin(1500)
+    assert run.status(server.uri) == "FINISHED"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_server_that_dies_again_and_again_gets_each_point_once(
+    tmp_path: Path, server: Server, forks: Forks
+) -> None:
+    run = Recording(forks, tmp_path / "run", server.uri)
+    for number in range(12):
+        run.record(3000)
+        if number == 0:
+            run.delivered(3000)
+        server.kill()
+        assert run.record(2000) < 2.0, "a step has waited for the server"
+        server.start()
+    run.end()
+    assert run.history() == twin(60_000)
+    assert run.status() == "FINISHED"

@@ -33,7 +33,7 @@ def test_a_process_imports_and_makes_no_more_than_its_first_step_needs(
     assert not modules & {
         "runner.sync",
         "runner.inspect",
-        "runner.tracking.mlflow_tracker",
+        "runner.tracking.mlflow_store",
     }
     assert fresh_command.statuses("tiny") == ["FINISHED"]  # It was tracked all the same.
 

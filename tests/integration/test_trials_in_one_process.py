@@ -59,7 +59,7 @@ def _growth(folder: Path, warm_up: int, count: int) -> tuple[float, int, int]:
 
 
 def test_a_few_trials_leave_nothing_behind(tmp_path: Path) -> None:
-    memory, threads, files = _growth(tmp_path, warm_up=3, count=4)
+    memory, threads, files = _growth(tmp_path, warm_up=2, count=2)
     assert memory < 5
     assert (threads, files) == (0, 0)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from runner.tracking.encoding import Encoder
+from runner.system.status import Status
+from runner.tracking.encoding import Batch, Delivery, Encoder, MetricPoint, Tag, batches
 from runner.tracking.follower import Destination, Follower
-from runner.tracking.journal import Journal
-from runner.tracking.records import Batch, Delivery, Metrics, Record, batches
-from runner.tracking.tracker import RunStatus
+from runner.tracking.journal import Journal, Metrics, Record
 from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
 
 URI = "memory:"
@@ -25,18 +26,13 @@ class Memory(Destination):
 
     def __init__(self) -> None:
         self.run_id, self.experiment_id, self.name = "r1", "1", "memory"
-        self.points: set[tuple[str, float, int, int]] = set()
+        self.points: set[tuple[str, Any, int, int]] = set()
         self.tags: dict[str, str] = {}
         self.others: list[Delivery] = []
-        self.statuses: list[tuple[RunStatus, str]] = []
+        self.statuses: list[tuple[Status, str]] = []
         self.end_times: list[int | None] = []
         self.before: Callable[[], None] = lambda: None
         self.after: Callable[[], None] = lambda: None
-        self.refuses: list[Delivery] = []
-
-    @property
-    def refused(self) -> Sequence[Delivery]:
-        return self.refuses
 
     def deliveries(self, records: Iterable[Record]) -> Iterable[Delivery]:
         return batches(Encoder({}, {}).encode(records))
@@ -44,16 +40,17 @@ class Memory(Destination):
     def deliver(self, delivery: Delivery, failures: int = 0) -> None:
         self.before()
         if isinstance(delivery, Batch):
-            self.points |= {
-                (p.key, "nan" if math.isnan(p.value) else p.value, p.time, p.step)  # type: ignore[misc]
-                for p in delivery.metrics
-            }
-            self.tags.update(dict(delivery.tags))
+            for each in delivery.entries:
+                if isinstance(each, MetricPoint):
+                    value: float | str = "nan" if math.isnan(each.value) else each.value
+                    self.points.add((each.key, value, each.time, each.step))
+                elif isinstance(each, Tag):
+                    self.tags[each.key] = each.value
         else:
             self.others.append(delivery)
         self.after()
 
-    def finish(self, status: RunStatus, missing: str, end_time: int | None = None) -> None:
+    def finish(self, status: Status, missing: str, end_time: int | None = None) -> None:
         self.before()
         self.statuses.append((status, missing))
         self.end_times.append(end_time)
@@ -64,6 +61,13 @@ class Memory(Destination):
 
     def history(self, key: str) -> list[tuple[int, float]]:
         return sorted((step, value) for name, value, _, step in self.points if name == key)
+
+
+def edit_opening(directory: TrackingDirectory, **changes: Any) -> None:
+    """Changes fields of a run's opening."""
+    opening = directory.opening()
+    assert opening is not None
+    directory.write_opening(replace(opening, **changes))
 
 
 def make_directory(path: Path) -> TrackingDirectory:
@@ -88,7 +92,7 @@ def follow(
 
 
 def record(directory: TrackingDirectory, *records: Record, after: int | None = None) -> None:
-    """A process of a run that goes on from step `after`, records and dies."""
+    """A process of a run that resumes from step `after`, records and dies."""
     journal = Journal(directory.journal)
     if after is not None:
         journal.rewind(after)

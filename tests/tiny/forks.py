@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.system.imports import LEVEL, without_import_notes
+from runner.system.lifeline import LIFELINE
 from tests.tiny.forked import Forked
 
 _LOOK_SECONDS = 0.05
@@ -39,23 +40,24 @@ _OUT_OF_THE_WAY = 500
 MODULES = (
     "experiments.digits",
     "experiments.models",
+    "hydra_plugins.runner_sweepers.grid",
+    "hydra_plugins.runner_sweepers.optuna",
     "mlflow",
     "optuna.samplers",
     "runner.__main__",
-    "runner.cluster.roles",
+    "runner.cluster.chief",
     "runner.training.evaluation",
     "runner.inspect",
     "runner.run",
     "runner.sweeps.figures",
-    "runner.sweeps.grid_sweep",
-    "runner.sweeps.search_sweep",
+    "runner.sweeps.search",
     "runner.sync",
-    "runner.tracking.mlflow_tracker",
-    "runner.tracking.tensorboard_run",
+    "runner.tracking.mlflow_store",
     "sqlalchemy.dialects.sqlite",
     "tests.tiny.experiment",
     "tests.tiny.hooks",
     "tests.tiny.odd",
+    "tests.tiny.recording",
 )
 
 
@@ -65,7 +67,7 @@ def import_everything() -> None:
         for module in MODULES:
             importlib.import_module(module)
     del os.environ[LEVEL]
-    for module in ("runner.__main__", "runner.inspect", "runner.sync"):
+    for module in ("runner.__main__", "runner.inspect", "runner.sync", "tests.tiny.recording"):
         # They are run as `__main__`, and no module imports them.
         del sys.modules[module]
 
@@ -171,6 +173,9 @@ def become(address: str, request: dict[str, Any]) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    if LIFELINE in os.environ:
+        # A fork's parent is not the process that asked for it: it does not notice that one's death.
+        os.environ[LIFELINE] = str(os.getppid())
     # First all out of the way: a number may be that of another one here.
     moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY) for each in request["given"]]
     for descriptor in request["given"]:

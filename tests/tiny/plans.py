@@ -9,8 +9,7 @@ from runner.checkpoints.reader import CheckpointSpec, TensorSpec
 from runner.config.choices import Collision, Expect
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import Problem
-from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.planner import make_plan
+from runner.restoration.plan import Assignment, LocatedSources, RestorationPlan, make_plan
 from runner.restoration.variables import Partition, StateClass, VariableSpec, classify
 
 Shape = tuple[int, ...]
@@ -64,7 +63,9 @@ def plan(
     unusable: dict[str, list[Problem]] | None = None,
 ) -> RestorationPlan:
     """Makes the plan."""
-    return make_plan(variables, scaffolds, sources, collision, expect, unusable=unusable)
+    return make_plan(
+        variables, scaffolds, LocatedSources(sources, unusable or {}), collision, expect
+    )
 
 
 def one(variables: Sequence[VariableSpec], config: ScaffoldConfig, source: CheckpointSpec) -> Any:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from runner.tracking.mlflow_tracker import MlflowStore
-from runner.tracking.records import Record
-from runner.tracking.tracker import RunStatus
+from runner.system.status import Status
+from runner.tracking.journal import Record
+from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import Opening
 
 
@@ -25,7 +25,7 @@ def record(
     *records: Record,
     experiment: str = "digits",
     tags: Mapping[str, str] | None = None,
-    status: RunStatus = RunStatus.FINISHED,
+    status: Status = Status.FINISHED,
 ) -> str:
     """Records a whole run and returns its id."""
     run = store.open_run(opening(experiment, tags=tags), None, None)

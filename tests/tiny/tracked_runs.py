@@ -10,9 +10,8 @@ from typing import Any
 from mlflow import MlflowClient
 
 from runner.config.schema import RunConfig, TrackingConfig
-from runner.tracking import RunStatus
-from runner.tracking.journal import read_lines, segments
-from runner.tracking.records import End
+from runner.system.status import Status
+from runner.tracking.journal import End, read_lines, segments
 from runner.tracking.tracking_directory import TrackingDirectory
 from tests.tiny.runs import Runs, wait_for
 
@@ -38,7 +37,7 @@ class TrackedRuns(Runs):
 
     def seem_killed(self, **changes: Any) -> None:
         """Makes the first run look as if its process and its follower had died on the way."""
-        self.client.update_run(self.run_id(), RunStatus.RUNNING.value)
+        self.client.update_run(self.run_id(), Status.RUNNING.value)
         self.directory().update(status="RUNNING")
         files = TrackingDirectory(self.directory().path)
         for segment in segments(files.journal):

@@ -54,7 +54,6 @@ def test_an_error_reports_every_problem() -> None:
         ("PlanError", 3),
         ("RunDirectoryError", 2),
         ("TrackingError", 1),
-        ("AwaitedRunError", 1),
         ("TrackingUriError", 2),
         ("NonFiniteLossError", 1),
     ],

@@ -72,9 +72,8 @@ def test_only_mlflow_modules_import_mlflow() -> None:
         for name, path in {**MODULES, **modules("experiments")}.items()
     }
     assert {name for name, found in packages.items() if "mlflow" in found} == {
-        "runner.tracking.mlflow_models",
         "runner.tracking.mlflow_run",
-        "runner.tracking.mlflow_tracker",
+        "runner.tracking.mlflow_store",
     }
 
 
@@ -114,8 +113,7 @@ print(*sorted({"tensorflow", "keras", "mlflow"} & set(sys.modules)))
 
 
 def free_of_tensorflow() -> list[str]:
-    free = [each for each in MODULES if each != "runner" and room(each) in FREE_OF_TENSORFLOW]
-    return [each for each in free if each != "runner.tracking.tensorboard_run"]
+    return [each for each in MODULES if each != "runner" and room(each) in FREE_OF_TENSORFLOW]
 
 
 def test_rooms_around_the_graph_import_no_tensorflow(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from omegaconf import OmegaConf
 
 from runner.config.schema import RunConfig
 from runner.config.validation import validate
-from runner.restoration.layouts import NAMED_CONVERSIONS
-from runner.restoration.planner import make_plan
+from runner.restoration.named_conversions import NAMED_CONVERSIONS
+from runner.restoration.plan import make_plan
 from runner.restoration.variables import StateClass
 from runner.tracking import LoggingStore
 from runner.training.sources import Sources
@@ -99,7 +99,7 @@ def test_an_example_is_planned(example: str, folder: Path, monkeypatch: pytest.M
     assert located.problems == {}
     restoration = config.restoration
     plan = make_plan(
-        VARIABLES, config.scaffolds, located.specs, restoration.collision, restoration.expect
+        VARIABLES, config.scaffolds, located, restoration.collision, restoration.expect
     )
     assert not plan.problems, "\n".join(map(str, plan.problems))
     assert all(plan.restored(name) for name in config.scaffolds)

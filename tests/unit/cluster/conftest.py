@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import tensorflow as tf
+from rich.console import Console
 
+from runner.cluster.sessions import ClusterTask
 from runner.config.cluster_spec import addresses_by_type, free_addresses
 from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
+from runner.console import Screen
+from runner.system.signals import Interruption
+from tests.tiny.configs import tiny
 
 # A server lives as long as its process, and so do the variables on it: each test gets new ones.
 Servers = dict[tuple[str, int], tf.compat.v1.train.Server]
+
+
+class Lines:
+    """A screen's lines."""
+
+    def __init__(self) -> None:
+        self._file = io.StringIO()
+        self.screen = Screen(Console(file=self._file, width=300, highlight=False))
+
+    def __call__(self) -> list[str]:
+        return self._file.getvalue().splitlines()
 
 
 class InProcess:
@@ -30,9 +47,8 @@ class InProcess:
             ps=ps,
             addresses=AddressesConfig(found[:1], found[1:workers], found[workers:]),
             task=TaskConfig("chief", 0),
-            max_wait_secs=20.0,
             recovery_wait_secs=0.1,
-            **changes,
+            **{"max_wait_secs": 20.0, **changes},
         )
         spec = addresses_by_type(self.cluster)
         self._servers: Servers = {
@@ -41,13 +57,19 @@ class InProcess:
             for index in range(len(hosts))
         }
 
-    def task(self, kind: str, index: int = 0) -> ClusterConfig:
-        """Returns the configuration of another task."""
+    def config(self, kind: str, index: int = 0) -> ClusterConfig:
+        """Returns the configuration of a task."""
         return replace(self.cluster, task=TaskConfig(kind, index))
 
     def target(self, kind: str, index: int = 0) -> str:
         """Returns the master of a task's sessions."""
         return str(self._servers[kind, index].target)
+
+    def task(self, kind: str, lines: Lines | None = None, **changes: Any) -> ClusterTask:
+        """Returns a task, with some fields of the experiment's configuration changed."""
+        config = tiny(**{"cluster": self.config(kind), **changes})
+        target = "" if kind == "evaluator" else self.target(kind)
+        return ClusterTask(config, (lines or Lines()).screen, Interruption(), target)
 
 
 @pytest.fixture(scope="module")

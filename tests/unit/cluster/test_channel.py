@@ -1,101 +1,148 @@
-"""What one task says through the first parameter server, another hears."""
+"""What one task announces through the parameter servers, others read."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import tensorflow as tf
 
-from runner.cluster import channel
 from runner.cluster.channel import (
     Channel,
     State,
-    flags_of_a_session,
     left_flag,
     ready_flags,
     released_flag,
+    require_agreement,
+    session_flags,
+    shared_settings,
 )
-from runner.cluster.server import remote_config, session_config
+from runner.cluster.sessions import FirstServer, session_config
+from runner.config.schema import (
+    ClusterConfig,
+    MaskConfig,
+    SessionConfig,
+    TrackingConfig,
+    TrainConfig,
+)
+from runner.errors import ClusterError
+from tests.tiny.configs import tiny
 from tests.unit.cluster.conftest import InProcess
 
 
-def test_metrics_and_ends_reach_the_chief(
-    in_process: Callable[..., InProcess], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(channel, "CAPACITY", 2)
-    servers = in_process(2, 2)
-    graphs, channels, sessions = {}, {}, {}
+def test_metrics_and_announcements_reach_other_tasks(in_process: Callable[..., InProcess]) -> None:
+    servers = in_process(2, 1, evaluator=True)
+    channels, sessions = {}, {}
     for kind in ("chief", "worker"):
-        with tf.Graph().as_default() as graphs[kind]:
-            channels[kind] = Channel(["worker0", "evaluator"])
-        sessions[kind] = tf.compat.v1.Session(
-            servers.target(kind), graphs[kind], session_config(servers.task(kind))
-        )
-    chief, worker = sessions["chief"], sessions["worker"]
-    with chief, worker:
-        told, telling = channels["chief"], channels["worker"]
-        assert told.receive(chief) == []
-        assert telling.send(worker, "worker0", {"loss": 0.5}, 3)
-        assert telling.send(worker, "worker0", {"loss": float("nan")}, 4)
-        assert not telling.send(worker, "worker0", {"loss": 0.1}, 5)
-        found = told.receive(chief)
+        config = servers.config(kind)
+        with tf.Graph().as_default() as graph:
+            channels[kind] = Channel(config)
+        sessions[kind] = tf.compat.v1.Session(servers.target(kind), graph, session_config(config))
+    of_chief, of_worker = channels["chief"], channels["worker"]
+    with sessions["chief"] as chief, sessions["worker"] as worker:
+        assert of_chief.receive(chief) == []
+        for step, loss in ((3, 0.5), (4, float("nan")), (5, 0.1)):
+            of_worker.send(worker, "worker0", {"loss": loss}, step)
+        of_chief.discard_after(chief, 4)
+        found = of_chief.receive(chief)
         assert found[0] == ("worker0", 3, {"loss": 0.5})
-        assert (found[1][1], str(found[1][2]["loss"])) == (4, "nan")
-        assert told.receive(chief) == []
+        assert [(step, str(metrics["loss"])) for _, step, metrics in found[1:]] == [(4, "nan")]
+        assert of_chief.receive(chief) == []
 
-        assert telling.run(worker) is None
-        told.lead(chief, "001")
-        told.lead(chief, "002")
-        assert telling.run(worker) == "002"
+        assert of_worker.run.read(worker) is None
+        of_chief.run.write(chief, "001")
+        of_chief.run.write(chief, "002")
+        assert of_worker.run.read(worker) == "002"
 
-        assert told.running(chief) == ["worker0", "evaluator"]
-        telling.end(worker, "worker0")
-        assert told.running(chief) == ["evaluator"]
-        telling.end(worker, "evaluator")
-        telling.begin(worker, "evaluator")
-        assert told.running(chief) == ["evaluator"]
-        assert telling.look(worker) == State(False, False, False)
-        told.save(chief)
-        told.finish(chief)
-        assert telling.look(worker) == State(finished=True, saved=True, ready=False)
-        assert not told.is_asked_to_stop(chief)
-        telling.ask_to_stop(worker)
-        assert told.is_asked_to_stop(chief)
-    with (
-        tf.Graph().as_default(),
-        tf.compat.v1.Session(servers.target("ps"), config=remote_config()) as session,
-    ):
-        flag, other = released_flag(0), left_flag(0)
-        assert session.run([flag.value, other.value]) == [False, False]
-        session.run(flag.set)
-        assert session.run([flag.value, other.value]) == [True, False]
+        assert of_chief.running(chief) == ["worker0", "evaluator"]
+        of_worker.ended["worker0"].set(worker)
+        of_worker.ended["evaluator"].set(worker)
+        assert of_chief.running(chief) == []
+        of_worker.ended["evaluator"].clear(worker)
+        assert of_chief.running(chief) == ["evaluator"]
+        assert of_worker.state(worker) == State(False, False, False)
+        of_chief.saved.set(chief)
+        of_chief.finished.set(chief)
+        assert of_worker.state(worker) == State(finished=True, saved=True, ready=False)
+        assert not of_chief.stop.is_set(chief)
+        of_worker.stop.set(worker)
+        assert of_chief.stop.is_set(chief)
+    # From outside the cluster.
+    ask = FirstServer(servers.cluster).ask
+    assert ask(lambda session, channel: channel.run.read(session)) == "002"
+    assert ask(lambda session, channel: channel.state(session).saved)
 
 
-def test_a_new_session_of_the_chief_begins_without_flags(
+def test_a_new_session_of_the_chief_clears_the_flags_of_the_one_before(
     in_process: Callable[..., InProcess],
 ) -> None:
-    servers = in_process(1, 2)
+    servers = in_process(2, 2)
     config = session_config(servers.cluster)
     with tf.Graph().as_default(), tf.compat.v1.Session(servers.target("chief"), config=config) as s:
-        channel = Channel(["worker0"])
+        channel = Channel(servers.cluster)
         ready, released = ready_flags(2), released_flag(1)
-        unset = [each.unset for each in flags_of_a_session(2)]
-        s.run(unset)  # None of them is there yet.
-        channel.finish(s)
-        channel.save(s)
-        channel.ask_to_stop(s)
-        channel.end(s, "worker0")
-        s.run([released.set, left_flag(0).set, *(each.set for each in ready)])
-        assert channel.look(s) == State(True, True, True)
-        channel.pause(s)
-        assert channel.look(s) == State(finished=True, saved=True, ready=False)
+        clear = [flag.clear_op for flag in session_flags(2)]
+        s.run(clear)  # None of them is there yet.
+        for flag in (channel.finished, channel.saved, channel.stop, channel.ended["worker0"]):
+            flag.set(s)
+        s.run([released.set_op, left_flag(0).set_op, *(flag.set_op for flag in ready)])
+        assert channel.state(s) == State(True, True, True)
         for _ in range(2):
-            s.run(unset)
-            assert channel.look(s) == State(False, False, False)
+            s.run(clear)
+            assert channel.state(s) == State(False, False, False)
             assert channel.running(s) == []  # A worker that has ended does not come back.
-            assert not channel.is_asked_to_stop(s)
+            assert not channel.stop.is_set(s)
             flags = (*ready, left_flag(0), released)
-            assert s.run([each.value for each in flags]) == [False, False, False, True]
-            s.run(ready[0].set)
-            assert channel.look(s).ready
+            assert s.run([flag.value for flag in flags]) == [False, False, False, True]
+            ready[0].set(s)
+            assert channel.state(s).ready
+
+
+DATA = {"_target_": "tests.tiny.experiment.Blobs", "token": "a secret"}
+TRACKING = TrackingConfig(uri=None, mask=MaskConfig(names=["*token"]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "differences"),
+    [
+        # What is a task's own may differ, and secrets are not compared.
+        (
+            {
+                "cluster": ClusterConfig(max_wait_secs=1.0),
+                "data": {**DATA, "token": "another secret"},
+                "tracking": TrackingConfig(uri="elsewhere", mask=TRACKING.mask),
+                "session": SessionConfig(intra_op_threads=1),
+                "run_dir": "elsewhere",
+                "train": TrainConfig(steps=20, log_every=1, evaluate_every=10, checkpoint_every=1),
+            },
+            None,
+        ),
+        (
+            {"cluster": ClusterConfig(synchronous=True), "data": {**DATA, "size": 3}, "seed": 9},
+            "cluster.synchronous is True here and False there; "
+            "data.size is 3 here and not set there; seed is 9 here and 0 there",
+        ),
+        ({"model": {str(key): key for key in range(9)}}, "there; 5 more"),
+    ],
+)
+def test_a_task_with_other_settings_is_refused(
+    changes: dict[str, Any], differences: str | None
+) -> None:
+    own = tiny(**{"data": DATA, "tracking": TRACKING, **changes})
+    of_chief = shared_settings(tiny(data=DATA, tracking=TRACKING))
+    assert "secret" not in of_chief
+    require_agreement(own, None)
+    require_agreement(own, shared_settings(own))
+    if differences is None:
+        require_agreement(own, of_chief)
+        return
+    with pytest.raises(ClusterError) as error:
+        require_agreement(own, of_chief)
+    (problem,) = error.value.problems
+    assert problem.state.startswith("this task has other settings than the chief: ")
+    assert problem.state.endswith(differences)
+    assert problem.cause
+    assert problem.remedy
+    assert json.loads(of_chief)["seed"] == "0"

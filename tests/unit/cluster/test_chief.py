@@ -1,9 +1,14 @@
-"""A chief does with its variables on parameter servers what a run does with its own."""
+"""A chief does with its variables on parameter servers what a run does with its own.
+
+The servers are real ones, in threads and processes of their own of TensorFlow's; other workers are
+threads, or never come.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,32 +22,30 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster import chief
-from runner.cluster.channel import released_flag
-from runner.cluster.chief import Chief
+from runner.cluster.channel import Channel, Flag, left_flag, released_flag
+from runner.cluster.chief import Chief, is_over, serve
 from runner.cluster.replica import ClusterReplica
-from runner.cluster.roles import serve
-from runner.cluster.server import session_config, start_server
-from runner.cluster.worker import _train
+from runner.cluster.sessions import ClusterTask, session_config, start_server
+from runner.cluster.worker import train_worker
 from runner.config.cluster_spec import answers, free_addresses
 from runner.config.schema import (
     AddressesConfig,
     ClusterConfig,
     RestorationConfig,
-    RunConfig,
     ScaffoldConfig,
     TaskConfig,
     TrainConfig,
     VariablesConfig,
 )
-from runner.console import Screen
 from runner.errors import ClusterError, ConfigError, InterruptedRunError
 from runner.graph.build import build_graph
-from runner.runs.run_directory import FINISHED, RUNNING
 from runner.system.lifeline import OBJECTIVE, has_begun
 from runner.system.signals import Interruption
+from runner.system.status import Status
 from tests.tiny import runs
 from tests.tiny.configs import tiny
-from tests.unit.cluster.conftest import InProcess
+from tests.tiny.runs import wait_for
+from tests.unit.cluster.conftest import InProcess, Lines
 
 
 @contextmanager
@@ -54,12 +57,16 @@ def servers(workers: int = 1, **changes: Any) -> Iterator[ClusterConfig]:
     found = free_addresses(2 + workers)
     addresses = AddressesConfig(found[2:3], found[3:], found[:2])
     cluster = ClusterConfig(
-        workers=workers, ps=2, addresses=addresses, max_wait_secs=30, grace_secs=0.1, **changes
+        workers=workers,
+        ps=2,
+        addresses=addresses,
+        grace_secs=0.1,
+        **{"max_wait_secs": 30, **changes},
     )
     threads = []
     for index in range(2):
-        own = ClusterConfig(**{**vars(cluster), "task": TaskConfig("ps", index)})
-        arguments: tuple[RunConfig, Screen] = (tiny(cluster=own), Screen())
+        own = replace(cluster, task=TaskConfig("ps", index))
+        arguments = (tiny(cluster=own), Lines().screen)
         threads.append(threading.Thread(target=serve, args=arguments, daemon=True))
         threads[-1].start()
     cluster.task = TaskConfig("chief", 0)
@@ -76,13 +83,13 @@ def servers(workers: int = 1, **changes: Any) -> Iterator[ClusterConfig]:
         assert not thread.is_alive()
 
 
-def release(index: int, address: str) -> None:
-    """Does for one of the servers what a chief does at a good end."""
+def release(index: int, address: str, flag: Callable[[int], Flag] = released_flag) -> None:
+    """Does for one of the servers what a chief does at its end."""
     config = tf.compat.v1.ConfigProto(device_filters=[f"/job:ps/task:{index}"])
     with tf.Graph().as_default():
-        flag = released_flag(index).set
+        set_op = flag(index).set_op
         with tf.compat.v1.Session(f"grpc://{address}", config=config) as session:
-            session.run(flag)
+            session.run(set_op)
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +122,10 @@ def test_a_warm_start_gives_the_servers_the_values_of_the_source(
     made = runs.directory(tmp_path)
     for file in (made.plan, made.plan_json, made.plan_html):
         assert "/job:ps/task:1" in file.read_text()
-    assert runs.directory(tmp_path).require().status == FINISHED
+    assert runs.directory(tmp_path).require().status == Status.FINISHED
 
 
-def test_a_run_goes_on_from_its_own_checkpoint_on_fresh_servers(tmp_path: Path) -> None:
+def test_a_run_resumes_from_its_own_checkpoint_on_fresh_servers(tmp_path: Path) -> None:
     train = TrainConfig(steps=6, checkpoint_every=2, ema_decay=0.9, accumulate=2)
     stop = {"_target_": "tests.tiny.hooks.FailOnce", "step": 4, "marker": str(tmp_path / "failed")}
     changes: dict[str, Any] = {"train": train, "hooks": {"stop": stop}}
@@ -149,9 +156,9 @@ def test_a_chief_that_died_after_its_servers_had_ended_needs_none(tmp_path: Path
     with servers() as cluster:
         runs.run(tmp_path, cluster=cluster, **changes)
     record = made.require()
-    assert (record.status, record.trained) == (FINISHED, True)
+    assert (record.status, record.trained) == (Status.FINISHED, True)
 
-    made.update(status=RUNNING)
+    made.update(status=Status.RUNNING)
     chief, server = free_addresses(2)
     gone = replace(cluster, ps=1, addresses=AddressesConfig([chief], [], [server]))
     lines = runs.run(tmp_path, cluster=gone, **changes)
@@ -162,24 +169,16 @@ def test_a_chief_that_died_after_its_servers_had_ended_needs_none(tmp_path: Path
     assert made.require() == record
 
     # Or when they were still to hear of it.
-    made.update(status=RUNNING)
+    made.update(status=Status.RUNNING)
     with servers() as cluster:
         runs.run(tmp_path, cluster=cluster, **changes)
     assert made.require() == record
 
 
-def test_a_run_goes_on_with_another_number_of_workers(tmp_path: Path) -> None:
-    hooks = {
-        f"stop_{step}": {
-            "_target_": "tests.tiny.hooks.FailOnce",
-            "step": step,
-            "marker": str(tmp_path / f"failed_{step}"),
-        }
-        for step in (3, 5)
-    }
-    changes: dict[str, Any] = {"train": TrainConfig(steps=6, checkpoint_every=2), "hooks": hooks}
-    with pytest.raises(ValueError, match="the hook failed"):
-        runs.run(tmp_path, **changes)
+def test_a_run_resumes_with_another_number_of_workers(tmp_path: Path) -> None:
+    stop = {"_target_": "tests.tiny.hooks.FailOnce", "step": 5, "marker": str(tmp_path / "failed")}
+    train = TrainConfig(steps=6, checkpoint_every=2)
+    changes: dict[str, Any] = {"train": train, "hooks": {"stop": stop}}
     with pytest.raises(ValueError, match="the hook failed"), servers(2) as cluster:
         runs.run(tmp_path, cluster=cluster, **changes)
     assert runs.saved(tmp_path, "global_step") == 4
@@ -192,7 +191,15 @@ def test_a_run_goes_on_with_another_number_of_workers(tmp_path: Path) -> None:
     assert runs.saved(tmp_path, "global_step") == 6
 
 
-def test_a_worker_whose_data_end_says_so(tmp_path: Path) -> None:
+def test_a_synchronous_run_names_the_worker_that_never_comes(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ClusterError, match=r"worker 0 at .* does not answer\n.*waited for 1 s"),
+        servers(2, synchronous=True, max_wait_secs=1) as cluster,
+    ):
+        runs.run(tmp_path, cluster=cluster)
+
+
+def test_a_worker_whose_data_end_fails(tmp_path: Path) -> None:
     wait = {"_target_": "tests.tiny.hooks.WaitOnce", "step": 2, "marker": str(tmp_path / "waits")}
     train = TrainConfig(steps=20)
     with servers(2, recovery_wait_secs=0.1) as cluster:
@@ -203,14 +210,14 @@ def test_a_worker_whose_data_end_says_so(tmp_path: Path) -> None:
         )
         replica = ClusterReplica(worker.cluster)
         built = build_graph(worker, "validation", train=True, replica=replica)
-        target = start_server(worker).target
-        # The chief, which is to go on, has the same configuration.
+        # The chief, which trains on, has the same configuration.
         alike = replace(worker, data=tiny().data, hooks={"wait": wait})
+        task = ClusterTask(alike, Lines().screen, Interruption(), start_server(worker))
         errors: list[BaseException] = []
 
         def work() -> None:
             try:
-                _train(alike, built, replica.update, target, Screen(), Interruption())
+                train_worker(task, built, replica.update)
             except BaseException as error:  # noqa: BLE001 - looked at below
                 errors.append(error)
             (tmp_path / "waits.go").touch()
@@ -229,22 +236,20 @@ def test_the_chief_ends_the_training_when_a_worker_asks(
 ) -> None:
     monkeypatch.setattr(chief, "_RECEIVE_SECONDS", 0.0)
     found = in_process(2, 1)
-    lines: list[str] = []
-    asked: list[bool] = []
+    lines, asked = Lines(), list[bool]()
     with tf.Graph().as_default() as graph:
-        shared = chief._SharedChannel(["worker0"])
-        hook = chief._TasksHook(shared, lambda metrics, step: None, lambda: False, lines.append, 1)
-        channel = shared.get()
-    with tf.compat.v1.Session(
-        found.target("chief"), graph, session_config(found.cluster)
-    ) as session:
+        channel = Channel(found.cluster)
+    run: Any = SimpleNamespace(screen=lines.screen)
+    hook = chief._TasksHook(channel, run, 1)
+    config = session_config(found.cluster)
+    with tf.compat.v1.Session(found.target("chief"), graph, config) as session:
         context = SimpleNamespace(session=session, request_stop=lambda: asked.append(True))
         hook.after_run(context, None)
         assert not asked
-        channel.ask_to_stop(session)
+        channel.stop.set(session)
         hook.after_run(context, None)
     assert asked
-    assert lines == ["cluster: training stops because a worker asks for it"]
+    assert lines() == ["cluster: training stops because a worker asks for it"]
 
 
 def test_a_server_that_is_gone_at_the_end_is_no_error() -> None:
@@ -252,18 +257,20 @@ def test_a_server_that_is_gone_at_the_end_is_no_error() -> None:
     addresses = AddressesConfig([first], [], [second])
     cluster = ClusterConfig(ps=1, addresses=addresses, task=TaskConfig("chief", 0))
     config = tiny(cluster=cluster)
-    leader, lines = Chief(config), list[str]()
+    leader, lines = Chief(config), Lines()
     run: Any = SimpleNamespace(
         directory=SimpleNamespace(path=Path(config.run_dir)),
         interruption=Interruption(),
-        screen=SimpleNamespace(line=lines.append),
+        screen=lines.screen,
     )
-    leader.session_creator(run)
+    with tf.Graph().as_default():
+        tf.compat.v1.train.create_global_step()
+        leader.session_creator(run)
     with leader.leading(run):
         pass
     with pytest.raises(ValueError, match="the step failed"), leader.leading(run):
         raise ValueError("the step failed")
-    assert lines == ["cluster: no server hears that it may end, because of ps 0"] * 2
+    assert lines() == ["cluster: no server hears that it may end, because of ps 0"] * 2
 
 
 def test_servers_that_do_not_answer_end_the_run(tmp_path: Path) -> None:
@@ -310,3 +317,47 @@ def test_cut_variables_are_warm_started_saved_and_resumed_as_a_whole(tmp_path: P
         found = runs.saved(tmp_path / "cut", name)
         assert found.shape == (8, 2)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("remaining", "left", "over"),
+    [
+        (None, True, False),
+        (20.0, False, False),
+        (20.0, True, True),
+        (0.5, False, True),
+    ],
+)
+def test_a_server_ends_when_a_signal_has_come_and_the_chief_or_its_time_is_gone(
+    remaining: float | None, left: bool, over: bool
+) -> None:
+    assert is_over(remaining, left=left) == over
+
+
+def served(flag: Callable[[int], Flag]) -> list[str]:
+    """Serves in this thread, while another sends a signal and then sets a flag; returns lines."""
+    lines = Lines()
+    chief, server = free_addresses(2)
+    cluster = ClusterConfig(
+        addresses=AddressesConfig([chief], [], [server]), task=TaskConfig("ps", 0)
+    )
+
+    def disturb() -> None:
+        wait_for(lambda: "serves" in lines())
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_for(lambda: "serves on after a signal, until the chief has left" in lines())
+        release(0, server, flag)
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        serve(tiny(cluster=cluster), lines.screen)
+    finally:
+        thread.join()
+    return lines()
+
+
+def test_a_server_serves_after_a_signal_until_the_chief_has_left() -> None:
+    with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
+        served(left_flag)
+    assert served(released_flag)[-1] == "done"

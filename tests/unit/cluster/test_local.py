@@ -6,11 +6,12 @@ import copy
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,11 @@ from omegaconf import OmegaConf
 
 from runner.cluster import local
 from runner.cluster.local import LocalCluster, task_command
-from runner.config.cluster_spec import free_addresses
 from runner.config.schema import ClusterConfig
 from runner.errors import ClusterError, InterruptedRunError, PrunedRunError
 from runner.sweeps.trial import Trial
-from runner.system.lifeline import hand_over
 from tests.tiny.composing import composing
+from tests.tiny.runs import wait_for
 
 # What a task does is a line of Python, by its type.
 PROGRAM = """
@@ -45,11 +45,11 @@ def once(act):
 
 def start(
     folder: Path, body: str, cluster: ClusterConfig | None = None, **arguments: Any
-) -> tuple[LocalCluster, ClusterConfig]:
+) -> LocalCluster:
     script = folder / "task.py"
     script.write_text(PROGRAM.format(folder=str(folder), body=body))
     cluster = cluster or ClusterConfig(local=True, workers=2, ps=1, grace_secs=5)
-    return LocalCluster(cluster, [sys.executable, str(script)], **arguments), cluster
+    return LocalCluster(cluster, [sys.executable, str(script)], **arguments)
 
 
 def pids(output: str) -> list[int]:
@@ -64,12 +64,13 @@ def test_the_chief_ends_it_and_its_objective_is_returned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = (
+        "from runner.system.lifeline import hand_over\n"
         "print('line of', kind)\n"
-        "if kind == 'chief': open(os.environ['RUNNER_OBJECTIVE_FILE'], 'w').write('0.25')\n"
+        "if kind == 'chief': hand_over(0.25, os.environ)\n"
         "elif kind == 'ps': wait()\n"
     )
     cluster = ClusterConfig(local=True, workers=3, ps=1, evaluator=True, grace_secs=0.5)
-    launcher, _ = start(tmp_path, body, cluster)
+    launcher = start(tmp_path, body, cluster)
     assert launcher.run() == 0.25
     output = capsys.readouterr().out
     assert {line for line in output.splitlines() if "line of" in line} == {
@@ -96,13 +97,13 @@ def test_a_task_that_fails_is_started_again_so_often(
         "    once(lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
         "elif kind == 'ps': wait()\n"
     )
-    launcher, _ = start(
+    launcher = start(
         tmp_path, body, ClusterConfig(local=True, workers=1, restarts=2, grace_secs=0.5)
     )
     assert launcher.run() is None
     output = capsys.readouterr().out
     assert "[chief] was killed by SIGKILL; it is started again, 1 times left" in output
-    # Only what it has begun is it to go on with.
+    # It resumes only what it has begun.
     assert re.findall(r"given (.*)", output) == ["[]", "[]", "['resume=auto']"]
 
 
@@ -110,7 +111,7 @@ def test_a_task_that_fails_is_started_again_so_often(
 def test_a_task_that_fails_for_good_ends_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int, restarts: int
 ) -> None:
-    launcher, _ = start(
+    launcher = start(
         tmp_path,
         f"sys.exit({code}) if kind == 'worker' else wait()",
         ClusterConfig(local=True, workers=2, restarts=restarts, grace_secs=5),
@@ -139,7 +140,7 @@ def test_without_a_server_the_others_are_not_waited_for(
         "if kind == 'ps': os.kill(os.getpid(), signal.SIGKILL)\n"
         "wait()\n"
     )
-    launcher, _ = start(tmp_path, body, ClusterConfig(local=True, workers=2, grace_secs=50))
+    launcher = start(tmp_path, body, ClusterConfig(local=True, workers=2, grace_secs=50))
     started = time.monotonic()
     with pytest.raises(ClusterError, match="ps 0 was killed by SIGKILL"):
         launcher.run()
@@ -150,16 +151,16 @@ def test_without_a_server_the_others_are_not_waited_for(
         assert told < output.index(f"[{task}] does not end, and is killed")
 
 
-def test_a_cluster_whose_lines_nobody_reads_ends_in_good_order(tmp_path: Path) -> None:
+def test_a_cluster_whose_lines_are_not_read_ends_as_after_a_signal(tmp_path: Path) -> None:
     program = (
-        "import sys\nfrom pathlib import Path\n"
+        "import sys\n"
         "from runner.cluster.local import LocalCluster\n"
         "from runner.config.schema import ClusterConfig\n"
-        "from runner.errors import ClusterError\n"
+        "from runner.errors import InterruptedRunError\n"
         "cluster = ClusterConfig(local=True, workers=1, grace_secs=5)\n"
         f"launcher = LocalCluster(cluster, [sys.executable, {str(tmp_path / 'task.py')!r}])\n"
         "try: launcher.run()\n"
-        "except ClusterError as error: print(error, file=sys.stderr)\n"
+        "except InterruptedRunError as error: print(error, file=sys.stderr)\n"
     )
     body = "while True:\n    print('a line', flush=True)\n    time.sleep(0.05)\n"
     start(tmp_path, body)
@@ -171,11 +172,28 @@ def test_a_cluster_whose_lines_nobody_reads_ends_in_good_order(tmp_path: Path) -
     with process.stdout, process.stderr:
         found = pids("".join(process.stdout.readline() for _ in range(5)))
         process.stdout.close()
-        told = process.stderr.read()
+        errors = process.stderr.read()
     assert process.wait(timeout=10) == 0
-    assert told.startswith("nobody reads any more what the tasks say\n  cause: ")
-    assert "Traceback" not in told
+    assert errors.startswith("ended by SIGTERM")
+    assert "Traceback" not in errors
     assert alive(found) == []
+
+
+@contextmanager
+def interrupting(folder: Path, kinds: Sequence[str], times: int = 1) -> Iterator[None]:
+    """Sends SIGINT to this process when tasks have left their markers; the block ends by it."""
+
+    def interrupt() -> None:
+        wait_for(lambda: all((folder / kind).exists() for kind in kinds))
+        for _ in range(times):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.3)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
+        yield
+    thread.join()
 
 
 def test_a_signal_ends_all_and_what_does_not_end_is_killed(
@@ -186,15 +204,8 @@ def test_a_signal_ends_all_and_what_does_not_end_is_killed(
         "open(marker, 'w').close()\n"
         "wait()\n"
     )
-    launcher, _ = start(tmp_path, body, ClusterConfig(local=True, workers=2, grace_secs=0.5))
-
-    def interrupt() -> None:
-        while not (tmp_path / "worker").exists():
-            time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
-    with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
+    launcher = start(tmp_path, body, ClusterConfig(local=True, workers=2, grace_secs=0.5))
+    with interrupting(tmp_path, ["worker"]):
         launcher.run()
     output = capsys.readouterr().out
     assert "[worker 0] does not end, and is killed" in output
@@ -245,15 +256,8 @@ def test_a_chief_has_as_long_to_save_as_its_session(
         "wait()\n"
     )
     cluster = ClusterConfig(local=True, workers=1, grace_secs=0.1)
-    launcher, _ = start(tmp_path, body, cluster, save_seconds=5)
-
-    def interrupt() -> None:
-        while not (tmp_path / "chief").exists():
-            time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
-    with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
+    launcher = start(tmp_path, body, cluster, save_seconds=5)
+    with interrupting(tmp_path, ["chief"]):
         launcher.run()
     assert "[chief] saved" in capsys.readouterr().out
 
@@ -262,53 +266,13 @@ def test_a_second_signal_leaves_no_process_either(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen(marker, 'w').close()\nwait()\n"
-    launcher, _ = start(tmp_path, body, ClusterConfig(local=True, workers=1, grace_secs=30))
-
-    def interrupt() -> None:
-        while not ((tmp_path / "chief").exists() and (tmp_path / "ps").exists()):
-            time.sleep(0.02)
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.3)
-
-    threading.Thread(target=interrupt).start()
-    with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
+    launcher = start(tmp_path, body, ClusterConfig(local=True, workers=1, grace_secs=30))
+    with interrupting(tmp_path, ["chief", "ps"], times=2):
         launcher.run()
     assert alive(pids(capsys.readouterr().out)) == []
 
 
-def test_a_port_that_is_lost_before_the_start_is_drawn_anew_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    body = (
-        "from runner.config.cluster_spec import in_use\n"
-        "from runner.system.lifeline import has_begun, tell_begun\n"
-        "content = json.loads(os.environ['TF_CONFIG'])['cluster']\n"
-        "if kind == 'chief' and not in_use(content[kind][index]):\n"
-        "    print('given', sys.argv[1:])\n"
-        "    tell_begun(os.environ)\n"
-        "while kind == 'ps' and not has_begun(os.environ): time.sleep(0.02)\n"
-        "if in_use(content[kind][index]): sys.exit(2)\n"
-        "if kind == 'ps' or in_use(content['ps'][0]): wait()\n"
-    )
-    cluster = ClusterConfig(local=True, workers=1, grace_secs=0.5)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        taken = f"127.0.0.1:{other.getsockname()[1]}"
-        drawn = [free_addresses(2), [taken, *free_addresses(1)]]
-        launcher, _ = start(tmp_path, body, cluster, draw=lambda count: drawn.pop())
-        assert launcher.run() is None
-        output = capsys.readouterr().out
-        assert "[ps 0] another process has its port; all start again on other ports" in output
-        assert re.findall(r"given (.*)", output) == ["[]", "['resume=auto']"]
-        assert alive(pids(output)) == []
-        launcher, _ = start(tmp_path, body, cluster, draw=lambda count: [taken] * count)
-        with pytest.raises(ClusterError, match="ended with 2"):
-            launcher.run()
-
-
-def test_a_trial_hears_from_its_chief_and_may_be_pruned(tmp_path: Path) -> None:
+def test_a_trial_learns_from_its_chief_and_may_be_pruned(tmp_path: Path) -> None:
     body = (
         "from pathlib import Path\n"
         "from runner.cluster.trial_link import linked_trial\n"
@@ -321,18 +285,9 @@ def test_a_trial_hears_from_its_chief_and_may_be_pruned(tmp_path: Path) -> None:
     )
     cluster = ClusterConfig(local=True, workers=1, grace_secs=0.5, restarts=3)
     trial = Trial("sweeps/001", {"seed": "1"})
-    launcher, _ = start(tmp_path, body, cluster, trial=trial)
+    launcher = start(tmp_path, body, cluster, trial=trial)
     assert launcher.run() is None
     assert (trial.run_dir, trial.curve) == (Path("run").absolute(), {10: {"loss": 0.5}})
-    launcher, _ = start(tmp_path, body, cluster, trial=Trial("a", {}, lambda metrics, step: True))
+    launcher = start(tmp_path, body, cluster, trial=Trial("a", {}, lambda metrics, step: True))
     with pytest.raises(PrunedRunError, match="pruned at step 10"):
         launcher.run()
-
-
-def test_an_objective_is_handed_over_where_one_is_asked_for(tmp_path: Path) -> None:
-    file = tmp_path / "objective"
-    hand_over(0.1, {})
-    hand_over(None, {"RUNNER_OBJECTIVE_FILE": str(file)})
-    assert not file.exists()
-    hand_over(0.1, {"RUNNER_OBJECTIVE_FILE": str(file)})
-    assert float(file.read_text()) == 0.1

@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster.replica import BySize, ClusterReplica
-from runner.cluster.synchronous import Synchronization
 from runner.config.choices import Placement
 from runner.config.schema import ClusterConfig, TaskConfig
 from runner.errors import ConfigError
@@ -88,26 +87,6 @@ def test_batches_are_dealt_out_without_overlap() -> None:
     tasks = (cluster(), cluster("worker", 0), cluster("worker", 1))
     dealt = [batches(ClusterReplica(task)) for task in tasks]
     assert [each for turn in zip(*dealt, strict=True) for each in turn] == batches(Replica())
-
-
-@pytest.mark.parametrize(
-    ("task", "aggregated", "index"),
-    [(cluster(synchronous=True, backup=1), 2, 0), (cluster("worker", 1, synchronous=True), 3, 2)],
-)
-def test_synchronous_updates_wait_for_all_but_the_backups(
-    task: ClusterConfig, aggregated: int, index: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[Synchronization] = []
-
-    class Update:
-        train_op = None
-
-        def __init__(self, *arguments: Any) -> None:
-            made.append(arguments[-1])
-
-    monkeypatch.setattr("runner.cluster.replica.SynchronousUpdate", Update)
-    ClusterReplica(task).shared_update(None, [], lambda gradients: gradients, None)
-    assert made == [Synchronization(aggregated=aggregated, workers=3, index=index)]
 
 
 def test_asynchronous_workers_share_no_update() -> None:

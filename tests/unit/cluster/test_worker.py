@@ -1,10 +1,198 @@
-"""When a worker leaves."""
+"""A worker follows its chief, and acts on its own loss."""
 
 from __future__ import annotations
 
-import pytest
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
-from runner.cluster.worker import is_leaving
+import pytest
+import tensorflow as tf
+
+from runner.cluster.channel import Channel, ready_flags, session_flags
+from runner.cluster.sessions import session_config
+from runner.cluster.worker import ChiefHook, is_leaving
+from runner.config.choices import NonFinite
+from runner.config.schema import NonFiniteConfig, TrainConfig
+from runner.errors import ClusterError, InterruptedRunError, NonFiniteLossError
+from runner.system.signals import Interruption
+from tests.unit.cluster.conftest import InProcess, Lines
+
+v1 = tf.compat.v1
+LAST = 10
+
+
+@dataclass
+class Both:
+    """Sessions of a chief and a worker, with the worker's hook; what the chief does is scripted.
+
+    Attributes:
+      actions: what the chief does, one action at each look of the worker's but the first.
+    """
+
+    hook: ChiefHook
+    worker: Any
+    chief: Any
+    channel: Channel
+    set_step: Callable[[int], None]
+    anew: Callable[[], None]
+    lines: Lines
+    interruption: Interruption
+    actions: list[Callable[[], object]] = field(default_factory=list)
+
+    def after_step(self, loss: float = 0.5) -> bool:
+        """Takes a step; returns whether the worker stops."""
+        asked: list[bool] = []
+        context = SimpleNamespace(session=self.worker, request_stop=lambda: asked.append(True))
+        _, *results = self.worker.run(self.hook.before_run(context).fetches)
+        self.hook.after_run(context, SimpleNamespace(results=(loss, *results)))
+        return bool(asked)
+
+
+@contextmanager
+def both(servers: InProcess, action: str = "raise") -> Iterator[Both]:
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        if found.actions:
+            found.actions.pop(0)()
+
+    lines, train = Lines(), TrainConfig(steps=LAST, non_finite=NonFiniteConfig(NonFinite[action]))
+    task = servers.task("worker", lines, train=train)
+    with tf.Graph().as_default() as graph:
+        with tf.device("/job:ps/task:0"):
+            step = v1.train.get_or_create_global_step()
+        training: Any = SimpleNamespace(
+            train_op=tf.no_op(), step=step.read_value(), values={"loss": tf.constant(0.5)}
+        )
+        hook = ChiefHook(task, training, Channel(task.cluster), lambda: now[0], sleep)
+        hook.begin()
+    with tf.Graph().as_default() as others:
+        with tf.device("/job:ps/task:0"):
+            step = v1.train.get_or_create_global_step()
+            value = v1.placeholder(tf.int64, [])
+            assign = step.assign(value).op
+        channel = Channel(servers.cluster)
+        clear = [flag.clear_op for flag in session_flags(1)]
+        (ready,) = ready_flags(1)
+    with (
+        v1.Session(servers.target("worker"), graph, session_config(task.cluster)) as worker,
+        v1.Session(servers.target("chief"), others, session_config(servers.cluster)) as chief,
+    ):
+
+        def set_step(to: int) -> None:
+            chief.run(assign, {value: to})
+
+        def anew() -> None:
+            chief.run(clear)
+            ready.set(chief)
+
+        found = Both(hook, worker, chief, channel, set_step, anew, lines, task.interruption)
+        set_step(3)
+        anew()
+        channel.ended["worker0"].clear(chief)
+        hook.after_create_session(worker, tf.train.Coordinator())
+        yield found
+
+
+@pytest.fixture(scope="module")
+def servers(in_process: Callable[..., InProcess]) -> InProcess:
+    return in_process(2, 1)
+
+
+def test_a_worker_ends_when_the_last_step_is_saved(servers: InProcess) -> None:
+    with both(servers) as found:
+        assert found.lines() == ["trains from step 3"]
+        assert not found.after_step()
+        found.set_step(LAST)
+        found.actions = [
+            lambda: found.channel.finished.set(found.chief),
+            lambda: None,
+            lambda: found.channel.saved.set(found.chief),
+        ]
+        assert found.after_step()
+        assert found.actions == []
+        assert found.channel.running(found.chief) == ["worker0"]
+        found.hook.end(found.worker)
+        assert found.channel.running(found.chief) == []
+
+
+def test_a_chief_that_comes_back_to_an_earlier_step_finds_its_worker(servers: InProcess) -> None:
+    with both(servers) as found:
+        found.channel.finished.set(found.chief)
+
+        def come_back() -> None:
+            found.set_step(5)
+            found.anew()
+
+        found.actions = [come_back]
+        assert not found.after_step()
+        assert not found.after_step()
+
+
+def test_a_session_made_when_all_is_over_takes_no_step(servers: InProcess) -> None:
+    with both(servers) as found:
+        found.channel.finished.set(found.chief)
+        found.channel.saved.set(found.chief)
+        coordinator = tf.train.Coordinator()
+        found.hook.after_create_session(found.worker, coordinator)
+        assert coordinator.should_stop()
+        # TensorFlow runs the step in which the session before was lost again, stopped or not.
+        with pytest.raises(StopIteration, match="training is over"):
+            found.hook.before_run(SimpleNamespace(session=found.worker))
+
+
+def test_a_session_is_given_up_when_the_chief_makes_the_model_anew(servers: InProcess) -> None:
+    with both(servers) as found:
+        found.channel.ready.clear(found.chief)
+        with pytest.raises(tf.errors.AbortedError, match="the chief makes the model anew"):
+            found.after_step()
+        found.anew()
+        found.channel.finished.set(found.chief)
+        found.actions = [lambda: found.channel.ready.clear(found.chief)]
+        with pytest.raises(tf.errors.AbortedError, match="the chief makes the model anew"):
+            found.after_step()
+
+
+def test_a_worker_does_not_wait_for_the_last_checkpoint_for_ever(servers: InProcess) -> None:
+    with both(servers) as found:
+        found.set_step(LAST)
+        with pytest.raises(ClusterError, match="training is over, and not saved after 20 s"):
+            found.after_step()
+
+
+def test_a_signal_ends_the_wait_and_is_no_end(servers: InProcess) -> None:
+    with (
+        both(servers) as found,
+        found.interruption.handled(),
+        found.interruption.deferred(),
+    ):
+        found.set_step(LAST)
+        found.actions = [lambda: os.kill(os.getpid(), signal.SIGTERM)]
+        with pytest.raises(InterruptedRunError, match="SIGTERM"):
+            found.after_step()
+        found.hook.end(found.worker)
+        assert found.channel.running(found.chief) == ["worker0"]
+
+
+def test_a_loss_that_is_not_finite_fails_or_asks_for_the_end(servers: InProcess) -> None:
+    nan = float("nan")
+    with both(servers) as found:
+        with pytest.raises(NonFiniteLossError, match="this worker's loss is nan at step 3"):
+            found.after_step(nan)
+        assert not found.channel.stop.is_set(found.chief)
+    with both(servers, "stop") as found:
+        assert not found.after_step(nan)
+        assert not found.after_step(nan)
+        assert found.channel.stop.is_set(found.chief)
+        assert found.lines()[1:] == [
+            "asks the chief to end the training: this worker's loss is nan at step 3"
+        ]
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.digits import load_splits
+from hydra_plugins.runner_sweepers.grid import grid
 from runner.config.schema import register
 from runner.config.validation import validate
-from runner.sweeps.points import grid, params_as_typed
+from runner.sweeps.points import params_as_typed
 from tests.tiny.composing import composing
 from tests.tiny.runs import Runs
 

@@ -1,14 +1,32 @@
-"""The basic steps between a tensor and a variable, against NumPy written out."""
+"""The steps between a tensor and a variable, against NumPy written out."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from runner.restoration.conversions import Cast, Conversion, PadOrSlice, Reshape, Slice, Transpose
+from runner.checkpoints.reader import TensorSpec
+from runner.restoration.conversions import (
+    Cast,
+    Conversion,
+    PadOrSlice,
+    Reshape,
+    Slice,
+    Transpose,
+    VocabularyRemap,
+    casts_freely,
+    is_number,
+    parse_dtype,
+    read_vocabulary,
+    remap,
+    size_in_bytes,
+)
 
 VALUE = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -71,20 +89,38 @@ def test_padding_needs_an_initial_value_of_its_shape(initial: Any) -> None:
         PadOrSlice((3, 4), (5, 2), (0, 0)).apply(VALUE, initial)
 
 
-def test_parts_of_a_padded_variable_make_the_padded_whole() -> None:
-    generator = np.random.default_rng(0)
-    for _ in range(50):
-        old = tuple(generator.integers(1, 7, 2).tolist())
-        new = tuple(generator.integers(1, 9, 2).tolist())
-        value = generator.normal(size=old)
-        initial = generator.normal(size=new)
-        whole = PadOrSlice(old, new, (0, 0)).apply(value, initial)
-        cut = int(generator.integers(0, new[0] + 1))
-        parts = [
-            PadOrSlice(old, (stop - start, new[1]), (start, 0)).apply(value, initial[start:stop])
-            for start, stop in ((0, cut), (cut, new[0]))
-        ]
-        np.testing.assert_array_equal(np.concatenate(parts), whole)
+SHAPE = st.tuples(st.integers(1, 6), st.integers(1, 6))
+
+
+@given(SHAPE, SHAPE, st.data())
+def test_parts_of_a_padded_variable_make_the_padded_whole(
+    old: tuple[int, int], new: tuple[int, int], data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, new[0]))
+    value, initial = np.random.default_rng(0).normal(size=old), np.full(new, -1.0)
+    whole = PadOrSlice(old, new, (0, 0)).apply(value, initial)
+    rows, columns = np.minimum(old, new)
+    np.testing.assert_array_equal(whole[:rows, :columns], value[:rows, :columns])
+    assert (whole == -1).sum() == whole.size - rows * columns
+    parts = [
+        PadOrSlice(old, (stop - start, new[1]), (start, 0)).apply(value, initial[start:stop])
+        for start, stop in ((0, cut), (cut, new[0]))
+    ]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+@given(SHAPE, st.data())
+def test_a_slice_is_the_block_that_it_describes(
+    shape: tuple[int, int], data: st.DataObject
+) -> None:
+    value = np.random.default_rng(0).normal(size=shape)
+    offset = tuple(data.draw(st.integers(0, each)) for each in shape)
+    size = tuple(data.draw(st.integers(0, e - at)) for e, at in zip(shape, offset, strict=True))
+    block = Slice(offset, size)
+    found = block.apply(value)
+    assert found.shape == block.shape(shape) == size
+    rows, columns = (range(at, at + each) for at, each in zip(offset, size, strict=True))
+    assert found.tolist() == [[value[row, column] for column in columns] for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -121,3 +157,150 @@ def test_a_cast_within_range(value: Any, dtype: str, expected: list[Any]) -> Non
     result = Cast(dtype).apply(value)
     assert result.dtype == getattr(ml_dtypes, dtype, dtype)
     np.testing.assert_array_equal(result.astype(np.asarray(expected).dtype), expected)
+
+
+OLD, NEW = ("the", "cat", "sat"), ("sat", "dog", "the", "cat", "ran")
+
+
+def test_every_known_token_keeps_its_row() -> None:
+    conversion = remap(OLD, NEW, 0, old_size=3, new_size=5)
+    value = np.arange(6.0).reshape(3, 2)
+    initial = np.full((5, 2), -1.0)
+    assert conversion.needs_initial
+    assert conversion.shape((3, 2)) == (5, 2)
+    assert conversion.apply(value, initial).tolist() == [[4, 5], [-1, -1], [0, 1], [2, 3], [-1, -1]]
+    assert conversion.describe() == "3 tokens moved along axis 0, 2 keep their initial value"
+
+
+def test_columns_and_vectors_move_likewise() -> None:
+    columns = remap(OLD, ("cat", "the"), 1, old_size=3, new_size=2)
+    assert not columns.needs_initial
+    assert columns.apply(np.array([[1, 2, 3], [4, 5, 6]])).tolist() == [[2, 1], [5, 4]]
+    assert columns.describe() == "2 tokens moved along axis 1"
+    new = remap(OLD, ("cat", "dog"), 1, old_size=3, new_size=2)
+    value, initial = np.arange(12).reshape(2, 3, 2), np.full((2, 2, 2), -1)
+    assert new.apply(value, initial).tolist() == [
+        [[2, 3], [-1, -1]],
+        [[8, 9], [-1, -1]],
+    ]
+    vector = remap(OLD, NEW[:1], 0, old_size=3, new_size=1)
+    assert vector.apply(np.array([1, 2, 3])).tolist() == [3]
+
+
+def test_rows_beyond_the_vocabularies_belong_to_no_token() -> None:
+    conversion = remap(("a", "b"), ("b",), 0, old_size=4, new_size=3)
+    value, initial = np.arange(4), np.full(3, -1)
+    assert conversion.apply(value, initial).tolist() == [1, -1, -1]
+
+
+TOKENS = st.lists(st.sampled_from("abcdefgh"), min_size=1, unique=True)
+
+
+@given(TOKENS, TOKENS, st.data())
+def test_every_token_has_its_row_and_parts_make_the_whole(
+    old: list[str], new: list[str], data: st.DataObject
+) -> None:
+    value = np.random.default_rng(0).normal(size=(len(old), 3))
+    initial = np.random.default_rng(1).normal(size=(len(new), 3))
+    conversion = remap(old, new, 0, len(old), len(new))
+    whole = conversion.apply(value, initial)
+    for row, token in enumerate(new):
+        expected = value[old.index(token)] if token in old else initial[row]
+        np.testing.assert_array_equal(whole[row], expected)
+    cut = data.draw(st.integers(0, len(new)))
+    parts = [
+        conversion.part(start, stop - start).apply(value, initial[start:stop])
+        for start, stop in ((0, cut), (cut, len(new)))
+    ]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+@pytest.mark.parametrize(
+    ("new", "old_size", "new_size", "message"),
+    [
+        (NEW, 2, 5, "the old vocabulary has 3 tokens, axis 0 only 2"),
+        (NEW, 3, 4, "the new vocabulary has 5 tokens, axis 0 only 4"),
+        (("cat", "dog", "cat"), 3, 3, "the new vocabulary names 'cat' twice"),
+    ],
+)
+def test_a_vocabulary_that_is_too_long_or_names_a_token_twice_is_refused(
+    new: tuple[str, ...], old_size: int, new_size: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        remap(OLD, new, 0, old_size, new_size)
+
+
+def test_a_tensor_too_short_for_the_vocabulary_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"axis 0 of \[2\] is too short"):
+        VocabularyRemap(0, (2, 0)).shape((2,))
+    with pytest.raises(ValueError, match=r"axis 1 of \[2\] is too short"):
+        VocabularyRemap(1, (0,)).shape((2,))
+
+
+def test_the_initial_value_is_needed_for_new_tokens() -> None:
+    with pytest.raises(ValueError, match="an initial value of shape"):
+        remap(OLD, NEW, 0, 3, 5).apply(np.zeros((3, 2)))
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("", ()),
+        ("a\nb\n", ("a", "b")),
+        ("a\nb", ("a", "b")),
+        ("ä\n\u2028\n \n", ("ä", "\u2028", " ")),
+        ("a\n\nb\n", ("a", "", "b")),
+    ],
+)
+def test_a_file_holds_one_token_a_line(text: str, tokens: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "vocabulary.txt"
+    path.write_text(text, encoding="utf-8")
+    assert read_vocabulary(str(path)) == tokens
+
+
+def test_parse_knows_the_types_of_numpy_and_ml_dtypes() -> None:
+    assert parse_dtype("float32") == np.float32
+    assert parse_dtype("bool") == np.bool_
+    assert parse_dtype("bfloat16") == ml_dtypes.bfloat16
+
+
+@pytest.mark.parametrize("name", ["string", "resource", "str", "object", "nonsense"])
+def test_parse_refuses_what_is_no_number(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} is not a type of numbers$"):
+        parse_dtype(name)
+    assert not is_number(name)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "free"),
+    [
+        ("float32", "float64", True),
+        ("float64", "float32", True),
+        ("float32", "bfloat16", True),
+        ("bfloat16", "float16", True),
+        ("float16", "float32", True),
+        ("int32", "int64", True),
+        ("uint8", "int32", True),
+        ("complex64", "complex128", True),
+        ("int64", "int32", False),
+        ("uint32", "int32", False),
+        ("complex128", "complex64", False),
+        ("float32", "int32", False),
+        ("int32", "float64", False),
+        ("int8", "float32", False),
+        ("bool", "float32", False),
+        ("complex64", "float32", False),
+        ("string", "float32", False),
+        ("float32", "string", False),
+    ],
+)
+def test_casts_that_need_no_permission(old: str, new: str, free: bool) -> None:
+    assert casts_freely(old, new) is free
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "size"),
+    [((), "float64", 8), ((3, 4), "bfloat16", 24), ((0, 5), "int32", 0), ((7,), "string", 0)],
+)
+def test_size_in_bytes(shape: tuple[int, ...], name: str, size: int) -> None:
+    assert size_in_bytes(TensorSpec("x", shape, name)) == size

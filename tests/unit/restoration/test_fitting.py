@@ -13,19 +13,15 @@ from runner.config.schema import ScaffoldConfig, VocabularyConfig
 from runner.errors import Problem
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.variables import Partition, VariableSpec
-from tests.tiny.plans import by_name, checkpoint, one, scaffold, slot, variable
+from tests.tiny.plans import Shape, by_name, checkpoint, one, scaffold, slot, variable
 
 
 def fit(
-    config: ScaffoldConfig,
-    shape: tuple[int, ...],
-    tensor: tuple[int, ...],
-    dtype: str = "float32",
-    new_dtype: str = "float32",
+    config: ScaffoldConfig, shape: Shape, tensor: Shape, old: str = "float32", new: str = "float32"
 ) -> RestorationPlan:
-    plan = one(
-        [variable("w", shape, new_dtype)], config, checkpoint(shapes={"w": tensor}, dtype=dtype)
-    )
+    """The plan of one variable `w` and one tensor `w`."""
+    source = checkpoint(shapes={"w": tensor}, dtype=old)
+    plan = one([variable("w", shape, new)], config, source)
     assert isinstance(plan, RestorationPlan)
     return plan
 
@@ -33,7 +29,7 @@ def fit(
 def steps(plan: RestorationPlan, name: str = "w") -> list[str]:
     assert not plan.problems, str(plan.problems[0])
     (piece,) = by_name(plan)[name].pieces
-    return [each.describe() for each in piece.conversions]
+    return list(piece.steps)
 
 
 def only(plan: RestorationPlan) -> Problem:
@@ -41,107 +37,109 @@ def only(plan: RestorationPlan) -> Problem:
     return problem
 
 
-def test_what_fits_is_taken_as_it_is() -> None:
-    assert steps(fit(scaffold(), (2, 3), (2, 3))) == []
+RESHAPE: dict[str, Any] = {"shape": ShapePolicy.reshape}
+PAD: dict[str, Any] = {"shape": ShapePolicy.pad_or_slice}
+INIT: dict[str, Any] = {"shape": ShapePolicy.init}
+TRANSPOSE: dict[str, Any] = {"transpose": {"w": [1, 0]}}
+CONV: dict[str, Any] = {"convert": {"*": "torch_conv"}}
+KEPT = ", the rest keeps its initial value"
+
+
+@pytest.mark.parametrize(
+    ("rules", "shape", "tensor", "expected"),
+    [
+        ({}, (2, 3), (2, 3), []),
+        (RESHAPE, (6,), (2, 3), ["reshaped to [6]"]),
+        (PAD, (2, 2), (2, 3), ["common part [2, 2] of [2, 3]"]),
+        (PAD, (5, 2), (2, 3), [f"common part [2, 2] of [2, 3]{KEPT}"]),
+        (TRANSPOSE, (3, 2), (2, 3), ["transposed (1, 0)"]),
+        (CONV, (3, 3, 8, 16), (16, 8, 3, 3), ["transposed (2, 3, 1, 0)"]),
+        (TRANSPOSE | RESHAPE, (6,), (2, 3), ["transposed (1, 0)", "reshaped to [6]"]),
+        (TRANSPOSE | PAD, (2, 2), (2, 3), ["transposed (1, 0)", "common part [2, 2] of [3, 2]"]),
+    ],
+)
+def test_by_which_steps_a_tensor_fits(
+    rules: dict[str, Any], shape: Shape, tensor: Shape, expected: list[str]
+) -> None:
+    assert steps(fit(scaffold(**rules), shape, tensor)) == expected
+
+
+@pytest.mark.parametrize(
+    ("rules", "shape", "tensor", "state", "cause"),
+    [
+        (RESHAPE, (7,), (2, 3), "w has shape [7], but its tensor w has [2, 3]", "of the same"),
+        (PAD, (7,), (2, 3), "w has shape [7], but its tensor w has [2, 3]", "of the same shape"),
+        (TRANSPOSE, (5, 2), (2, 3), "w has [2, 3], after conversion [3, 2]", "of the same shape"),
+        (TRANSPOSE, (3, 2, 1), (2, 3, 1), "w cannot be converted for w", "axes [1, 0] do not"),
+        (CONV, (2,), (2,), "w cannot be converted for w", "[2] is not a convolution kernel"),
+    ],
+)
+def test_what_does_not_fit_is_a_problem(
+    rules: dict[str, Any], shape: Shape, tensor: Shape, state: str, cause: str
+) -> None:
+    problem = only(fit(scaffold(**rules), shape, tensor))
+    assert problem.state.endswith(state)
+    assert cause in problem.cause
 
 
 @pytest.mark.parametrize(
     ("shape", "tensor", "choices"),
     [
-        (
-            (3, 4),
-            (4, 3),
-            (
-                "'++scaffolds.net.transpose={w:[1,0]}'",
-                "++scaffolds.net.shape=reshape",
-                "++scaffolds.net.shape=pad_or_slice",
-                "++scaffolds.net.shape=init",
-            ),
-        ),
+        ((3, 4), (4, 3), ("'++{}.transpose={{w:[1,0]}}'", "reshape", "pad_or_slice", "init")),
         (
             (3, 3, 8, 16),
             (16, 8, 3, 3),
-            (
-                "'++scaffolds.net.transpose={w:[2,3,1,0]}'",
-                "++scaffolds.net.shape=reshape",
-                "++scaffolds.net.shape=pad_or_slice",
-                "++scaffolds.net.shape=init",
-            ),
+            ("'++{}.transpose={{w:[2,3,1,0]}}'", "reshape", "pad_or_slice", "init"),
         ),
-        ((12,), (3, 4), ("++scaffolds.net.shape=reshape", "++scaffolds.net.shape=init")),
-        ((5,), (4,), ("++scaffolds.net.shape=pad_or_slice", "++scaffolds.net.shape=init")),
-        ((5,), (4, 2), ("++scaffolds.net.shape=init",)),
-        ((5,), (), ("++scaffolds.net.shape=init",)),
+        ((12,), (3, 4), ("reshape", "init")),
+        ((5,), (4,), ("pad_or_slice", "init")),
+        ((5,), (4, 2), ("init",)),
+        ((5,), (), ("init",)),
     ],
 )
-def test_another_shape_is_a_problem_with_what_would_mend_it(
-    shape: tuple[int, ...], tensor: tuple[int, ...], choices: tuple[str, ...]
+def test_another_shape_is_a_problem_with_what_would_fix_it(
+    shape: Shape, tensor: Shape, choices: tuple[str, ...]
 ) -> None:
     problem = only(fit(scaffold(), shape, tensor))
     assert problem.state == (
         f"scaffolds.net: w has shape {list(shape)}, but its tensor w has {list(tensor)}"
     )
-    assert problem.choices == choices
+    key = "scaffolds.net"
+    assert problem.choices == tuple(
+        each.format(key) if "{" in each else f"++{key}.shape={each}" for each in choices
+    )
 
 
-def test_shape_init_leaves_the_initializer_and_says_so() -> None:
-    plan = fit(scaffold(shape=ShapePolicy.init), (2, 3), (4, 3))
+def test_shape_init_keeps_the_initializer_and_notes_it() -> None:
+    plan = fit(scaffold(**INIT), (2, 3), (4, 3))
     assert not plan.problems
     assert by_name(plan)["w"].pieces == ()
     assert by_name(plan)["w"].notes == ("w has shape [4, 3]: initialised",)
     assert plan.unused == {"net": ("w",)}
 
 
-def test_shape_reshape_needs_equal_sizes() -> None:
-    config = scaffold(shape=ShapePolicy.reshape)
-    assert steps(fit(config, (6,), (2, 3))) == ["reshaped to [6]"]
-    assert "w has shape [7]" in only(fit(config, (7,), (2, 3))).state
-
-
-def test_shape_pad_or_slice_needs_equal_ranks() -> None:
-    config = scaffold(shape=ShapePolicy.pad_or_slice)
-    assert steps(fit(config, (2, 2), (2, 3))) == ["common part [2, 2] of [2, 3]"]
-    assert steps(fit(config, (5, 2), (2, 3))) == [
-        "common part [2, 2] of [2, 3], the rest keeps its initial value"
-    ]
-    assert "w has shape [7]" in only(fit(config, (7,), (2, 3))).state
-
-
-def test_transpose_then_compare() -> None:
-    config = scaffold(transpose={"w": [1, 0]})
-    assert steps(fit(config, (3, 2), (2, 3))) == ["transposed (1, 0)"]
-    problem = only(fit(config, (5, 2), (2, 3)))
-    assert problem.state.endswith("its tensor w has [2, 3], after conversion [3, 2]")
-    problem = only(fit(config, (3, 2, 1), (2, 3, 1)))
-    assert problem.state == "scaffolds.net: w cannot be converted for w"
-    assert problem.cause == "axes [1, 0] do not permute the axes of [2, 3, 1]"
-
-
-def test_a_named_conversion() -> None:
-    config = scaffold(convert={"*": "torch_conv"})
-    assert steps(fit(config, (3, 3, 8, 16), (16, 8, 3, 3))) == ["transposed (2, 3, 1, 0)"]
-    assert only(fit(config, (2,), (2,))).cause.startswith("[2] is no convolution kernel")
-
-
-def test_floats_cast_with_a_note() -> None:
-    for old, new in (("float64", "float32"), ("float16", "float32"), ("float32", "bfloat16")):
-        plan = fit(scaffold(), (2,), (2,), old, new)
-        assert steps(plan) == [f"cast to {new}"]
-        assert by_name(plan)["w"].notes == (f"{old} cast to {new}",)
-
-
-@pytest.mark.parametrize(("old", "new"), [("float32", "int32"), ("int64", "int32")])
-def test_a_lossy_cast_needs_permission(old: str, new: str) -> None:
-    problem = only(fit(scaffold(), (2,), (2,), old, new))
-    assert problem.state == f"scaffolds.net: {new} variables have {old} tensors: w"
-    assert problem.cause == f"a cast from {old} to {new} may lose values"
-    assert "++scaffolds.net.cast=true" in problem.remedy
-    assert steps(fit(scaffold(cast=True), (2,), (2,), old, new)) == [f"cast to {new}"]
-
-
-def test_text_is_never_cast() -> None:
-    problem = only(fit(scaffold(cast=True), (2,), (2,), "string", "float32"))
-    assert problem.cause == "string and float32 do not convert into each other"
+@pytest.mark.parametrize(
+    ("old", "new", "cause"),
+    [
+        ("float64", "float32", None),
+        ("float32", "bfloat16", None),
+        ("float32", "int32", "a cast from float32 to int32 may lose values"),
+        ("int64", "int32", "a cast from int64 to int32 may lose values"),
+        ("string", "float32", "string and float32 do not convert into each other"),
+    ],
+)
+def test_a_lossy_cast_needs_permission(old: str, new: str, cause: str | None) -> None:
+    plan, allowed = (fit(scaffold(cast=cast), (2,), (2,), old, new) for cast in (False, True))
+    if cause is not None:
+        problem = only(plan)
+        assert problem.state == f"scaffolds.net: {new} variables have {old} tensors: w"
+        assert problem.cause == cause
+        assert ("++scaffolds.net.cast=true" in problem.remedy) is not bool(allowed.problems)
+    if old == "string":
+        assert only(allowed).cause == cause
+    else:
+        assert steps(allowed) == [f"cast to {new}"]
+        assert by_name(allowed)["w"].notes == (f"{old} cast to {new}",)
 
 
 def vocabularies(folder: Path) -> VocabularyConfig:
@@ -176,6 +174,8 @@ def test_vocabulary_problems(tmp_path: Path) -> None:
     assert "have no common axis 0" in only(fit(config, (), ())).cause
     assert "and [4, 2] have no common axis" in only(fit(config, (4, 2), (3,))).cause
     assert "w has shape [4, 5]" in only(fit(config, (4, 5), (3, 2))).state
+    padded = scaffold(vocabulary={"w": files}, shape=ShapePolicy.pad_or_slice)
+    assert "w has shape [4, 5]" in only(fit(padded, (4, 5), (3, 2))).state
     files.axis = 1
     assert "have no common axis 1" in only(fit(config, (4,), (3,))).cause
     files.old = str(tmp_path / "none.txt")

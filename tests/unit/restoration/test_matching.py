@@ -1,17 +1,24 @@
-"""How variables find their tensors."""
+"""How variables find their tensors, and what is reported when they do not."""
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
 
+from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import Missing, StateChoice
-from runner.config.schema import ScaffoldConfig
 from runner.errors import Problem
+from runner.restoration.named_conversions import NAMED_CONVERSIONS
+from runner.restoration.patterns import Renames
 from runner.restoration.plan import RestorationPlan
-from runner.restoration.variables import StateClass
-from tests.tiny.plans import by_name, checkpoint, one, origins, scaffold, slot, variable
+from runner.restoration.problems import bad_expressions, suggest, unknown_conversions, unused_rule
+from runner.restoration.variables import VariableSpec
+from tests.tiny.plans import Shape, by_name, checkpoint, one, origins, scaffold, slot, variable
 
 SLOTS = [StateChoice.weights, StateChoice.optimizer_slots]
 
@@ -21,101 +28,109 @@ def only(plan: RestorationPlan) -> Problem:
     return problem
 
 
-def test_variables_take_the_tensors_of_their_names() -> None:
-    plan = one([variable("a/k"), variable("b/k")], scaffold("a/*"), checkpoint("a/k", "b/k"))
-    assert origins(plan) == {"a/k": ["net: a/k"], "b/k": []}
-    assert plan.unused == {"net": ("b/k",)}
+KERNEL = [variable("a/k")]
+KERNELS = [variable("a/k"), variable("b/k")]
+ADAM = [variable("a/k"), slot("a/k/Adam"), slot("a/k/Adam_1")]
+EMA = "ExponentialMovingAverage"
+
+
+@pytest.mark.parametrize(
+    ("variables", "rules", "source", "expected"),
+    [
+        (KERNELS, {"missing": Missing.init}, checkpoint("a/k"), {"a/k": "a/k", "b/k": ""}),
+        (KERNELS, {"rename": {"a/": "x/"}}, checkpoint("x/k", "b/k"), {"a/k": "x/k", "b/k": "b/k"}),
+        # Slots follow their variable, unless a rule names them.
+        (
+            ADAM,
+            {"state": SLOTS, "rename": {"a/k": "x/w", "a/k/Adam_1": "other/v"}},
+            checkpoint("x/w", "x/w/Adam", "other/v"),
+            {"a/k": "x/w", "a/k/Adam": "x/w/Adam", "a/k/Adam_1": "other/v"},
+        ),
+        # What belongs to no variable has its own name.
+        (
+            [*KERNEL, slot("beta1_power", ()), variable("global_step", ())],
+            {"state": [*SLOTS, StateChoice.global_step]},
+            checkpoint("a/k", shapes={"beta1_power": (), "global_step": ()}),
+            {"a/k": "a/k", "beta1_power": "beta1_power", "global_step": "global_step"},
+        ),
+        # Averages as the weights: TensorFlow's names, by a rename, and Keras'.
+        (
+            [*KERNELS, variable("a/moving_mean"), variable("a/count", trainable=False)],
+            {"use_ema": True, "rename": {"a/k": "x/k"}},
+            checkpoint(f"x/k/{EMA}", "adam/net_b_k_average", "a/moving_mean", "a/count"),
+            {
+                "a/k": f"x/k/{EMA}",
+                "b/k": "adam/net_b_k_average",
+                "a/moving_mean": "a/moving_mean",
+                "a/count": "a/count",
+            },
+        ),
+        # Averages of the graph are a class of their own.
+        (
+            [*KERNEL, variable(f"a/k/{EMA}")],
+            {"state": [StateChoice.moving_averages], "rename": {"a/": "b/"}},
+            checkpoint("b/k", f"b/k/{EMA}"),
+            {"a/k": "", f"a/k/{EMA}": f"b/k/{EMA}"},
+        ),
+        (KERNEL, {}, checkpoint("layer/0", aliases={"a/k": "layer/0"}), {"a/k": "layer/0"}),
+        (
+            KERNELS,
+            {"rename": {"re:[ab]/k": "shared"}},
+            checkpoint("shared"),
+            {"a/k": "shared", "b/k": "shared"},
+        ),
+    ],
+)
+def test_which_tensor_a_variable_takes(
+    variables: list[VariableSpec],
+    rules: dict[str, Any],
+    source: CheckpointSpec,
+    expected: dict[str, str],
+) -> None:
+    plan = one(variables, scaffold(**rules), source)
     assert not plan.problems
+    found = origins(plan)
+    assert found == {name: [f"net: {each}"] if each else [] for name, each in expected.items()}
+    assert plan.unused == {"net": tuple(set(source.tensors) - set(expected.values()))}
 
 
-def test_renames_apply_to_slots_through_their_variable() -> None:
-    variables = [variable("a/k"), slot("a/k/Adam"), slot("a/k/Adam_1")]
-    source = checkpoint("x/w", "x/w/Adam", "other/v")
-    rules = {"a/k": "x/w", "a/k/Adam_1": "other/v"}
-    plan = one(variables, scaffold(state=SLOTS, rename=rules), source)
+@pytest.mark.parametrize(
+    ("rules", "source", "note"),
+    [
+        ({"use_ema": True}, checkpoint(f"a/k/{EMA}"), "its moving average"),
+        ({}, checkpoint("0", aliases={"a/k": "0"}), "0 is also called a/k"),
+        (
+            {"missing": Missing.init, "rename": {"a/": "c/"}},
+            checkpoint("a/k"),
+            "no tensor 'c/k': initialised",
+        ),
+        ({}, checkpoint("a/k", dtype="float64"), "float64 cast to float32"),
+    ],
+)
+def test_a_note_reports_what_is_not_obvious(
+    rules: dict[str, Any], source: CheckpointSpec, note: str
+) -> None:
+    plan = one(KERNEL, scaffold(**rules), source)
     assert not plan.problems
-    assert origins(plan) == {
-        "a/k": ["net: x/w"],
-        "a/k/Adam": ["net: x/w/Adam"],
-        "a/k/Adam_1": ["net: other/v"],
-    }
+    assert by_name(plan)["a/k"].notes == (note,)
 
 
-def test_state_without_a_variable_takes_its_own_name() -> None:
-    variables = [
-        variable("a/k"),
-        slot("a/k/Adam"),
-        slot("beta1_power", ()),
-        variable("global_step", ()),
-    ]
-    source = checkpoint("a/k", "a/k/Adam", shapes={"beta1_power": (), "global_step": ()})
-    plan = one(variables, scaffold(state=[*SLOTS, StateChoice.global_step]), source)
-    assert not plan.problems
-    assert all(each.pieces for each in plan.assignments)
-
-
-def test_averages_are_restored_as_the_weights() -> None:
-    variables = [variable("a/k"), variable("a/moving_mean"), variable("a/count", trainable=False)]
-    source = checkpoint("a/k", "a/k/ExponentialMovingAverage", "a/moving_mean", "a/count")
-    plan = one(variables, scaffold(use_ema=True), source)
-    assert not plan.problems
-    assert origins(plan) == {
-        "a/k": ["net: a/k/ExponentialMovingAverage"],
-        "a/moving_mean": ["net: a/moving_mean"],
-        "a/count": ["net: a/count"],
-    }
-    assert by_name(plan)["a/k"].notes == ("its moving average",)
-    assert by_name(plan)["a/count"].notes == ("no moving average is kept of what does not train",)
-
-
-def test_averages_follow_renames_and_keras_names() -> None:
-    variables = [variable("a/k"), variable("b/k")]
-    source = checkpoint("x/k/ExponentialMovingAverage", "adam/net_b_k_average")
-    plan = one(variables, scaffold(use_ema=True, rename={"a/": "x/"}), source)
-    assert origins(plan) == {
-        "a/k": ["net: x/k/ExponentialMovingAverage"],
-        "b/k": ["net: adam/net_b_k_average"],
-    }
+def test_two_variables_may_share_a_tensor_and_it_shows() -> None:
+    config = scaffold(rename={"re:[ab]/k": "shared"})
+    plan = one(KERNELS, config, checkpoint("shared"))
+    assert by_name(plan)["a/k"].notes == ("shared is also taken by b/k",)
+    assert by_name(plan)["b/k"].notes == ("shared is also taken by a/k",)
 
 
 def test_a_weight_without_its_average_is_a_problem() -> None:
     frozen = variable("a/k", frozen=True)
     problem = only(one([frozen], scaffold(use_ema=True, trainable=False), checkpoint("a/k")))
-    assert problem.state == (
-        "scaffolds.net: no tensor 'a/k/ExponentialMovingAverage' for the variable a/k"
-    )
+    assert problem.state == f"scaffolds.net: no tensor 'a/k/{EMA}' for the variable a/k"
     assert problem.cause == "use_ema asks for moving averages, and of 'a/k' there is none"
     assert problem.remedy == (
         "set ++scaffolds.net.use_ema=false; an average of another name is then taken by a rename "
         "to it: {a/k: NAME}"
     )
-
-
-def test_moving_averages_of_the_graph_are_a_class_of_their_own() -> None:
-    variables = [variable("a/k"), variable("a/k/ExponentialMovingAverage")]
-    assert variables[1].state is StateClass.MOVING_AVERAGE
-    config = scaffold(state=[StateChoice.moving_averages], rename={"a/": "b/"})
-    plan = one(variables, config, checkpoint("b/k", "b/k/ExponentialMovingAverage"))
-    assert origins(plan) == {
-        "a/k": [],
-        "a/k/ExponentialMovingAverage": ["net: b/k/ExponentialMovingAverage"],
-    }
-
-
-def test_a_tensor_is_found_by_its_other_name() -> None:
-    source = checkpoint("layer-0/kernel", aliases={"dense/kernel": "layer-0/kernel"})
-    plan = one([variable("dense/kernel")], scaffold(), source)
-    assert origins(plan) == {"dense/kernel": ["net: layer-0/kernel"]}
-    assert by_name(plan)["dense/kernel"].notes == ("layer-0/kernel is also called dense/kernel",)
-    assert plan.unused == {"net": ()}
-
-
-def test_two_variables_may_share_a_tensor_and_it_shows() -> None:
-    config = scaffold(rename={"re:[ab]/k": "shared"})
-    plan = one([variable("a/k"), variable("b/k")], config, checkpoint("shared"))
-    assert not plan.problems
-    assert by_name(plan)["a/k"].notes == ("shared is also taken by b/k",)
-    assert by_name(plan)["b/k"].notes == ("shared is also taken by a/k",)
 
 
 def test_one_tensor_divides_and_several_join() -> None:
@@ -167,7 +182,7 @@ def test_a_name_that_a_conversion_cannot_use() -> None:
         one([variable("lstm/bias", (8,))], config, checkpoint(shapes={"lstm/bias": (8,)}))
     )
     assert problem.state == "scaffolds.net: lstm/bias cannot be converted"
-    assert "does not name the tensor bias_ih" in problem.cause
+    assert "is not the name of a tensor bias_ih" in problem.cause
 
 
 def test_slots_of_a_sum_are_a_problem() -> None:
@@ -200,7 +215,7 @@ def test_slots_of_a_sum_are_a_problem() -> None:
         ({"transpose": {"re:(": [0]}}, "scaffolds.net.transpose holds '('"),
         (
             {"convert": {"a/*": "torch_dens"}},
-            "scaffolds.net.convert: 'torch_dens' is no named conversion",
+            "scaffolds.net.convert: 'torch_dens' is not a named conversion",
         ),
     ],
 )
@@ -213,17 +228,9 @@ def test_an_unknown_conversion_hides_no_other_problem() -> None:
     config = scaffold(convert={"a/*": "torch_dens"})
     plan = one([variable("a/k"), variable("b/k", (5,))], config, checkpoint("a/k", "b/k"))
     states = [each.state for each in plan.problems]
-    assert states[0] == "scaffolds.net.convert: 'torch_dens' is no named conversion"
+    assert states[0] == "scaffolds.net.convert: 'torch_dens' is not a named conversion"
     assert states[1].startswith("scaffolds.net: b/k has shape [5]")
     assert len(states) == 2
-
-
-def test_missing_init_says_which_tensor_was_looked_for() -> None:
-    config = scaffold(missing=Missing.init, rename={"b/": "c/"})
-    plan = one([variable("a/k"), variable("b/k")], config, checkpoint("a/k"))
-    assert not plan.problems
-    assert origins(plan) == {"a/k": ["net: a/k"], "b/k": []}
-    assert by_name(plan)["b/k"].notes == ("no tensor 'c/k': initialised",)
 
 
 def test_problems_of_one_dtype_are_one() -> None:
@@ -245,5 +252,183 @@ def test_very_many_problems_of_one_kind_are_cut_short() -> None:
     assert plan.problems[-1].cause == "only the first 24 are shown one by one"
 
 
-def test_settings_of_a_scaffold_have_a_default() -> None:
-    assert ScaffoldConfig().state == [StateChoice.weights, StateChoice.batch_norm]
+NAMES = [f"cnn/conv{number}/{leaf}" for number in (1, 2) for leaf in ("kernel", "bias")]
+VARIABLES = [variable(name, (2, 3) if "kernel" in name else (3,)) for name in NAMES]
+
+
+def source(old: str, new: str) -> dict[str, Shape]:
+    return {each.name.replace(old, new): each.tensor.shape for each in VARIABLES}
+
+
+def test_a_single_miss_has_its_nearest_names() -> None:
+    plan = one([variable("head/kernel")], scaffold(), checkpoint("haed/krnl", shapes={"z": (9,)}))
+    (problem,) = plan.problems
+    assert problem.state == "scaffolds.net: no tensor 'head/kernel' for the variable head/kernel"
+    assert problem.cause == "ckpt/model holds 2 tensors, none of that name"
+    assert "++scaffolds.net.missing=init" in problem.remedy
+    assert problem.choices == ("haed/krnl",)
+
+
+def test_a_regular_rename_is_ready_to_paste() -> None:
+    plan: RestorationPlan = one(
+        VARIABLES, scaffold(), checkpoint(shapes=source("cnn/", "features/"))
+    )
+    (problem,) = plan.problems
+    assert problem.state == (
+        "scaffolds.net: no tensors for 4 variables, "
+        "cnn/conv1/kernel, cnn/conv1/bias, cnn/conv2/kernel and 1 more"
+    )
+    assert problem.remedy == (
+        'in YAML rename: {"cnn/": "features/"}, '
+        "or paste '++scaffolds.net.rename={cnn/:features/}'"
+    )
+    assert problem.choices[0] == "features/conv1/kernel"
+    pasted = problem.remedy.partition("or paste ")[2]
+    (word,) = shlex.split(pasted)
+    rules = OverridesParser.create().parse_override(word).value()
+    assert isinstance(rules, dict)
+    fixed = one(VARIABLES, scaffold(rename=rules), checkpoint(shapes=source("cnn/", "features/")))
+    assert not fixed.problems
+
+
+def test_rules_that_match_already_come_after_the_new_one() -> None:
+    config = scaffold(rename={"cnn/": "nets/"})
+    plan = one(VARIABLES, config, checkpoint(shapes=source("cnn/", "features/")))
+    (problem,) = plan.problems
+    assert problem.remedy == 'put first in scaffolds.net.rename: rename: {"cnn/": "features/"}'
+
+
+def test_slots_follow_and_are_not_told_apart() -> None:
+    variables = [*VARIABLES, *(slot(f"{each.name}/Adam", each.tensor.shape) for each in VARIABLES)]
+    shapes = source("cnn/", "features/")
+    shapes |= {f"{name}/Adam": shape for name, shape in shapes.items()}
+    config = scaffold(state=[StateChoice.weights, StateChoice.optimizer_slots])
+    (problem,) = one(variables, config, checkpoint(shapes=shapes)).problems
+    assert "no tensors for 4 variables" in problem.state
+
+
+def test_tensors_of_the_same_shape_are_offered_first() -> None:
+    shapes = {"head/kernel_1": (9, 9), "features": (2, 3)}
+    (problem,) = one([variable("head/kernel")], scaffold(), checkpoint(shapes=shapes)).problems
+    assert problem.choices == ("features",)
+    (problem,) = one(
+        [variable("head/kernel", (5,))], scaffold(), checkpoint(shapes=shapes)
+    ).problems
+    assert problem.choices == ("head/kernel_1",)
+
+
+def test_other_names_of_tensors_are_proposed_too() -> None:
+    paths = [f"layers/{number}" for number in range(len(VARIABLES))]
+    source = checkpoint(
+        shapes={path: each.tensor.shape for path, each in zip(paths, VARIABLES, strict=True)},
+        aliases={f"net/{name}": path for name, path in zip(NAMES, paths, strict=True)},
+    )
+    (problem,) = one(VARIABLES, scaffold(), source).problems
+    assert problem.choices[0] == "net/cnn/conv1/kernel"
+    assert "rename={cnn/:net/cnn/}" in problem.remedy
+    fixed = one(VARIABLES, scaffold(rename={"re:(.*)": r"net/\1"}), source)
+    assert not fixed.problems
+
+
+def test_slots_that_alone_are_missing_are_told() -> None:
+    variables = [variable("a"), slot("a/Momentum")]
+    config = scaffold(state=[StateChoice.weights, StateChoice.optimizer_slots])
+    (problem,) = one(variables, config, checkpoint("a", "a/Adam")).problems
+    assert problem.state == "scaffolds.net: no tensor 'a/Momentum' for the variable a/Momentum"
+    assert problem.choices == ("a", "a/Adam")
+
+
+def test_very_many_misses_are_cut_short() -> None:
+    variables = [variable(f"w{number}") for number in range(100)]
+    plan = one(variables, scaffold(), checkpoint("x"))
+    assert len(plan.problems) == 25
+    assert plan.problems[-1].state == (
+        "scaffolds.net: the same of 76 more variables, w24, w25, w26 and 73 more"
+    )
+    assert plan.problems[-1].cause == "only the first 24 are shown one by one"
+    assert [bool(each.choices) for each in plan.problems[:4]] == [True, True, True, False]
+
+
+def test_an_unused_rule_names_what_it_may_mean() -> None:
+    problem = unused_rule("scaffolds.net.rename", "cnn/kernels", ["cnn/bias", "cnn/kernel"])
+    assert problem.state == "scaffolds.net.rename: the rule 'cnn/kernels' is never used"
+    assert problem.choices == ("cnn/kernel",)
+
+
+def test_an_unknown_conversion_is_told_once_with_all_that_exist() -> None:
+    config = scaffold(convert={"a": "torch_dens", "b": "torch_dens", "c": "torch_conv"})
+    (problem,) = unknown_conversions("net", config)
+    assert problem.state == "scaffolds.net.convert: 'torch_dens' is not a named conversion"
+    assert problem.choices[0] == "torch_dense"
+    assert set(problem.choices) == set(NAMED_CONVERSIONS)
+
+
+def test_every_bad_expression_is_told_with_its_place() -> None:
+    config = scaffold(
+        rename={"re:(": "x", "re:(a)": r"\2", "re:a(.*)": r"b\1"},
+        transpose={"re:[": [0], "a*": [0]},
+        convert={"re:*": "torch_dense"},
+    )
+    assert [each.state for each in bad_expressions("net", config)] == [
+        "scaffolds.net.rename holds '('",
+        r"scaffolds.net.rename holds '\\2'",
+        "scaffolds.net.convert holds '*'",
+        "scaffolds.net.transpose holds '['",
+    ]
+    config.convert["a"] = "torch_densee"
+    found = one([variable("a")], config, checkpoint("a")).problems
+    assert found[-1].state == "scaffolds.net.convert: 'torch_densee' is not a named conversion"
+    assert len(found) == 5
+
+
+def test_of_a_scaffold_without_variables_no_rule_is_called_unused() -> None:
+    (problem,) = one([variable("a")], scaffold("b", rename={"b": "c"}), checkpoint("c")).problems
+    assert problem.state.endswith("'b' matches no variable of the model")
+
+
+@pytest.mark.parametrize(
+    ("missing", "tensors", "rules"),
+    [
+        (["cnn/a", "cnn/b"], ["net/a", "net/b"], {"cnn/": "net/"}),
+        (["cnn/a", "cnn/b"], ["model/body/a", "model/body/b", "b"], {"cnn/": "model/body/"}),
+        (["cnn/a", "cnn/b"], ["a", "b"], {"cnn/": ""}),
+        (["cnn/a", "cnn/b"], ["model/cnn/a", "model/cnn/b"], {"cnn/": "model/cnn/"}),
+        (["cnn/x/a", "cnn/x/b"], ["cnn/y/a", "cnn/y/b"], {"cnn/x/": "cnn/y/"}),
+        (["a/k", "b/k", "c"], ["m/a/k", "m/b/k", "m/c"], {"a/": "m/a/", "b/": "m/b/", "c": "m/c"}),
+        (["a/k"], [r"a\1/a/k"], {"a/": r"a\1/a/"}),
+        # Nothing regular, not all of them, too many prefixes.
+        (["cnn/a", "cnn/b"], ["alpha", "beta"], None),
+        (["cnn/a", "cnn/b"], ["net/a"], None),
+        ([f"{each}/k" for each in "abcde"], [f"m/{each}/k" for each in "abcde"], None),
+        ([], ["a"], None),
+    ],
+)
+def test_the_rename_that_finds_all_that_is_missing(
+    missing: list[str], tensors: list[str], rules: dict[str, str] | None
+) -> None:
+    assert suggest(missing, [], tensors) == rules
+
+
+def test_a_suggested_rename_leaves_names_alone_that_are_found() -> None:
+    assert suggest(["cnn/a"], ["cnn/b"], ["net/a"]) is None
+    assert suggest(["cnn/x/a"], ["cnn/b"], ["net/a"]) == {"cnn/x/": "net/"}
+
+
+def test_a_suggested_rename_may_match_names_that_another_rule_takes_first() -> None:
+    config = scaffold(rename={"cnn/a": "x"})
+    (problem,) = one(
+        [variable("cnn/a"), variable("cnn/b")], config, checkpoint("x", "net/b")
+    ).problems
+    assert "rename={cnn/:net/}" in problem.remedy
+
+
+PARTS = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join)
+
+
+@given(st.sets(PARTS, min_size=1, max_size=6), PARTS, PARTS)
+def test_a_changed_prefix_is_always_found(leaves: set[str], old: str, new: str) -> None:
+    missing = [f"{old}/{leaf}" for leaf in sorted(leaves)]
+    tensors = [f"{new}/{leaf}" for leaf in leaves]
+    rules = suggest(missing, [], tensors)
+    assert rules is not None
+    assert {Renames(rules).apply(name) for name in missing} <= set(tensors)

@@ -10,7 +10,18 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.restoration.layouts import NAMED_CONVERSIONS, Target
+from runner.restoration.conversions import Combination, Conversion
+from runner.restoration.named_conversions import (
+    KERAS,
+    NAMED_CONVERSIONS,
+    TF1,
+    AddForgetBias,
+    GateOrder,
+    JoinGates,
+    Sum,
+    TakeGate,
+    Target,
+)
 
 Array = NDArray[Any]
 GENERATOR = np.random.default_rng(7)
@@ -94,33 +105,7 @@ def test_a_tf1_cell_continues_as_a_keras_lstm(name: str, forget_bias: float) -> 
     np.testing.assert_allclose(keras_lstm(weights, inputs), expected, rtol=1e-4, atol=1e-5)
 
 
-def torch_lstm(weight_ih: Array, weight_hh: Array, bias: Array, inputs: Array) -> Array:
-    """PyTorch's documented formula: gates i, f, g, o as rows."""
-    hidden = cell = np.zeros((BATCH, UNITS))
-    outputs = []
-    for step in range(STEPS):
-        gates = inputs[:, step] @ weight_ih.T + hidden @ weight_hh.T + bias
-        i, f, g, o = np.split(gates, 4, axis=1)
-        cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
-        hidden = sigmoid(o) * np.tanh(cell)
-        outputs.append(hidden)
-    return np.stack(outputs, axis=1)
-
-
-def test_a_pytorch_lstm_continues_as_a_keras_lstm() -> None:
-    weight_ih, weight_hh = random(4 * UNITS, INPUTS), random(4 * UNITS, UNITS)
-    bias_ih, bias_hh = random(4 * UNITS), random(4 * UNITS)
-    inputs = random(BATCH, STEPS, INPUTS)
-    weights = [
-        convert("torch_lstm", "kernel", SHAPES["kernel"], weight_ih),
-        convert("torch_lstm", "recurrent_kernel", SHAPES["recurrent_kernel"], weight_hh),
-        convert("torch_lstm", "bias", SHAPES["bias"], bias_ih, bias_hh),
-    ]
-    expected = torch_lstm(weight_ih, weight_hh, bias_ih + bias_hh, inputs)
-    np.testing.assert_allclose(keras_lstm(weights, inputs), expected, rtol=1e-4, atol=1e-5)
-
-
-def unfused_lstm(parts: dict[str, dict[str, Array]], inputs: Array) -> Array:
+def textbook_lstm(parts: dict[str, dict[str, Array]], inputs: Array) -> Array:
     """The textbook's LSTM with matrices of its own for each gate."""
     hidden = cell = np.zeros((BATCH, UNITS))
     outputs = []
@@ -138,6 +123,25 @@ def unfused_lstm(parts: dict[str, dict[str, Array]], inputs: Array) -> Array:
     return np.stack(outputs, axis=1)
 
 
+def test_a_pytorch_lstm_continues_as_a_keras_lstm() -> None:
+    weight_ih, weight_hh = random(4 * UNITS, INPUTS), random(4 * UNITS, UNITS)
+    bias_ih, bias_hh = random(4 * UNITS), random(4 * UNITS)
+    inputs = random(BATCH, STEPS, INPUTS)
+    weights = [
+        convert("torch_lstm", "kernel", SHAPES["kernel"], weight_ih),
+        convert("torch_lstm", "recurrent_kernel", SHAPES["recurrent_kernel"], weight_hh),
+        convert("torch_lstm", "bias", SHAPES["bias"], bias_ih, bias_hh),
+    ]
+    by_leaf = {"kernel": weight_ih.T, "recurrent_kernel": weight_hh.T, "bias": bias_ih + bias_hh}
+    # PyTorch documents its gates as i, f, g, o, in rows.
+    parts = {
+        leaf: dict(zip("ifco", np.split(value, 4, axis=-1), strict=True))
+        for leaf, value in by_leaf.items()
+    }
+    expected = textbook_lstm(parts, inputs)
+    np.testing.assert_allclose(keras_lstm(weights, inputs), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_unfused_gates_join_into_a_keras_lstm() -> None:
     parts = {
         leaf: {gate: random(*shape[:-1], UNITS) for gate in "ifco"}
@@ -148,7 +152,7 @@ def test_unfused_gates_join_into_a_keras_lstm() -> None:
         convert("lstm_join", leaf, shape, *(parts[leaf][gate] for gate in "ifco"))
         for leaf, shape in SHAPES.items()
     ]
-    expected = unfused_lstm(parts, inputs)
+    expected = textbook_lstm(parts, inputs)
     np.testing.assert_allclose(keras_lstm(weights, inputs), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -163,7 +167,7 @@ def test_a_keras_lstm_divides_into_gates() -> None:
         for leaf, value in weights.items()
     }
     expected = keras_lstm(list(weights.values()), inputs)
-    np.testing.assert_allclose(unfused_lstm(parts, inputs), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(textbook_lstm(parts, inputs), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_pytorch_convolution() -> None:
@@ -227,23 +231,37 @@ def test_names_of_the_tensors() -> None:
     assert names("torch_lstm", "kernel", "rnn.weight_ih_l0") == ("rnn.weight_ih_l0",)
     assert names("torch_lstm", "bias", "rnn.bias_ih_l0") == ("rnn.bias_ih_l0", "rnn.bias_hh_l0")
     assert names("lstm_join", "kernel", "W_{gate}/x") == ("W_i/x", "W_f/x", "W_c/x", "W_o/x")
-    with pytest.raises(ValueError, match=r"'rnn\.bias' does not name the tensor bias_ih"):
+    with pytest.raises(ValueError, match=r"'rnn\.bias' is not the name of a tensor bias_ih"):
         names("torch_lstm", "bias", "rnn.bias")
-    with pytest.raises(ValueError, match=r"'W' does not say by \{gate\}"):
+    with pytest.raises(ValueError, match=r"'W' has no \{gate\}"):
         names("lstm_join", "kernel", "W")
 
 
 @pytest.mark.parametrize(
     ("name", "leaf", "shape", "tensor", "linear", "message"),
     [
-        ("torch_conv", "kernel", (3, 4), (4, 3), False, "is no convolution kernel"),
-        ("torch_depthwise", "kernel", (2, 2, 3, 2), (6, 2, 2, 2), False, "is no depthwise kernel"),
-        ("torch_depthwise", "kernel", (2, 2, 4, 2), (6, 1, 2, 2), False, "6 outputs are no multi"),
-        ("torch_lstm", "gamma", (3,), (3,), False, "'gamma' is none of a Keras LSTM's"),
-        ("torch_lstm", "bias", (4,), (4,), True, "of two biases do not make those of their sum"),
-        ("tf1_lstm", "kernel", (3, 8), (2, 8), False, "is no kernel \\(inputs \\+ units"),
-        ("tf1_lstm", "kernel", (3, 8), (8,), False, "is no kernel"),
-        ("tf1_lstm", "w_f_diag", (3,), (3,), False, "'w_f_diag' is none"),
+        ("torch_conv", "kernel", (3, 4), (4, 3), False, "is not a convolution kernel"),
+        (
+            "torch_depthwise",
+            "kernel",
+            (2, 2, 3, 2),
+            (6, 2, 2, 2),
+            False,
+            "is not a depthwise kernel",
+        ),
+        (
+            "torch_depthwise",
+            "kernel",
+            (2, 2, 4, 2),
+            (6, 1, 2, 2),
+            False,
+            "6 outputs are not",
+        ),
+        ("torch_lstm", "gamma", (3,), (3,), False, "'gamma' is not a Keras LSTM's"),
+        ("torch_lstm", "bias", (4,), (4,), True, "of two biases do not add up to"),
+        ("tf1_lstm", "kernel", (3, 8), (2, 8), False, "is not a kernel \\(inputs \\+ units"),
+        ("tf1_lstm", "kernel", (3, 8), (8,), False, "is not a kernel"),
+        ("tf1_lstm", "w_f_diag", (3,), (3,), False, "'w_f_diag' is not"),
     ],
 )
 def test_what_a_conversion_refuses(
@@ -260,3 +278,70 @@ def test_what_a_conversion_refuses(
 
 def test_every_conversion_says_what_it_does() -> None:
     assert all(each.description for each in NAMED_CONVERSIONS.values())
+
+
+# Two units: each gate is a block of two columns.
+I, F, C, O = (np.full((3, 2), number, np.float32) for number in range(4))  # noqa: E741
+IN_TF1 = np.concatenate([I, C, F, O], axis=-1)
+IN_KERAS = np.concatenate([I, F, C, O], axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("step", "given", "expected", "words"),
+    [
+        (GateOrder(TF1, KERAS), IN_TF1, IN_KERAS, "gates icfo to ifco"),
+        (GateOrder(KERAS, TF1), IN_KERAS, IN_TF1, "gates ifco to icfo"),
+        (TakeGate(KERAS, "c"), IN_KERAS, C, "gate c of ifco"),
+        (
+            AddForgetBias(KERAS, 1.0),
+            np.arange(8, dtype=np.float32),
+            np.array([0, 1, 3, 4, 4, 5, 6, 7], np.float32),
+            "forget bias +1",
+        ),
+    ],
+)
+def test_a_step_on_gates(step: Conversion, given: Array, expected: Array, words: str) -> None:
+    before = given.copy()
+    found = step.apply(given)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(given, before)
+    assert found.dtype == given.dtype
+    assert step.shape(given.shape) == expected.shape
+    assert step.describe() == words
+
+
+@pytest.mark.parametrize(
+    ("step", "given", "expected", "words"),
+    [
+        (JoinGates(), [I, F, C, O], IN_KERAS, "gates joined"),
+        (Sum(), [I, F, C], I + F + C, "summed"),
+    ],
+)
+def test_tensors_that_become_one(
+    step: Combination, given: list[Array], expected: Array, words: str
+) -> None:
+    before = [each.copy() for each in given]
+    np.testing.assert_array_equal(step.apply(given), expected)
+    np.testing.assert_array_equal(given, before)
+    assert step.shape([each.shape for each in given]) == expected.shape
+    assert step.describe() == words
+
+
+@pytest.mark.parametrize("shape", [(), (3, 6)])
+@pytest.mark.parametrize(
+    "step", [GateOrder(TF1, KERAS), AddForgetBias(KERAS, 1.0), TakeGate(KERAS, "i")]
+)
+def test_the_last_axis_holds_four_gates(
+    step: GateOrder | AddForgetBias | TakeGate, shape: tuple[int, ...]
+) -> None:
+    with pytest.raises(ValueError, match="does not hold four gates"):
+        step.shape(shape)
+
+
+def test_tensors_of_different_shapes_do_not_combine() -> None:
+    with pytest.raises(ValueError, match=r"the gates have the shapes \[\[2\], \[3\]\]"):
+        JoinGates().shape([(2,), (3,)])
+    with pytest.raises(ValueError, match=r"the gates have the shapes \[\[\], \[\]\]"):
+        JoinGates().shape([(), ()])
+    with pytest.raises(ValueError, match=r"the summands have the shapes \[\[2\], \[3\]\]"):
+        Sum().shape([(2,), (3,)])

@@ -7,7 +7,8 @@ import pytest
 from runner.config.choices import Collision, StateChoice
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import Problem
-from runner.restoration.ownership import Ownership, assign_owners, some
+from runner.restoration.ownership import Ownership, assign_owners
+from runner.restoration.problems import some
 from runner.restoration.variables import StateClass
 from tests.tiny.plans import scaffold
 
@@ -87,7 +88,7 @@ def test_the_global_step_needs_no_pattern_but_may_be_excluded() -> None:
 def test_a_pattern_that_matches_nothing_is_a_problem() -> None:
     problem = only(owned({"net": scaffold("cnn/*", "haed/*")}))
     assert problem.state == ("scaffolds.net.variables: 'haed/*' matches no variable of the model")
-    assert problem.remedy == "mend the pattern, or delete the scaffold: ~scaffolds.net"
+    assert problem.remedy == "fix the pattern, or delete the scaffold: ~scaffolds.net"
     assert problem.choices[0] == "head/*"
 
 
@@ -138,7 +139,6 @@ def test_a_collision_is_a_problem_unless_one_wins() -> None:
         ownership = owned(scaffolds, collision)
         assert not ownership.problems
         assert ownership.claims["cnn/kernel"] == winners
-        assert ownership.owners["cnn/kernel"] == winners[0]
         assert ownership.claims["head/kernel"] == ("b",)
 
 
@@ -158,20 +158,15 @@ def test_disjoint_classes_do_not_collide() -> None:
         }
     )
     assert not ownership.problems
-    assert ownership.owners == {"cnn/kernel": "a", "cnn/moving_mean": "b"}
+    assert ownership.claims == {"cnn/kernel": ("a",), "cnn/moving_mean": ("b",)}
 
 
 def test_owners_of_a_mean_must_agree_on_training() -> None:
     scaffolds = {"a": scaffold("cnn/*", trainable=False), "b": scaffold("*")}
     problem = only(owned(scaffolds, Collision.mean))
     assert problem.state == (
-        "scaffolds a and b share cnn/kernel, but not `trainable`: a says False, b says True"
+        "scaffolds a and b share cnn/kernel, but not `trainable`: a has False, b has True"
     )
-
-
-def test_frozen_is_what_belongs_to_a_scaffold_that_does_not_train() -> None:
-    scaffolds = {"a": scaffold("cnn/*", trainable=False), "b": scaffold("head/*")}
-    assert owned(scaffolds).frozen(scaffolds) == {"cnn/kernel", "cnn/moving_mean"}
 
 
 def test_some_names_and_how_many_more() -> None:

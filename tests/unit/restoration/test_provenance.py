@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from runner.restoration.plan import Assignment, RestorationPlan, SourceTensor
-from runner.restoration.provenance import document
+from runner.restoration.fitting import SourceTensor
+from runner.restoration.json_report import provenance_document
+from runner.restoration.plan import Assignment, RestorationPlan
 from runner.runs.provenance import Origin, chain
 from tests.tiny.plans import checkpoint, plan, scaffold, variable
 
@@ -34,7 +35,7 @@ def _origin(run_id: str = "r1") -> Origin:
 
 
 def test_every_variable_has_its_origin() -> None:
-    found = document(_made(), RUN, {"body": (_origin(),)})
+    found = provenance_document(_made(), RUN, {"body": (_origin(),)})
     assert json.loads(json.dumps(found)) == found
     assert found["run"] == RUN
     assert found["variables"] == {
@@ -56,7 +57,7 @@ def test_every_variable_has_its_origin() -> None:
 
 
 def test_it_holds_the_provenance_of_its_sources() -> None:
-    (source,) = document(_made(), RUN, {"body": (_origin(),)})["sources"]["body"]
+    (source,) = provenance_document(_made(), RUN, {"body": (_origin(),)})["sources"]["body"]
     assert source == {
         "checkpoint": "experiment:cnn",
         "path": "ckpt/model",
@@ -68,13 +69,13 @@ def test_it_holds_the_provenance_of_its_sources() -> None:
 
 
 def test_an_average_of_several_runs_was_written_by_none_of_them() -> None:
-    found = document(_made(), RUN, {"body": (_origin(), _origin("r0"))})
+    found = provenance_document(_made(), RUN, {"body": (_origin(), _origin("r0"))})
     assert found["variables"]["body/kernel"]["pieces"][0]["run_id"] is None
     assert [each["run"]["run_id"] for each in found["sources"]["body"]] == ["r1", "r0"]
 
 
 def test_the_chain_goes_back_to_the_first_source() -> None:
-    lines = list(chain(document(_made(), RUN, {"body": (_origin(),)})))
+    lines = list(chain(provenance_document(_made(), RUN, {"body": (_origin(),)})))
     assert lines == [
         "warm in runs/warm/001, MLflow run r2",
         "  body/kernel <- body: body/kernel @ step 7 (transposed (1, 0))",
@@ -90,4 +91,4 @@ def test_a_plan_that_restores_from_nowhere_is_refused() -> None:
     piece = SourceTensor("body", spec.tensors["a"])
     broken = RestorationPlan((Assignment(variable("a"), "body", (piece,)),), {"body": None}, {})
     with pytest.raises(ValueError, match="restores from body, which has no checkpoint"):
-        document(broken, RUN, {"body": ()})
+        provenance_document(broken, RUN, {"body": ()})

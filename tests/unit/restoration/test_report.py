@@ -1,114 +1,117 @@
-"""The plan as a table and as summary lines."""
+"""The plan in words: rows, summary, table and placement, and one golden for each format.
+
+`RUNNER_GOLDENS=write pytest tests/unit/restoration/test_report.py` writes the goldens anew.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
+from runner.config.choices import Collision, Mode, PlanFormat
+from runner.config.schema import ClusterConfig, PlanConfig
+from runner.errors import Problem
+from runner.restoration.html_report import html
+from runner.restoration.json_report import json_text, plan_document
 from runner.restoration.plan import RestorationPlan
-from runner.restoration.report import problem_lines, report_rows, summary, table, text
-from tests.tiny.plans import checkpoint, plan, scaffold, variable
+from runner.restoration.report import Row, VariablePlacement, collapse, report_rows, table, text
+from runner.restoration.variables import Partition
+from tests.tiny import runs
+from tests.tiny.plans import checkpoint, one, plan, scaffold, variable
 
+GOLDENS = Path(__file__).parent / "goldens"
 LAYERS = [f"body/layer_{number}/kernel" for number in range(12)]
+EVIL = "<script>alert('1')</script>&\"ä[bold]"
 
 
-def example(broken: bool = False) -> RestorationPlan:
+def example() -> RestorationPlan:
+    """A plan with all that a report shows: layers, casts, schedules, unused tensors, problems."""
     return plan(
         [
             *(variable(name) for name in LAYERS),
             variable("frozen/kernel", frozen=True),
-            variable("head/[bold]kernel"),
-            variable("global_step", ()),
+            variable("head/kernel"),
+            variable(f"head/{EVIL}", (250, 4)),
+            variable("lost/kernel"),
+            variable("new/kernel"),
+            variable("emb/part_1", (1, 2), partition=Partition("emb", (2, 2), (1, 0))),
+            variable("global_step", (), "int64"),
         ],
         {
-            "body": scaffold("body/*"),
-            "frozen": scaffold("frozen/*", trainable=False),
-            "head": scaffold("heda/*" if broken else "head/*"),
+            "body": scaffold("body/*", learning_rate_multiplier=0.1, freeze_until_step=9),
+            "frozen": scaffold("frozen/*", trainable=False, transpose={"frozen/kernel": [1, 0]}),
+            "head": scaffold("heda/*", "head/*"),
+            "lost": scaffold("lost/*"),
+            "new": scaffold("new/*", optional=True),
+            "emb": scaffold("emb", finite=True),
         },
         {
             "body": checkpoint(
                 *LAYERS, *(f"extra_{number}" for number in range(7)), digest="sha256:ab"
             ),
-            "frozen": checkpoint("frozen/kernel", dtype="float64", step=None),
-            "head": None,
+            "frozen": checkpoint(
+                shapes={"frozen/kernel": (3, 2)}, dtype="float64", step=None, format="NumPy"
+            ),
+            "head": checkpoint("head/kernel", EVIL, path=f"/x/{EVIL}"),
+            "lost": None,
+            "new": None,
+            "emb": checkpoint(shapes={"emb": (2, 2)}),
         },
+        unusable={"lost": [Problem("no lost", "it is gone")]},
     )
 
 
-def test_the_table_collapses_numbered_layers() -> None:
-    shown = text(example())
-    row = next(line for line in shown.splitlines() if "body/layer_{0..11}/kernel" in line)
-    assert row.split() == [
-        "body/layer_{0..11}/kernel",
-        "2x3",
-        "float32",
-        "body:",
-        "body/layer_{0..11}/kernel",
-        "@",
-        "step",
-        "7",
-        "trainable",
-    ]
-    assert "body/layer_3/kernel" not in shown
-    assert len(report_rows(example())) == 4
+FORMATS = {
+    "plan.txt": lambda: text(example()),
+    "plan.full.txt": lambda: text(example(), full=True),
+    "plan.json": lambda: json_text(example()),
+    "plan.html": lambda: html(example(), f"title {EVIL}"),
+}
 
 
-def test_the_full_table_has_every_variable_and_every_unused_tensor() -> None:
-    shown = text(example(), full=True)
-    for name in (*LAYERS, "extra_6"):
-        assert name in shown
-    assert len(report_rows(example(), full=True)) == 15
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_report_is_what_its_golden_holds(name: str) -> None:
+    path, shown = GOLDENS / name, FORMATS[name]()
+    if os.environ.get("RUNNER_GOLDENS") == "write":
+        path.write_text(shown, encoding="utf-8")
+    assert shown == path.read_text(encoding="utf-8")
 
 
-def test_names_are_no_markup_and_are_never_folded() -> None:
-    shown = text(example())
-    assert "head/[bold]kernel" in shown
+def test_the_documented_keys_of_the_json_are_the_keys() -> None:
+    text, parsed = json_text(example()), plan_document(example())
+    assert text.isascii()
+    assert json.loads(text) == parsed
+    assert parsed["schema"] == 1
+    documented = plan_document.__doc__ or ""
+    for keys in (parsed, parsed["sources"]["body"], parsed["variables"][0], parsed["problems"][0]):
+        for key in keys:
+            assert f"`{key}`" in documented
+
+
+def test_names_are_never_folded_in_plain_text() -> None:
     long = "x/" * 200 + "kernel"
-    made = plan([variable(long)], {"net": scaffold()}, {"net": checkpoint(long)})
-    assert f" {long} " in text(made)
-
-
-def test_the_summary() -> None:
-    assert summary(example()) == [
-        "body: 12 variables (72 values) from ckpt/model @ step 7; 7 tensors unused; sha256:ab",
-        "frozen: 1 variable (6 values) from ckpt/model; 0 tensors unused",
-        "head: 1 variable (6 values) from initializers, no checkpoint",
-        "no scaffold: 1 variable (1 value) from initializers",
-        "frozen: 1 variable (6 values)",
-    ]
-
-
-def test_unused_tensors_are_listed() -> None:
-    assert (
-        "unused in body: extra_0, extra_1, extra_2, extra_3, extra_4 and 2 more"
-        in text(example()).splitlines()
-    )
+    assert f" {long} " in text(one([variable(long)], scaffold(), checkpoint(long)))
 
 
 def test_notes_have_a_column_only_where_there_are_any() -> None:
-    assert "float64 cast to float32" in text(example())
-    bare = plan([variable("a")], {"net": scaffold()}, {"net": checkpoint("a")})
-    assert "notes" not in text(bare)
-
-
-def test_notes_on_the_whole_are_below() -> None:
-    made = plan([variable("a")], {"net": scaffold(optional=True)}, {"net": None})
-    assert "note: net: the checkpoint is optional and absent" in text(made)
-
-
-def test_problems_come_last() -> None:
-    assert list(problem_lines(example())) == []
-    lines = list(problem_lines(example(broken=True)))
-    assert lines[0] == "\n1 problem:"
-    assert lines[1].startswith("scaffolds.head.variables: 'heda/*' matches no variable")
-    assert text(example(broken=True)).rstrip().endswith("choices: head/*, head/[bold]kernel")
+    assert "notes" not in text(one([variable("a")], scaffold(), checkpoint("a")))
 
 
 def test_a_narrow_terminal_folds_names_and_cuts_nothing() -> None:
     console = Console(width=60, force_terminal=True, color_system=None)
-    bare = plan(
+    bare = one(
         [variable("cnn/a_kernel", (3, 400)), variable("b", frozen=True)],
-        {"net": scaffold(trainable=True)},
-        {"net": checkpoint("b", shapes={"cnn/a_kernel": (3, 400)})},
+        scaffold(),
+        checkpoint("b", shapes={"cnn/a_kernel": (3, 400)}),
     )
     with console.capture() as capture:
         console.print(table(bare))
@@ -118,31 +121,176 @@ def test_a_narrow_terminal_folds_names_and_cuts_nothing() -> None:
     assert "…" not in capture.get()
 
 
-def test_the_table_is_laid_out_like_this() -> None:
-    bare = plan(
-        [variable("cnn/kernel", (3, 400), frozen=True), variable("global_step", (), "int64")],
-        {"cnn": scaffold("cnn/*", rename={"cnn/": "net/"})},
-        {"cnn": checkpoint(shapes={"net/kernel": (3, 400), "x": ()})},
+def test_a_mean_names_all_its_sources() -> None:
+    made = plan(
+        [variable("w")],
+        {"a": scaffold(), "b": scaffold()},
+        {"a": checkpoint("w"), "b": checkpoint("w", step=None)},
+        Collision.mean,
     )
-    assert (
-        text(bare).lstrip("\n")
-        == """\
- variable      shape    dtype     value from                 trainable
- ─────────────────────────────────────────────────────────────────────
- cnn/kernel    3x400    float32   cnn: net/kernel @ step 7   frozen
- global_step   scalar   int64     initializer Const
-
-cnn: 1 variable (1,200 values) from ckpt/model @ step 7; 1 tensor unused
-no scaffold: 1 variable (1 value) from initializers
-frozen: 1 variable (1,200 values)
-unused in cnn: x
-"""
+    (row,) = report_rows(made)
+    assert (row.origin, row.source, row.notes) == (
+        "a: w @ step 7, b: w",
+        "a",
+        "mean of 2 checkpoints",
     )
 
 
-def test_a_terminal_shows_the_same() -> None:
-    console = Console(width=170, force_terminal=True, color_system=None)
-    with console.capture() as capture:
-        console.print(table(example()))
-    assert max(map(len, capture.get().splitlines())) <= 170
-    assert " body/layer_{0..11}/kernel " in capture.get()
+def row(variable: str, origin: str = "initializer Const", shape: str = "2x3") -> Row:
+    return Row(variable, shape, "float32", origin, "trainable", "", "", 1, 24)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([], []),
+        (["a", "b1", "c"], ["a", "b1", "c"]),
+        (
+            ["stem", *(f"l_{at}/{leaf}" for at in range(12) for leaf in "kb"), "head"],
+            ["stem", "l_{0..11}/k", "l_{0..11}/b", "head"],
+        ),
+        ([f"l{at}" for at in (0, 1, 2, 5, 7, 8)], ["l{0..2,5,7..8}"]),
+        ([f"b_{i}/c{j}/k" for i in range(3) for j in (1, 2)], ["b_{0..2}/c{1..2}/k"]),
+        (
+            [f"b_{i}/c{j}/k" for i in range(3) for j in range(i + 1)],
+            ["b_0/c0/k", "b_1/c{0..1}/k", "b_2/c{0..2}/k"],
+        ),
+        (
+            [f"l{i}/k/Adam{end}" for i in range(3) for end in ("", "_1")],
+            ["l{0..2}/k/Adam", "l{0..2}/k/Adam_1"],
+        ),
+    ],
+)
+def test_numbered_layers_that_agree_share_a_row(rows: list[str], expected: list[str]) -> None:
+    assert [each.variable for each in collapse(row(name) for name in rows)] == expected
+
+
+def test_a_layer_that_differs_has_a_row_of_its_own() -> None:
+    layers = [row(f"l{number}", shape="9" if number == 2 else "2x3") for number in range(4)]
+    joined = collapse(layers)
+    assert [(each.variable, each.count, each.bytes) for each in joined] == [
+        ("l{0..1,3}", 3, 72),
+        ("l2", 1, 24),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        ("m{0}/k @ step 7", ["m{0..2}/k @ step 7"]),
+        ("m{1}/k{0}", ["m{1..3}/k{0..2}"]),
+        ("shared1", ["shared1"]),
+        ("m{2}", ["m2", "m1", "m0"]),
+    ],
+)
+def test_origins_and_notes_go_with_the_number_or_are_the_same(
+    origin: str, expected: list[str]
+) -> None:
+    rows = []
+    for at in range(3):
+        numbered = origin.format(at, at + 1, 2 - at)
+        rows.append(replace(row(f"l{at}", numbered), notes=numbered))
+    joined = collapse(rows)
+    assert [each.origin for each in joined] == [each.notes for each in joined] == expected
+
+
+def expand(name: str) -> list[str]:
+    """All names that a collapsed name stands for."""
+    match = re.search(r"\{([^}]*)\}", name)
+    if match is None:
+        return [name]
+    numbers: list[str] = []
+    for part in match[1].split(","):
+        first, _, last = part.partition("..")
+        numbers += map(str, range(int(first), int(last or first) + 1))
+    head, tail = name[: match.start()], name[match.end() :]
+    return [each for number in numbers for each in expand(f"{head}{number}{tail}")]
+
+
+NAMES = st.from_regex(r"n[0-2]/l[0-3]/(k|b2)", fullmatch=True)
+
+
+@given(st.dictionaries(NAMES, st.sampled_from(["2x3", "9"]), min_size=1))
+def test_no_variable_is_lost_or_invented(every: dict[str, str]) -> None:
+    collapsed = collapse(row(name, shape=shape) for name, shape in every.items())
+    assert {name: each.shape for each in collapsed for name in expand(each.variable)} == every
+    assert sum(each.count for each in collapsed) == len(every)
+
+
+class Page(HTMLParser):
+    """Collects what a page holds, and checks that its elements are closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes.update(name for name, _ in attrs)
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_needs_nothing_else_and_everything_is_escaped() -> None:
+    page = html(example(), f"title {EVIL}")
+    parsed = Page(page)
+    assert not parsed.tags & {"script", "link", "img", "iframe"}
+    assert not parsed.attributes & {"src", "href", "onclick"}
+    assert not re.search(r"url\(|@import|https?://", page)
+    assert page.isascii()
+    assert parsed.text.count(EVIL) >= 6  # Title, heading, legend, row, unused tensor, summary.
+
+
+@pytest.mark.parametrize(
+    ("shape", "shown"),
+    [((), "4 B"), ((250,), "1 kB"), ((1500, 1000), "6 MB"), ((10**6, 10**6), "4 TB")],
+)
+def test_sizes(shape: tuple[int, ...], shown: str) -> None:
+    made = plan([variable("w", shape)], {"net": scaffold()}, {"net": None})
+    assert f"initializers {shown} " in Page(html(made)).text
+
+
+SERVERS = ["/job:ps/task:0", "/job:ps/task:1"]
+
+
+def test_each_server_is_listed_with_what_it_holds() -> None:
+    made = plan([variable("a"), variable("b", (5,)), variable("c")], {}, {})
+    placement = VariablePlacement("by_size", {"a": SERVERS[0], "b": SERVERS[1], "c": SERVERS[0]})
+    assert placement.lines(made, full=True) == [
+        "placement on the cluster (by_size):",
+        "  /job:ps/task:0: 2 variables, 48 bytes",
+        "    a  24 bytes",
+        "    c  24 bytes",
+        "  /job:ps/task:1: 1 variable, 20 bytes",
+        "    b  20 bytes",
+    ]
+    assert len(placement.lines(made, full=False)) == 3
+    page = Page(html(made, placement=placement)).text
+    assert "Placement on the cluster (by_size)" in page
+    assert "/job:ps/task:1 20 B 1 variableb 20 B" in page
+
+
+def test_every_form_of_the_plan_shows_it(tmp_path: Path) -> None:
+    def shown(form: PlanFormat, cluster: ClusterConfig) -> str:
+        lines = runs.run(tmp_path, mode=Mode.plan, cluster=cluster, plan=PlanConfig(format=form))
+        return "\n".join(lines)
+
+    cluster = ClusterConfig(local=True, workers=2, ps=2)
+    lines = shown(PlanFormat.table, cluster).splitlines()
+    assert [line.strip()[:14] for line in lines if "/job:ps" in line] == SERVERS
+    found = json.loads(shown(PlanFormat.json, cluster))["variables"]
+    assert {each["device"] for each in found} == set(SERVERS)
+    assert "Placement on the cluster (round_robin)" in shown(PlanFormat.html, cluster)
+    for form in PlanFormat:
+        assert "/job:ps" not in shown(form, ClusterConfig())

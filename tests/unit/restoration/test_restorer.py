@@ -1,15 +1,26 @@
+"""Plans carried out in sessions."""
+
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import Initialize
+from runner.errors import CheckpointError, PlanError, Problem
 from runner.restoration.conversions import PadOrSlice, Slice, Transpose
+from runner.restoration.fitting import SourceTensor
+from runner.restoration.plan import Assignment, RestorationPlan
+from runner.restoration.restorer import Restorer, remaining, require_equal, value_hash
 from runner.restoration.variables import Partition
+from tests.tiny.plans import variable
 from tests.tiny.restoring import SAVE, Case, make_variable, numbers, save_bundle, save_npz
 
 tf1 = tf.compat.v1
@@ -118,8 +129,8 @@ def test_a_part_that_no_source_gives_keeps_its_initial_value(
 def test_values_larger_than_a_chunk_and_a_batch_are_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.restoration.graph_restoration.CHUNK_BYTES", 20)
-    monkeypatch.setattr("runner.restoration.streaming.BATCH_BYTES", 20)
+    monkeypatch.setattr("runner.restoration.reading.CHUNK_BYTES", 20)
+    monkeypatch.setattr("runner.restoration.reading.BATCH_BYTES", 20)
     for form, save in SAVE.items():
         values = {f"x{size}": numbers(size, seed=size) for size in (1, 2, 3, 9, 1, 4)}
         case = Case(cnn=save(tmp_path / form, values))
@@ -159,54 +170,258 @@ def test_restoring_again_adds_no_operation_and_reads_the_source_again(
             np.testing.assert_array_equal(session.run(case.variables["a"]), numbers(2))
 
 
-def test_the_number_of_operations_grows_with_variables_only(
-    tmp_path: Path, graph: tf.Graph
-) -> None:
-    case = Case(cnn=save_bundle(tmp_path, {f"x{each}": numbers(2) for each in range(50)}))
-    for each in range(50):
-        case.take(make_variable(f"a{each}", np.zeros(2)), ("cnn", f"x{each}"))
-    before = len(graph.get_operations())
-    case.restorer().build()
-    assert len(graph.get_operations()) - before < 10
+def test_a_plan_with_problems_is_not_carried_out(tmp_path: Path) -> None:
+    case = Case(cnn=save_npz(tmp_path, {"x": numbers(2)}))
+    restorer = Restorer(case.plan(Problem("something is wrong")), {}, case.open)
+    with pytest.raises(PlanError, match="something is wrong"):
+        restorer.build()
 
 
-@pytest.mark.parametrize("initialize", list(Initialize))
-@pytest.mark.parametrize("use_resource", [True, False])
-def test_initialize_does_what_the_operation_does(
-    tmp_path: Path, graph: tf.Graph, use_resource: bool, initialize: Initialize
-) -> None:
-    tf1.set_random_seed(5)
-    case = Case(cnn=save_bundle(tmp_path, {"x": numbers(2)}))
-    case.take(make_variable("restored", np.zeros(2), use_resource=use_resource), ("cnn", "x"))
-    initializers = [tf1.glorot_uniform_initializer(), tf1.zeros_initializer()] * 20
-    for number, each in enumerate(initializers):
-        case.take(tf1.get_variable(f"v{number}", [3, 2], None, each, use_resource=use_resource))
-    if use_resource:  # TensorFlow's own guard of such reads may fail for reference variables.
-        with tf.control_dependencies([case.variables["v0"].initializer]):
-            value = case.variables["v0"].read_value() + 1.0
-        case.take(tf1.get_variable("reads", initializer=value))
-    restorer = case.restorer(initialize=initialize)
-    operation = restorer.build()
-    graph.finalize()
-    values = []
-    for init in (lambda session: session.run(operation), restorer.initialize):
-        with tf1.Session() as session:
-            init(session)
-            restorer.restore(session)
-            values.append(session.run(case.variables))
-    np.testing.assert_equal(*values)
-    if use_resource:
-        np.testing.assert_array_equal(values[1]["reads"], values[1]["v0"] + 1.0)
+@pytest.mark.parametrize("method", ["initialize", "restore"])
+def test_build_comes_first(tmp_path: Path, method: str) -> None:
+    case = Case(cnn=save_npz(tmp_path, {"x": numbers(2)}))
+    with tf1.Session() as session, pytest.raises(RuntimeError, match=r"Restorer\.build must be"):
+        getattr(case.restorer(), method)(session)
 
 
-def test_initialize_runs_nothing_where_everything_is_overwritten(tmp_path: Path) -> None:
+def test_a_source_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     case = Case(cnn=save_bundle(tmp_path, {"x": numbers(2)}))
     case.take(make_variable("a", np.zeros(2)), ("cnn", "x"))
-    restorer = case.restorer(initialize=Initialize.remaining)
-    restorer.build()
-    uninitialized = tf1.report_uninitialized_variables()
+    restorer = case.restorer()
+    Path(f"{case.paths['cnn']}.index").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: .*model"):
+        restorer.build()
+
+
+@pytest.mark.parametrize("form", SAVE)
+def test_a_flipped_byte_is_an_error_that_names_scaffold_path_and_tensor(
+    tmp_path: Path, form: str
+) -> None:
+    values = {"good": numbers(50), "bad": numbers(50, seed=1)}
+    case = Case(cnn=SAVE[form](tmp_path, values))
+    case.take(make_variable("a", np.zeros(50)), ("cnn", "good"))
+    case.take(make_variable("b", np.zeros(50)), ("cnn", "bad"))
+    restorer = case.restorer()
+    init = restorer.build()
+    for file in tmp_path.iterdir():
+        content = bytearray(file.read_bytes())
+        at = content.find(values["bad"].tobytes())
+        content[at + 3] ^= at >= 0
+        file.write_bytes(content)
     with tf1.Session() as session:
-        restorer.initialize(session)
-        assert list(session.run(uninitialized)) == [b"a"]
+        session.run(init)
+        with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: .*(model|weights)") as caught:
+            restorer.restore(session)
+    assert "bad" in str(caught.value)
+    assert "good" not in str(caught.value)
+
+
+def test_a_bundle_that_changed_after_planning_is_refused(tmp_path: Path) -> None:
+    case = Case(cnn=save_bundle(tmp_path, {"x": numbers(2)}))
+    case.take(make_variable("a", np.zeros(2)), ("cnn", "x"))
+    restorer = case.restorer()
+    init = restorer.build()
+    save_bundle(tmp_path, {"x": numbers(3)})
+    with tf1.Session() as session:
+        session.run(init)
+        with pytest.raises(CheckpointError, match="has changed since it was planned"):
+            restorer.restore(session)
+
+
+def test_a_value_that_cannot_be_converted_names_variable_and_tensor(tmp_path: Path) -> None:
+    case = Case(cnn=save_npz(tmp_path, {"x": numbers(2)}))
+    case.take(make_variable("a", np.zeros((3, 2))), ("cnn", "x", (Transpose((1, 0)),)))
+    with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: a cannot be made of x"):
+        case.run()
+
+
+@pytest.mark.parametrize("form", SAVE)
+def test_nan_in_a_source_is_a_warning_or_an_error(
+    tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    value = np.array([1, np.nan, np.inf], np.float32)
+    case = Case(cnn=SAVE[form](tmp_path, {"x": value, "good": value[:1]}))
+    case.take(make_variable("a", np.zeros(3)), ("cnn", "x"))
+    case.take(make_variable("b", np.zeros(1)), ("cnn", "good"))
+    with caplog.at_level(logging.WARNING):
+        values = case.run(verify=True)
+    assert "scaffolds.cnn: x in" in caplog.text
+    assert "holds 2 NaN or infinite values" in caplog.text
+    assert "good in" not in caplog.text
+    np.testing.assert_array_equal(values["a"], value)
+    case.finite = frozenset({"cnn"})
+    with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: x in .* holds 2 NaN or infinite"):
+        case.run()
+
+
+@pytest.mark.parametrize("form", SAVE)
+def test_verification_names_a_variable_that_does_not_hold_its_source(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(cnn=SAVE[form](tmp_path, {"x": numbers(2), "y": numbers(2)}))
+    case.take(make_variable("a", np.zeros(2)), ("cnn", "x"))
+    case.take(make_variable("b", np.zeros(2)), ("cnn", "y"))
+    change = case.variables["b"].assign([0.0, 1.0])
+    restorer = case.restorer(verify=True)
+    init = restorer.build()
+    with tf1.Session() as session:
+        session.run(init)
+        report = restorer._non_finite.report
+
+        def interfere(*arguments: Any) -> None:
+            session.run(change)
+            report(*arguments)
+
+        # Between the restoration and the verification, as another thread would.
+        monkeypatch.setattr(restorer._non_finite, "report", interfere)
+        with pytest.raises(CheckpointError, match=r"b does not hold what was .* y of cnn"):
+            restorer.restore(session)
+
+
+def test_a_plan_that_restores_from_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    case = Case(cnn=save_bundle(tmp_path, {"x": numbers(2)}))
+    case.take(make_variable("a", np.zeros(2)), ("cnn", "x"))
+    plan = RestorationPlan(tuple(case.assignments), {"cnn": None}, {})
+    restorer = Restorer(plan, case.variables, case.open)
+    init = restorer.build()
+    with tf1.Session() as session:
+        session.run(init)
+        with pytest.raises(ValueError, match="restores from cnn, which has no checkpoint"):
+            restorer.restore(session)
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "match"),
+    [
+        (tf.errors.AbortedError, tf.errors.AbortedError, "lost"),
+        (tf.errors.UnavailableError, tf.errors.UnavailableError, "lost"),
+        (tf.errors.ResourceExhaustedError, CheckpointError, r"model cannot be restored\n.*lost"),
+    ],
+)
+def test_an_error_that_is_no_damage_keeps_its_reason(
+    tmp_path: Path, raised: type[Exception], expected: type[Exception], match: str
+) -> None:
+    case = Case(cnn=save_bundle(tmp_path, {"x": numbers(2)}))
+    case.take(make_variable("a", np.zeros(2)), ("cnn", "x"))
+    restorer = case.restorer()
+    restorer.build()
+
+    class Lost(tf.compat.v1.Session):
+        def run(self, *_: Any, **__: Any) -> Any:
+            raise raised(None, None, "lost")
+
+    with Lost() as session, pytest.raises(expected, match=match):
         restorer.restore(session)
-        assert not session.run(uninitialized).size
+
+
+VALUES: list[Any] = [
+    np.float32(1),
+    np.zeros((2, 3), np.float32),
+    np.zeros((3, 2), np.float32),
+    np.zeros((2, 3), np.int32),
+    np.zeros((0, 3), np.float32),
+    np.array([-0.0, 0.0], np.float32),
+    np.array([0.0, 0.0], np.float32),
+    np.array([True]),
+    np.array([1, 2], ml_dtypes.bfloat16),
+    np.array([b"ab", b"c"], object),
+    np.array([b"a", b"bc"], object),
+]
+
+
+def test_every_difference_changes_the_hash() -> None:
+    assert len({value_hash(np.asarray(value)) for value in VALUES}) == len(VALUES)
+
+
+def test_equal_values_have_one_hash_whatever_their_layout_in_memory() -> None:
+    value = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert value_hash(np.asfortranarray(value)) == value_hash(value)
+    assert value_hash(np.array(["ab"], object)) == value_hash(np.array([b"ab"], object))
+    nan = np.array([np.nan], np.float32)
+    assert value_hash(nan.copy()) == value_hash(nan)
+
+
+def test_all_variables_that_differ_are_named() -> None:
+    def assignment(name: str) -> Assignment:
+        piece = SourceTensor("cnn", TensorSpec(f"old_{name}", (), "float32"))
+        return Assignment(variable(name, ()), "cnn", (piece,))
+
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variables = {
+            name: tf.compat.v1.get_variable(name, initializer=1.0) for name in ("a", "b", "c")
+        }
+        session.run(tf.compat.v1.global_variables_initializer())
+        good, bad = value_hash(np.asarray(np.float32(1))), value_hash(np.asarray(np.float32(2)))
+        assignments = [assignment(name) for name in variables]
+        require_equal(session, dict.fromkeys(variables, good), variables, assignments)
+        with pytest.raises(CheckpointError, match=r"a does .* old_a of cnn") as caught:
+            require_equal(session, {"a": bad, "b": good, "c": bad}, variables, assignments)
+    assert [each.state.split()[0] for each in caught.value.problems] == ["a", "c"]
+    for cause in ("assigns to it", "was being written", "memory or disk"):
+        assert cause in caught.value.problems[0].remedy
+
+
+def made_of(name: str, value: Any, use_resource: bool = True, **kwargs: Any) -> tf.Variable:
+    return tf1.get_variable(name, initializer=value, use_resource=use_resource, **kwargs)
+
+
+def independent(use_resource: bool) -> None:
+    made_of("a", 1.0, use_resource)
+    made_of("b", 1.0, use_resource)
+
+
+def read(use_resource: bool) -> None:
+    made_of("b", tf.square(made_of("a", 1.0, use_resource) + 1.0), use_resource)
+
+
+def read_on_condition(use_resource: bool) -> None:
+    a = made_of("a", 1.0, use_resource)
+    value = tf.cond(tf1.is_variable_initialized(a), a.read_value, lambda: a.initial_value)
+    made_of("b", value, use_resource)
+
+
+def read_in_turn(use_resource: bool) -> None:
+    b = made_of("b", made_of("a", 1.0, use_resource) + 1.0, use_resource)
+    made_of("c", b + 1.0, use_resource)
+
+
+def read_in_a_function(_: bool) -> None:
+    # Not in GLOBAL_VARIABLES, because TensorFlow's guard of initial values fails for functions.
+    a = made_of("a", 1.0, collections=["all"])
+    made_of("b", tf.function(lambda: a + 1.0)(), collections=["all"])
+
+
+def run_before(use_resource: bool) -> None:
+    a = made_of("a", 1.0, use_resource)
+    made_of("z", 1.0, use_resource)
+    with tf.control_dependencies([a.initializer]):
+        value = tf.constant(1.0) + 1.0
+    made_of("b", value, use_resource)
+
+
+@pytest.mark.parametrize("use_resource", [True, False])
+@pytest.mark.parametrize(
+    ("build", "overwritten", "expected"),
+    [
+        (independent, "", "ab"),
+        (independent, "a", "b"),
+        (independent, "ab", ""),
+        (read, "a", "ab"),
+        (read, "ab", ""),
+        (read_on_condition, "a", "ab"),
+        (read_in_turn, "ab", "abc"),
+        (read_in_a_function, "a", "ab"),
+        (run_before, "az", "ab"),
+    ],
+)
+def test_initializers_that_must_run(
+    build: Callable[[bool], None], overwritten: str, expected: str, use_resource: bool
+) -> None:
+    build(use_resource)
+    variables = tf1.get_collection("all") or tf1.global_variables()
+    assert [each.op.name for each in remaining(variables, overwritten)] == list(expected)
+
+
+def test_a_variable_that_another_operation_reads_is_initialised() -> None:
+    a, b = made_of("a", 1.0), made_of("b", 1.0)
+    assert remaining([a, b], ["a", "b"], [tf.group(tf.print(a))]) == [a]

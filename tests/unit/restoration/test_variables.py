@@ -1,10 +1,17 @@
-"""What the planner knows of a variable."""
+"""Variables, their classes of state, and what slots and averages belong to."""
 
 from __future__ import annotations
 
 import pytest
 
-from runner.restoration.variables import Partition, StateClass, classify
+from runner.restoration.variables import (
+    MovingAverages,
+    Owner,
+    Partition,
+    StateClass,
+    classify,
+    owners_of,
+)
 from tests.tiny.plans import variable
 
 
@@ -34,3 +41,66 @@ def test_a_part_is_known_by_its_whole() -> None:
 )
 def test_classes_of_state(name: str, model: bool, state: StateClass) -> None:
     assert classify(name, model=model) is state
+
+
+SLOT, AVERAGE = StateClass.OPTIMIZER_SLOT, StateClass.MOVING_AVERAGE
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "expected"),
+    [
+        ("cnn/kernel/Adam", SLOT, Owner("cnn/kernel", "/Adam")),
+        ("cnn/kernel/Adam_1", SLOT, Owner("cnn/kernel", "/Adam_1")),
+        ("cnn/kernel/a/b", SLOT, Owner("cnn/kernel", "/a/b")),
+        ("cnn/Adam", SLOT, Owner("cnn", "/Adam")),
+        (
+            "cnn/kernel/ExponentialMovingAverage",
+            AVERAGE,
+            Owner("cnn/kernel", "/ExponentialMovingAverage"),
+        ),
+        ("beta1_power", SLOT, None),
+        ("other/kernel/Adam", SLOT, None),
+        ("cnn/kernel/Adam", StateClass.WEIGHT, None),
+        ("cnn/bias", SLOT, Owner("cnn", "/bias")),
+    ],
+)
+def test_the_owner_is_the_longest_variable_name_above(
+    name: str, state: StateClass, expected: Owner | None
+) -> None:
+    states = {"cnn/kernel": StateClass.WEIGHT, "cnn": StateClass.WEIGHT, name: state}
+    assert owners_of(states).get(name) == expected
+
+
+def test_owners_are_variables_of_the_model() -> None:
+    states = {
+        "a/k": StateClass.WEIGHT,
+        "a/k/Adam": SLOT,
+        "a/k/Adam/ExponentialMovingAverage": AVERAGE,
+        "n/moving_mean": StateClass.BATCH_NORM,
+        "n/moving_mean/ExponentialMovingAverage": AVERAGE,
+    }
+    assert owners_of(states) == {
+        "a/k/Adam": Owner("a/k", "/Adam"),
+        "a/k/Adam/ExponentialMovingAverage": Owner("a/k", "/Adam/ExponentialMovingAverage"),
+        "n/moving_mean/ExponentialMovingAverage": Owner(
+            "n/moving_mean", "/ExponentialMovingAverage"
+        ),
+    }
+
+
+def test_averages_as_tensorflow_and_keras_name_them() -> None:
+    averages = MovingAverages(
+        [
+            "a/k/ExponentialMovingAverage",
+            "adam/net_a_k_average",
+            "adam/net_body_dense_kernel_average",
+            "one/x_bias_average",
+            "two/y_bias_average",
+        ]
+    )
+    assert averages.find("a/k") == "a/k/ExponentialMovingAverage"
+    assert averages.find("body/dense/kernel") == "adam/net_body_dense_kernel_average"
+    assert averages.find("net.body.dense.kernel") == "adam/net_body_dense_kernel_average"
+    assert averages.find("x/bias") == "one/x_bias_average"
+    assert averages.find("bias") is None  # Two might be meant.
+    assert averages.find("other") is None

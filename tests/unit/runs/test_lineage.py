@@ -12,17 +12,17 @@ from runner.errors import RunDirectoryError
 from runner.lineage import main
 from runner.runs.lineage import Ancestor, lineage, name_tracked_run, run_directory, source_run_tags
 from runner.runs.run_directory import RunDirectory, RunRecord
+from runner.system.status import Status
 from runner.tracking import LoggingStore, open_store
-from runner.tracking.journal_tracker import JournalStore
-from runner.tracking.mlflow_tracker import MlflowStore
-from runner.tracking.tracker import RunStatus
+from runner.tracking.journal_store import JournalStore
+from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
 
 
 def make_run(root: Path, name: str, **sources: str) -> Path:
     path = root / name / "001"
     (path / "best").mkdir(parents=True)
-    record = RunRecord(name, "f", "FINISHED", {}, objective=0.25, sources=sources)
+    record = RunRecord(name, "f", Status.FINISHED, {}, objective=0.25, sources=sources)
     RunDirectory(path).write(record)
     return path
 
@@ -98,7 +98,7 @@ def test_an_id_leads_to_all_that_it_came_from(
 
     def record(uid: str, tags: dict[str, str]) -> str:
         run = store.open_run(Opening(uid, "digits", uid, tags), None, None)
-        run.finish(RunStatus.FINISHED, "")
+        run.finish(Status.FINISHED, "")
         return run.run_id
 
     cnn = record("cnn", {})

@@ -15,10 +15,6 @@ import pytest
 
 from runner.errors import RunDirectoryError
 from runner.runs.run_directory import (
-    FAILED,
-    FINISHED,
-    PRUNED,
-    RUNNING,
     RunDirectory,
     RunRecord,
     differences,
@@ -27,9 +23,10 @@ from runner.runs.run_directory import (
     runs,
     settle_killed_runs,
 )
+from runner.system.status import Status
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORD = RunRecord("digits", "0123456789abcdef", RUNNING, {"seed": 0, "train": {"steps": 5}})
+RECORD = RunRecord("digits", "0123456789abcdef", Status.RUNNING, {"seed": 0, "train": {"steps": 5}})
 OTHER = replace(RECORD, fingerprint="f" * 16, settings={"seed": 0, "train": {"steps": 9}})
 
 
@@ -69,8 +66,8 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_an_update_changes_only_what_it_names(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     run.write(RECORD)
-    run.update(status=FINISHED, objective=0.25)
-    assert run.read() == replace(RECORD, status=FINISHED, objective=0.25)
+    run.update(status=Status.FINISHED, objective=0.25)
+    assert run.read() == replace(RECORD, status=Status.FINISHED, objective=0.25)
 
 
 def test_a_folder_without_a_record(tmp_path: Path) -> None:
@@ -174,14 +171,14 @@ def test_nothing_holds_no_run(tmp_path: Path) -> None:
     assert runs(tmp_path / "absent") == []
 
 
-@pytest.mark.parametrize("status", [RUNNING, "FAILED", "KILLED"])
+@pytest.mark.parametrize("status", [Status.RUNNING, Status.FAILED, Status.KILLED])
 def test_an_interrupted_run_of_the_same_configuration_is_resumed(
-    tmp_path: Path, status: str
+    tmp_path: Path, status: Status
 ) -> None:
     make_run(tmp_path, "001", RECORD)
     expected = make_run(tmp_path, "002", replace(RECORD, status=status))
     make_run(tmp_path, "003", OTHER)
-    make_run(tmp_path, "004", replace(RECORD, status=FINISHED))
+    make_run(tmp_path, "004", replace(RECORD, status=Status.FINISHED))
     for resume in ("auto", "must"):
         found = interrupted_run(tmp_path, RECORD, resume)
         assert found is not None
@@ -189,7 +186,7 @@ def test_an_interrupted_run_of_the_same_configuration_is_resumed(
 
 
 def test_a_pruned_run_is_not_resumed(tmp_path: Path) -> None:
-    make_run(tmp_path, "001", replace(RECORD, status=PRUNED))
+    make_run(tmp_path, "001", replace(RECORD, status=Status.PRUNED))
     assert interrupted_run(tmp_path, RECORD, "auto") is None
     with pytest.raises(RunDirectoryError, match="holds no interrupted run"):
         interrupted_run(tmp_path, RECORD, "must")
@@ -197,9 +194,9 @@ def test_a_pruned_run_is_not_resumed(tmp_path: Path) -> None:
 
 def test_a_trial_resumes_only_its_own_run(tmp_path: Path) -> None:
     alone, trial = replace(RECORD, trial=""), replace(RECORD, trial="../sweeps/001:3")
-    make_run(tmp_path, "001", replace(alone, status=FAILED))
-    make_run(tmp_path, "002", replace(trial, status=FAILED))
-    make_run(tmp_path, "003", replace(RECORD, trial="../sweeps/001:4", status=FAILED))
+    make_run(tmp_path, "001", replace(alone, status=Status.FAILED))
+    make_run(tmp_path, "002", replace(trial, status=Status.FAILED))
+    make_run(tmp_path, "003", replace(RECORD, trial="../sweeps/001:4", status=Status.FAILED))
     found = interrupted_run(tmp_path, trial, "must")
     assert found is not None
     assert found.path.name == "002"
@@ -217,7 +214,7 @@ def test_never_resumes_nothing(tmp_path: Path) -> None:
     assert interrupted_run(tmp_path, RECORD, "never") is None
 
 
-@pytest.mark.parametrize("record", [replace(RECORD, status=FINISHED), OTHER])
+@pytest.mark.parametrize("record", [replace(RECORD, status=Status.FINISHED), OTHER])
 def test_a_finished_run_or_another_configuration_is_not_resumed(
     tmp_path: Path, record: RunRecord
 ) -> None:
@@ -233,7 +230,7 @@ def test_looking_for_a_run_creates_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("finished", [True, False])
 def test_must_needs_an_interrupted_run(tmp_path: Path, finished: bool) -> None:
     if finished:
-        make_run(tmp_path, "001", replace(RECORD, status=FINISHED))
+        make_run(tmp_path, "001", replace(RECORD, status=Status.FINISHED))
     with pytest.raises(RunDirectoryError, match="holds no interrupted run"):
         interrupted_run(tmp_path, RECORD, "must")
 
@@ -253,7 +250,7 @@ def test_must_says_that_only_the_order_differs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("record", "resume"),
-    [(replace(RECORD, status=FINISHED), "auto"), (OTHER, "auto"), (RECORD, "never")],
+    [(replace(RECORD, status=Status.FINISHED), "auto"), (OTHER, "auto"), (RECORD, "never")],
 )
 def test_a_run_of_its_own_is_never_overwritten(
     tmp_path: Path, record: RunRecord, resume: str
@@ -266,7 +263,7 @@ def test_a_run_of_its_own_is_never_overwritten(
 
 def _warm(name: str, **scaffolds: str) -> RunRecord:
     settings = {"scaffolds": scaffolds, "restoration": {"verify": False}, "train": name}
-    return RunRecord("e", name, RUNNING, settings)
+    return RunRecord("e", name, Status.RUNNING, settings)
 
 
 def test_another_warm_start_is_refused_in_a_dedicated_folder(tmp_path: Path) -> None:
@@ -289,7 +286,7 @@ def test_another_order_of_scaffolds_is_another_warm_start(tmp_path: Path) -> Non
 
 
 def test_a_finished_run_or_the_same_warm_start_stands_in_nobodys_way(tmp_path: Path) -> None:
-    make_run(tmp_path, "001", replace(_warm("f1", body="a"), status="FINISHED"))
+    make_run(tmp_path, "001", replace(_warm("f1", body="a"), status=Status.FINISHED))
     assert interrupted_run(tmp_path, _warm("f2", body="c"), "auto", dedicated=True) is None
     make_run(tmp_path, "002", _warm("f3", body="c"))
     assert interrupted_run(tmp_path, _warm("f2", body="c"), "auto", dedicated=True) is None
@@ -305,7 +302,7 @@ def test_new_runs_are_numbered(tmp_path: Path, opened: list[RunDirectory]) -> No
 
 
 def test_a_resumed_run_is_running_again(tmp_path: Path, opened: list[RunDirectory]) -> None:
-    path = make_run(tmp_path, "001", replace(RECORD, status="KILLED", objective=0.5))
+    path = make_run(tmp_path, "001", replace(RECORD, status=Status.KILLED, objective=0.5))
     opened.append(open_run(tmp_path, RECORD, "auto"))
     assert opened[0].path == path
     assert opened[0].read() == replace(RECORD, objective=0.5)
@@ -342,7 +339,7 @@ def test_differences(old: object, new: object, expected: list[str]) -> None:
 
 def test_a_run_is_settled_only_while_it_says_running_and_nobody_owns_it(tmp_path: Path) -> None:
     killed = RunDirectory(make_run(tmp_path, "001", RECORD))
-    finished = RunDirectory(make_run(tmp_path, "002", replace(RECORD, status=FINISHED)))
+    finished = RunDirectory(make_run(tmp_path, "002", replace(RECORD, status=Status.FINISHED)))
     living = RunDirectory(tmp_path / "003")
     living.claim()
     living.write(RECORD)
@@ -350,12 +347,12 @@ def test_a_run_is_settled_only_while_it_says_running_and_nobody_owns_it(tmp_path
     living.release()
     assert settled == [RECORD, None, None]
     statuses = [each.require().status for each in (killed, finished, living)]
-    assert statuses == ["KILLED", FINISHED, RUNNING]
+    assert statuses == ["KILLED", Status.FINISHED, Status.RUNNING]
 
 
 def test_the_runs_that_were_killed_are_settled_once(tmp_path: Path) -> None:
     killed = make_run(tmp_path, "001", RECORD)
-    finished = make_run(tmp_path, "002", replace(RECORD, status=FINISHED))
+    finished = make_run(tmp_path, "002", replace(RECORD, status=Status.FINISHED))
     assert [each.path for each in settle_killed_runs(tmp_path)] == [killed]
     assert settle_killed_runs(tmp_path) == []
     assert not (finished / "lock").exists()

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 from runner.errors import SaveError
 from runner.hooks import CheckpointHook, StopAtStepHook
 from runner.hooks.checkpoint import saved, warned
-from runner.runs.saving import by_step, is_save_error, save, state
+from runner.runs.saved_checkpoints import by_step, is_save_error, save, state
 from tests.tiny.counter import Counter
 
 

@@ -13,10 +13,10 @@ from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import Initialize
 from runner.errors import CheckpointError
-from runner.restoration.plan import Assignment, RestorationPlan, SourceTensor
+from runner.restoration.fitting import SourceTensor
+from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.restorer import Restorer
 from runner.restoration.variables import StateClass, VariableSpec
-from runner.session.cached_session import CachedSession
 from runner.session.monitored_session import ChiefSessionCreator
 from runner.session.session_manager import Scaffold, SessionManager
 
@@ -166,18 +166,6 @@ def test_a_restorer_that_was_not_built_is_refused(source: Callable[[str, float],
     restorer = restorer_of({"cnn": source("cnn", 1.0)}, {"cnn": tf.get_variable("cnn", ())})
     with pytest.raises(RuntimeError, match="build must be called before its operation is used"):
         SessionManager(restorer=restorer).prepare_session()
-
-
-def test_the_restorer_runs_in_the_session_that_prepares_each_kind_of_step_once(
-    source: Callable[[str, float], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    variable = tf.get_variable("cnn", initializer=-1.0)
-    restorer = restorer_of({"cnn": source("cnn", 1.0)}, {"cnn": variable})
-    init_op = restorer.build()
-    seen: list[type] = []
-    monkeypatch.setattr(restorer, "restore", lambda session: seen.append(type(session)))
-    with SessionManager(restorer=restorer).prepare_session("", init_op=init_op):
-        assert seen == [CachedSession]
 
 
 def test_steps_after_a_warm_start_keep_the_graph_optimiser(

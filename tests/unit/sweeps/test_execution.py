@@ -1,54 +1,35 @@
-"""Launchers in this process that lose trials as real ones do."""
+"""Launchers in this process that lose trials as real ones do, and what is known of real ones."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
+import logging
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra_plugins.hydra_joblib_launcher.config import JobLibLauncherConf
+from hydra_plugins.hydra_submitit_launcher.config import LocalQueueConf, SlurmQueueConf
+from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher
+from omegaconf import OmegaConf
+from submitit import SlurmJob
+from submitit.core.utils import DelayedSubmission
+from submitit.local.local import LocalExecutor
 
-from runner.errors import InterruptedRunError, SweepError
-from runner.sweeps.attempt import Attempt, TrialStatus
-from runner.sweeps.execution import Execution, Planned
-from runner.sweeps.job import Job, carry_out
-from runner.sweeps.points import Point
-from runner.sweeps.sweep_directory import SweepDirectory
-from runner.sweeps.trial import Trial
+from runner.errors import ConfigError, InterruptedRunError, SweepError
+from runner.sweeps import execution
+from runner.sweeps.execution import Execution, LauncherKind, require_extra
+from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.signals import Interruption
-
-# What a trial does, by its overrides.
-Work = Callable[[Sequence[str]], float]
-
-
-class Died(BaseException):
-    """A process that ends without a word."""
-
-
-class Launcher:
-    """Carries trials out in turn; the death of one process takes those after it along."""
-
-    def __init__(self, directory: SweepDirectory, work: Work) -> None:
-        self.directory, self.work = directory, work
-        self.launched: list[list[str]] = []
-
-    def __call__(self, overrides: Sequence[Sequence[str]], first: int) -> None:
-        self.launched.append([" ".join(each) for each in overrides])
-        for number, each in enumerate(overrides, first):
-
-            def train(trial: Trial, each: Sequence[str] = each) -> float:
-                return self.work(each)
-
-            try:
-                with contextlib.suppress(SweepError):
-                    carry_out(Job(self.directory, self.directory.attempt(number)), train)
-            except Died as error:
-                for started in range(number + 1, min(number + 2, first + len(overrides))):
-                    self.directory.attempt(started).update(status=TrialStatus.RUNNING)
-                raise RuntimeError("a worker was terminated") from error
+from runner.system.status import Status
+from tests.tiny.sweeping import Died, FakeLauncher, easy
 
 
 @pytest.fixture
@@ -58,132 +39,87 @@ def directory(tmp_path: Path) -> SweepDirectory:
     return made
 
 
-def _planned(*names: str) -> list[Planned]:
-    return [Planned(number, Point((name,), {"x": name})) for number, name in enumerate(names)]
+def _first(*names: str) -> list[Attempt]:
+    return [Attempt(number, 1, (name,), {"x": name}) for number, name in enumerate(names)]
 
 
 def _brief(attempts: Sequence[Attempt]) -> list[str]:
     return [f"{each.values['x']} {each.status.value} {each.number}" for each in attempts]
 
 
-def _failing(*names: str) -> Work:
-    def work(overrides: Sequence[str]) -> float:
-        if overrides[0] in names:
-            raise ValueError("no")
-        return 1.0
-
-    return work
-
-
-def test_a_failure_leaves_the_others(directory: SweepDirectory) -> None:
-    launcher = Launcher(directory, _failing("b"))
-    attempts = Execution(directory, launcher, retries=0).run(_planned("a", "b", "c"))
-    assert _brief(attempts) == ["a FINISHED 1", "b FAILED 1", "c FINISHED 1"]
-    assert launcher.launched == [["a", "b", "c"]]
-
-
-def test_a_failure_stops_the_sweep_on_request(directory: SweepDirectory) -> None:
-    directory.stop_on_failure(True)
-    launcher = Launcher(directory, _failing("b"))
-    attempts = Execution(directory, launcher, retries=0).run(_planned("a", "b", "c"))
-    assert _brief(attempts) == ["a FINISHED 1", "b FAILED 1", "c SKIPPED 1"]
-
-
-def test_a_trial_is_tried_again_before_it_stops_the_sweep(directory: SweepDirectory) -> None:
-    directory.stop_on_failure(True)
-    launcher = Launcher(directory, _failing("b"))
-    attempts = Execution(directory, launcher, retries=2).run(_planned("a", "b", "c"))
-    assert _brief(attempts) == ["a FINISHED 1", "b FAILED 3", "c SKIPPED 1"]
-    assert launcher.launched == [["a", "b", "c"], ["b"], ["b"], ["c"]]
-    assert directory.stopped()
-
-
-def test_what_was_held_for_a_trial_tried_again_is_started_after_it(
-    directory: SweepDirectory,
-) -> None:
-    directory.stop_on_failure(True)
-    started: list[str] = []
-
-    def work(overrides: Sequence[str]) -> float:
-        started.append(overrides[0])
-        if started.count("b") == 1 and overrides[0] == "b":
-            raise ValueError("no")
-        return 1.0
-
-    execution = Execution(directory, Launcher(directory, work), retries=1)
-    attempts = execution.run(_planned("a", "b", "c", "d"))
-    assert _brief(attempts) == ["a FINISHED 1", "b FINISHED 2", "c FINISHED 1", "d FINISHED 1"]
-    assert started == ["a", "b", "b", "c", "d"]
-    assert not directory.stopped()
+# What happens to trial b each time it is started, the last repeated; how often it is retried,
+# whether failures stop the sweep, and whether a death may end other trials.
+CASES: dict[str, tuple[Sequence[BaseException | None], int, bool, bool, str, str]] = {
+    "a failure leaves the others": (
+        *([ValueError("no")], 0, False, True),
+        *("a FINISHED 1, b FAILED 1, c FINISHED 1, d FINISHED 1", "abcd"),
+    ),
+    "a failure stops the sweep on request": (
+        *([ValueError("no")], 0, True, True),
+        *("a FINISHED 1, b FAILED 1, c SKIPPED 1, d SKIPPED 1", "abcd"),
+    ),
+    "what fails is retried after the others": (
+        *([ValueError("no")], 1, False, True),
+        *("a FINISHED 1, b FAILED 2, c FINISHED 1, d FINISHED 1", "abcd b"),
+    ),
+    "a trial is retried before it stops the sweep": (
+        *([ValueError("no")], 2, True, True),
+        *("a FINISHED 1, b FAILED 3, c SKIPPED 1, d SKIPPED 1", "abcd b b cd"),
+    ),
+    "what was held for a retry starts after it": (
+        *([ValueError("no"), None], 1, True, True),
+        *("a FINISHED 1, b FINISHED 2, c FINISHED 1, d FINISHED 1", "abcd b cd"),
+    ),
+    "what a dead process takes along is not blamed": (
+        *([Died()], 0, False, True),
+        *("a FINISHED 1, b KILLED 1, c FINISHED 1, d FINISHED 1", "abcd d b c"),
+    ),
+    "the death of a process stops the sweep on request": (
+        # It took c along, which had begun; d never has.
+        *([Died()], 0, True, True),
+        *("a FINISHED 1, b KILLED 1, c KILLED 1, d SKIPPED 1", "abcd b d c"),
+    ),
+    "where processes die apart the dead are not launched again": (
+        *([Died()], 0, False, False),
+        *("a FINISHED 1, b KILLED 1, c KILLED 1, d FINISHED 1", "abcd d"),
+    ),
+    "a killed trial is retried too": (
+        *([Died(), Died(), None], 2, False, False),
+        *("a FINISHED 1, b FINISHED 3, c FINISHED 3, d FINISHED 1", "abcd bcd bcd"),
+    ),
+}
 
 
-def test_without_a_request_to_stop_what_fails_is_tried_again_after_the_others(
-    directory: SweepDirectory,
-) -> None:
-    launcher = Launcher(directory, _failing("b"))
-    attempts = Execution(directory, launcher, retries=1).run(_planned("a", "b", "c"))
-    assert _brief(attempts) == ["a FINISHED 1", "b FAILED 2", "c FINISHED 1"]
-    assert launcher.launched == [["a", "b", "c"], ["b"]]
+@pytest.mark.parametrize("name", CASES)
+def test_launches_and_retries(directory: SweepDirectory, name: str) -> None:
+    errors, retries, stop, collective, ended, launched = CASES[name]
+    directory.stop_on_failure(stop)
+    left = list(errors)
+
+    def work(overrides: Sequence[str]) -> Any:
+        error = (left.pop(0) if len(left) > 1 else left[0]) if overrides[0] == "b" else None
+        if error is not None:
+            raise error
+        return easy(overrides)
+
+    launcher = FakeLauncher(directory, work)
+    made = Execution(directory, launcher, retries, collective=collective)
+    attempts = made.run(_first("a", "b", "c", "d"))
+    assert ", ".join(_brief(attempts)) == ended
+    assert " ".join("".join(each) for each in launcher.launched) == launched
+    assert directory.stopped() == (stop and "SKIPPED" in ended)
 
 
-def test_the_death_of_a_process_stops_the_sweep_on_request(directory: SweepDirectory) -> None:
-    directory.stop_on_failure(True)
-
-    def work(overrides: Sequence[str]) -> float:
-        if overrides[0] == "b":
-            raise Died
-        return 1.0
-
-    launcher = Launcher(directory, work)
-    attempts = Execution(directory, launcher, retries=0).run(_planned("a", "b", "c", "d"))
-    # It took c along, which had begun; d never has.
-    assert _brief(attempts) == ["a FINISHED 1", "b KILLED 1", "c KILLED 1", "d SKIPPED 1"]
-    assert launcher.launched == [["a", "b", "c", "d"], ["b"], ["d"], ["c"]]
-    assert attempts[2].message == "its process was killed: RuntimeError: a worker was terminated"
-
-
-def test_what_a_dead_process_takes_along_is_not_blamed(
+def test_the_cause_of_a_death_is_what_the_launcher_raised(
     directory: SweepDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def work(overrides: Sequence[str]) -> float:
-        if overrides[0] == "b":
-            raise Died
-        return 1.0
+    def work(overrides: Sequence[str]) -> Any:
+        raise Died
 
-    launcher = Launcher(directory, work)
-    attempts = Execution(directory, launcher, retries=0).run(_planned("a", "b", "c", "d"))
-    assert _brief(attempts) == ["a FINISHED 1", "b KILLED 1", "c FINISHED 1", "d FINISHED 1"]
-    assert launcher.launched == [["a", "b", "c", "d"], ["d"], ["b"], ["c"]]
+    (attempt,) = Execution(directory, FakeLauncher(directory, work), retries=0).run(_first("a"))
     cause = "RuntimeError: a worker was terminated"
-    assert attempts[1].message == f"its process was killed: {cause}"
-    assert caplog.messages == [f"The launcher failed, {cause}"] * 2
-
-
-def test_where_processes_die_apart_the_dead_are_not_launched_again(
-    directory: SweepDirectory,
-) -> None:
-    def work(overrides: Sequence[str]) -> float:
-        if overrides[0] == "b":
-            raise Died
-        return 1.0
-
-    launcher = Launcher(directory, work)
-    execution = Execution(directory, launcher, retries=0, collective=False)
-    attempts = execution.run(_planned("a", "b", "c", "d"))
-    assert _brief(attempts) == ["a FINISHED 1", "b KILLED 1", "c KILLED 1", "d FINISHED 1"]
-    assert launcher.launched == [["a", "b", "c", "d"], ["d"]]
-
-
-def test_a_killed_trial_is_tried_again_too(directory: SweepDirectory) -> None:
-    deaths = iter([True, True, False])
-
-    def work(overrides: Sequence[str]) -> float:
-        if next(deaths):
-            raise Died
-        return 1.0
-
-    launcher = Launcher(directory, work)
-    assert _brief(Execution(directory, launcher, retries=2).run(_planned("a"))) == ["a FINISHED 3"]
+    assert attempt.message == f"its process was killed: {cause}"
+    assert caplog.messages == [f"The launcher failed, {cause}"]
 
 
 def test_a_launcher_that_starts_nothing_is_an_error(directory: SweepDirectory) -> None:
@@ -191,19 +127,19 @@ def test_a_launcher_that_starts_nothing_is_an_error(directory: SweepDirectory) -
         raise OSError("no sbatch")
 
     with pytest.raises(SweepError, match="the launcher started no trial") as raised:
-        Execution(directory, launch, retries=3).run(_planned("a", "b"))
+        Execution(directory, launch, retries=3).run(_first("a", "b"))
     assert "OSError: no sbatch" in str(raised.value)
 
 
-def test_a_signal_goes_through(directory: SweepDirectory) -> None:
+def test_a_signal_passes_through(directory: SweepDirectory) -> None:
     def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
         raise InterruptedRunError(signal.SIGTERM)
 
     with pytest.raises(InterruptedRunError):
-        Execution(directory, launch, retries=3).run(_planned("a"))
+        Execution(directory, launch, retries=3).run(_first("a"))
 
 
-def test_after_a_signal_trials_elsewhere_are_called_off_and_waited_for(
+def test_after_a_signal_trials_elsewhere_are_cancelled_and_waited_for(
     directory: SweepDirectory, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
@@ -212,11 +148,11 @@ def test_after_a_signal_trials_elsewhere_are_called_off_and_waited_for(
 
         def train() -> None:
             with file.lock:
-                file.update(status=TrialStatus.RUNNING, process="elsewhere:1")
+                file.update(status=Status.RUNNING, process="elsewhere:1")
                 started.set()
-                while not file.called_off():
+                while not file.cancelled():
                     time.sleep(0.01)
-                file.update(status=TrialStatus.KILLED, message="saved")
+                file.update(status=Status.KILLED, message="saved")
 
         threading.Thread(target=train).start()
         assert started.wait(60)
@@ -224,16 +160,14 @@ def test_after_a_signal_trials_elsewhere_are_called_off_and_waited_for(
 
     withdrawn: list[Collection[int]] = []
     with Interruption().handled() as interruption:
-        execution = Execution(
-            directory, launch, retries=3, interruption=interruption, withdraw=withdrawn.append
-        )
+        made = Execution(directory, launch, 3, interruption, withdraw=withdrawn.append)
         with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
-            execution.run(_planned("a", "b"))
+            made.run(_first("a", "b"))
     attempts = [file.read() for file in directory.attempts()]
     assert _brief(attempts) == ["a KILLED 1", "b SKIPPED 1"]
     assert withdrawn == [{1}]
     assert (attempts[0].message, attempts[0].over) == ("saved", True)
-    assert capfd.readouterr().err == "runner: waits for trials to save their last step\n"
+    assert capfd.readouterr().err == "runner: waiting for trials to save their last step\n"
 
 
 def test_a_signal_that_the_launcher_swallows_is_not_lost(directory: SweepDirectory) -> None:
@@ -241,7 +175,147 @@ def test_a_signal_that_the_launcher_swallows_is_not_lost(directory: SweepDirecto
         with contextlib.suppress(InterruptedRunError):
             signal.raise_signal(signal.SIGTERM)
 
-    with Interruption().handled() as interruption:
-        execution = Execution(directory, launch, retries=3, interruption=interruption)
-        with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
-            execution.run(_planned("a"))
+    handled = Interruption().handled()
+    with handled as interruption, pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
+        Execution(directory, launch, 3, interruption).run(_first("a"))
+
+
+CONF = Path(__file__).resolve().parents[3] / "conf" / "hydra" / "launcher"
+REMOTE_RAY = {"_target_": execution.RAY, "init": {"address": "auto"}}
+# Launcher -> whether it is serial, local and collective.
+KINDS: list[tuple[dict[str, Any], tuple[bool, bool, bool]]] = [
+    ({"_target_": execution.SERIAL}, (True, True, True)),
+    ({"_target_": execution.JOBLIB, "n_jobs": 2}, (False, True, True)),
+    ({"_target_": execution.SUBMITIT}, (False, True, False)),
+    ({"_target_": execution.SLURM}, (False, False, False)),
+    ({"_target_": execution.RAY, "init": {"address": None}}, (False, True, False)),
+    (REMOTE_RAY, (False, False, False)),
+    ({"_target_": "mine.Launcher"}, (False, False, True)),
+    ({}, (False, False, True)),
+]
+
+
+@pytest.mark.parametrize(("config", "kind"), KINDS)
+def test_what_is_known_of_a_launcher(config: dict[str, Any], kind: tuple[bool, bool, bool]) -> None:
+    found = LauncherKind(config)
+    assert (found.is_serial, found.is_local, found.is_collective) == kind
+
+
+def test_hydras_serial_launcher_is_given_one_trial_at_a_time() -> None:
+    launched: list[tuple[Any, int]] = []
+
+    class Launcher(BasicLauncher):
+        def launch(self, jobs: Any, first: int) -> Any:
+            launched.append((jobs, first))
+
+    overrides = [["a=1"], ["a=2"]]
+    for target, first in ((execution.SERIAL, 3), (execution.JOBLIB, 5)):
+        LauncherKind({"_target_": target}).launch(Launcher())(overrides, first)
+    assert launched == [([["a=1"]], 3), ([["a=2"]], 4), (overrides, 5)]
+
+
+SCHEMAS: dict[str, Any] = {
+    "processes": JobLibLauncherConf,
+    "slurm": SlurmQueueConf,
+    "slurm_local": LocalQueueConf,
+}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_the_keys_of_a_shipped_config_are_those_of_the_launcher(name: str) -> None:
+    config: Any = OmegaConf.load(CONF / f"{name}.yaml")
+    if name == "slurm_local":
+        # Of submitit itself, to which the plugin passes what it does not know.
+        assert set(config.pop("setup")) == {"trap '' INT"}
+        assert "setup" in LocalExecutor._valid_parameters()
+    schema = OmegaConf.structured(SCHEMAS[name])
+    merged = OmegaConf.merge(schema, config)
+    assert OmegaConf.select(merged, "_target_") == OmegaConf.select(schema, "_target_")
+
+
+def test_every_shipped_launcher_is_installed_and_known() -> None:
+    targets = {
+        str(OmegaConf.select(OmegaConf.load(each), "_target_")) for each in CONF.glob("*.yaml")
+    }
+    assert targets == {execution.JOBLIB, execution.SUBMITIT, execution.SLURM, execution.RAY}
+    for target in (*targets, execution.SERIAL):
+        LauncherKind({"_target_": target}).require_installed()
+
+
+@pytest.mark.parametrize(
+    ("target", "remedy"),
+    [
+        (execution.JOBLIB, r'pip install "runner\[joblib\]"'),
+        (execution.SLURM, r'pip install "runner\[slurm\]"'),
+        ("hydra_plugins.other.Launcher", "install its package"),
+    ],
+)
+def test_a_launcher_that_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, target: str, remedy: str
+) -> None:
+    known = {execution.SERIAL: BasicLauncher}
+    plugins = type("Plugins", (), {"class_name_to_class": known})
+    monkeypatch.setattr("hydra.core.plugins.Plugins.instance", lambda: plugins)
+    with pytest.raises(ConfigError, match=remedy) as raised:
+        LauncherKind({"_target_": target}).require_installed()
+    assert f"hydra.launcher._target_ is {target!r}" in str(raised.value)
+    assert f"choices: {execution.SERIAL}" in str(raised.value)
+
+
+@pytest.mark.parametrize("module", ["ray", "optuna"])
+def test_without_a_library_the_message_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=f"hydra/x needs {module.capitalize()}") as raised:
+        require_extra(module, "hydra/x")
+    assert f'pip install "runner[{module}]"' in str(raised.value)
+
+
+@pytest.fixture
+def cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a `scancel` in place of Slurm's was given, a line for each call."""
+    calls = tmp_path / "calls"
+    calls.touch()
+    command = tmp_path / "bin" / "scancel"
+    command.parent.mkdir()
+    command.write_text(f"#!/bin/sh\necho $* >> {calls}\n")
+    command.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{command.parent}:/usr/bin:/bin")
+    return calls
+
+
+def _queue(folder: str, target: str = execution.SLURM) -> LauncherKind:
+    config = OmegaConf.create({"_target_": target, "submitit_folder": folder})
+    for name, number in (("12_0", 0), ("12_1", 1), ("13", 3)):
+        submission = DelayedSubmission(print, ["n=1"], "hydra.sweep.dir", number, "id", {})
+        path = SlurmJob[object](folder, name).paths.submitted_pickle
+        path.parent.mkdir(parents=True, exist_ok=True)
+        submission.dump(path)
+    return LauncherKind(config)
+
+
+def test_jobs_that_wait_in_slurms_queue_are_cancelled_and_no_others(
+    tmp_path: Path, cancelled: Path
+) -> None:
+    folder = str(tmp_path / "sweep [1]" / ".submitit" / "%j")
+    assert _queue(folder).withdraw({1, 3, 4}) == ["12_1", "13"]
+    assert cancelled.read_text() == "12_1\n13\n"
+    assert _queue(folder, execution.SUBMITIT).withdraw({1}) == []
+
+
+def test_what_cannot_be_cancelled_is_reported(
+    tmp_path: Path, cancelled: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = str(tmp_path / "%j")
+    kind = _queue(folder)
+    SlurmJob[object](folder, "12_0").paths.submitted_pickle.write_bytes(b"half")
+    with caplog.at_level(logging.WARNING):
+        assert kind.withdraw({0, 1}) == ["12_1"]
+    assert "The job 12_0 cannot be taken out of the queue" in caplog.text
+
+
+def test_hydras_launcher_submits_the_number_where_it_is_looked_for() -> None:
+    names = list(inspect.signature(SlurmLauncher.__call__).parameters)[1:]
+    assert names[execution.JOB_NUMBER] == "job_num"
+    assert f"{SlurmLauncher.__module__}.{SlurmLauncher.__name__}" == execution.SLURM

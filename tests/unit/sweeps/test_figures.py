@@ -4,13 +4,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState
 
 from runner.config.choices import Goal
-from runner.sweeps.attempt import Attempt, TrialStatus
-from runner.sweeps.figures import draw, importances, study_of
-from runner.sweeps.summary import Objective
+from runner.config.schema import SweepConfig
+from runner.sweeps.figures import (
+    MOST,
+    band_figure,
+    draw,
+    draw_bands,
+    importances,
+    show_literally,
+    study_of,
+)
+from runner.sweeps.objectives import Objective
+from runner.sweeps.results import Band, bands
+from runner.sweeps.sweep_directory import Attempt
+from runner.system.status import Status
 
 LOSS = Objective("validation/loss", Goal.minimize)
 ACCURACY = Objective("validation/accuracy", Goal.maximize)
@@ -19,7 +31,7 @@ ACCURACY = Objective("validation/accuracy", Goal.maximize)
 def _trial(number: int, loss: float, **changes: Any) -> Attempt:
     given: dict[str, Any] = {
         "metrics": {"loss": loss, "accuracy": 1 - loss},
-        "status": TrialStatus.FINISHED,
+        "status": Status.FINISHED,
         "curve": ((1, 1.0), (2, loss)),
     }
     values = {"rate": f"{0.1 * (number % 3)}", "optimizer": "adam" if number % 2 else "sgd"}
@@ -28,7 +40,7 @@ def _trial(number: int, loss: float, **changes: Any) -> Attempt:
 
 TRIALS = [
     *(_trial(number, 0.5 + 0.1 * (number % 3)) for number in range(6)),
-    _trial(6, float("nan"), status=TrialStatus.FAILED),
+    _trial(6, float("nan"), status=Status.FAILED),
 ]
 
 
@@ -92,10 +104,13 @@ def test_values_that_would_be_malformed_formulas_are_drawn_as_they_are(
     ]
     files = draw(study_of(trials, [objective]), [objective], tmp_path)
     assert len(files) == 5
+    settings = SweepConfig(bands=[r"$\w$"])
+    curve = Attempt(0, 1, (), {"n": r"^$\w+$"}, status=Status.FINISHED, curve=((1, 0.5),))
+    assert draw_bands(bands([curve], objective, []), objective, tmp_path, settings) != []
     assert caplog.messages == []
 
 
-def test_a_figure_that_cannot_be_drawn_is_told_and_the_others_stay(
+def test_a_figure_that_cannot_be_drawn_is_reported_and_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "slices.png").mkdir()
@@ -108,6 +123,11 @@ def test_a_figure_that_cannot_be_drawn_is_told_and_the_others_stay(
     ]
     (message,) = caplog.messages
     assert message.startswith("The figure slices is left out: [Errno ")
+    caplog.clear()
+    (tmp_path / "file").write_text("in its folder's place")
+    assert draw_bands(_bands(2, 2), ACCURACY, tmp_path / "file", SweepConfig()) == []
+    (message,) = caplog.messages
+    assert message.startswith("The figure learning_curves is left out: [Errno ")
 
 
 def test_what_matters_is_found() -> None:
@@ -115,3 +135,59 @@ def test_what_matters_is_found() -> None:
     assert sum(found.values()) == pytest.approx(1)
     assert next(iter(found)) == "rate"
     assert importances(study_of(TRIALS[:1], [LOSS]), [LOSS]) == {}
+
+
+def _bands(groups: int, seeds: int) -> list[Band]:
+    trials = [
+        Attempt(
+            0,
+            1,
+            (),
+            {"model.units": str(group), "seed": str(seed)},
+            status=Status.FINISHED,
+            curve=((10, 0.1 * seed), (20, 0.1 * group + 0.01 * seed)),
+        )
+        for group in range(groups)
+        for seed in range(seeds)
+    ]
+    return bands(trials, ACCURACY, ["seed"])
+
+
+def test_a_line_and_a_range_for_each_band() -> None:
+    (axes,) = band_figure(_bands(3, 2), ACCURACY, SweepConfig(threshold=0.9)).axes
+    labels = [str(line.get_label()) for line in axes.lines[:3]]
+    assert labels == ["units=2", "units=1", "units=0"]
+    assert len(axes.collections) == 3
+    assert axes.get_title("left") == "validation/accuracy: mean and range of 2 trials each (seed)"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("global step", "validation/accuracy")
+    assert [text.get_text() for text in axes.texts] == ["0.9"]
+    assert len({line.get_color() for line in axes.lines[:3]}) == 3
+    (axes,) = band_figure(_bands(2, 1), ACCURACY, SweepConfig()).axes
+    assert (len(axes.lines), len(axes.collections), len(axes.texts)) == (2, 0, 0)
+    assert axes.get_title("left") == "validation/accuracy of each trial"
+
+
+def test_the_bands_are_a_file_unless_there_are_none_or_too_many(tmp_path: Path) -> None:
+    folder = tmp_path / "figures"
+    assert draw_bands(_bands(MOST + 1, 1), ACCURACY, folder, SweepConfig()) == []
+    assert draw_bands([], ACCURACY, folder, SweepConfig()) == []
+    assert not folder.exists()
+    (path,) = draw_bands(_bands(2, 2), ACCURACY, folder, SweepConfig())
+    assert path == folder / "learning_curves.png"
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_only_the_numbers_along_a_logarithmic_axis_are_formulas() -> None:
+    figure = Figure()
+    axes = figure.add_subplot()
+    axes.scatter(["$a$", "b"], [0.1, 100.0])
+    axes.set_yscale("log")
+    axes.set_title("$t$")
+    show_literally(figure)
+    figure.draw_without_rendering()
+    assert [(each.get_text(), each.get_parse_math()) for each in axes.get_xticklabels()] == [
+        ("$a$", False),
+        ("b", False),
+    ]
+    assert all(each.get_parse_math() for each in axes.get_yticklabels(which="both"))
+    assert not axes.title.get_parse_math()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,13 +21,20 @@ from runner.errors import (
     RunInUseError,
     SweepError,
 )
-from runner.runs.run_directory import RUNNING, RunDirectory, RunRecord
-from runner.sweeps.attempt import Attempt, TrialStatus
-from runner.sweeps.job import Job, carry_out, job_of
-from runner.sweeps.sweep_directory import SweepDirectory
+from runner.runs.run_directory import RunDirectory, RunRecord
+from runner.sweeps.job import (
+    Job,
+    carry_out,
+    ended_when_cancelled,
+    job_of,
+    may_be_requeued,
+    requeue_signals,
+)
+from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
 from runner.sweeps.trial import Trial
 from runner.system.locks import this_process
 from runner.system.signals import Interruption
+from runner.system.status import Status
 
 
 @pytest.fixture
@@ -48,133 +56,94 @@ def _raising(error: BaseException) -> Callable[[Trial], float | None]:
     return train
 
 
-def test_what_is_returned_is_recorded(sweep: SweepDirectory, tmp_path: Path) -> None:
+def test_an_attempt_is_recorded_from_its_start_to_its_end(
+    sweep: SweepDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = RunDirectory(tmp_path / "run")
     run.best.mkdir(parents=True)
     run.best_record.write_text(json.dumps({"step": 3, "metrics": {"loss": 0.5, "accuracy": 1.0}}))
+    run.evaluations.write_text('[1, {"loss": 2.0}]\n[2, {"loss": 9.0}]')
+    at_work: list[str] = []
+
+    @contextmanager
+    def lifeline(sweeper: str) -> Iterator[None]:
+        at_work.append(sweeper)
+        yield
+        at_work.append(sweep.attempt(0).read().status.value)
 
     def train(trial: Trial) -> float:
+        assert at_work == ["host:1"]
         assert trial.parent == str(sweep.path)
         assert trial.tags == {"runner.sweep.seed": "1"}
-        assert sweep.attempt(0).read().status is TrialStatus.RUNNING
         trial.started(run.path)
-        return 0.5
-
-    assert _carry_out(sweep, train) == 0.5
-    attempt = sweep.attempt(0).read()
-    assert (attempt.status, attempt.objective) == (TrialStatus.FINISHED, 0.5)
-    assert attempt.metrics == {"loss": 0.5, "accuracy": 1.0}
-    assert attempt.run_dir == str(run.path)
-
-
-ERRORS: dict[str, tuple[BaseException, str, int]] = {
-    "ours": (ConfigError(Problem("no data")), "no data", 2),
-    "a user's": (ValueError("mine"), "ValueError: mine", 1),
-    "an exit": (SystemExit(3), "SystemExit: 3", 1),
-    "memory": (MemoryError(), "MemoryError: ", 1),
-}
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_a_trial_that_raises_has_failed(
-    sweep: SweepDirectory, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    error, message, code = ERRORS[name]
-    with pytest.raises(SweepError) as raised:
-        _carry_out(sweep, _raising(error))
-    assert str(raised.value) == message
-    attempt = sweep.attempt(0).read()
-    assert (attempt.status, attempt.message) == (TrialStatus.FAILED, message)
-    assert attempt.exit_code == raised.value.exit_code == code
-    assert f"runner: trial 0 seed=1 failed: {message}" in capsys.readouterr().err
-    assert sweep.stopped()
-
-
-def test_an_objective_that_is_nan_has_failed(sweep: SweepDirectory) -> None:
-    with pytest.raises(SweepError, match="the objective is nan"):
-        _carry_out(sweep, lambda trial: float("nan"))
-    assert sweep.attempt(0).read().status is TrialStatus.FAILED
-
-
-def test_the_chief_of_a_trial_whose_objective_is_nan_has_told_its_exit_code_alone(
-    sweep: SweepDirectory, tmp_path: Path
-) -> None:
-    def train(trial: Trial) -> float:
-        RunDirectory(tmp_path).write(RunRecord("tiny", "f", "FAILED", {}, float("nan")))
-        trial.started(tmp_path)
-        raise ClusterError(Problem("chief ended with 1"))
-
-    with pytest.raises(SweepError, match="the objective is nan"):
-        _carry_out(sweep, train)
-    assert sweep.attempt(0).read().message == "the objective is nan"
-
-
-def test_a_trial_leaves_the_working_directory_as_it_was(
-    sweep: SweepDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "other").mkdir()
-
-    def train(trial: Trial) -> float:
-        os.chdir("other")
-        raise ValueError("mine")
-
-    with pytest.raises(SweepError, match="ValueError: mine"):
-        _carry_out(sweep, train)
-    assert Path.cwd() == tmp_path
-
-
-def test_the_curve_is_that_of_the_run_and_not_of_former_attempts(
-    sweep: SweepDirectory, tmp_path: Path
-) -> None:
-    def train(trial: Trial) -> float:
-        trial.started(tmp_path)
+        attempt = sweep.attempt(0).read()
+        assert (attempt.status, attempt.process) == (Status.RUNNING, this_process())
+        assert attempt.run_dir == str(run.path)
         trial.evaluated({"loss": 1.0, "accuracy": 0.5}, 2)
         trial.evaluated({"loss": 0.5, "accuracy": 0.5}, 3)
         return 0.5
 
-    RunDirectory(tmp_path).evaluations.write_text('[1, {"loss": 2.0}]\n[2, {"loss": 9.0}]')
-    sweep.attempt(0).update(metric="validation/loss", curve=((4, 8.0),))
-    _carry_out(sweep, train)
-    assert sweep.attempt(0).read().curve == ((1, 2.0), (2, 1.0), (3, 0.5))
+    monkeypatch.setattr("runner.sweeps.job.at_work", lifeline)
+    # A curve of an attempt before is not that of the run.
+    sweep.attempt(0).update(metric="validation/loss", curve=((4, 8.0),), sweeper="host:1")
+    assert _carry_out(sweep, train) == 0.5
+    attempt = sweep.attempt(0).read()
+    assert (attempt.status, attempt.objective) == (Status.FINISHED, 0.5)
+    assert attempt.metrics == {"loss": 0.5, "accuracy": 1.0}
+    assert attempt.curve == ((1, 2.0), (2, 1.0), (3, 0.5))
+    assert at_work == ["host:1", "FINISHED"]
 
 
-def test_a_process_is_at_work_while_it_trains(
-    sweep: SweepDirectory, monkeypatch: pytest.MonkeyPatch
+NAN = float("nan")
+SIGTERM = InterruptedRunError(signal.SIGTERM)
+# What training raises, and the objective in the run's record -> status, message and exit code.
+ENDS: dict[str, tuple[BaseException | None, float, Status, str, int]] = {
+    "ours": (ConfigError(Problem("no data")), 0.5, Status.FAILED, "no data", 2),
+    "a user's": (ValueError("mine"), 0.5, Status.FAILED, "ValueError: mine", 1),
+    "an exit": (SystemExit(3), 0.5, Status.FAILED, "SystemExit: 3", 1),
+    "memory": (MemoryError(), 0.5, Status.FAILED, "MemoryError: ", 1),
+    "nan": (None, NAN, Status.FAILED, "the objective is nan", 1),
+    # The error of a cluster's chief holds no more than its exit code.
+    "a chief's": (ClusterError(Problem("ended")), NAN, Status.FAILED, "the objective is nan", 1),
+    "a signal": (SIGTERM, 0.5, Status.KILLED, "ended by SIGTERM", 143),
+    "pruned": (PrunedRunError(Problem("pruned at step 3")), 0.5, Status.PRUNED, "pruned at", 0),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_how_an_attempt_ends(
+    sweep: SweepDirectory,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    said = []
-
-    @contextmanager
-    def at_work(sweeper: str) -> Iterator[None]:
-        said.append(sweeper)
-        yield
-        said.append(sweep.attempt(0).read().status.value)
-
-    monkeypatch.setattr("runner.sweeps.job.at_work", at_work)
-    sweep.attempt(0).update(sweeper="host:1")
-    assert _carry_out(sweep, lambda trial: float(len(said))) == 1.0
-    assert said == ["host:1", "FINISHED"]
-
-
-def test_a_pruned_trial_is_no_failure(sweep: SweepDirectory, tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "run")
-    run.path.mkdir()
-    run.write(RunRecord("tiny", "f", RUNNING, {}, objective=0.25))
+    error, objective, status, message, code = ENDS[name]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
 
     def train(trial: Trial) -> float:
-        trial.started(run.path)
-        raise PrunedRunError(Problem("pruned at step 3"))
+        RunDirectory(tmp_path / "run").write(RunRecord("tiny", "f", Status.RUNNING, {}, objective))
+        trial.started(tmp_path / "run")
+        os.chdir("run")
+        if error is not None:
+            raise error
+        return objective
 
-    assert _carry_out(sweep, train) == 0.25
+    if code:
+        with pytest.raises(SweepError) as raised:
+            _carry_out(sweep, train)
+        assert raised.value.exit_code == code
+        assert f"runner: trial 0 seed=1 failed: {message}" in capsys.readouterr().err
+    else:
+        assert _carry_out(sweep, train) == objective
     attempt = sweep.attempt(0).read()
-    assert (attempt.status, attempt.objective) == (TrialStatus.PRUNED, 0.25)
-    assert not sweep.stopped()
-
-
-def test_a_signal_to_another_process_kills_only_the_trial(sweep: SweepDirectory) -> None:
-    with pytest.raises(SweepError, match="ended by SIGTERM"):
-        _carry_out(sweep, _raising(InterruptedRunError(signal.SIGTERM)))
-    assert sweep.attempt(0).read().status is TrialStatus.KILLED
+    assert (attempt.status, attempt.exit_code) == (status, code)
+    assert attempt.message.startswith(message)
+    assert str(attempt.objective) == str(objective)
+    assert sweep.stopped() is (status is Status.FAILED)
+    # Later trials of the process have relative paths.
+    assert Path.cwd() == tmp_path
 
 
 def test_a_signal_to_the_sweeping_process_ends_the_sweep(sweep: SweepDirectory) -> None:
@@ -183,58 +152,52 @@ def test_a_signal_to_the_sweeping_process_ends_the_sweep(sweep: SweepDirectory) 
     with pytest.raises(SystemExit) as raised:
         _carry_out(sweep, _raising(error))
     assert (raised.value.code, raised.value.__cause__) == (130, error)
-    assert sweep.attempt(0).read().status is TrialStatus.KILLED
+    assert sweep.attempt(0).read().status is Status.KILLED
 
 
-def test_nothing_starts_in_a_sweep_that_has_stopped(sweep: SweepDirectory) -> None:
-    sweep.failed()
-    assert _carry_out(sweep, _raising(AssertionError())) is None
-    assert sweep.attempt(0).read().status is TrialStatus.SKIPPED
-
-
-def test_what_is_called_off_does_not_start(sweep: SweepDirectory) -> None:
-    sweep.attempt(0).settle()
-    assert _carry_out(sweep, _raising(AssertionError())) is None
-
-
-def test_what_its_launcher_starts_again_goes_on(sweep: SweepDirectory) -> None:
-    for status in (TrialStatus.RUNNING, TrialStatus.KILLED):
-        sweep.attempt(0).update(status=status, message="killed")
-        assert _carry_out(sweep, lambda trial: 0.5) == 0.5
-        attempt = sweep.attempt(0).read()
-        assert (attempt.status, attempt.message) == (TrialStatus.FINISHED, "")
-
-
-def test_what_the_sweep_has_seen_killed_is_not_started_again(sweep: SweepDirectory) -> None:
-    sweep.attempt(0).update(status=TrialStatus.KILLED)
-    sweep.attempt(0).settle()
-    assert _carry_out(sweep, _raising(AssertionError())) is None
-
-
-def test_the_runs_directory_is_known_from_its_start(sweep: SweepDirectory, tmp_path: Path) -> None:
-    def train(trial: Trial) -> float:
-        trial.started(tmp_path / "run")
-        attempt = sweep.attempt(0).read()
-        assert (attempt.run_dir, attempt.process) == (str(tmp_path / "run"), this_process())
-        return 0.5
-
-    assert _carry_out(sweep, train) == 0.5
-
-
-def test_a_signal_beside_the_trial_ends_the_sweep_too(sweep: SweepDirectory) -> None:
+def test_a_signal_outside_the_trial_ends_the_sweep_too(sweep: SweepDirectory) -> None:
     sweep.attempt(0).update(sweeper=this_process())
     with Interruption().handled() as interruption, interruption.deferred():
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(SystemExit) as raised:
             _carry_out(sweep, _raising(AssertionError()))
     assert raised.value.code == 143
-    assert sweep.attempt(0).read().status is TrialStatus.SKIPPED
+    assert sweep.attempt(0).read().status is Status.SKIPPED
 
 
-def test_what_is_called_off_before_its_start_is_skipped(sweep: SweepDirectory) -> None:
-    sweep.attempt(0).call_off()
+def _settled_as_killed(sweep: SweepDirectory) -> None:
+    sweep.attempt(0).update(status=Status.KILLED)
+    sweep.attempt(0).settle()
+
+
+# What has happened to an attempt before a launcher starts it -> its status afterwards.
+BEFORE: dict[str, tuple[Callable[[SweepDirectory], object], Status]] = {
+    "stopped": (lambda sweep: sweep.failed(), Status.SKIPPED),
+    "held": (lambda sweep: sweep.failed(last=False), Status.SKIPPED),
+    "cancelled": (lambda sweep: sweep.attempt(0).cancel(), Status.SKIPPED),
+    "settled": (lambda sweep: sweep.attempt(0).settle(), Status.SKIPPED),
+    "settled as killed": (_settled_as_killed, Status.KILLED),
+    "finished": (
+        lambda sweep: sweep.attempt(0).update(status=Status.FINISHED),
+        Status.FINISHED,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_what_does_not_start(sweep: SweepDirectory, name: str) -> None:
+    prepare, status = BEFORE[name]
+    prepare(sweep)
     assert _carry_out(sweep, _raising(AssertionError())) is None
-    assert sweep.attempt(0).read().status is TrialStatus.SKIPPED
+    assert sweep.attempt(0).read().status is status
+
+
+@pytest.mark.parametrize("status", [Status.RUNNING, Status.KILLED])
+def test_what_its_launcher_starts_again_is_resumed(sweep: SweepDirectory, status: Status) -> None:
+    sweep.attempt(0).update(status=status, message="killed")
+    assert _carry_out(sweep, lambda trial: 0.5) == 0.5
+    attempt = sweep.attempt(0).read()
+    assert (attempt.status, attempt.message) == (Status.FINISHED, "")
 
 
 def _signalled(number: signal.Signals) -> Callable[[Trial], float]:
@@ -271,9 +234,9 @@ def test_a_job_out_of_time_is_saved_and_started_again(
     assert raised.value.code == -1
     assert not sweep.stopped()
     attempt = sweep.attempt(0).read()
-    assert (attempt.status, attempt.message[:11]) == (TrialStatus.WAITING, "out of time")
+    assert (attempt.status, attempt.message[:11]) == (Status.WAITING, "out of time")
     assert _carry_out(sweep, lambda trial: 0.5) == 0.5
-    assert sweep.attempt(0).read().status is TrialStatus.FINISHED
+    assert sweep.attempt(0).read().status is Status.FINISHED
 
 
 def test_a_job_that_is_not_started_again_says_why(
@@ -283,7 +246,7 @@ def test_a_job_that_is_not_started_again_says_why(
     with pytest.raises(SweepError, match="ended by SIGUSR2: Job not requeued because: timed-out"):
         _carry_out(sweep, _signalled(signal.SIGUSR2))
     attempt = sweep.attempt(0).read()
-    assert (attempt.status, attempt.exit_code) == (TrialStatus.KILLED, 140)
+    assert (attempt.status, attempt.exit_code) == (Status.KILLED, 140)
     assert attempt.message.endswith("timed-out too many times.")
 
 
@@ -294,7 +257,7 @@ def test_a_job_that_slurm_preempts_leaves_no_result(
     with pytest.raises(SystemExit) as raised:
         _carry_out(sweep, _signalled(signal.SIGTERM))
     assert raised.value.code == 143
-    assert sweep.attempt(0).read().status is TrialStatus.KILLED
+    assert sweep.attempt(0).read().status is Status.KILLED
     assert _carry_out(sweep, lambda trial: 0.5) == 0.5
 
 
@@ -309,7 +272,7 @@ def test_a_run_of_the_same_fingerprint_is_waited_for(
         return 0.5
 
     assert _carry_out(sweep, train) == 0.5
-    assert capsys.readouterr().out == f"{tmp_path} is in use; waiting for that\n"
+    assert capsys.readouterr().out == f"{tmp_path} is in use; waiting for it\n"
 
 
 OURS = "hydra_plugins.runner_sweepers.grid.GridSweeper"
@@ -331,3 +294,59 @@ def test_only_jobs_of_our_sweepers_have_an_attempt(target: str, mode: RunMode, f
     assert (job is not None) == found
     if job is not None:
         assert job.file.path == Path("d/trials/0003.json")
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttemptFile:
+    monkeypatch.setattr("runner.sweeps.job._LOOK_SECONDS", 0.01)
+    return AttemptFile(tmp_path / "0000.json")
+
+
+def _attempt(sweeper: str) -> Attempt:
+    return Attempt(0, 1, (), {}, sweeper=sweeper)
+
+
+def test_a_trial_elsewhere_ends_when_it_is_cancelled(file: AttemptFile) -> None:
+    file.cancel()
+    with (
+        Interruption().handled() as interruption,
+        pytest.raises(InterruptedRunError, match="ended by SIGTERM"),
+        ended_when_cancelled(file, _attempt("elsewhere:1"), interruption),
+    ):
+        time.sleep(60)
+
+
+def test_a_signal_that_came_before_is_not_followed_by_another(file: AttemptFile) -> None:
+    with Interruption().handled() as interruption:
+        with (
+            interruption.deferred(),
+            ended_when_cancelled(file, _attempt("elsewhere:1"), interruption),
+        ):
+            signal.raise_signal(signal.SIGINT)
+            file.cancel()
+            time.sleep(0.2)  # A second signal would raise here.
+        with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
+            interruption.check()
+
+
+def test_the_sweeping_process_itself_needs_no_orders(file: AttemptFile) -> None:
+    file.cancel()
+    with Interruption().handled() as interruption:
+        with ended_when_cancelled(file, _attempt(this_process()), interruption):
+            time.sleep(0.05)
+        assert not interruption.received()
+
+
+def test_the_signal_to_requeue_is_submitits_where_it_handles_one() -> None:
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    try:
+        preempted = {"SUBMITIT_EXECUTOR": "slurm", "SUBMITIT_PREEMPT_SIGNAL": "USR1"}
+        assert requeue_signals(preempted) == (signal.SIGUSR1,)
+        assert requeue_signals({"SUBMITIT_PREEMPT_SIGNAL": "USR1"}) == ()
+        # No handler: the process of a sweep that such a job started.
+        assert requeue_signals({"SUBMITIT_EXECUTOR": "slurm"}) == ()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert may_be_requeued({"SUBMITIT_EXECUTOR": "slurm"})
+    assert not may_be_requeued({"SUBMITIT_EXECUTOR": "local"})
+    assert not may_be_requeued({})

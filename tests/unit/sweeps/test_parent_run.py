@@ -1,22 +1,26 @@
+"""The parent run of a sweep in the tracking store, and the runs of trials that opened none."""
+
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow import MlflowClient
 
 from runner.config.masking import Mask
-from runner.config.schema import TrackingConfig
+from runner.config.schema import RunConfig, TrackingConfig
 from runner.errors import TrackingError
-from runner.runs.run_directory import KILLED, RUNNING, RunDirectory, RunRecord
-from runner.sweeps.attempt import Attempt, TrialStatus
-from runner.sweeps.parent_run import close_parent, name_trials, open_parent, settle_trials
-from runner.sweeps.sweep_directory import SweepDirectory
-from runner.tracking import LoggingStore, LoggingTracker, RunStatus
-from runner.tracking.journal import Journal
-from runner.tracking.records import End
+from runner.runs.run_directory import RunDirectory, RunRecord
+from runner.sweeps.parent_run import ParentRun
+from runner.sweeps.points import ComposedPoint, Point
+from runner.sweeps.sweep_directory import Attempt, SweepDirectory
+from runner.system.status import Status
+from runner.tracking.journal import End, Journal
+from runner.tracking.tracker import LoggingStore, LoggingTracker
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
 from tests.tiny.configs import tiny
 
@@ -28,28 +32,89 @@ def uri(migrated_database: Path, tmp_path: Path) -> str:
     return f"sqlite:///{shutil.copy(migrated_database, tmp_path / 'mlflow.db')}"
 
 
-def test_a_sweep_that_goes_on_has_one_run(uri: str, tmp_path: Path) -> None:
-    config = tiny(tracking=TrackingConfig(uri=uri))
-    for status in (RunStatus.KILLED, RunStatus.FINISHED):
-        tracker = open_parent(tmp_path / "sweep", config, "tiny", ["+experiment=tiny", "seed=1,2"])
-        close_parent(tracker, status, {"runner.sweep.trials": "2"})
+@pytest.fixture
+def directory(tmp_path: Path) -> SweepDirectory:
+    return SweepDirectory(tmp_path / "sweep")
+
+
+def _tensorboard() -> RunConfig:
+    return tiny(tracking=TrackingConfig(uri=None, tensorboard=True))
+
+
+def _runs(uri: str, experiment: str) -> Mapping[str, Any]:
+    """Returns name -> run of an experiment in MLflow."""
     client = MlflowClient(uri)
-    experiment = client.get_experiment_by_name("tiny")
-    assert experiment is not None
-    (run,) = client.search_runs([experiment.experiment_id])
-    assert (run.info.run_name, run.info.status) == ("tiny sweep", "FINISHED")
-    assert run.data.tags["runner.overrides"] == "+experiment=tiny seed=1,2"
-    assert run.data.tags["runner.sweep.trials"] == "2"
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    runs = client.search_runs([found.experiment_id])
+    assert len({run.info.run_name for run in runs}) == len(runs)
+    return {run.info.run_name: run for run in runs}
 
 
-def test_the_parent_run_has_no_trials_secrets(tmp_path: Path) -> None:
-    config = tiny(tracking=TrackingConfig(uri=None, tensorboard=True))
+DATA = {"_target_": "tests.tiny.experiment.Blobs", "api_key": "secret"}
+
+
+def _failed(trial: int, number: int = 1, message: str = "there is no data") -> Attempt:
+    values = {"data.api_key": "secret", "n": str(trial)}
+    return Attempt(
+        trial, number, ("n=1",), values, f"f{trial}", status=Status.FAILED, message=message
+    )
+
+
+def test_a_sweep_that_is_resumed_has_one_run_and_so_has_a_trial_that_failed_without(
+    uri: str, directory: SweepDirectory
+) -> None:
+    config = tiny(tracking=TrackingConfig(uri=uri), data=DATA)
+    composed = [ComposedPoint(Point((), {}), config, "f1")]
+    run_dir = str(directory.path / "run")
+    directory.add(
+        [
+            Attempt(0, 1, (), {}, status=Status.FAILED, run_dir=run_dir),
+            _failed(1),
+            _failed(2),
+            Attempt(2, 2, (), {}, status=Status.FINISHED, run_dir=run_dir),
+            Attempt(3, 1, (), {}, status=Status.SKIPPED),
+        ]
+    )
+    for message, status in (("no secret", Status.KILLED), ("nor this secret", Status.FINISHED)):
+        parent = ParentRun(directory, config)
+        parent.open("tiny", ["+experiment=tiny", "seed=1,2"])
+        skipped = Attempt(1, 3, (), {}, status=Status.SKIPPED)
+        directory.add([_failed(1, 2, message), skipped])
+        parent.record_unopened(composed)
+        journal = sorted((directory.path / "unopened").rglob("*.journal"))
+        parent.record_unopened(composed)
+        assert sorted((directory.path / "unopened").rglob("*.journal")) == journal
+        parent.close(status, {"runner.sweep.trials": "2"})
+    runs = _runs(uri, "tiny")
+    assert set(runs) == {"tiny sweep", "tiny trial 1"}
+    sweep, child = runs["tiny sweep"], runs["tiny trial 1"]
+    assert (sweep.info.status, child.info.status) == ("FINISHED", "FAILED")
+    assert sweep.data.tags["runner.overrides"] == "+experiment=tiny seed=1,2"
+    assert sweep.data.tags["runner.sweep.trials"] == "2"
+    tags = child.data.tags
+    assert tags["mlflow.parentRunId"] == sweep.info.run_id
+    assert tags["runner.exception"] == "nor this ***"
+    assert (tags["runner.sweep.n"], tags["runner.sweep.data.api_key"]) == ("1", "***")
+    assert tags["runner.overrides"] == "n=1"
+    assert [each.name for each in parent.unopened()] == ["0001"]
+
+
+def test_nothing_is_recorded_where_tracking_is_off(directory: SweepDirectory) -> None:
+    directory.add([_failed(0)])
+    parent = ParentRun(directory, tiny())
+    parent.record_unopened([ComposedPoint(Point((), {}), tiny(), "f0")])
+    assert parent.unopened() == []
+
+
+def test_the_parent_run_has_no_trials_secrets(directory: SweepDirectory) -> None:
+    config = _tensorboard()
     mask = Mask(config.tracking.mask, {}, [{"data": {"token": f"secret-{n}"}} for n in range(2)])
-    overrides = ["data.token=secret-0,secret-1", "data.path=/secret-0,/secret-1"]
-    tracker = open_parent(tmp_path / "sweep", config, "tiny", overrides, mask)
-    tracker.log_text("secret-0 secret-1", "summary.txt")
-    close_parent(tracker, RunStatus.FINISHED, {})
-    files = TrackingDirectory(tmp_path / "sweep")
+    parent = ParentRun(directory, config, mask)
+    parent.open("tiny", ["data.token=secret-0,secret-1", "data.path=/secret-0,/secret-1"])
+    parent.tracker.log_text("secret-0 secret-1", "summary.txt")
+    parent.close(Status.FINISHED, {})
+    files = TrackingDirectory(directory.path)
     opening = files.opening()
     assert opening is not None
     assert opening.tags["runner.overrides"] == "data.token=*** data.path=/***,/***"
@@ -57,44 +122,47 @@ def test_the_parent_run_has_no_trials_secrets(tmp_path: Path) -> None:
     assert '"*** ***"' in journal.read_text()
 
 
-def test_a_sweep_over_experiments_has_a_name_of_its_own(uri: str, tmp_path: Path) -> None:
-    config = tiny(tracking=TrackingConfig(uri=uri))
-    close_parent(open_parent(tmp_path / "sweep", config, None, []), RunStatus.FINISHED, {})
-    assert MlflowClient(uri).get_experiment_by_name("sweep") is not None
+def test_a_sweep_over_experiments_has_a_name_of_its_own(directory: SweepDirectory) -> None:
+    parent = ParentRun(directory, _tensorboard())
+    parent.open(None, [])
+    parent.close(Status.FINISHED, {})
+    opening = TrackingDirectory(directory.path).opening()
+    assert opening is not None
+    assert (opening.experiment, opening.run_name) == ("sweep", "sweep")
 
 
-def test_one_process_records_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_records_a_sweep(
+    directory: SweepDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("runner.tracking.tracking_directory._CLAIM_SECONDS", 0.01)
-    config = tiny(tracking=TrackingConfig(uri=None, tensorboard=True))
-    tracker = open_parent(tmp_path / "sweep", config, "tiny", [])
+    parent = ParentRun(directory, _tensorboard())
+    parent.open("tiny", [])
     with pytest.raises(TrackingError, match="another process records from it"):
-        open_parent(tmp_path / "sweep", config, "tiny", [])
-    tracker.close(RunStatus.FINISHED)
+        ParentRun(directory, _tensorboard()).open("tiny", [])
+    parent.tracker.close(Status.FINISHED)
 
 
-def test_what_a_killed_sweep_has_not_seen_delivered_is_delivered(uri: str, tmp_path: Path) -> None:
-    sweep = SweepDirectory(tmp_path / "sweep")
+def test_what_a_killed_sweep_has_not_seen_delivered_is_delivered(
+    uri: str, directory: SweepDirectory, tmp_path: Path
+) -> None:
     run = RunDirectory(tmp_path / "run")
-    sweep.add([Attempt(0, 1, (), {}, run_dir=str(run.path)), Attempt(1, 1, (), {})])
+    directory.add([Attempt(0, 1, (), {}, run_dir=str(run.path)), Attempt(1, 1, (), {})])
     files = TrackingDirectory(run.path)
-    files.write_opening(Opening("u", "tiny", "one", {}, str(sweep.path), (uri,)))
+    files.write_opening(Opening("u", "tiny", "one", {}, str(directory.path), (uri,)))
     journal = Journal(files.journal)
-    journal.append(End(RunStatus.FINISHED))
+    journal.append(End(Status.FINISHED))
     journal.close()
     provenance = run.provenances[0]
     provenance.write_text(json.dumps({"schema": 1, "run": {"run_id": None}}))
 
-    config = tiny(tracking=TrackingConfig(uri=uri))
-    tracker = open_parent(sweep.path, config, "tiny", [])
-    close_parent(tracker, RunStatus.FINISHED, {})
-    name_trials(sweep.path, config)
-    position = files.position(uri)
-    assert position.status == "FINISHED"
-    assert json.loads(provenance.read_text())["run"] == {"run_id": position.run_id}
-    found = MlflowClient(uri).get_run(str(position.run_id))
-    assert found.data.tags["mlflow.parentRunId"] == (
-        TrackingDirectory(sweep.path).position(uri).run_id
-    )
+    parent = ParentRun(directory, tiny(tracking=TrackingConfig(uri=uri)))
+    parent.open("tiny", [])
+    parent.close(Status.FINISHED, {})
+    found = _runs(uri, "tiny")["one"]
+    assert found.info.status == "FINISHED"
+    assert json.loads(provenance.read_text())["run"] == {"run_id": found.info.run_id}
+    sweep = _runs(uri, "tiny")["tiny sweep"]
+    assert found.data.tags["mlflow.parentRunId"] == sweep.info.run_id
 
 
 class _Closed(LoggingTracker):
@@ -102,13 +170,16 @@ class _Closed(LoggingTracker):
 
     seconds: float | None = None
 
-    def close(self, status: RunStatus, seconds: float | None = None) -> None:
+    def close(self, status: Status, seconds: float | None = None) -> None:
         self.seconds = seconds
 
 
-def test_the_end_of_a_sweep_takes_what_is_left_of_the_grace_period() -> None:
-    tracker = _Closed("sweep")
-    close_parent(tracker, RunStatus.KILLED, {}, 3.5)
+def test_the_end_of_a_sweep_takes_what_is_left_of_the_grace_period(
+    directory: SweepDirectory,
+) -> None:
+    parent = ParentRun(directory, tiny())
+    parent.tracker = tracker = _Closed("sweep")
+    parent.close(Status.KILLED, {}, 3.5)
     assert tracker.seconds == 3.5
 
 
@@ -122,20 +193,22 @@ class _Settled(LoggingStore):
         self.paths.append(directory)
 
 
-def test_runs_that_could_not_say_that_they_were_killed_are_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_runs_that_could_not_record_that_they_were_killed_are_settled(
+    directory: SweepDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = _Settled()
     monkeypatch.setattr("runner.sweeps.parent_run.open_store", lambda *arguments: store)
     died = RunDirectory(tmp_path / "runs" / "001")
     died.path.mkdir(parents=True)
-    died.write(RunRecord("tiny", "f", RUNNING, {}))
-    saved = Attempt(0, 1, (), {}, status=TrialStatus.KILLED, run_dir=str(tmp_path / "saved"))
-    others = [
-        Attempt(1, 1, (), {}, status=TrialStatus.FINISHED, run_dir=str(tmp_path / "finished")),
-        Attempt(2, 1, (), {}, status=TrialStatus.KILLED),
-    ]
+    died.write(RunRecord("tiny", "f", Status.RUNNING, {}))
+    directory.add(
+        [
+            Attempt(0, 1, (), {}, status=Status.KILLED, run_dir=str(tmp_path / "saved")),
+            Attempt(1, 1, (), {}, status=Status.FINISHED, run_dir=str(tmp_path / "finished")),
+            Attempt(2, 1, (), {}, status=Status.KILLED),
+        ]
+    )
     configs = [tiny(run_dir=str(tmp_path / name)) for name in ("runs", "absent")]
-    settle_trials(configs, [saved, *others])
+    ParentRun(directory, configs[0]).settle_trials(configs)
     assert store.paths == [died.path, tmp_path / "saved"]
-    assert died.require().status == KILLED
+    assert died.require().status == Status.KILLED

@@ -1,9 +1,13 @@
+"""The trials to be: typed, composed and checked before the first one starts."""
+
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -11,18 +15,28 @@ from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from hydra_plugins.runner_sweepers.grid import grid
+from runner.config.choices import Resume
 from runner.config.composition import Compose
+from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError
-from runner.sweeps.points import Point, compose_points, grid, params_as_typed
+from runner.runs.run_directory import RunDirectory, RunRecord
+from runner.sweeps.points import (
+    ComposedPoint,
+    Point,
+    check_sources,
+    check_targets,
+    compose_points,
+    given_mapping,
+    params_as_typed,
+)
+from runner.system.status import Status
 from tests.tiny.composing import composing
+from tests.tiny.configs import tiny
 
 
 def _parsed(*overrides: str) -> list[Override]:
     return OverridesParser.create().parse_overrides(list(overrides))
-
-
-def _points(*overrides: str) -> list[Point]:
-    return grid(_parsed(*overrides))
 
 
 @pytest.fixture
@@ -36,50 +50,23 @@ def compose(tmp_path: Path) -> Iterator[Compose]:
         yield load
 
 
-def test_every_combination_is_a_point_and_the_last_key_changes_fastest() -> None:
-    points = _points("+experiment=tiny", "seed=1,2", "++train.steps=range(3,5)")
-    assert [point.values for point in points] == [
-        {"seed": "1", "train.steps": "3"},
-        {"seed": "1", "train.steps": "4"},
-        {"seed": "2", "train.steps": "3"},
-        {"seed": "2", "train.steps": "4"},
-    ]
-    assert points[0].overrides == ("+experiment=tiny", "seed=1", "++train.steps=3")
-    assert str(points[0]) == "seed=1 train.steps=3"
-
-
-def test_a_deletion_and_a_group_in_a_package_stay_as_they_are_written() -> None:
-    (first, _) = _points("~scaffolds.lstm", "scaffold@scaffolds.cnn=digits_cnn,random")
-    assert first.overrides == ("~scaffolds.lstm", "scaffold@scaffolds.cnn=digits_cnn")
-    assert first.values == {"scaffold@scaffolds.cnn": "digits_cnn"}
-
-
-def test_values_are_as_they_are_and_overrides_as_they_must_be_spelt() -> None:
-    (first, second) = _points(r"scaffolds.cnn.checkpoint=experiment\:tiny,'a, b'")
-    assert first.overrides == (r"scaffolds.cnn.checkpoint=experiment\:tiny",)
-    assert first.values == {"scaffolds.cnn.checkpoint": "experiment:tiny"}
-    assert second.overrides == ("scaffolds.cnn.checkpoint='a, b'",)
-    assert second.values == {"scaffolds.cnn.checkpoint": "a, b"}
-
-
-def test_without_several_values_there_is_one_point() -> None:
-    (point,) = _points("+experiment=tiny", "seed=1")
-    assert (point.values, str(point)) == ({}, "the only one")
-
-
 def test_params_are_what_the_command_line_does_not_give() -> None:
     params = {
         "seed": [0, 1],
         "scaffold@scaffolds.cnn": "digits_cnn,random",
         "+train.steps": "range(1,3)",
         "run_dir": [None, "a"],
+        "scaffolds.body.trainable": [True, False],
     }
     assert params_as_typed(params, _parsed("+experiment=tiny", "seed=5")) == [
         "scaffold@scaffolds.cnn=digits_cnn,random",
         "+train.steps=range(1,3)",
         "run_dir=null,a",
+        "++scaffolds.body.trainable=true,false",
     ]
-    assert params_as_typed({"+a": 1}, _parsed("++a=2")) == []
+    assert params_as_typed({"+a": 1, "scaffolds.b.c": 1}, _parsed("++a=2", "scaffolds.b.c=2")) == []
+    assert params_as_typed({"seed": []}, _parsed("seed=1")) == []
+    assert params_as_typed(None, []) == []
 
 
 @pytest.mark.parametrize(
@@ -94,73 +81,36 @@ def test_params_are_what_the_command_line_does_not_give() -> None:
         ([False, 0.5, float("inf")], "false,0.5,inf"),
     ],
 )
-def test_what_is_in_a_list_of_params_is_one_value(values: object, typed: str) -> None:
+def test_each_element_of_a_list_of_params_is_one_value(values: object, typed: str) -> None:
     assert params_as_typed({"+data.note": values}, []) == [f"+data.note={typed}"]
     (override,) = _parsed(f"+data.note={typed}")
     count = len(list(override.sweep_string_iterator())) if override.is_sweep_override() else 1
     assert count == (len(values) if isinstance(values, list) else 1)
 
 
-def test_a_text_that_calls_a_function_is_left_to_hydra_also_in_a_list() -> None:
+def test_a_string_that_calls_a_function_is_left_to_hydra_also_in_a_list() -> None:
     assert params_as_typed({"seed": ["range(1,3)"]}, []) == ["seed=range(1,3)"]
 
 
-def test_params_need_no_plus_for_a_scaffolds_key_either() -> None:
-    typed = params_as_typed({"scaffolds.body.trainable": [True, False]}, [])
-    assert typed == ["++scaffolds.body.trainable=true,false"]
-    assert params_as_typed({"scaffolds.a.optional": 1}, _parsed("++scaffolds.a.optional=2")) == []
-
-
-def test_params_without_a_value() -> None:
+def test_params_without_a_value_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"hydra\.sweeper\.params has seed: \[\]") as raised:
         params_as_typed({"seed": [], "name": [], "run_dir": ["a"]}, [])
     assert [each.state[-9:] for each in raised.value.problems] == [" seed: []", " name: []"]
-    assert params_as_typed({"seed": []}, _parsed("seed=1")) == []
 
 
-def test_params_are_a_mapping() -> None:
-    assert params_as_typed(None, []) == []
-    with pytest.raises(ConfigError, match=r"hydra\.sweeper\.params is 3") as raised:
-        params_as_typed(3, [])
-    assert "hydra.sweeper.params={seed: [1,2]}" in str(raised.value)
+@pytest.mark.parametrize("value", [3, "validation/loss", ["seed"], ""])
+def test_a_setting_that_is_no_mapping_is_refused_with_an_example(value: Any) -> None:
+    assert given_mapping("params", {1: "a", "b": 2}, "{}") == {"1": "a", "b": 2}
+    with pytest.raises(ConfigError, match=r"hydra\.sweeper\.params is ") as raised:
+        params_as_typed(value, [])
+    (problem,) = raised.value.problems
+    assert problem.state.endswith(repr(value))
+    assert problem.cause == "it must be a mapping"
+    assert problem.remedy == "for example 'hydra.sweeper.params={seed: [1,2]}'"
 
 
-def test_an_interval_is_for_a_search() -> None:
-    with pytest.raises(ConfigError, match=r"seed=interval\(1,2\) is an interval") as raised:
-        _points("seed=interval(1,2)")
-    assert "hydra/sweeper=optuna" in str(raised.value)
-
-
-@pytest.mark.parametrize("value", ["range(3,1)", "range(1,9,0)", "range(1.0,9.0,0.0)"])
-def test_what_holds_no_value(value: str) -> None:
-    with pytest.raises(ConfigError, match=r"seed=range.* holds no value"):
-        _points("+experiment=tiny", f"seed={value}", "train.steps=1,2")
-
-
-def test_a_pattern_that_nothing_matches_holds_no_value(tmp_path: Path) -> None:
-    with composing(tmp_path / "conf"):
-        parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-        with pytest.raises(ConfigError, match=r"optimizer=glob\(zzz\*\) holds no value"):
-            grid(parser.parse_overrides(["+experiment=tiny", "optimizer=glob(zzz*)"]))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "state"),
-    [
-        (("seed=1,2", "seed=3"), "seed is given 2 times: seed=1,2 seed=3"),
-        (("++seed=3", "seed=1,2", "seed=4,5"), "seed is given 3 times: ++seed=3 seed=1,2 seed=4,5"),
-    ],
-)
-def test_a_key_with_values_is_given_once(overrides: Sequence[str], state: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        _points("+experiment=tiny", *overrides, "train.steps=1,2")
-    assert [each.state for each in raised.value.problems] == [state]
-
-
-def test_a_key_may_be_given_twice_where_that_sweeps_nothing_and_deleted_before() -> None:
-    (point,) = _points("seed=1", "seed=2")
-    assert point.overrides == ("seed=1", "seed=2")
-    assert len(_points("~data.note", "+data.note=1,2")) == 2
+def _points(*overrides: str) -> list[Point]:
+    return grid(_parsed(*overrides))
 
 
 def test_valid_points_have_a_configuration_and_a_fingerprint(compose: Compose) -> None:
@@ -170,19 +120,15 @@ def test_valid_points_have_a_configuration_and_a_fingerprint(compose: Compose) -
 
 
 def _refused(compose: Compose, *overrides: str) -> list[str]:
+    experiment = () if "+experiment=warm" in overrides else ("+experiment=tiny",)
     with pytest.raises(ConfigError) as raised:
-        compose_points(_points(*overrides), compose)
+        compose_points(_points(*experiment, *overrides), compose)
     return str(raised.value).splitlines()
 
 
-def test_every_problem_of_every_point_is_told_once_with_its_place(compose: Compose) -> None:
-    lines = _refused(
-        compose,
-        "+experiment=tiny",
-        "optimizer=adam,nosuch",
-        "train.steps=0,3",
-        "train.objective=validation/accuracy,validation/acuracy",
-    )
+def test_every_problem_of_every_point_is_reported_once_with_its_place(compose: Compose) -> None:
+    objectives = "train.objective=validation/accuracy,validation/acuracy"
+    lines = _refused(compose, "optimizer=adam,nosuch", "train.steps=0,3", objectives)
     states = [line for line in lines if not line.startswith(" ")]
     assert [state.split(" is ")[0] for state in states] == [
         "train.steps",
@@ -193,41 +139,40 @@ def test_every_problem_of_every_point_is_told_once_with_its_place(compose: Compo
     assert any("in 4 of 8 trials: " in line and "; and 1 more)" in line for line in lines)
 
 
-def test_a_misspelt_key_is_told_once_for_all_its_values(compose: Compose) -> None:
-    lines = _refused(
-        compose, "+experiment=tiny", "optimizer.learning_rat=0.001,0.003", "train.steps=1,10"
-    )
-    states = [line for line in lines if not line.startswith(" ")]
-    assert states == ["optimizer.learning_rat is not set, so there is nothing to override"]
-    assert lines[2].endswith("put a plus before it to add it: +optimizer.learning_rat=...")
-    # What depends on the value still says which one.
-    lines = _refused(compose, "+experiment=tiny", "optimizer.learning_rate=fast,0.1,slow")
-    states = [line for line in lines if not line.startswith(" ")]
-    assert states == ["optimizer.learning_rate is 'fast'", "optimizer.learning_rate is 'slow'"]
-
-
-def test_one_misspelt_key_does_not_hide_another(compose: Compose) -> None:
-    lines = _refused(compose, "+experiment=tiny", "traim.steps=3,4", "sesion.x=1", "seed=-1,1")
-    assert [line for line in lines if not line.startswith(" ")] == [
+# Override(s) -> the states of what is reported.
+COMPOSED: dict[tuple[str, ...], list[str]] = {
+    ("optimizer.learning_rat=0.001,0.003", "train.steps=1,10"): [
+        "optimizer.learning_rat is not set, so there is nothing to override"
+    ],
+    ("optimizer.learning_rate=fast,0.1,slow",): [
+        "optimizer.learning_rate is 'fast'",
+        "optimizer.learning_rate is 'slow'",
+    ],
+    ("traim.steps=3,4", "sesion.x=1", "seed=-1,1"): [
         "traim.steps is not a key of the configuration",
         "sesion.x is not a key of the configuration",
         "seed is -1",
-    ]
+    ],
+    ("+experiment=warm", "scaffolds.body.checkpoint=experiment:tiny,experiment:tinny"): [
+        "scaffolds.body.checkpoint: experiment 'tinny' is not known",
+    ],
+    ("cluster.workers=1,2",): ["cluster.workers is 2, and there is no cluster"],
+}
+
+
+@pytest.mark.parametrize("overrides", COMPOSED, ids=" ".join)
+def test_mistakes_are_reported_once_and_none_hides_another(
+    compose: Compose, overrides: tuple[str, ...]
+) -> None:
+    lines = _refused(compose, *overrides)
+    assert [line for line in lines if not line.startswith(" ")] == COMPOSED[overrides]
 
 
 def test_a_problem_of_all_points_names_none(compose: Compose) -> None:
-    assert "trials" not in "\n".join(_refused(compose, "+experiment=tiny", "foo=1", "seed=1,2"))
+    assert "trials" not in "\n".join(_refused(compose, "foo=1", "seed=1,2"))
 
 
-def test_a_source_that_does_not_compose_is_found_too(compose: Compose) -> None:
-    lines = _refused(
-        compose, "+experiment=warm", "scaffolds.body.checkpoint=experiment:tiny,experiment:tinny"
-    )
-    assert lines[0] == "scaffolds.body.checkpoint: experiment 'tinny' is not known"
-    assert "in 1 of 2 trials" in lines[1]
-
-
-def test_a_trial_is_checked_with_the_variables_that_it_is_given(compose: Compose) -> None:
+def test_a_trial_is_checked_with_the_environment_that_it_is_given(compose: Compose) -> None:
     overrides = ["+experiment=tiny", "name=${oc.env:RUNNER_TEST_NAME}"]
     points = [
         Point((*overrides, f"+hydra.job.env_set.RUNNER_TEST_NAME={name}"), {"name": name})
@@ -237,16 +182,127 @@ def test_a_trial_is_checked_with_the_variables_that_it_is_given(compose: Compose
     assert "RUNNER_TEST_NAME" not in os.environ
 
 
-def test_mistakes_in_a_trials_cluster_are_told_before_the_first(
+def test_a_task_of_a_cluster_does_not_sweep(
     compose: Compose, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    points = _points("+experiment=tiny", "cluster.workers=1,2")
-    with pytest.raises(
-        ConfigError, match=r"cluster\.workers is 2, and there is no cluster"
-    ) as error:
-        compose_points(points, compose)
-    assert "in 1 of 2 trials: cluster.workers=2" in error.value.problems[0].cause
     cluster = '{"worker": ["a:1", "b:1"], "ps": ["c:1"]}'
     monkeypatch.setenv("TF_CONFIG", f'{{"cluster": {cluster}, "task": {{"type": "chief"}}}}')
-    with pytest.raises(ConfigError, match="this process is chief 0 of a cluster, and is to sweep"):
-        compose_points(_points("+experiment=tiny"), compose)
+    (first, *_) = _refused(compose)
+    assert first.startswith("this process is chief 0 of a cluster, and is to sweep")
+
+
+def _composed(*configs: RunConfig) -> list[ComposedPoint]:
+    return [
+        ComposedPoint(Point((), {"n": str(number)}), each, f"f{number}")
+        for number, each in enumerate(configs)
+    ]
+
+
+NET = "tests.tiny.experiment.Net"
+
+
+def test_mistakes_in_targets_are_reported_with_their_trials() -> None:
+    model = {"_target_": NET, "jit_compile": False, "dtype_policy": "float32"}
+    hooks = {"mine": {"_target_": "tests.tiny.hooks.Slow", "seconds": "${graph:loss}"}}
+    adam = {"_target_": "tensorflow.compat.v1.train.AdamOptimzer", "learning_rate": 0.1}
+    trials: list[dict[str, Any]] = [
+        {"model": {**model, "units": 3}},
+        {"model": {**model, "unts": 3}},
+        {"model": {**model, "unts": 4}, "hooks": hooks},
+        {"optimizer": adam},
+        *({"model": {"_target_": NET, "units": units}} for units in ("x", 0.5, "x", 4.0)),
+    ]
+    with pytest.raises(ConfigError) as raised:
+        check_targets(_composed(*(tiny(**each) for each in trials)))
+    found = {each.state: each.cause for each in raised.value.problems}
+    misspelt = "optimizer._target_ is 'tensorflow.compat.v1.train.AdamOptimzer'"
+    assert found == {
+        f"model.unts is not an argument of {NET}": (
+            "it is misspelt, or belongs elsewhere (in 2 of 8 trials: n=1; n=2)"
+        ),
+        "hooks.mine.marker has no value": "tests.tiny.hooks.Slow needs it (in 1 of 8 trials: n=2)",
+        misspelt: found[misspelt],
+        "model.units is 'x'": f"{NET} takes a whole number (in 2 of 8 trials: n=4; n=6)",
+        "model.units is 0.5": f"{NET} takes a whole number (in 1 of 8 trials: n=5)",
+    }
+    assert "units" in raised.value.problems[0].choices
+
+
+def _config(checkpoint: str | None, **scaffold: Any) -> RunConfig:
+    return tiny(
+        run_dir="runs/tiny", scaffolds={"body": ScaffoldConfig(checkpoint=checkpoint, **scaffold)}
+    )
+
+
+def _missing(*configs: RunConfig) -> dict[str, str]:
+    """Returns state -> cause of what is wrong with sources, if anything is."""
+    try:
+        check_sources(_composed(*configs))
+    except ConfigError as error:
+        return {each.state: each.cause for each in error.problems}
+    return {}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_sources_that_do_not_exist_are_reported_with_their_trials(folder: Path) -> None:
+    np.savez(folder / "good.npz", kernel=np.zeros(2))
+    (folder / "page.h5").write_text("<html>not found</html>")
+    (folder / "empty").mkdir()
+    found = _missing(
+        _config("good.npz"),
+        _config("nosuch/model"),
+        _config("page.h5"),
+        _config("empty"),
+        _config("nosuch/model", trainable=False),
+        _config("good.npz", average=["other.npz"]),
+    )
+    begin = "scaffolds.body.checkpoint:"
+    assert found == {
+        f"{begin} there is no checkpoint at nosuch/model": (
+            "neither a directory nor a prefix (in 2 of 6 trials: n=1; n=4)"
+        ),
+        f"{begin} page.h5 is not a checkpoint of a known format": (
+            "it is an HTML page, as a failed download leaves it (in 1 of 6 trials: n=2)"
+        ),
+        f"{begin} the directory empty holds no checkpoint": "it is empty (in 1 of 6 trials: n=3)",
+        f"{begin} there is no checkpoint at other.npz": (
+            "neither a directory nor a prefix (in 1 of 6 trials: n=5)"
+        ),
+    }
+
+
+# Configurations of which the last one's source does not exist -> whether that is reported.
+SOURCES: dict[str, tuple[list[RunConfig], bool]] = {
+    "none": ([_config(None)], False),
+    "optional": ([_config("nosuch", optional=True)], False),
+    "trained": ([_config("experiment:tiny")], False),
+    "a registry": ([_config("models:/nosuch/1")], False),
+    "a bucket": ([_config("gs://nosuch/model")], False),
+    "a registry's average": ([_config("nosuch", average=["runs:/nosuch/model"])], False),
+    "of a trial": ([_config(None), _config("runs/tiny/001", which="best")], False),
+    "of a source": ([_config("experiment:digits"), _config("runs/digits/001")], False),
+    "of another run": ([_config(None), _config("runs/digits/001")], True),
+}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("name", SOURCES)
+def test_sources_that_may_come_to_exist_are_not_looked_for(name: str) -> None:
+    configs, reported = SOURCES[name]
+    assert bool(_missing(*configs)) is reported
+
+
+def test_a_run_that_has_begun_does_not_read_its_sources_again(folder: Path) -> None:
+    begun = RunDirectory(folder / "runs" / "tiny" / "001")
+    begun.path.mkdir(parents=True)
+    begun.write(RunRecord("tiny", "f0", Status.FINISHED, {}))
+    config = _config("nosuch")
+    assert _missing(config) == {}
+    assert "(in 1 of 2 trials: n=1)" in next(iter(_missing(config, config).values()))
+    config.resume = Resume.never
+    assert len(_missing(config)) == 1

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import optuna
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from optuna.distributions import (
@@ -13,6 +14,7 @@ from optuna.distributions import (
 
 from runner.errors import ConfigError
 from runner.sweeps.search_space import SearchSpace, search_space
+from tests.tiny.spaces import conditional
 
 
 def _space(*overrides: str) -> SearchSpace:
@@ -119,7 +121,43 @@ def test_a_range_that_cannot_be_searched(value: str) -> None:
     assert MISTAKES[value] in str(raised.value)
 
 
-def test_all_mistakes_are_told() -> None:
+def test_all_mistakes_are_reported() -> None:
     with pytest.raises(ConfigError) as raised:
         _space("a=range(3, 1)", "b=range(3, 1)")
     assert len(raised.value.problems) == 2
+
+
+def _custom(name: str, **arguments: Any) -> SearchSpace:
+    return search_space([], {"_target_": f"tests.tiny.spaces.{name}", **arguments})
+
+
+def test_a_custom_space_draws_derives_and_takes_arguments() -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    points = [_custom("conditional", most=4).drawn(study.ask()) for _ in range(8)]
+    for trial, point in zip(study.trials, points, strict=True):
+        units = trial.params["+model.units"]
+        assert point.values["model.units"] == str(units)
+        derived = str(0.1 / units) if trial.params["optimizer"] == "sgd" else None
+        assert point.values.get("optimizer.learning_rate") == derived
+    assert {point.values["optimizer"] for point in points} == {"adam", "sgd"}
+    point = _custom("conditional", most=1).drawn(study.ask())
+    assert point.values["model.units"] == "1"
+    assert search_space([]).custom is None
+    assert SearchSpace(("a=1",), (), conditional).drawn(study.ask()).overrides[0] == "a=1"
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [("raising", "raises ZeroDivisionError"), ("returning", "returns 0.5")],
+)
+def test_what_a_custom_space_does_wrong_is_reported(name: str, state: str) -> None:
+    trial = optuna.create_study().ask()
+    with pytest.raises(ConfigError, match=f"custom_search_space: tests.tiny.spaces.{name} {state}"):
+        _custom(name).drawn(trial)
+
+
+def test_a_custom_space_is_located_and_its_arguments_are_checked() -> None:
+    with pytest.raises(ConfigError, match=r"hydra\.sweeper\.custom_search_space\.mots"):
+        _custom("conditional", mots=1)
+    with pytest.raises(ConfigError, match=r"hydra\.sweeper\.custom_search_space\._target_"):
+        _custom("nosuch")

@@ -1,60 +1,166 @@
+"""The files of a sweep: its record, and its attempts with their locks and orders."""
+
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from runner.errors import RunDirectoryError, RunInUseError
-from runner.sweeps.attempt import Attempt
 from runner.sweeps.sweep_directory import (
+    Attempt,
+    AttemptFile,
     SweepDirectory,
     SweepIdentity,
     open_sweep,
     unrecorded_sweep,
 )
+from runner.system.locks import this_process
+from runner.system.status import Status
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> AttemptFile:
+    made = AttemptFile(tmp_path / "0003.json")
+    made.write(Attempt(3, 1, ("seed=2",), {"seed": "2", "a": "1"}, objective=float("nan")))
+    return made
+
+
+def test_an_attempt_is_read_as_it_was_written_and_updated(file: AttemptFile) -> None:
+    attempt = file.read()
+    assert (attempt.trial, attempt.overrides, attempt.status) == (3, ("seed=2",), Status.WAITING)
+    assert list(attempt.values.items()) == [("seed", "2"), ("a", "1")]
+    assert attempt.objective is not None
+    assert attempt.objective != attempt.objective
+    assert file.update(status=Status.FINISHED, curve=((1, 0.5),)).trial == 3
+    assert file.read().curve == ((1, 0.5),)
+
+
+def test_the_file_of_the_version_before_is_read(tmp_path: Path) -> None:
+    content = {
+        "trial": 0,
+        "number": 2,
+        "overrides": ["seed=1"],
+        "values": [["seed", "1"]],
+        "fingerprint": "f",
+        "metric": "validation/loss",
+        "last": False,
+        "sweeper": "h:1",
+        "process": "h:2",
+        "status": "KILLED",
+        "objective": None,
+        "metrics": {},
+        "curve": [],
+        "message": "ended by SIGTERM",
+        "exit_code": 143,
+        "run_dir": None,
+        "over": True,
+        "infeasible": False,
+        "study": None,
+        "way_to_run": None,
+        "a key of its own": 1,
+    }
+    (tmp_path / "0000.json").write_text(json.dumps(content))
+    attempt = AttemptFile(tmp_path / "0000.json").read()
+    assert (attempt.status, attempt.values, attempt.over) == (Status.KILLED, {"seed": "1"}, True)
+
+
+def test_the_run_is_found_where_it_was_moved_with_the_sweep(tmp_path: Path) -> None:
+    run = tmp_path / "old" / "tiny" / "001"
+    run.mkdir(parents=True)
+    SweepDirectory(tmp_path / "old").add([Attempt(0, 1, (), {}, run_dir=str(run))])
+    (tmp_path / "old").rename(tmp_path / "new")
+    found = SweepDirectory(tmp_path / "new").attempt(0).read()
+    assert found.run_dir == str(tmp_path / "new" / "tiny" / "001")
+
+
+SETTLED = {
+    Status.RUNNING: (Status.KILLED, "its process was killed: no memory", True),
+    Status.WAITING: (Status.SKIPPED, "it was not started", False),
+    Status.KILLED: (Status.KILLED, "m", True),
+    Status.PRUNED: (Status.PRUNED, "m", False),
+    Status.FINISHED: (Status.FINISHED, "m", False),
+    Status.FAILED: (Status.FAILED, "m", False),
+}
+
+
+@pytest.mark.parametrize("status", SETTLED)
+def test_what_has_no_process_is_settled(file: AttemptFile, status: Status) -> None:
+    file.update(status=status, message="m")
+    said: list[str] = []
+    attempt = file.settle("no memory", said.append)
+    assert (attempt.status, attempt.message, attempt.over) == SETTLED[status]
+    assert file.read().status is attempt.status
+    assert said == []
+
+
+def test_a_process_that_lives_is_waited_for(file: AttemptFile) -> None:
+    worker = AttemptFile(file.path)
+    worker.update(status=Status.RUNNING)
+    worker.lock.acquire()
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        worker.update(status=Status.FINISHED)
+        worker.lock.release()
+
+    assert file.settle(say=say).status is Status.FINISHED
+    assert said == ["trial 3 is still running since before; waiting for it"]
+
+
+def test_an_attempt_can_be_cancelled(file: AttemptFile) -> None:
+    assert not file.cancelled()
+    file.await_orders()
+    assert not file.cancelled()
+    file.cancel()
+    file.await_orders()
+    assert file.cancelled()
+
+
+def test_a_process_elsewhere_is_seen_by_its_lock(file: AttemptFile) -> None:
+    assert not file.runs_elsewhere()
+    with AttemptFile(file.path).lock:
+        assert file.runs_elsewhere()
+        file.update(process=this_process())
+        assert not file.runs_elsewhere()
+    file.update(process="elsewhere:1")
+    assert not file.runs_elsewhere()
+
+
+def test_attempts_are_numbered_on_and_their_owners_alone(tmp_path: Path) -> None:
+    directory = SweepDirectory(tmp_path)
+    attempts = [Attempt(0, 1, (), {}), Attempt(1, 1, (), {})]
+    assert directory.add(attempts) == range(2)
+    assert directory.add(attempts[:1]) == range(2, 3)
+    assert [each.path.name for each in directory.attempts()] == [
+        "0000.json",
+        "0001.json",
+        "0002.json",
+    ]
+    assert directory.attempt(1).read() == attempts[1]
+    assert (tmp_path / "trials").stat().st_mode & 0o777 == 0o700
+
 
 IDENTITY = SweepIdentity(("+experiment=tiny", "seed=1,2"))
 
 
-def _open(folder: Path, resume: str = "auto", join: bool = False) -> SweepDirectory:
+def _open(folder: Path, resume: str = "auto") -> SweepDirectory:
     """Opens the sweep, as a process that then ends."""
-    directory = open_sweep(folder, IDENTITY, resume, join=join)
+    directory = open_sweep(folder, IDENTITY, resume)
     directory.lock.release()
     return directory
 
 
 def test_the_same_command_finds_its_sweep_again(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match="holds no sweep of this command"):
+        _open(tmp_path, "must")
     assert _open(tmp_path).path == tmp_path / "001"
     other = open_sweep(tmp_path, SweepIdentity(("+experiment=tiny", "seed=1,3")), "auto")
     assert other.path == tmp_path / "002"
-    assert _open(tmp_path).path == tmp_path / "001"
-    assert _open(tmp_path, "must").path == tmp_path / "001"
-
-
-def test_never_begins_another(tmp_path: Path) -> None:
-    assert _open(tmp_path).path != _open(tmp_path, "never").path
-    assert _open(tmp_path).path == tmp_path / "002"
-
-
-def test_must_needs_one(tmp_path: Path) -> None:
-    with pytest.raises(RunDirectoryError, match="holds no sweep of this command"):
-        _open(tmp_path, "must")
-
-
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunDirectoryError, match=r"hydra\.sweep\.dir is .*/file/sweeps\n") as raised:
-        _open(tmp_path / "file" / "sweeps")
-    assert "it cannot be made: Not a directory" in str(raised.value)
-    assert "give hydra.sweep.dir=... a folder that can be written" in str(raised.value)
-
-
-def test_one_process_works_at_a_grid_and_several_at_a_search(tmp_path: Path) -> None:
-    directory = open_sweep(tmp_path, IDENTITY, "auto")
-    with pytest.raises(RunInUseError, match="001 is in use"):
-        open_sweep(tmp_path, IDENTITY, "auto")
-    assert not open_sweep(tmp_path, IDENTITY, "auto", join=True).lock.is_locked
-    directory.lock.release()
+    assert _open(tmp_path).path == _open(tmp_path, "must").path == tmp_path / "001"
+    assert _open(tmp_path, "never").path == _open(tmp_path).path == tmp_path / "003"
 
 
 def test_what_a_sweep_is_does_not_depend_on_the_order_of_overrides() -> None:
@@ -62,75 +168,61 @@ def test_what_a_sweep_is_does_not_depend_on_the_order_of_overrides() -> None:
     assert IDENTITY.fingerprint != SweepIdentity(IDENTITY.overrides, "study").fingerprint
 
 
-def test_attempts_are_numbered_on(tmp_path: Path) -> None:
-    directory = SweepDirectory(tmp_path)
-    attempts = [Attempt(0, 1, (), {}), Attempt(1, 1, (), {})]
-    assert directory.add(attempts) == range(2)
-    assert directory.add(attempts[:1]) == range(2, 3)
-    assert [file.path.name for file in directory.attempts()] == [
-        "0000.json",
-        "0001.json",
-        "0002.json",
-    ]
-    assert directory.attempt(1).read() == attempts[1]
+def test_the_fingerprint_is_that_of_the_version_before() -> None:
+    assert IDENTITY.fingerprint == "0fee7134c8e8ce26"
 
 
-@pytest.mark.parametrize("stops", [True, False])
-def test_a_failure_stops_the_sweep_where_that_is_asked_for(tmp_path: Path, stops: bool) -> None:
-    directory = SweepDirectory(tmp_path)
-    assert not directory.stopped()
-    directory.stop_on_failure(stops)
-    assert not directory.stopped()
-    directory.failed()
-    assert directory.stopped() == stops
-    directory.stop_on_failure(stops)
-    assert not directory.stopped()
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirectoryError, match=r"hydra\.sweep\.dir is .*/file/sweeps\n") as raised:
+        _open(tmp_path / "file" / "sweeps")
+    assert "it cannot be made: Not a directory" in str(raised.value)
 
 
-def test_secrets_are_left_out_or_the_owners(tmp_path: Path) -> None:
-    directory = open_sweep(
-        tmp_path,
-        IDENTITY,
-        "auto",
-        masked=lambda texts: [each.replace("1,2", "*") for each in texts],
-    )
-    directory.lock.release()
-    record = directory.read()
-    assert record is not None
-    assert record["overrides"] == ["+experiment=tiny", "seed=*"]
-    assert _open(tmp_path).path == directory.path
-    directory.add([Attempt(0, 1, (), {})])
-    assert (directory.path / "trials").stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.parametrize("stops", [True, False])
-def test_a_failure_that_is_not_the_last_holds_trials_where_it_may_stop_them(
-    tmp_path: Path, stops: bool
-) -> None:
-    directory = SweepDirectory(tmp_path)
-    directory.stop_on_failure(stops)
-    directory.failed(last=False)
-    assert (directory.held(), directory.stopped()) == (stops, False)
-    directory.go_on()
-    assert not directory.held()
-    directory.failed(last=False)
-    directory.stop_on_failure(stops)  # As the next command does.
-    assert not directory.held()
-
-
-def test_who_joins_does_not_undo_that_the_others_have_stopped(tmp_path: Path) -> None:
+def test_one_process_works_at_a_grid_and_several_at_a_search(tmp_path: Path) -> None:
     directory = open_sweep(tmp_path, IDENTITY, "auto")
+    with pytest.raises(RunInUseError, match="001 is in use"):
+        open_sweep(tmp_path, IDENTITY, "auto")
     directory.stop_on_failure(True)
     directory.failed()
-    other = open_sweep(tmp_path, IDENTITY, "auto", join=True)
-    other.stop_on_failure(False)
-    assert other.joined
-    assert other.stopped()
+    joined = open_sweep(tmp_path, IDENTITY, "auto", join=True)
+    # Those that have stopped are not started again by one that joins them.
+    joined.stop_on_failure(False)
+    assert (joined.joined, joined.lock.is_locked, joined.stopped()) == (True, False, True)
     directory.lock.release()
     again = open_sweep(tmp_path, IDENTITY, "auto", join=True)
     again.stop_on_failure(True)
     assert not again.stopped()
     again.lock.release()
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_failure_stops_the_sweep_and_holds_it_before_a_retry(tmp_path: Path, stops: bool) -> None:
+    directory = SweepDirectory(tmp_path)
+    assert not directory.stopped()
+    directory.stop_on_failure(stops)
+    directory.failed(last=False)
+    assert (directory.held(), directory.stopped()) == (stops, False)
+    directory.release_held()
+    assert not directory.held()
+    directory.failed(last=False)
+    directory.failed()
+    assert directory.stopped() == stops
+    directory.stop_on_failure(stops)  # As the next command does.
+    assert not directory.held()
+    assert not directory.stopped()
+
+
+def test_the_record_has_no_secrets(tmp_path: Path) -> None:
+    def masked(texts: object) -> list[str]:
+        return [each.replace("1,2", "*") for each in texts]  # type: ignore[attr-defined]
+
+    directory = open_sweep(tmp_path, IDENTITY, "auto", masked=masked)
+    directory.lock.release()
+    record = directory.read()
+    assert record is not None
+    assert record["overrides"] == ["+experiment=tiny", "seed=*"]
+    assert _open(tmp_path).path == directory.path
 
 
 def test_a_sweep_that_is_not_recorded_leaves_nothing(

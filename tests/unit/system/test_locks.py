@@ -13,6 +13,7 @@ from filelock import FileLock
 from runner.errors import RunDirectoryError
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.system.locks import OwnerFile, is_held, this_process
+from runner.system.status import Status
 
 # Another host's process; nothing of this test runs there.
 ELSEWHERE = {"host": "elsewhere", "boot": "another", "pid": 7, "since": "2026-01-01T00:00:00"}
@@ -93,7 +94,7 @@ def test_a_file_that_says_nothing_names_nobody(tmp_path: Path, content: str) -> 
 
 def test_a_lock_that_does_not_reach_the_owners_host_is_not_enough(file: Path) -> None:
     run = RunDirectory(file.parent)
-    run.write(RunRecord("tiny", "abc", "RUNNING", {}))
+    run.write(RunRecord("tiny", "abc", Status.RUNNING, {}))
     stop = threading.Event()
 
     def touch() -> None:

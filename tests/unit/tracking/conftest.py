@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from runner.tracking.mlflow_tracker import MlflowStore
+from runner.tracking.mlflow_store import MlflowStore
 
 
 @pytest.fixture

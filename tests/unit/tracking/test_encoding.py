@@ -2,25 +2,115 @@ from __future__ import annotations
 
 import logging
 import math
+import posixpath
+import re
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from runner.tracking.encoding import Encoder, encode_tag
-from runner.tracking.records import (
-    Artifact,
+from runner.tracking.encoding import (
+    MAX_KEY,
+    Batch,
+    Delivery,
+    Encoder,
     Entry,
     MetricPoint,
-    Metrics,
     Parameter,
+    Tag,
+    batches,
+    clean,
+    decode_key,
+    encode_key,
+    encode_tag,
+    named,
+    shorten,
+    shorten_key,
+    summary,
+)
+from runner.tracking.journal import (
+    Artifact,
+    Dataset,
+    Metrics,
     Parameters,
     Record,
-    Tag,
     Tags,
     Text,
 )
+
+# Names
+
+
+@pytest.mark.parametrize(
+    "key", ["loss", "train/loss", "model.units.0", "a b", "top-1", "scope:0", "_x", "x_x0"]
+)
+def test_names_that_mlflow_accepts_stay_as_they_are(key: str) -> None:
+    assert encode_key(key) == key
+
+
+@pytest.mark.parametrize(
+    ("key", "encoded"),
+    [
+        ("a@b", "a_x0040_b"),
+        ("f(x)", "f_x0028_x_x0029_"),
+        ("größe", "gr_x00F6__x00DF_e"),
+        ("🎯", "_x1F3AF_"),
+        ("_x0040_", "_x005F_x0040_"),
+        ("_x0041@", "_x005F_x0041_x0040_"),
+        ("a//b", "a_x002F__x002F_b"),
+        ("..", "_x002E__x002E_"),
+        ("/a", "_x002F_a"),
+        ("a/", "a_x002F_"),
+    ],
+)
+def test_the_names_on_disk_do_not_change(key: str, encoded: str) -> None:
+    assert encode_key(key) == encoded
+    assert decode_key(encoded) == key
+
+
+_names = st.one_of(st.text(min_size=1), st.text("ab01FxX_x_004./ :-@%é🎯\n", min_size=1))
+
+
+@given(_names)
+def test_any_name_is_encoded_to_one_that_mlflow_accepts_and_decoded_again(key: str) -> None:
+    encoded = encode_key(key)
+    assert re.fullmatch(r"[A-Za-z0-9_\-. :/]+", encoded)
+    assert posixpath.normpath(encoded) == encoded
+    assert not encoded.startswith(("/", ".."))
+    assert decode_key(encoded) == key
+
+
+def test_names_that_others_gave_are_decoded_without_error() -> None:
+    assert decode_key("_xFFFFFF_") == "_xFFFFFF_"
+
+
+@given(st.text(), st.text(), st.integers(60, 200))
+def test_shortened_strings_fit_and_differ_where_the_whole_ones_do(
+    one: str, other: str, limit: int
+) -> None:
+    one, other = "a" * 150 + one, "a" * 150 + other
+    assert max(len(shorten(one, limit)), len(shorten(other, limit))) <= limit
+    assert (shorten(one, limit) == shorten(other, limit)) == (one == other)
+    keys = shorten_key(one * 2), shorten_key(other * 2)
+    assert max(map(len, keys)) <= MAX_KEY
+    assert (keys[0] == keys[1]) == (one == other)
+
+
+def test_a_shortened_string_reports_its_length() -> None:
+    assert shorten("a" * 100, 100) == "a" * 100
+    pattern = r"a+ \.\.\. \[201 characters, sha256 [0-9a-f]{12}\]"
+    assert re.fullmatch(pattern, shorten("a" * 200 + "b", 100))
+
+
+def test_characters_that_no_database_takes_are_spelt_out() -> None:
+    assert clean("a\x00b\ud800c") == "a\\x00b\\ud800c"
+    assert clean("größe 🎯") == "größe 🎯"
+
+
+# Records
 
 
 def encode(*records: Record, encoder: Encoder | None = None) -> list[Entry]:
@@ -32,9 +122,6 @@ def test_metrics_become_points_with_encoded_names() -> None:
         MetricPoint("f_x0028_1_x0029_", 1.0, 99, 7),
         MetricPoint("loss", 0.5, 99, 7),
     ]
-
-
-def test_nan_is_kept() -> None:
     (point,) = encode(Metrics({"loss": math.nan}, 1, 0))
     assert isinstance(point, MetricPoint)
     assert math.isnan(point.value)
@@ -52,47 +139,35 @@ def test_metrics_that_were_infinite_are_named_once() -> None:
 
 
 @pytest.mark.parametrize("value", ["high", None, np.zeros(2), 10**400])
-def test_a_metric_that_is_no_number_is_left_out_and_named(
+def test_a_metric_that_is_not_a_number_is_left_out_and_named(
     value: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     entries = encode(Metrics({"bad": value, "good": 1.0}, 1, 0))
     assert entries == [Tag("runner.metrics_refused", "bad"), MetricPoint("good", 1.0, 0, 1)]
-    assert "Metric 'bad' has a value that is no number" in caplog.text
+    assert "Metric 'bad' has a value that is not a number" in caplog.text
     assert caplog.records[0].levelno == logging.WARNING
 
 
-def test_parameters_become_text() -> None:
-    values = {"rate": 0.1, "goal": None, "flag": True, "surrogate": "\ud800"}
-    assert encode(Parameters(values)) == [
+def test_parameters_become_strings_and_long_ones_are_shortened_and_named() -> None:
+    assert encode(Parameters({"rate": 0.1, "goal": None, "surrogate": "\ud800"})) == [
         Parameter("rate", "0.1"),
         Parameter("goal", "None"),
-        Parameter("flag", "True"),
         Parameter("surrogate", "\\ud800"),
     ]
-
-
-def test_long_parameters_are_shortened_and_named() -> None:
+    assert encode(Parameters({"fits": "v" * 6000})) == [Parameter("fits", "v" * 6000)]
     note, parameter = encode(Parameters({"f(x)": "v" * 6001}))
     assert note == Tag("runner.parameters_shortened", "f(x)")
     assert isinstance(parameter, Parameter)
     assert len(parameter.value) == 6000
-    assert "[6001 characters, sha256 " in parameter.value
-    assert encode(Parameters({"fits": "v" * 6000})) == [Parameter("fits", "v" * 6000)]
 
 
-def test_parameters_that_the_run_has_are_not_sent_again() -> None:
-    encoder = Encoder({"a": "1", "f_x0028_x_x0029_": "2"}, {})
-    assert encode(Parameters({"a": 1, "f(x)": 2, "new": 3}), encoder=encoder) == [
-        Parameter("new", "3")
-    ]
-    assert encode(Parameters({"new": 3}), encoder=encoder) == []
-
-
-def test_parameters_that_changed_are_noted_with_both_values() -> None:
-    encoder = Encoder({"steps": "10"}, {"runner.parameters_changed": "rate: 1 -> 2"})
-    assert encode(Parameters({"steps": 20}), encoder=encoder) == [
-        Tag("runner.parameters_changed", "rate: 1 -> 2\nsteps: 10 -> 20")
-    ]
+def test_parameters_that_the_run_has_are_not_sent_again_and_changed_ones_are_noted() -> None:
+    known = {"a": "1", "f_x0028_x_x0029_": "2", "steps": "10"}
+    encoder = Encoder(known, {"runner.parameters_changed": "rate: 1 -> 2"})
+    changed = Tag("runner.parameters_changed", "rate: 1 -> 2\nsteps: 10 -> 20")
+    new = Parameters({"a": 1, "f(x)": 2, "new": 3, "steps": 20})
+    assert encode(new, encoder=encoder) == [Parameter("new", "3"), changed]
+    assert encode(new, encoder=encoder) == []
 
 
 def test_long_values_that_changed_past_the_limit_are_seen_to_differ() -> None:
@@ -133,3 +208,61 @@ def test_a_note_keeps_within_the_limit_of_a_tag() -> None:
 def test_artifacts_pass_and_text_is_cleaned() -> None:
     artifact = Artifact(Path("plan.txt"), "plans")
     assert encode(artifact, Text("a\x00", "b.txt")) == [artifact, Text("a\\x00", "b.txt")]
+
+
+# Batches
+
+POINT, PARAMETER, TAG = MetricPoint("loss", 0.5, 0, 1), Parameter("a", "1"), Tag("t", "1")
+ARTIFACT = Artifact(Path("run/plan.txt"))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([POINT, PARAMETER, TAG, ARTIFACT]), st.integers(1, 1200)),
+        max_size=6,
+    )
+)
+def test_batches_keep_the_order_and_every_limit_and_lose_nothing(
+    runs: list[tuple[Entry, int]],
+) -> None:
+    entries = [entry for entry, count in runs for _ in range(count)]
+    found: list[Entry] = []
+    for delivery in batches(entries):
+        if isinstance(delivery, Batch):
+            kinds = [type(each) for each in delivery.entries]
+            assert 0 < len(kinds) <= 1000
+            assert kinds.count(Parameter) <= 100
+            assert kinds.count(Tag) <= 100
+            found += delivery.entries
+        else:
+            found.append(delivery)
+    assert found == entries
+    # As few as the limits allow, where one kind stands alone.
+    if len(runs) == 1:
+        kind, count = type(runs[0][0]), runs[0][1]
+        limit = {MetricPoint: 1000, Artifact: 1}.get(kind, 100)
+        assert len(list(batches(entries))) == math.ceil(count / limit)
+
+
+@given(st.lists(st.sampled_from([POINT, PARAMETER, TAG]), min_size=2))
+def test_halves_hold_everything_once(entries: list[Any]) -> None:
+    first, second = Batch(tuple(entries)).halves()
+    assert [*first.entries, *second.entries] == entries
+    assert first.entries
+    assert second.entries
+
+
+def test_a_summary_counts_and_names_what_is_missing() -> None:
+    items: list[Delivery] = [
+        Batch((POINT,) * 1200 + (PARAMETER,)),
+        Batch((POINT, POINT, PARAMETER, TAG)),
+        Dataset("digits", "abc"),
+        ARTIFACT,
+        Text("text", "reports/plan.txt"),
+    ]
+    assert summary(items) == (
+        "1,202 metric values, 2 parameters, 1 tag, data set digits, artifact plan.txt,"
+        " artifact reports/plan.txt"
+    )
+    assert summary([]) == ""
+    assert named(Batch((POINT, PARAMETER))) == "metric value 'loss', parameter 'a'"

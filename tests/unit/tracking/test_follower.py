@@ -2,18 +2,25 @@ from __future__ import annotations
 
 import logging
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runner.errors import AwaitedRunError, Problem
+from runner.system.status import Status
 from runner.tracking.follower import Destination, Follower
-from runner.tracking.journal import Journal, segments
-from runner.tracking.records import Artifact, End, Metrics, Tags, Text
-from runner.tracking.tracker import RunStatus
+from runner.tracking.journal import Artifact, End, Journal, Metrics, Tags, Text, segments
 from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
-from tests.tiny.following import URI, Killed, Memory, follow, loss, make_directory, record, twin
+from tests.tiny.following import (
+    URI,
+    Killed,
+    Memory,
+    edit_opening,
+    follow,
+    loss,
+    make_directory,
+    record,
+    twin,
+)
 
 
 @pytest.fixture
@@ -30,7 +37,7 @@ def test_everything_arrives_and_then_the_status(directory: TrackingDirectory) ->
         Text("well", "report.txt"),
         Artifact(Path("plan.txt"), "plans"),
         Artifact(Path("/elsewhere/x"), ""),
-        End(RunStatus.FAILED),
+        End(Status.FAILED),
     )
     assert follow(directory, store)
     assert store.history("loss") == twin(3000)
@@ -40,7 +47,7 @@ def test_everything_arrives_and_then_the_status(directory: TrackingDirectory) ->
         Artifact(directory.run_directory / "plan.txt", "plans"),
         Artifact(Path("/elsewhere/x"), ""),
     ]
-    assert store.statuses == [(RunStatus.FAILED, "")]
+    assert store.statuses == [(Status.FAILED, "")]
     position = directory.position(URI)
     assert (position.run_id, position.status) == ("r1", "FAILED")
     assert position.offset == segments(directory.journal)[0].path.stat().st_size
@@ -48,35 +55,35 @@ def test_everything_arrives_and_then_the_status(directory: TrackingDirectory) ->
 
 def test_nothing_is_delivered_twice_by_the_next_follower(directory: TrackingDirectory) -> None:
     store = Memory()
-    record(directory, loss(1), End(RunStatus.FINISHED))
+    record(directory, loss(1), End(Status.FINISHED))
     assert follow(directory, store)
     other = Memory()
     assert follow(directory, other)
     assert (other.points, other.statuses) == (set(), [])
-    record(directory, Metrics({"test/loss": 1.0}, 1, 0), End(RunStatus.FINISHED))
+    record(directory, Metrics({"test/loss": 1.0}, 1, 0), End(Status.FINISHED))
     assert follow(directory, other)
     assert [status for status, _ in other.statuses] == []
     assert len(other.points) == 1
 
 
-def test_a_run_is_running_while_it_is_written_and_killed_without_a_word(
+def test_a_run_is_running_while_it_is_written_and_killed_when_it_dies(
     directory: TrackingDirectory,
 ) -> None:
     store = Memory()
     directory.claim()
     record(directory, loss(1))
     assert follow(directory, store, lambda seconds: directory.release())
-    assert [status for status, _ in store.statuses] == [RunStatus.RUNNING, RunStatus.KILLED]
+    assert [status for status, _ in store.statuses] == [Status.RUNNING, Status.KILLED]
     directory.claim()
     assert follow(directory, store, lambda seconds: directory.release())
-    assert [status for status, _ in store.statuses][2:] == [RunStatus.RUNNING, RunStatus.KILLED]
+    assert [status for status, _ in store.statuses][2:] == [Status.RUNNING, Status.KILLED]
 
 
 def test_the_end_is_the_runs_own_whenever_it_is_delivered(directory: TrackingDirectory) -> None:
     store = Memory()
-    record(directory, loss(1, time=1000), End(RunStatus.KILLED, 0, 2000))
+    record(directory, loss(1, time=1000), End(Status.KILLED, 0, 2000))
     assert follow(directory, store)
-    record(directory, loss(2, time=5000), End(RunStatus.FINISHED, 0, 6000))
+    record(directory, loss(2, time=5000), End(Status.FINISHED, 0, 6000))
     assert follow(directory, store)
     assert store.end_times == [2000, 6000]
 
@@ -86,28 +93,26 @@ def test_a_killed_run_ended_when_it_last_recorded_a_metric(directory: TrackingDi
     directory.claim()
     record(directory, loss(1, time=1000), loss(2, time=2000), Tags({"host": "here"}))
     assert follow(directory, store, lambda seconds: directory.release())
-    assert [status for status, _ in store.statuses] == [RunStatus.RUNNING, RunStatus.KILLED]
+    assert [status for status, _ in store.statuses] == [Status.RUNNING, Status.KILLED]
     assert store.end_times == [None, 2000]
 
 
 def test_what_is_added_to_a_run_that_has_ended_leaves_its_end(
     directory: TrackingDirectory,
 ) -> None:
-    record(directory, loss(1, time=1000), End(RunStatus.FINISHED, 0, 2000))
-    opening = directory.opening()
-    assert opening is not None
-    directory.write_opening(replace(opening, ended="FINISHED"))
-    record(directory, Metrics({"test/loss": 1.0}, 1, 9000), End(RunStatus.FINISHED))
+    record(directory, loss(1, time=1000), End(Status.FINISHED, 0, 2000))
+    edit_opening(directory, ended="FINISHED")
+    record(directory, Metrics({"test/loss": 1.0}, 1, 9000), End(Status.FINISHED))
     store = Memory()
     assert follow(directory, store)
-    assert (store.statuses, store.end_times) == ([(RunStatus.FINISHED, "")], [2000])
+    assert (store.statuses, store.end_times) == ([(Status.FINISHED, "")], [2000])
 
 
-def test_a_follower_that_died_before_the_end_was_told_leaves_it_to_the_next(
+def test_the_end_is_recorded_after_a_follower_died_before_it(
     directory: TrackingDirectory,
 ) -> None:
     store = Memory()
-    record(directory, loss(1), End(RunStatus.FINISHED, 0, 2000))
+    record(directory, loss(1), End(Status.FINISHED, 0, 2000))
     requests = iter(range(100))
 
     def die() -> None:
@@ -131,7 +136,7 @@ def test_a_journal_that_does_not_say_when_the_run_ended_is_delivered(
     with segments(directory.journal)[0].path.open("ab") as file:
         file.write(b"%08x %b\n" % (zlib.crc32(body), body))
     assert follow(directory, store)
-    assert (store.statuses, store.end_times) == ([(RunStatus.FINISHED, "")], [None])
+    assert (store.statuses, store.end_times) == ([(Status.FINISHED, "")], [None])
 
 
 def test_what_is_recorded_while_it_follows_is_delivered(directory: TrackingDirectory) -> None:
@@ -178,17 +183,15 @@ def test_a_store_that_is_away_is_tried_again_after_growing_delays(
     warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert warnings[0].endswith("delivered when the store is back: described away")
-    assert "Tracking goes on." in caplog.text
+    assert "Tracking has resumed." in caplog.text
 
 
 def test_a_store_that_stays_away_is_given_up_some_time_after_the_run(
     directory: TrackingDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    opening = directory.opening()
-    assert opening is not None
-    directory.write_opening(replace(opening, patience_seconds=100.0))
+    edit_opening(directory, patience_seconds=100.0)
     directory.claim()
-    record(directory, loss(1), End(RunStatus.FINISHED))
+    record(directory, loss(1), End(Status.FINISHED))
     clock = [0.0]
 
     def wait(seconds: float) -> None:
@@ -207,51 +210,20 @@ def test_a_store_that_stays_away_is_given_up_some_time_after_the_run(
     assert store.history("loss") == twin(1)
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(29.0, False), (31.0, True)])
-def test_what_is_on_its_way_is_told_to_be_missing_only_after_a_time(
-    directory: TrackingDirectory, caplog: pytest.LogCaptureFixture, seconds: float, told: bool
-) -> None:
-    store = Memory()
-    record(directory, loss(1), End(RunStatus.FINISHED))
-    clock = [0.0]
-
-    def wait(delay: float) -> None:
-        assert delay == 0.5
-        clock[0] += delay
-
-    def connect(opening: Opening, position: Position) -> Destination:
-        if clock[0] < seconds:
-            raise AwaitedRunError(Problem("the sweep is not there yet"))
-        return store
-
-    opening = directory.opening()
-    assert opening is not None
-    directory.write_opening(replace(opening, patience_seconds=0.0))
-    with caplog.at_level(logging.INFO):
-        done = Follower(directory, URI, connect, wait=wait, now=lambda: clock[0]).run()
-    warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-    assert done == (not told)
-    assert store.history("loss") == twin(1 - told)
-    assert "the sweep is not there yet" in caplog.text
-    assert [each.endswith("the sweep is not there yet") for each in warnings] == [True] * told
-
-
 def test_a_run_that_is_recorded_elsewhere_now_is_left(directory: TrackingDirectory) -> None:
     store = Memory()
     record(directory, loss(1))
-    opening = directory.opening()
-    assert opening is not None
-    directory.write_opening(replace(opening, stores=("other:",)))
+    edit_opening(directory, stores=("other:",))
     assert not follow(directory, store)
     assert store.points == set()
 
 
-def test_what_is_missing_is_told_with_the_status(
+def test_what_is_missing_is_reported_with_the_status(
     directory: TrackingDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Memory()
-    store.refuses = [Text("x", "refused.txt")]
-    record(directory, loss(1), loss(2), End(RunStatus.FINISHED, 2))
+    store.refused = [Text("x", "refused.txt")]
+    record(directory, loss(1), loss(2), End(Status.FINISHED, 2))
     (segment,) = segments(directory.journal)
     content = bytearray(segment.path.read_bytes())
     content[15] ^= 1
@@ -260,7 +232,7 @@ def test_what_is_missing_is_told_with_the_status(
     assert store.history("loss") == twin(2)[1:]
     assert store.statuses == [
         (
-            RunStatus.FINISHED,
+            Status.FINISHED,
             "artifact refused.txt, 3 records that did not reach the journal",
         )
     ]
@@ -273,7 +245,7 @@ def test_a_follower_killed_around_a_request_loses_and_doubles_nothing(
     directory: TrackingDirectory, moment: str, died_in: int
 ) -> None:
     store = Memory()
-    record(directory, *(loss(step, time=step) for step in range(1, 2501)), End(RunStatus.FINISHED))
+    record(directory, *(loss(step, time=step) for step in range(1, 2501)), End(Status.FINISHED))
     requests = iter(range(100))
 
     def die() -> None:
@@ -285,4 +257,4 @@ def test_a_follower_killed_around_a_request_loses_and_doubles_nothing(
         follow(directory, store)
     assert follow(directory, store)
     assert store.history("loss") == twin(2500)
-    assert store.statuses[-1] == (RunStatus.FINISHED, "")
+    assert store.statuses[-1] == (Status.FINISHED, "")

@@ -1,17 +1,114 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from runner.tracking.journal import Journal, Line, read_lines, segments, write_out
-from runner.tracking.records import Metrics, Record, Tags
+from runner.system.status import Status
+from runner.tracking.journal import (
+    Artifact,
+    Dataset,
+    End,
+    Journal,
+    Line,
+    Metrics,
+    Parameters,
+    Record,
+    Tags,
+    Text,
+    decode_line,
+    encode_line,
+    read_lines,
+    segments,
+    sync_segment,
+)
+
+# Lines
+
+_text = st.text(st.characters())  # Lone surrogates too.
+_numbers = st.floats(allow_nan=False)
+_counts = st.integers(0, 2**53)
+_records: st.SearchStrategy[Record] = st.one_of(
+    st.builds(Metrics, st.dictionaries(_text, _numbers), _counts, _counts),
+    st.builds(Parameters, st.dictionaries(_text, _text)),
+    st.builds(Tags, st.dictionaries(_text, _text)),
+    st.builds(Artifact, _text.filter(lambda text: "\0" not in text).map(Path), _text),
+    st.builds(Text, _text, _text),
+    st.builds(Dataset, _text, _text, _text, _text, st.dictionaries(_text, _counts)),
+    st.builds(End, st.sampled_from(Status), _counts, st.none() | _counts),
+)
+
+
+@given(_records)
+def test_a_record_is_one_line_and_comes_back(record: Record) -> None:
+    line = encode_line(record)
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    assert decode_line(line) == record
+
+
+@given(_records, st.data())
+def test_a_changed_byte_is_noticed(record: Record, data: st.DataObject) -> None:
+    line = bytearray(encode_line(record))
+    position = data.draw(st.integers(0, len(line) - 2))
+    line[position] ^= data.draw(st.integers(1, 255))
+    assert decode_line(bytes(line)) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "record"),
+    [
+        (b'["m",{"loss":0.5},7,1700]', Metrics({"loss": 0.5}, 7, 1700)),
+        (b'["p",{"rate":"0.1"}]', Parameters({"rate": "0.1"})),
+        (b'["t",{"host":"here"}]', Tags({"host": "here"})),
+        (b'["a","plan.txt","plans"]', Artifact(Path("plan.txt"), "plans")),
+        (b'["x","well","report.txt"]', Text("well", "report.txt")),
+        (
+            b'["d","n","abc","train","s",{"n":3}]',
+            Dataset("n", "abc", "train", "s", {"n": 3}),
+        ),
+        (b'["e","KILLED",2,1700]', End(Status.KILLED, 2, 1700)),
+        # Before the time was kept.
+        (b'["e","KILLED",2]', End(Status.KILLED, 2, None)),
+    ],
+)
+def test_journals_of_the_version_before_are_read(body: bytes, record: Record) -> None:
+    assert decode_line(b"%08x %b\n" % (zlib.crc32(body), body)) == record
+
+
+class Colour(Enum):
+    red = 1
+
+
+def test_values_are_written_as_numbers_and_as_people_write_them() -> None:
+    values = {"nan": math.nan, "f": np.float32(0.5), "i": np.int64(3), "no number": [1.0]}
+    decoded = decode_line(encode_line(Metrics(values, 1, 2)))  # type: ignore[arg-type]
+    assert isinstance(decoded, Metrics)
+    assert math.isnan(decoded.values["nan"])
+    assert dict[str, object](decoded.values) | {"nan": 0} == {
+        "nan": 0,
+        "f": 0.5,
+        "i": 3.0,
+        "no number": [1.0],
+    }
+    assert decode_line(encode_line(Parameters({"c": Colour.red, "n": None, "l": [1]}))) == (
+        Parameters({"c": "red", "n": "None", "l": "[1]"})
+    )
+
+
+# Segments
 
 
 def metrics(step: int) -> Metrics:
@@ -33,7 +130,7 @@ def test_what_is_appended_is_read_back_in_order_and_from_any_line(tmp_path: Path
     assert lines[-1].end == segment.path.stat().st_size
     journal.append(metrics(3))
     assert [line.record for line in read_lines(segment.path, lines[-1].end)] == [metrics(3)]
-    write_out(segment.path)
+    sync_segment(segment.path)
     journal.close()
 
 
@@ -51,28 +148,30 @@ def test_a_process_writes_a_segment_of_its_own(tmp_path: Path) -> None:
     assert [(each.number, each.after) for each in segments(tmp_path)] == [(1, None), (2, None)]
 
 
-def test_a_torn_tail_is_left_and_a_damaged_line_is_told(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    for step in range(3):
-        journal.append(metrics(step))
-    journal.close()
-    (segment,) = segments(tmp_path)
-    whole = segment.path.read_bytes()
-    lines = list(read_lines(segment.path))
-    for size in range(lines[1].end, len(whole)):
-        segment.path.write_bytes(whole[:size])
-        assert list(read_lines(segment.path)) == lines[:2]
-    damaged = bytearray(whole)
-    damaged[lines[0].end + 12] ^= 1
-    segment.path.write_bytes(damaged)
-    assert list(read_lines(segment.path)) == [lines[0], Line(None, lines[1].end), lines[2]]
+@given(st.lists(_records, min_size=1, max_size=5), st.data())
+def test_a_torn_tail_is_left_and_a_damaged_line_is_reported(
+    tmp_path_factory: pytest.TempPathFactory, written: list[Record], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "0001.journal"
+    whole = b"".join(map(encode_line, written))
+    path.write_bytes(whole)
+    lines = list(read_lines(path))
+    assert [line.record for line in lines] == written
+    size = data.draw(st.integers(0, len(whole)))
+    path.write_bytes(whole[:size])
+    assert list(read_lines(path)) == [line for line in lines if line.end <= size]
+    damaged = data.draw(st.integers(0, len(lines) - 1))
+    content = bytearray(whole)
+    content[lines[damaged].end - 2] ^= 1
+    path.write_bytes(content)
+    lines[damaged] = Line(None, lines[damaged].end)
+    assert list(read_lines(path)) == lines
 
 
 def test_a_process_that_is_killed_has_written_all_it_appended(tmp_path: Path) -> None:
     script = (
         "import os, sys, signal; from pathlib import Path\n"
-        "from runner.tracking.journal import Journal\n"
-        "from runner.tracking.records import Metrics\n"
+        "from runner.tracking.journal import Journal, Metrics\n"
         "journal = Journal(Path(sys.argv[1]))\n"
         "for step in range(1000): journal.append(Metrics({'loss': step / 3}, step, 0))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -119,7 +218,7 @@ def test_going_back_begins_a_segment_that_says_how_far(tmp_path: Path) -> None:
     ]
 
 
-def test_what_json_has_no_words_for_is_left_out_and_counted(
+def test_a_record_that_json_cannot_hold_is_left_out_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = Journal(tmp_path)
@@ -128,7 +227,7 @@ def test_what_json_has_no_words_for_is_left_out_and_counted(
     journal.close()
     assert journal.lost == 1
     assert records(tmp_path) == [[metrics(1)]]
-    assert "cannot be put into the journal" in caplog.text
+    assert "that the journal cannot hold" in caplog.text
 
 
 class Disk:

@@ -8,26 +8,24 @@ import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import mlflow
+import numpy as np
 import pytest
+import tensorflow as tf
 from mlflow import MlflowClient
+from mlflow.entities import LoggedModelOutput, Run
+from mlflow.entities import RunStatus as MlflowStatus
+from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-from runner.tracking.encoding import decode_key
+from runner.errors import TrackingError
+from runner.system.status import Status
+from runner.tracking.encoding import Batch, MetricPoint, Parameter, Tag, decode_key
+from runner.tracking.journal import Artifact, Dataset, Metrics, Parameters, Tags, Text
 from runner.tracking.mlflow_run import MlflowRun
-from runner.tracking.mlflow_tracker import MlflowStore
-from runner.tracking.records import (
-    Artifact,
-    Batch,
-    Dataset,
-    MetricPoint,
-    Metrics,
-    Parameter,
-    Parameters,
-    Tag,
-    Tags,
-    Text,
-)
-from runner.tracking.tracker import RunStatus
+from runner.tracking.mlflow_store import MlflowStore
+from runner.tracking.tracker import ExportedModel, Field
 from tests.tiny.recorded_runs import opening, read, record, steps
 
 
@@ -60,7 +58,7 @@ def test_a_run_holds_everything_that_was_recorded(
         ]
     ):
         run_.deliver(delivery)
-    run_.finish(RunStatus.FINISHED, "")
+    run_.finish(Status.FINISHED, "")
 
     run = read(client, run_.run_id)
     assert run.info.run_name == "digits-1"
@@ -86,14 +84,14 @@ def test_a_run_holds_everything_that_was_recorded(
 
 
 @pytest.mark.parametrize(
-    "status", [RunStatus(each) for each in ("RUNNING", "FINISHED", "FAILED", "KILLED")]
+    "status", [Status(each) for each in ("RUNNING", "FINISHED", "FAILED", "KILLED")]
 )
 def test_the_status_is_the_one_that_was_given(
-    store: MlflowStore, client: MlflowClient, status: RunStatus
+    store: MlflowStore, client: MlflowClient, status: Status
 ) -> None:
     run_id = record(store, status=status)
     assert read(client, run_id).info.status == status.value
-    assert (read(client, run_id).info.end_time is None) == (status is RunStatus.RUNNING)
+    assert (read(client, run_id).info.end_time is None) == (status is Status.RUNNING)
 
 
 def test_its_times_are_those_that_were_given_and_its_start_the_first(
@@ -101,27 +99,27 @@ def test_its_times_are_those_that_were_given_and_its_start_the_first(
 ) -> None:
     opened = replace(opening(), start_time=1_700_000_000_000)
     first = store.open_run(opened, None, None)
-    first.finish(RunStatus.KILLED, "", 1_700_000_001_000)
+    first.finish(Status.KILLED, "", 1_700_000_001_000)
     info = read(client, first.run_id).info
     assert (info.start_time, info.end_time) == (1_700_000_000_000, 1_700_000_001_000)
 
     second = store.open_run(opened, first.run_id, None)
-    second.finish(RunStatus.RUNNING, "")
-    second.finish(RunStatus.FINISHED, "", 1_700_000_009_000)
+    second.finish(Status.RUNNING, "")
+    second.finish(Status.FINISHED, "", 1_700_000_009_000)
     info = read(client, first.run_id).info
     assert (info.start_time, info.end_time) == (1_700_000_000_000, 1_700_000_009_000)
 
 
-def test_times_that_nobody_knows_are_the_present(store: MlflowStore, client: MlflowClient) -> None:
+def test_unknown_times_are_the_present(store: MlflowStore, client: MlflowClient) -> None:
     before = time.time_ns() // 1_000_000
     run_ = store.open_run(opening(), None, None)
-    run_.finish(RunStatus.FINISHED, "")
+    run_.finish(Status.FINISHED, "")
     info = read(client, run_.run_id).info
     assert before <= info.start_time <= info.end_time <= time.time_ns() // 1_000_000
 
 
 def test_what_is_missing_is_a_tag(mlflow_run: MlflowRun, client: MlflowClient) -> None:
-    mlflow_run.finish(RunStatus.FINISHED, "2 tags")
+    mlflow_run.finish(Status.FINISHED, "2 tags")
     assert read(client, mlflow_run.run_id).data.tags["runner.not_delivered"] == "2 tags"
 
 
@@ -142,7 +140,7 @@ def test_more_than_one_request_holds_arrives_whole(
         assert steps(client, run_id, key) == list(range(1250))
 
 
-def test_numbers_that_are_not_finite_are_told_apart(
+def test_numbers_that_are_not_finite_are_kept_or_named(
     store: MlflowStore, client: MlflowClient
 ) -> None:
     run_id = record(store, Metrics({"nan": math.nan, "inf": math.inf, "minus": -math.inf}, 1, 0))
@@ -154,7 +152,7 @@ def test_numbers_that_are_not_finite_are_told_apart(
 
 
 def test_names_and_values_of_any_kind_arrive(store: MlflowStore, client: MlflowClient) -> None:
-    names = ["f(x)=1", "größe", "a//b", "../up", "", "🎯", "tab\t", "100%", '["a.b"]', "k" * 300]
+    names = ["f(x)=1", "größe", "a//b", "../up", "🎯", "tab\t", "100%", '["a.b"]', "k" * 300]
     run_id = record(
         store,
         Parameters(dict.fromkeys(names, "v" * 7000)),
@@ -177,16 +175,16 @@ def test_names_and_values_of_any_kind_arrive(store: MlflowStore, client: MlflowC
 # Resuming
 
 
-def test_a_resumed_run_goes_on_where_it_was(store: MlflowStore, client: MlflowClient) -> None:
+def test_a_resumed_run_continues_where_it_was(store: MlflowStore, client: MlflowClient) -> None:
     run_id = record(
         store,
         Parameters({"steps": 10, "rate": 0.1, "long": "v" * 7000}),
         Metrics({"loss": math.inf}, 1, 0),
-        status=RunStatus.KILLED,
+        status=Status.KILLED,
     )
     second = store.open_run(opening(), run_id, None)
     assert second.run_id == run_id
-    second.finish(RunStatus.RUNNING, "")
+    second.finish(Status.RUNNING, "")
     assert read(client, run_id).info.status == "RUNNING"
     for delivery in second.deliveries(
         [
@@ -195,7 +193,7 @@ def test_a_resumed_run_goes_on_where_it_was(store: MlflowStore, client: MlflowCl
         ]
     ):
         second.deliver(delivery)
-    second.finish(RunStatus.FINISHED, "")
+    second.finish(Status.FINISHED, "")
     run = read(client, run_id)
     assert run.info.status == "FINISHED"
     assert steps(client, run_id, "loss") == [1, 2]
@@ -213,25 +211,24 @@ def test_one_bad_entry_does_not_hold_back_the_others(
 ) -> None:
     points = tuple(MetricPoint(f"m{index}", 1.0, 0, 1) for index in range(10))
     bad = MetricPoint("bad@name", 1.0, 0, 1)
-    mlflow_run.deliver(
-        Batch((*points[:3], bad, *points[3:]), (Parameter("p", "1"),), (Tag("t", "1"),))
-    )
+    tags = Tag("t", "1"), Tag("t", "2")
+    mlflow_run.deliver(Batch((*points[:3], bad, *points[3:], Parameter("p", "1"), *tags)))
     run = read(client, mlflow_run.run_id)
     assert set(run.data.metrics) == {point.key for point in points}
     assert run.data.params == {"p": "1"}
-    assert run.data.tags["t"] == "1"
-    assert mlflow_run.refused == (Batch((bad,)),)
-    assert "MLflow refuses metric 'bad@name'" in caplog.text
+    assert run.data.tags["t"] == "2"
+    assert mlflow_run.refused == [Batch((bad,))]
+    assert "MLflow refuses metric value 'bad@name'" in caplog.text
 
 
 def test_a_batch_delivered_twice_is_there_once(mlflow_run: MlflowRun, client: MlflowClient) -> None:
     points = tuple(MetricPoint("loss", float(step), 5, step) for step in range(100))
-    batch = Batch((*points, MetricPoint("nan", math.nan, 5, 1)), (Parameter("p", "1"),))
+    batch = Batch((*points, MetricPoint("nan", math.nan, 5, 1), Parameter("p", "1")))
     mlflow_run.deliver(batch)
     mlflow_run.deliver(batch)
     assert steps(client, mlflow_run.run_id, "loss") == list(range(100))
     assert steps(client, mlflow_run.run_id, "nan") == [1]
-    assert mlflow_run.refused == ()
+    assert mlflow_run.refused == []
 
 
 def test_an_artifact_that_has_gone_is_refused(
@@ -239,7 +236,7 @@ def test_an_artifact_that_has_gone_is_refused(
 ) -> None:
     artifact = Artifact(tmp_path / "gone.txt", "plans")
     mlflow_run.deliver(artifact)
-    assert mlflow_run.refused == (artifact,)
+    assert mlflow_run.refused == [artifact]
     assert "MLflow refuses artifact gone.txt: FileNotFoundError" in caplog.text
 
 
@@ -268,7 +265,7 @@ def test_a_run_deleted_while_it_is_recorded_is_waited_for(
     client.restore_run(mlflow_run.run_id)
     mlflow_run.deliver(batch, 101)
     assert read(client, mlflow_run.run_id).data.metrics == {"loss": 1.0}
-    assert mlflow_run.refused == ()
+    assert mlflow_run.refused == []
 
 
 def test_a_store_that_is_away_is_waited_for_however_long(
@@ -282,7 +279,7 @@ def test_a_store_that_is_away_is_waited_for_however_long(
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("ALTER TABLE moved RENAME TO metrics")
     mlflow_run.deliver(batch, 101)
-    assert mlflow_run.refused == ()
+    assert mlflow_run.refused == []
 
 
 def test_a_store_that_is_read_only_for_a_time_is_waited_for_however_long(
@@ -302,18 +299,117 @@ def test_a_store_that_is_read_only_for_a_time_is_waited_for_however_long(
     for name in "mtu":
         sql(f"DROP TRIGGER {name}")
     mlflow_run.deliver(batch, 101)
-    assert mlflow_run.refused == ()
+    assert mlflow_run.refused == []
     assert steps(client, mlflow_run.run_id, "loss") == [1]
 
 
 def test_the_load_of_the_machine_is_recorded_until_the_run_ends(
     mlflow_run: MlflowRun, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.05")
+    published = threading.Event()
+    publish = SystemMetricsMonitor.publish_metrics
+
+    def publish_and_tell(*arguments: Any) -> None:
+        publish(*arguments)  # type: ignore[no-untyped-call]
+        published.set()
+
+    monkeypatch.setattr(SystemMetricsMonitor, "publish_metrics", publish_and_tell)
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.01")
     mlflow_run.monitor()
-    deadline = time.monotonic() + 20.0
-    while "system/cpu_utilization_percentage" not in read(client, mlflow_run.run_id).data.metrics:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    mlflow_run.finish(RunStatus.FINISHED, "")
+    mlflow_run.finish(Status.RUNNING, "")
+    assert published.wait(60.0)
+    metrics = read(client, mlflow_run.run_id).data.metrics
+    assert "system/cpu_utilization_percentage" in metrics
+    mlflow_run.finish(Status.FINISHED, "")
     assert "SystemMetricsMonitor" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_the_statuses_of_a_run_are_those_of_mlflow() -> None:
+    known = {MlflowStatus.to_string(status) for status in MlflowStatus.all_status()}
+    used = (Status.RUNNING, Status.FINISHED, Status.FAILED, Status.KILLED)
+    assert {status.value for status in used} < known
+
+
+# Models
+
+
+@pytest.fixture
+def run_id(client: MlflowClient, tmp_path: Path) -> str:
+    experiment = client.create_experiment("e", (tmp_path / "artifacts").as_uri())
+    run_id = str(client.create_run(experiment).info.run_id)
+    client.set_terminated(run_id)
+    return run_id
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> ExportedModel:
+    """It takes `features` [n, 3] and gives their sums and what is twice as much."""
+    folder = tmp_path_factory.mktemp("model") / "export"
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        features = tf.compat.v1.placeholder(tf.float32, [None, 3])
+        sums = tf.reduce_sum(features, 1, keepdims=True)
+        tf.compat.v1.saved_model.simple_save(
+            session, str(folder), {"features": features}, {"sums": sums, "twice": 2 * sums}
+        )
+    number = np.dtype("float32")
+    return ExportedModel(
+        folder,
+        12,
+        (Field("features", number, (-1, 3)),),
+        (Field("sums", number, (-1, 1)), Field("twice", number, (-1, 1))),
+        {"features": np.ones([1, 3], number)},
+    )
+
+
+@pytest.fixture
+def mlflow_here(store: MlflowStore, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store.address.uri)
+    monkeypatch.setenv("MLFLOW_REGISTRY_URI", store.address.uri)
+    return mlflow
+
+
+def _kept(run: Run) -> list[LoggedModelOutput]:
+    return run.outputs.model_outputs if run.outputs else []
+
+
+def test_mlflow_loads_what_is_kept_and_registered(
+    store: MlflowStore, run_id: str, model: ExportedModel, client: MlflowClient, mlflow_here: Any
+) -> None:
+    kept = store.keep_model(run_id, model, None, None)
+    assert store.keep_model(run_id, model, "net", "champion") == "models:/net@champion"
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for uri in (kept, "models:/net/1", "models:/net@champion"):
+        served = mlflow_here.tensorflow.load_model(uri)
+        assert served(features=tf.constant(values))["twice"].numpy().tolist() == [[6.0], [24.0]]
+    general = mlflow_here.pyfunc.load_model("models:/net@champion")
+    assert np.ravel(general.predict({"features": values})["sums"]).tolist() == [3.0, 12.0]
+    assert general.input_example["features"].tolist() == [[1.0, 1.0, 1.0]]
+    assert [each.name for each in general.metadata.signature.outputs.inputs] == ["sums", "twice"]
+    run = client.get_run(run_id)
+    assert run.info.status == "FINISHED"
+    assert [each.step for each in _kept(run)] == [12]
+
+
+def test_one_model_is_kept_and_registered_once(
+    store: MlflowStore, run_id: str, model: ExportedModel, client: MlflowClient
+) -> None:
+    kept = store.keep_model(run_id, model, None, None)
+    assert store.keep_model(run_id, model, None, None) == kept
+    assert store.keep_model(run_id, model, "net", None) == "models:/net/1"
+    assert store.keep_model(run_id, model, "net", None) == "models:/net/1"
+    assert store.keep_model(run_id, model, "net", "new") == "models:/net@new"
+    assert len(client.search_model_versions("name = 'net'")) == 1
+
+
+def test_what_mlflow_refuses_leaves_no_half_of_a_model(
+    store: MlflowStore, run_id: str, model: ExportedModel, client: MlflowClient, tmp_path: Path
+) -> None:
+    gone = ExportedModel(tmp_path / "gone", 12, model.inputs, model.outputs, model.example)
+    with pytest.raises(TrackingError, match=rf"the model of run {run_id} cannot be kept in sqlite"):
+        store.keep_model(run_id, gone, None, None)
+    assert not _kept(client.get_run(run_id))
+    (failed,) = client.search_logged_models([client.get_run(run_id).info.experiment_id])
+    assert str(failed.status) == "FAILED"
+    # The next attempt makes a whole one.
+    store.keep_model(run_id, model, None, None)
+    assert len(_kept(client.get_run(run_id))) == 1

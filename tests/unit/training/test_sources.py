@@ -19,7 +19,8 @@ from runner.config.validation import validate
 from runner.errors import ConfigError, Problem, RunInUseError
 from runner.restoration.plan import LocatedSources
 from runner.runs.run_directory import RunDirectory
-from runner.tracking import LoggingStore, RunStatus, TrackedRun, open_store
+from runner.system.status import Status
+from runner.tracking import LoggingStore, TrackedRun, open_store
 from runner.training.sources import Sources
 from tests.tiny.composing import composing
 from tests.tiny.configs import tiny
@@ -164,7 +165,7 @@ class _Remembering(LoggingStore):
         self.folder = folder
 
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
-        return [TrackedRun("1", experiment, "", RunStatus.FINISHED, self.folder, tags, 0)]
+        return [TrackedRun("1", experiment, Status.FINISHED, self.folder, tags)]
 
 
 @pytest.mark.usefixtures("conf")

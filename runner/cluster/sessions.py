@@ -1,0 +1,371 @@
+"""A task's server, and sessions that see the parameter servers and wait for the tasks they need."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import tensorflow as tf
+
+from runner.cluster.channel import (
+    Channel,
+    ready_flags,
+    require_agreement,
+    session_flags,
+    shared_settings,
+)
+from runner.config.cluster_spec import (
+    addresses_by_type,
+    answers,
+    not_answering,
+    own_name,
+    parameter_servers,
+    trainers,
+    wait_until_answering,
+)
+from runner.config.schema import PS, ClusterConfig, RunConfig
+from runner.console import Screen
+from runner.errors import ClusterError, ConfigError, LostServerError, Problem
+from runner.session.monitored_session import ChiefSessionCreator
+from runner.system.signals import Interruption
+
+_Session: TypeAlias = tf.compat.v1.Session
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True)
+class ClusterTask:
+    """This process as one of the tasks of a cluster.
+
+    Attributes:
+      config: the configuration, with its cluster resolved.
+      screen: where to print.
+      interruption: reports signals.
+      target: the address of its own server, where its sessions are made; empty without one.
+    """
+
+    config: RunConfig
+    screen: Screen
+    interruption: Interruption
+    target: str = ""
+
+    @property
+    def cluster(self) -> ClusterConfig:
+        """The resolved cluster."""
+        return self.config.cluster
+
+    def wait_for_servers(self) -> None:
+        """Waits until all parameter servers answer.
+
+        Raises:
+          ClusterError: when they do not within `cluster.max_wait_secs`.
+        """
+        wait_until_answering(
+            parameter_servers(self.cluster),
+            self.cluster.max_wait_secs,
+            self.cluster.recovery_wait_secs,
+            say=self.screen.line,
+        )
+
+
+def start_server(config: RunConfig) -> str:
+    """Starts the server of this process's task, which lives as long as the process.
+
+    Returns:
+      Its address, as sessions take it.
+
+    Raises:
+      ConfigError: when it cannot listen at its address.
+    """
+    task = config.cluster.task
+    if task.type is None:
+        raise ValueError("this process is no task of a cluster")
+    addresses = addresses_by_type(config.cluster)
+    try:
+        server = tf.compat.v1.train.Server(
+            tf.train.ClusterSpec(addresses),
+            job_name=task.type,
+            task_index=task.index,
+            config=tf.compat.v1.ConfigProto(
+                intra_op_parallelism_threads=config.session.intra_op_threads,
+                inter_op_parallelism_threads=max(config.session.inter_op_threads, 0),
+            ),
+        )
+    except tf.errors.OpError as error:
+        raise ConfigError(
+            Problem(
+                f"{task.type} {task.index} cannot listen at {addresses[task.type][task.index]}",
+                str(error.message).partition("\n")[0],
+                "give the task another address",
+            )
+        ) from error
+    return str(server.target)
+
+
+def session_config(cluster: ClusterConfig) -> tf.compat.v1.ConfigProto:
+    """Returns the configuration of a task's sessions.
+
+    They see the parameter servers and their own task, so that the loss of another worker does not
+    affect them. Functions are inlined, because a function called whole must find all variables it
+    reads on one machine. A loop in one, such as that of an LSTM, passes its variables through an
+    operation that can be on one machine only, which soft placement allows; variables stay where
+    they are.
+    """
+    config = tf.compat.v1.ConfigProto(
+        device_filters=[f"/job:{PS}", f"/job:{cluster.task.type}/task:{cluster.task.index}"]
+    )
+    config.graph_options.optimizer_options.do_function_inlining = True
+    config.allow_soft_placement = True
+    if cluster.synchronous:
+        # A step waits for other workers, which may never come.
+        config.operation_timeout_in_ms = int(cluster.max_wait_secs * 1000)
+    return config
+
+
+class FirstServer:
+    """Short sessions on the first parameter server, each a new one: it may have been restarted.
+
+    Args:
+      cluster: the resolved cluster.
+    """
+
+    def __init__(self, cluster: ClusterConfig) -> None:
+        self._address = cluster.addresses.ps[0]
+        self._config = tf.compat.v1.ConfigProto(device_filters=[f"/job:{PS}/task:0"])
+        self._config.operation_timeout_in_ms = 10_000
+        with tf.Graph().as_default() as self._graph:
+            self._channel = Channel(cluster)
+
+    def ask(self, question: Callable[[_Session, Channel], _Answer]) -> _Answer | None:
+        """Returns the answer to a question; None while the server is away."""
+        if not answers(self._address):
+            return None  # A session would try for 10 s, in which no signal is handled.
+        try:
+            with _Session(f"grpc://{self._address}", self._graph, self._config) as session:
+                return question(session, self._channel)
+        except (
+            tf.errors.UnavailableError,
+            tf.errors.AbortedError,
+            tf.errors.DeadlineExceededError,
+        ):
+            return None
+
+    def require_agreement(self, config: RunConfig) -> None:
+        """Compares this task's settings with the chief's, if it has written them.
+
+        Raises:
+          ClusterError: naming what differs.
+        """
+        require_agreement(config, self.ask(lambda session, channel: channel.settings.read(session)))
+
+
+@contextmanager
+def naming_missing_tasks(cluster: ClusterConfig) -> Iterator[None]:
+    """Explains an operation that waited too long, or was cut off, by the tasks that are missing.
+
+    Raises:
+      ClusterError: in place of TensorFlow's error; a `LostServerError` where a server was lost
+        and the session could not recover, as at its end.
+    """
+    try:
+        yield
+    except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
+        servers = parameter_servers(cluster)
+        missing = [f"{name} at {each}" for name, each in servers.items() if not answers(each)]
+        raise LostServerError(
+            Problem(
+                f"{', '.join(missing) or 'a parameter server'} was lost at the end of training",
+                "what came after the last checkpoint, the last evaluation too, is lost with it",
+                "start it again if no launcher does; the same command continues the run",
+            )
+        ) from error
+    except tf.errors.DeadlineExceededError as error:
+        tasks = trainers(cluster) | parameter_servers(cluster)
+        missing = [name for name, address in tasks.items() if not answers(address)]
+        if missing:
+            raise ClusterError(not_answering(tasks, missing, cluster.max_wait_secs)) from error
+        raise ClusterError(
+            Problem(
+                f"a step has not ended within {cluster.max_wait_secs:g} s",
+                "all tasks answer, but one of them gives no gradients, or is slower than that",
+                "look at their logs; a larger cluster.max_wait_secs waits longer",
+            )
+        ) from error
+
+
+# Where several parts of a step fail, TensorFlow lists their errors in this way, and raises an error
+# of the type of the first.
+_LOST = re.compile(rf"^(?:ABORTED|UNAVAILABLE): From /job:{PS}/", re.MULTILINE)
+
+
+@contextmanager
+def lost_servers_abort() -> Iterator[None]:
+    """Raises an `AbortedError` in place of a `CancelledError` that a lost server has caused.
+
+    Raises:
+      tf.errors.AbortedError: with the message of that error.
+    """
+    try:
+        yield
+    except tf.errors.CancelledError as error:
+        if _LOST.search(str(error.message)) is None:
+            raise
+        raise tf.errors.AbortedError(error.node_def, error.op, error.message) from error
+
+
+class ClusterSession(tf.compat.v1.Session):
+    """A session whose steps raise what a monitored session recovers from when a server is lost.
+
+    TensorFlow may raise the `CancelledError` of the part of the step on this machine, which the
+    loss has cancelled.
+    """
+
+    def run(self, *arguments: Any, **options: Any) -> Any:
+        """Runs a step; arguments and errors are those of `tf.compat.v1.Session.run`.
+
+        Raises:
+          tf.errors.AbortedError: also when a parameter server is lost, and the step cancelled.
+        """
+        with lost_servers_abort():
+            return super().run(*arguments, **options)
+
+
+def cluster_session(session: _Session) -> _Session:
+    """Makes a `ClusterSession` of a session, which stays the same object.
+
+    TensorFlow's SessionManager creates its sessions itself, of a class of its own choice.
+    """
+    session.__class__ = ClusterSession
+    return session
+
+
+class ClusterChiefSessionCreator(ChiefSessionCreator):
+    """`ChiefSessionCreator` of a cluster's chief.
+
+    Args:
+      task: this process.
+      run: the run's directory, relative to the configured `run_dir`.
+      **arguments: those of `ChiefSessionCreator` but `master` and `config`.
+
+    Attributes:
+      channel: in the default graph.
+      restarted: whether the parameter servers had been initialised by an earlier session when the
+        newest was made.
+    """
+
+    def __init__(self, task: ClusterTask, run: str, **arguments: Any) -> None:
+        cluster = task.cluster
+        super().__init__(master=task.target, config=session_config(cluster), **arguments)
+        self._task, self._run = task, run
+        self.channel, self.restarted = Channel(cluster), False
+        self._clear = [flag.clear_op for flag in session_flags(cluster.ps)]
+        self._set_ready = [flag.set_op for flag in ready_flags(cluster.ps)]
+        self._step = tf.compat.v1.train.get_global_step()
+        self._is_initialized = tf.raw_ops.VarIsInitializedOp(resource=self._step.handle)
+
+    def create_session(self) -> _Session:
+        """Waits for the parameter servers, and returns a session like its base.
+
+        Workers learn first that the model is made anew, and resume when it is ready: what they
+        added meanwhile would be part of it.
+
+        Raises:
+          ClusterError: when the servers do not answer in time.
+        """
+        with self._task.interruption.prompt(), lost_servers_abort():
+            self._task.wait_for_servers()
+            self._begin_anew()
+            session = super().create_session()
+            self.channel.discard_after(session, int(session.run(self._step)))
+            session.run(self._set_ready)
+            return cluster_session(session)
+
+    def _begin_anew(self) -> None:
+        cluster = self._task.cluster
+        with _Session(self._task.target, config=session_config(cluster)) as session:
+            self.restarted = bool(session.run(self._is_initialized))
+            session.run(self._clear)
+            self.channel.settings.write(session, shared_settings(self._task.config))
+            self.channel.run.write(session, self._run)
+        if self.restarted and len(trainers(cluster)) > 1:
+            time.sleep(cluster.recovery_wait_secs)  # Steps in flight end meanwhile.
+
+
+class ClusterWorkerSessionCreator(tf.compat.v1.train.SessionCreator):
+    """Creates a worker's sessions once its chief has made the model ready.
+
+    `tf.compat.v1.train.WorkerSessionCreator` waits 30 s between two attempts, and in silence.
+
+    Args:
+      task: this process.
+      scaffold: as in TensorFlow.
+
+    Attributes:
+      channel: in the default graph.
+    """
+
+    def __init__(self, task: ClusterTask, scaffold: tf.compat.v1.train.Scaffold) -> None:
+        self._task, self._scaffold = task, scaffold
+        self._first_server = FirstServer(task.cluster)
+        self.channel = Channel(task.cluster)
+
+    def create_session(self) -> _Session:
+        """Waits for the parameter servers and the chief, and returns a new session.
+
+        Raises:
+          ClusterError: when either does not come in time, or the chief has other settings.
+        """
+        with self._task.interruption.prompt(), lost_servers_abort():
+            self._task.wait_for_servers()
+            session = self._when_ready()
+            self.channel.ended[own_name(self._task.cluster)].clear(session)
+            return cluster_session(session)
+
+    def _when_ready(self) -> _Session:
+        cluster, manager = self._task.cluster, self._session_manager()
+        (address,) = cluster.addresses.chief
+        deadline = time.monotonic() + cluster.max_wait_secs
+        waits = False
+        while True:
+            self._first_server.require_agreement(self._task.config)
+            try:
+                session = manager.wait_for_session(
+                    self._task.target, session_config(cluster), max_wait_secs=0
+                )
+            except tf.errors.DeadlineExceededError as error:
+                if time.monotonic() >= deadline:
+                    raise ClusterError(_not_ready(cluster, address)) from error
+            else:
+                self._first_server.require_agreement(self._task.config)
+                return session
+            if not waits:
+                self._task.screen.line(
+                    f"waits for the chief at {address} to make the model ready, "
+                    f"{cluster.max_wait_secs:g} s at most"
+                )
+                waits = True
+            time.sleep(cluster.recovery_wait_secs)
+
+    def _session_manager(self) -> tf.compat.v1.train.SessionManager:
+        scaffold = self._scaffold.finalize()
+        return tf.compat.v1.train.SessionManager(
+            local_init_op=scaffold.local_init_op,
+            local_init_feed_dict=scaffold.local_init_feed_dict,
+            ready_op=scaffold.ready_op,
+            ready_for_local_init_op=scaffold.ready_for_local_init_op,
+            graph=tf.compat.v1.get_default_graph(),
+            recovery_wait_secs=self._task.cluster.recovery_wait_secs,
+        )
+
+
+def _not_ready(cluster: ClusterConfig, address: str) -> Problem:
+    state = "answers" if answers(address) else "does not answer"
+    return Problem(
+        f"the model was not ready within {cluster.max_wait_secs:g} s",
+        f"it is the chief at {address} that initialises it, and that {state}",
+        "look at the chief's log; a larger cluster.max_wait_secs waits longer",
+    )

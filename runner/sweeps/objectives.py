@@ -1,0 +1,219 @@
+"""What decides which trial is better: objectives, and a search's constraints on metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from runner.config.choices import Goal
+from runner.config.instantiation import build_target
+from runner.errors import ConfigError, Problem, ranked
+from runner.sweeps.points import given_mapping
+from runner.sweeps.sweep_directory import FAILURES, Attempt
+from runner.system.status import Status
+
+Constraint = Callable[[Mapping[str, float]], float]
+
+_BOUNDS = ("min", "max")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A metric that decides which trial is better.
+
+    Attributes:
+      name: such as `validation/loss`.
+      goal: whether larger or smaller is better.
+    """
+
+    name: str
+    goal: Goal
+
+    def of(self, attempt: Attempt) -> float | None:
+        """Returns the trial's value, that of its best step; None without an evaluation."""
+        return attempt.metrics.get(self.name.removeprefix("validation/"), attempt.objective)
+
+    def on(self, split: str) -> Objective:
+        """Returns the same metric of another split."""
+        return replace(self, name=f"{split}/{self.name.removeprefix('validation/')}")
+
+    def loss(self, value: float) -> float:
+        """Returns a value such that less is better, and NaN worst."""
+        if math.isnan(value):
+            return math.inf
+        return -value if self.goal is Goal.maximize else value
+
+
+def judged(attempt: Attempt, objectives: Sequence[Objective]) -> Attempt:
+    """Returns the attempt, as a failure if it finished and an objective is NaN or missing."""
+    if attempt.status is not Status.FINISHED:
+        return attempt
+    values = {each.name: each.of(attempt) for each in objectives}
+    lacking = [
+        f"{name} is {'missing' if value is None else value}"
+        for name, value in values.items()
+        if value is None or math.isnan(value)
+    ]
+    if not lacking:
+        return attempt
+    return replace(attempt, status=Status.FAILED, message="; ".join(lacking), exit_code=1)
+
+
+def ranked_trials(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
+    """Returns the trials by the first objective, the best first.
+
+    Then come those without a value, those that violate a constraint, and failures.
+    """
+    first = objectives[0]
+
+    def key(trial: Attempt) -> tuple[bool, bool, float, int]:
+        value = first.of(trial)
+        loss = math.inf if value is None else first.loss(value)
+        return (trial.status in FAILURES, trial.infeasible, loss, trial.trial)
+
+    return sorted(trials, key=key)
+
+
+def objectives_of(
+    settings: Mapping[str, Any], default: Objective, metrics: Sequence[str]
+) -> list[Objective]:
+    """Returns `hydra.sweeper.objectives`, or the experiment's own.
+
+    Args:
+      settings: the sweeper's.
+      default: the experiment's own.
+      metrics: those of an evaluation, such as `validation/loss`.
+
+    Raises:
+      ConfigError: with every mistake: they are not a mapping, a goal does not exist, nor does a
+        metric, or a pruner is to compare several objectives.
+    """
+    example = "{validation/loss: minimize}"
+    given = given_mapping("objectives", settings.get("objectives"), example)
+    problems = [
+        Problem(
+            f"hydra.sweeper.objectives.{name} is {goal!r}",
+            "it must be a goal",
+            choices=tuple(Goal.__members__),
+        )
+        for name, goal in given.items()
+        if str(goal) not in Goal.__members__
+    ]
+    problems += [
+        _unknown_metric("objectives", name, metrics)
+        for name in given or [default.name]
+        if name not in metrics
+    ]
+    pruner = str(settings["pruner"].get("_target_", ""))
+    if len(given) > 1 and not pruner.endswith(".NopPruner"):
+        problems.append(
+            Problem(
+                f"hydra.sweeper.pruner is {pruner}",
+                f"there are {len(given)} objectives, and trials are pruned by one",
+                "hydra/sweeper/pruner=none",
+            )
+        )
+    if problems:
+        raise ConfigError(*problems)
+    return [Objective(name, Goal[goal]) for name, goal in given.items()] or [default]
+
+
+def constraints(
+    settings: Mapping[str, Any], metrics: Sequence[str] | None = None
+) -> dict[str, Constraint]:
+    """Returns name -> function of a trial's metrics; at most 0 is feasible.
+
+    Args:
+      settings: the sweeper's.
+      metrics: those of an evaluation, such as `validation/loss`; None does not check names.
+
+    Raises:
+      ConfigError: with every mistake: an entry has neither bounds nor a `_target_`, a bound is not
+        a number, no value is within two of them, or there is no such metric or target. Also from a
+        constraint that is a function, when that raises or returns no number.
+    """
+    example = "{validation/loss: {max: 0.5}}"
+    given = given_mapping("constraints", settings.get("constraints"), example)
+    found: dict[str, Constraint] = {}
+    problems: list[Problem] = []
+    for name, node in given.items():
+        key = f"hydra.sweeper.constraints.{name}"
+        if isinstance(node, Mapping) and "_target_" in node:
+            try:
+                found[name] = _function(key, node)
+            except ConfigError as error:
+                problems += error.problems
+            continue
+        metric = name.removeprefix("validation/")
+        if metrics is not None and f"validation/{metric}" not in metrics:
+            problems.append(_unknown_metric("constraints", name, metrics))
+        problems += _bound_problems(key, name, node)
+        found[name] = _bounds(metric, node)
+    if problems:
+        raise ConfigError(*problems)
+    return found
+
+
+def violation(constraint: Constraint, metrics: Mapping[str, float]) -> float:
+    """Returns by how much a trial violates a constraint, in the metric's unit.
+
+    Infinite where that is unknown: the trial was never evaluated, or its metric is NaN or missing.
+    Optuna accepts no NaN.
+    """
+    found = constraint(metrics) if metrics else math.nan
+    return math.inf if math.isnan(found) else found
+
+
+def _unknown_metric(setting: str, name: str, metrics: Sequence[str]) -> Problem:
+    state = f"hydra.sweeper.{setting} names {name!r}"
+    return Problem(state, "no evaluation gives it", choices=ranked(name, metrics))
+
+
+def _bound_problems(key: str, name: str, node: Any) -> list[Problem]:
+    if not isinstance(node, Mapping) or not node or set(node) - set(_BOUNDS):
+        return [
+            Problem(
+                f"{key} is {node!r}",
+                "it must be a mapping with `min`, `max` or a `_target_`",
+                f"for example {{{name}: {{max: 0.5}}}} or {{{name}: {{_target_: my.constraint}}}}",
+            )
+        ]
+    problems = [
+        Problem(f"{key}.{bound} is {value!r}", "it must be a number")
+        for bound, value in node.items()
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value)
+    ]
+    if not problems and node.get("min", -math.inf) > node.get("max", math.inf):
+        cause = "min is above max, so that no trial meets it"
+        problems.append(Problem(f"{key} is {node!r}", cause))
+    return problems
+
+
+def _bounds(metric: str, node: Mapping[str, float]) -> Constraint:
+    def violated(metrics: Mapping[str, float]) -> float:
+        value = metrics.get(metric, math.nan)
+        beyond = [value - node["max"]] if "max" in node else []
+        beyond += [node["min"] - value] if "min" in node else []
+        return max(beyond)
+
+    return violated
+
+
+def _function(key: str, node: Mapping[str, Any]) -> Constraint:
+    function = build_target(key, {**node, "_partial_": True})
+
+    def violated(metrics: Mapping[str, float]) -> float:
+        try:
+            return float(function(metrics))
+        except Exception as error:  # It is the user's, and may raise anything.
+            raise ConfigError(
+                Problem(
+                    f"{key}: {node['_target_']} gives no number",
+                    f"{type(error).__name__}: {error}",
+                    f"fix the function; it is given the metrics {', '.join(sorted(metrics))}",
+                )
+            ) from error
+
+    return violated

@@ -1,0 +1,358 @@
+"""Runs recorded in MLflow."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shlex
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import sqlalchemy
+from filelock import FileLock, Timeout
+from mlflow import MlflowClient
+from mlflow.artifacts import download_artifacts
+from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
+
+from runner.errors import Problem, RunnerError, TrackingError
+from runner.system.status import Status
+from runner.tracking.address import DEFAULT_URI, Address, resolve
+from runner.tracking.encoding import Encoder, decode_key, encode_tag
+from runner.tracking.mlflow_run import MlflowRun, described, keep_model, register_model
+from runner.tracking.tracker import RUN_DIR_TAG, UID_TAG, ExportedModel, TrackedRun
+from runner.tracking.tracking_directory import Opening
+
+_PARENT_TAG = "mlflow.parentRunId"
+_ALIAS = re.compile(r"models:/([^/@]+)@([^/]+)(/.*)?")
+_VERSION = re.compile(r"models:/([^/@]+)/(\d+)(/.*)?")
+_LATEST = re.compile(r"models:/([^/@]+)/latest(/.*)?", re.IGNORECASE)
+
+
+class MlflowStore:
+    """Runs in an MLflow tracking store.
+
+    Args:
+      uri: the tracking URI; None is `sqlite:///mlflow.db`. A relative SQLite path is relative
+        to the directory the program is in when the store is made.
+
+    Raises:
+      TrackingUriError: the URI is malformed, or of a kind that MLflow does not offer.
+    """
+
+    def __init__(self, uri: str | None = None) -> None:
+        self.address = resolve(uri or DEFAULT_URI, Path.cwd())
+        self._client: MlflowClient | None = None
+        self._connecting = threading.Lock()
+
+    def connect(self) -> None:
+        """Opens the database, or asks the server for an experiment."""
+        self._connected()
+
+    def open_run(self, opening: Opening, run_id: str | None, parent: str | None) -> MlflowRun:
+        """Opens a run that is to be delivered to, creating it where there is none.
+
+        A run is created once: its tag `runner.uid` identifies it also when the process that
+        created it died before it could keep the id.
+
+        Args:
+          opening: identity of the run.
+          run_id: MLflow's id of it, if known. A store that has no such run any more, its database
+            having been deleted, gets another.
+          parent: MLflow's id of the parent run.
+
+        Raises:
+          TrackingError: the store cannot be used, or the run or its experiment is deleted.
+        """
+        client = self._connected()
+        with self._reported(f"run {opening.run_name!r} of {opening.experiment!r} cannot be opened"):
+            run = None if run_id is None else _existing(client, run_id)
+            if run is None:
+                experiment_id = self._experiment_id(client, opening.experiment)
+                run = self._find(client, experiment_id, opening.uid) or self._create(
+                    client, experiment_id, opening, parent
+                )
+        if run.info.lifecycle_stage != "active":
+            run_id = run.info.run_id
+            raise TrackingError(
+                Problem(
+                    state=f"run {run_id} cannot be recorded any further",
+                    cause=f"it has been deleted in {self.address.shown}",
+                    remedy=f"restore it: {self._command(f'runs restore --run-id {run_id}')}",
+                )
+            )
+        return MlflowRun(client, run, self.address)
+
+    def id_of(self, opening: Opening) -> str | None:
+        """Returns MLflow's id of a run that was created before, from whatever folder; or None.
+
+        Raises:
+          TrackingError: the store cannot be used.
+        """
+        client = self._connected()
+        with self._reported(f"run {opening.run_name!r} of {opening.experiment!r} cannot be found"):
+            experiment = client.get_experiment_by_name(opening.experiment)
+            if experiment is None:
+                return None
+            run = self._find(client, experiment.experiment_id, opening.uid)
+            return None if run is None else str(run.info.run_id)
+
+    def run(self, run_id: str) -> TrackedRun:
+        """Returns a run.
+
+        Raises:
+          TrackingError: the store cannot be used, or has no such run.
+        """
+        client = self._connected()
+        with self._reported(f"run {run_id} cannot be read"):
+            run = client.get_run(run_id)
+            return _tracked(run, client.get_experiment(run.info.experiment_id).name)
+
+    def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
+        """See `RunStore.finished`; at most a thousand runs."""
+        database = self.address.database
+        if database is not None and not database.exists():
+            return []  # A search creates no database.
+        client = self._connected()
+        conditions = [f"attributes.status = '{Status.FINISHED.value}'"]
+        for name, value in tags.items():
+            tag = encode_tag(name, value)
+            conditions.append(f"tags.`{tag.key}` = '{tag.value}'")
+        with self._reported(f"the runs of experiment {experiment!r} cannot be listed"):
+            found = client.get_experiment_by_name(experiment)
+            if found is None:
+                return []
+            runs = client.search_runs(
+                [found.experiment_id],
+                " and ".join(conditions),
+                order_by=["attributes.start_time DESC"],
+            )
+        return [_tracked(run, experiment) for run in runs]
+
+    def _find(self, client: MlflowClient, experiment_id: str, uid: str) -> Run | None:
+        found = client.search_runs([experiment_id], f"tags.`{UID_TAG}` = '{uid}'", max_results=1)
+        return found[0] if found else None
+
+    @property
+    def store(self) -> str:
+        """The tracking URI, passwords masked."""
+        return self.address.shown
+
+    def pin(self, uri: str) -> str:
+        """See `RunStore.pin`."""
+        state, database = f"{uri} is not in {self.store}", self.address.database
+        if database is not None and not database.exists():
+            # Nor does this.
+            cause, remedy = f"there is no {database}", "set tracking.uri to the store that has it"
+            raise TrackingError(Problem(state, cause, remedy))
+        client = self._connected()
+        alias, latest = _ALIAS.fullmatch(uri), _LATEST.fullmatch(uri)
+        with self._reported(state):
+            if alias:
+                version = client.get_model_version_by_alias(alias[1], alias[2]).version
+                return f"models:/{alias[1]}/{version}{alias[3] or ''}"
+            if latest:
+                client.get_registered_model(latest[1])
+                found = client.search_model_versions(f"name = '{latest[1]}'")
+                if not found:
+                    raise LookupError(f"the model {latest[1]} has no version")
+                newest = max(int(each.version) for each in found)
+                return f"models:/{latest[1]}/{newest}{latest[2] or ''}"
+        return uri
+
+    def download(self, uri: str, folder: str) -> str:
+        """See `RunStore.download`."""
+        client = self._connected()
+        # A bar on standard error; what the user has set stays.
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        with self._reported(f"{uri} cannot be downloaded from {self.store}"):
+            version, source = _VERSION.fullmatch(uri), uri
+            if version:
+                # MLflow's own download would ask the process-wide registry for it.
+                source = client.get_model_version_download_uri(version[1], version[2])
+                source += version[3] or ""
+            return download_artifacts(source, dst_path=folder, tracking_uri=self.address.uri)
+
+    def keep_model(
+        self, run_id: str, model: ExportedModel, name: str | None, alias: str | None
+    ) -> str:
+        """See `RunStore.keep_model`."""
+        client = self._connected()
+        with self._reported(f"the model of run {run_id} cannot be kept in {self.store}"):
+            kept = keep_model(client, client.get_run(run_id), model)
+            if name is None:
+                return f"models:/{kept.model_id}"
+            return register_model(client, kept, name, alias)
+
+    def _create(
+        self, client: MlflowClient, experiment_id: str, opening: Opening, parent: str | None
+    ) -> Run:
+        tags = {**opening.tags, UID_TAG: opening.uid}
+        if parent is not None:
+            tags[_PARENT_TAG] = parent
+        encoded = {tag.key: tag.value for tag in Encoder({}, {}).encode_tags(tags)}
+        return client.create_run(experiment_id, opening.start_time, encoded, opening.run_name)
+
+    def _experiment_id(self, client: MlflowClient, name: str) -> str:
+        found = client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return client.create_experiment(name, self.address.artifact_location(name))
+            except MlflowException as error:
+                # Another process may have created it since.
+                found = client.get_experiment_by_name(name)
+                if found is None:
+                    raise error
+        if found.lifecycle_stage != "active":
+            restore = self._command(f"experiments restore --experiment-id {found.experiment_id}")
+            raise TrackingError(
+                Problem(
+                    state=f"no run of experiment {name!r} can be started",
+                    cause=f"the experiment has been deleted in {self.address.shown}",
+                    remedy=f"restore it: {restore}; or choose another name: name=NAME",
+                )
+            )
+        return found.experiment_id
+
+    def _command(self, arguments: str) -> str:
+        return f"MLFLOW_TRACKING_URI={shlex.quote(self.address.shown)} mlflow {arguments}"
+
+    def _connected(self) -> MlflowClient:
+        with self._connecting:
+            if self._client is None:
+                _quieten()
+                with self._reported(
+                    f"the tracking store {self.address.shown} cannot be opened",
+                    remedy="check tracking.uri and what it names; tracking.uri=none tracks nothing",
+                ):
+                    self._client = _open(self.address)
+            return self._client
+
+    @contextmanager
+    def _reported(self, state: str, remedy: str = "") -> Iterator[None]:
+        """Turns whatever MLflow and its libraries raise into one TrackingError."""
+        try:
+            yield
+        except RunnerError:
+            raise
+        except Exception as error:
+            if "out-of-date database schema" in str(error):
+                remedy = (
+                    "install the MLflow that wrote it, or back the database up and run:"
+                    f" mlflow db upgrade {shlex.quote(self.address.shown)}"
+                )
+            raise TrackingError(
+                Problem(state=state, cause=described(error, self.address), remedy=remedy)
+            ) from error
+
+
+def _open(address: Address) -> MlflowClient:
+    if address.database is not None:
+        with exclusive(address.database):
+            return _client(address)
+    if address.is_server:
+        # MLflow's own defaults try for minutes. What the user has set stays.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+        client = _client(address)
+        client.search_experiments(max_results=1)
+        return client
+    if address.scheme != "databricks":
+        # MLflow tries for 100 seconds, also what can never succeed.
+        engine = sqlalchemy.create_engine(address.uri, poolclass=sqlalchemy.NullPool)
+        engine.connect().close()
+    return _client(address)
+
+
+@contextmanager
+def exclusive(database: Path, lock_seconds: float = 120.0) -> Iterator[None]:
+    """Holds the lock `DATABASE.lock`, and makes sure that the database exists and can be read.
+
+    Two processes that create MLflow's tables at once would both fail, and MLflow tries for minutes
+    to open what is not a database. A database whose creation in the block was cut short is created
+    anew.
+
+    Args:
+      database: the file; it and its directory are created when they do not exist.
+      lock_seconds: how long to wait for the lock.
+
+    Raises:
+      TrackingError: another process kept the lock, or the file cannot be opened as a database.
+    """
+    state = f"the database {database} cannot be opened"
+    try:
+        database.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{database}.lock", timeout=lock_seconds):
+            # MLflow takes seconds to create the tables, and cannot use what is there when that was
+            # cut short; nothing was recorded yet.
+            creating = Path(f"{database}.creating")
+            if creating.exists():
+                for part in (database, Path(f"{database}-journal")):
+                    part.unlink(missing_ok=True)
+            if not database.exists():
+                creating.touch()
+            with closing(sqlite3.connect(database, timeout=20.0)) as connection:
+                connection.execute("PRAGMA schema_version").fetchone()
+            yield
+            creating.unlink(missing_ok=True)
+    except Timeout as error:
+        raise TrackingError(
+            Problem(
+                state=state,
+                cause=f"another process has held {error.lock_file} for {lock_seconds:g} seconds",
+                remedy="wait until the other run has created the database, or stop it",
+            )
+        ) from error
+    except (OSError, sqlite3.Error) as error:
+        raise TrackingError(
+            Problem(
+                state=state,
+                cause=str(error),
+                remedy="name a file that can be written, or an MLflow database: tracking.uri=...",
+            )
+        ) from error
+
+
+def _client(address: Address) -> MlflowClient:
+    return MlflowClient(tracking_uri=address.uri, registry_uri=address.uri)
+
+
+def _quieten() -> None:
+    """Hides MLflow's messages about its progress, and errors that are reported here."""
+    levels = {
+        "alembic": logging.WARNING,
+        "mlflow.store.db.utils": logging.CRITICAL,
+        "urllib3.connectionpool": logging.ERROR,
+    }
+    if "MLFLOW_LOGGING_LEVEL" not in os.environ:
+        levels["mlflow"] = logging.WARNING
+    for name, level in levels.items():
+        chosen = logging.getLogger(name)
+        if name == "mlflow" or chosen.level == logging.NOTSET:
+            chosen.setLevel(level)
+
+
+def _existing(client: MlflowClient, run_id: str) -> Run | None:
+    try:
+        return client.get_run(run_id)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
+
+
+def _tracked(run: Run, experiment: str) -> TrackedRun:
+    tags = {decode_key(key): value for key, value in run.data.tags.items()}
+    return TrackedRun(
+        run_id=run.info.run_id,
+        experiment=experiment,
+        status=Status(run.info.status),
+        run_dir=Path(tags[RUN_DIR_TAG]) if RUN_DIR_TAG in tags else None,
+        tags=tags,
+    )

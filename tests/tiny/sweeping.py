@@ -1,0 +1,85 @@
+"""A launcher in this process, whose trials are functions of their overrides and may be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.errors import PrunedRunError, SweepError
+from runner.runs.run_directory import RunRecord, open_run
+from runner.sweeps.job import Job, carry_out
+from runner.sweeps.sweep_directory import SweepDirectory
+from runner.sweeps.trial import Trial
+from runner.system.status import Status
+
+# What a trial does, by its overrides: the metrics of each of its evaluations.
+Work = Callable[[Sequence[str]], Sequence[Mapping[str, float]]]
+
+
+class Died(BaseException):
+    """A trial's process ends without a word."""
+
+
+class Killed(BaseException):
+    """The process that sweeps ends without a word."""
+
+
+def easy(overrides: Sequence[str]) -> Sequence[Mapping[str, float]]:
+    """Finishes."""
+    return [{"loss": 1.0}]
+
+
+class FakeLauncher:
+    """Runs trials in turn; the death of one process ends the trial after it too, as joblib's does.
+
+    Attributes:
+      directory: the sweep's.
+      work: what a trial does.
+      storage: of the study, as the sweeper's configuration has it.
+      launched: the overrides of the trials that were launched together, each time.
+      started: the overrides of all trials that were started, in order.
+    """
+
+    def __init__(self, directory: SweepDirectory, work: Work = easy, storage: Any = None) -> None:
+        self.directory, self.work, self.storage = directory, work, storage
+        self.launched: list[list[str]] = []
+        self.started: list[str] = []
+
+    def __call__(self, overrides: Sequence[Sequence[str]], first: int) -> None:
+        self.launched.append([" ".join(each) for each in overrides])
+        for number, each in enumerate(overrides, first):
+            job = Job(self.directory, self.directory.attempt(number), self.storage)
+            try:
+                with contextlib.suppress(SweepError):
+                    carry_out(job, lambda trial, each=each: self._train(trial, each))  # type: ignore[misc]
+            except Died as error:
+                for started in range(number + 1, min(number + 2, first + len(overrides))):
+                    self.directory.attempt(started).update(status=Status.RUNNING)
+                raise RuntimeError("a worker was terminated") from error
+
+    def _train(self, trial: Trial, overrides: Sequence[str]) -> float:
+        self.started.append(" ".join(overrides))
+        container: Path = self.directory.path / "runs"
+        record = RunRecord("tiny", str(overrides), Status.RUNNING, {}, trial=trial.name(container))
+        run = open_run(container, record, "auto")
+        status = Status.FAILED
+        try:
+            run.best.mkdir(exist_ok=True)
+            trial.started(run.path)
+            best: dict[str, float] = {"loss": float("inf")}
+            for step, metrics in enumerate(self.work(overrides)):
+                best = min(dict(metrics), best, key=lambda each: each["loss"])
+                run.best_record.write_text(json.dumps({"metrics": best}))
+                trial.evaluated(metrics, step)
+                trial.check()
+            status = Status.FINISHED
+            return best["loss"]
+        except PrunedRunError:
+            status = Status.PRUNED
+            raise
+        finally:
+            run.update(status=status)
+            run.release()

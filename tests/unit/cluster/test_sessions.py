@@ -1,0 +1,264 @@
+"""Sessions are made when the tasks they need are there, and report a lost server as such."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from runner.cluster.channel import shared_settings
+from runner.cluster.replica import ClusterReplica
+from runner.cluster.sessions import (
+    ClusterChiefSessionCreator,
+    ClusterSession,
+    ClusterTask,
+    ClusterWorkerSessionCreator,
+    FirstServer,
+    cluster_session,
+    naming_missing_tasks,
+    session_config,
+    start_server,
+)
+from runner.cluster.worker import missing_of_model
+from runner.config.cluster_spec import free_addresses
+from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
+from runner.console import Screen
+from runner.errors import ClusterError, ConfigError, InterruptedRunError, LostServerError
+from runner.graph.build import build_graph
+from runner.system.signals import Interruption
+from tests.tiny.configs import tiny
+from tests.unit.cluster.conftest import InProcess, Lines
+
+v1 = tf.compat.v1
+
+
+def model() -> None:
+    with tf.device("/job:ps/task:0"):
+        v1.train.get_or_create_global_step()
+
+
+def worker_session(servers: InProcess, limit: float, **changes: Any) -> Any:
+    cluster = replace(servers.config("worker"), max_wait_secs=limit)
+    with tf.Graph().as_default():
+        model()
+        scaffold = v1.train.Scaffold(ready_for_local_init_op=missing_of_model(1))
+        task = servers.task("worker", cluster=cluster, **changes)
+        return ClusterWorkerSessionCreator(task, scaffold).create_session()
+
+
+def test_a_worker_waits_until_the_chief_has_restored(in_process: Callable[..., InProcess]) -> None:
+    servers = in_process(2, 1)
+    address = servers.cluster.addresses.chief[0]
+    with pytest.raises(ClusterError) as error:
+        worker_session(servers, 0.3)
+    (problem,) = error.value.problems
+    assert problem.state == "the model was not ready within 0.3 s"
+    assert problem.cause == (f"it is the chief at {address} that initialises it, and that answers")
+
+    # Its variables are initialised, and nothing is restored yet.
+    with tf.Graph().as_default():
+        model()
+        initialise = v1.global_variables_initializer()
+        with v1.Session(servers.target("chief")) as session:
+            session.run(initialise)
+    with pytest.raises(ClusterError, match="the model was not ready"):
+        worker_session(servers, 0.3)
+
+    with tf.Graph().as_default():
+        model()
+        creator = ClusterChiefSessionCreator(servers.task("chief"), "001")
+        for _ in range(2):
+            with creator.create_session() as session:
+                creator.channel.ended["worker0"].set(session)
+            assert creator.restarted
+        # The chief, started again, waits for no worker that has ended, unless it comes back.
+        with creator.create_session() as session:
+            assert creator.channel.running(session) == []
+            with pytest.raises(ClusterError, match="seed is 9 here and 0 there"):
+                worker_session(servers, 5.0, seed=9)
+            assert creator.channel.running(session) == []
+            worker_session(servers, 5.0).close()
+            assert creator.channel.running(session) == ["worker0"]
+
+
+def test_the_first_session_of_fresh_servers_is_no_restart(
+    in_process: Callable[..., InProcess],
+) -> None:
+    servers = in_process(1, 1)
+    task = servers.task("chief")
+    with tf.Graph().as_default():
+        model()
+        creator = ClusterChiefSessionCreator(task, "001")
+        channel = creator.channel
+        with creator.create_session() as session:
+            assert isinstance(session, ClusterSession)
+            assert channel.run.read(session) == "001"
+            assert channel.settings.read(session) == shared_settings(task.config)
+            for step in (0, 1):
+                channel.send(session, "worker0", {"loss": 0.5}, step)
+        assert not creator.restarted
+        with creator.create_session() as session:
+            # What was sent of a step that is undone is undone with it.
+            assert channel.receive(session) == [("worker0", 0, {"loss": 0.5})]
+        assert creator.restarted
+
+
+def test_a_worker_prints_which_task_it_waits_for_and_heeds_a_signal(
+    in_process: Callable[..., InProcess],
+) -> None:
+    servers = in_process(2, 1)
+    lines = Lines()
+
+    class Signalling(Screen):
+        def line(self, text: str) -> None:
+            lines.screen.line(text)
+            signal.raise_signal(signal.SIGTERM)
+
+    with tf.Graph().as_default(), Interruption().handled() as interruption:
+        model()
+        scaffold = v1.train.Scaffold(ready_for_local_init_op=missing_of_model(1))
+        config = tiny(cluster=servers.config("worker"))
+        task = ClusterTask(config, Signalling(), interruption, servers.target("worker"))
+        with (
+            interruption.deferred(),
+            pytest.raises(InterruptedRunError, match="ended by SIGTERM"),
+        ):
+            ClusterWorkerSessionCreator(task, scaffold).create_session()
+    address = servers.cluster.addresses.chief[0]
+    assert lines() == [f"waits for the chief at {address} to make the model ready, 20 s at most"]
+
+
+@pytest.mark.parametrize("model", ["tests.tiny.odd.Recurrent", "tests.tiny.odd.PlainModel"])
+def test_variables_read_in_a_loop_or_in_parts_stay_on_their_servers(
+    in_process: Callable[..., InProcess], model: str
+) -> None:
+    cut = 32 if model.endswith("PlainModel") else None
+    servers = in_process(2, 2, partition_bytes=cut)
+    cluster = servers.config("worker")
+    config = tiny(model={"_target_": model})
+    built = build_graph(config, "validation", train=True, replica=ClusterReplica(cluster))
+    training = built.training
+    assert training is not None
+    with v1.Session(servers.target("worker"), built.graph, session_config(cluster)) as session:
+        session.run([variable.initializer for variable in built.variables.values()])
+        session.run(training.input_initializer)
+        losses = [session.run((training.values["loss"], training.train_op))[0] for _ in range(30)]
+    assert losses[-1] < losses[0]
+    with tf.Graph().as_default() as graph:
+        held = {}
+        for name, variable in built.variables.items():
+            with tf.device(variable.device):
+                handle = tf.raw_ops.VarHandleOp(
+                    dtype=variable.dtype,
+                    shape=variable.shape,
+                    shared_name=variable.handle.op.get_attr("shared_name"),
+                )
+                held[name] = tf.raw_ops.VarIsInitializedOp(resource=handle)
+    with v1.Session(servers.target("chief"), graph, session_config(servers.cluster)) as session:
+        assert [name for name, there in session.run(held).items() if not there] == []
+    assert {variable.device for variable in built.variables.values()} == {
+        "/job:ps/task:0",
+        "/job:ps/task:1",
+    }
+
+
+def test_sessions_see_the_servers_and_their_own_task() -> None:
+    cluster = ClusterConfig(task=TaskConfig("worker", 1), max_wait_secs=3.0)
+    assert list(session_config(cluster).device_filters) == ["/job:ps", "/job:worker/task:1"]
+    assert session_config(cluster).operation_timeout_in_ms == 0
+    cluster.synchronous = True
+    assert session_config(cluster).operation_timeout_in_ms == 3000
+
+
+def test_a_first_server_that_is_away_answers_nothing() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        server = f"127.0.0.1:{silent.getsockname()[1]}"
+        cluster = ClusterConfig(addresses=AddressesConfig(["a:1"], [], [server]))
+        first = FirstServer(cluster)
+        assert first.ask(lambda session, channel: channel.run.read(session)) is None
+        first.require_agreement(tiny())
+
+
+def test_an_address_that_a_server_cannot_listen_at_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*arguments: object, **named: object) -> None:
+        raise tf.errors.UnknownError(None, None, "Could not start gRPC server")
+
+    monkeypatch.setattr(v1.train, "Server", refuse)
+    addresses = AddressesConfig(["a:1"], [], ["b:1"])
+    config = tiny(cluster=ClusterConfig(addresses=addresses, task=TaskConfig("ps", 0)))
+    with pytest.raises(ConfigError, match=r"^ps 0 cannot listen at b:1\n  cause: Could not start"):
+        start_server(config)
+
+
+def test_a_step_that_waits_too_long_is_explained(in_process: Callable[..., InProcess]) -> None:
+    late = tf.errors.DeadlineExceededError(None, None, "late")
+    chief, worker, server = free_addresses(3)
+    cluster = ClusterConfig(addresses=AddressesConfig([chief], [worker], [server]))
+    with (
+        pytest.raises(ClusterError, match=r"chief at .*, worker 0 at .*, ps 0 at .* do not answer"),
+        naming_missing_tasks(cluster),
+    ):
+        raise late
+    with (
+        pytest.raises(ClusterError, match="a step has not ended within 20 s"),
+        naming_missing_tasks(in_process(1, 1).cluster),
+    ):
+        raise late
+
+
+@pytest.mark.parametrize("error", [tf.errors.UnavailableError, tf.errors.AbortedError])
+def test_a_server_that_is_lost_at_the_end_asks_for_another_start(
+    error: type[tf.errors.OpError],
+) -> None:
+    server, other = free_addresses(2)
+    cluster = ClusterConfig(addresses=AddressesConfig(["a:1"], [], [server, other]))
+    with (
+        pytest.raises(
+            LostServerError, match=rf"ps 0 at {server}, ps 1 at {other} was lost"
+        ) as found,
+        naming_missing_tasks(cluster),
+    ):
+        raise error(None, None, "Socket closed")
+    assert found.value.exit_code == 137
+
+
+# Of a run with a server that was killed and started again.
+LOST = """Graph execution error:
+
+=====================
+CANCELLED: From /job:chief/replica:0/task:0:
+RecvFromRemoteAsync is cancelled.
+\t [[{{node fifo_queue_DequeueMany_S247}}]]
+ABORTED: From /job:ps/replica:0/task:0:
+Session handle is not found: ca2d1c. Possibly this worker just restarted.
+====================="""
+
+
+@pytest.mark.parametrize(
+    ("message", "raised"),
+    [
+        (LOST, tf.errors.AbortedError),
+        (LOST.replace("/job:ps/", "/job:worker/"), tf.errors.CancelledError),
+        ("Step was cancelled by an explicit call", tf.errors.CancelledError),
+    ],
+)
+def test_a_step_that_a_lost_server_cancels_is_aborted(
+    message: str, raised: type[tf.errors.OpError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(self: Any, fetches: Any) -> None:
+        raise tf.errors.CancelledError(None, None, message)
+
+    with tf.Graph().as_default(), cluster_session(v1.Session()) as session:
+        two = tf.constant(1) + 1
+        assert session.run(two) == 2
+        monkeypatch.setattr(v1.Session, "run", lose)
+        with pytest.raises(raised):
+            session.run(two)

@@ -1,0 +1,147 @@
+"""Patterns and renames over whole names."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.restoration.patterns import FirstMatch, Renames, compile_pattern, select
+
+NAMES = ("cnn/conv1/kernel", "cnn/conv1/bias", "cnn/conv10/kernel", "head/kernel")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches"),
+    [
+        ("cnn/*", NAMES[:3]),
+        ("cnn/conv?/kernel", NAMES[:1]),
+        ("*/[b]ias", NAMES[1:2]),
+        ("conv1", ()),
+        ("cnn", ()),
+        ("head/kernel", NAMES[3:]),
+        (r"re:cnn/conv\d+/kernel", (NAMES[0], NAMES[2])),
+        ("re:kernel", ()),
+        ("re:.*kernel", (NAMES[0], NAMES[2], NAMES[3])),
+        ("head.kernel", ()),
+        ("CNN/*", ()),
+        ("cnn/conv[!1]*/kernel", ()),
+        ("*", NAMES),
+        ("re:cnn", ()),
+    ],
+)
+def test_a_pattern_matches_the_whole_name(pattern: str, matches: tuple[str, ...]) -> None:
+    compiled = compile_pattern(pattern)
+    assert tuple(name for name in NAMES if compiled.fullmatch(name)) == matches
+
+
+def test_what_is_excluded_is_not_selected() -> None:
+    found = select(NAMES, ["cnn/*", "nothing/*"], ["*/bias", "never"])
+    assert found.selected == {NAMES[0], NAMES[2]}
+    assert found.excluded == {NAMES[1]}
+    assert found.unused == ("nothing/*", "never")
+
+
+def test_nothing_is_selected_by_no_pattern() -> None:
+    found = select(NAMES, [], [])
+    assert (found.selected, found.excluded, found.unused) == (frozenset(), frozenset(), ())
+
+
+def test_a_bad_expression_is_an_error() -> None:
+    with pytest.raises(re.error, match="unterminated"):
+        select(NAMES, ["re:("], [])
+
+
+def test_the_first_of_several_patterns_wins() -> None:
+    patterns = FirstMatch(["head/*", "*/kernel", "cnn/*"])
+    assert [patterns.find(name) for name in NAMES] == ["*/kernel", "cnn/*", "*/kernel", "head/*"]
+    assert patterns.find("other") is None
+    assert patterns.unused() == ()
+    fresh = FirstMatch(["a", "b"])
+    fresh.find("b")
+    assert fresh.unused() == ("a",)
+    with pytest.raises(re.error, match="unterminated"):
+        FirstMatch(["re:("])
+
+
+@pytest.mark.parametrize(
+    ("rules", "name", "expected"),
+    [
+        ({}, "cnn/kernel", "cnn/kernel"),
+        ({"cnn/": "features/"}, "cnn/kernel", "features/kernel"),
+        ({"cnn/": ""}, "cnn/kernel", "kernel"),
+        ({"cnn/": "features/"}, "my/cnn/kernel", "my/cnn/kernel"),
+        ({"cnn": "features"}, "cnn/kernel", "cnn/kernel"),
+        ({"cnn/kernel": "w"}, "cnn/kernel", "w"),
+        ({r"re:cnn/(.*)/(.*)": r"\2.\1"}, "cnn/a/b", "b.a"),
+        ({r"re:(?P<rest>.*)_1": r"\g<rest>"}, "kernel_1", "kernel"),
+        ({"re:cnn": "x"}, "cnn/kernel", "cnn/kernel"),
+        ({"cnn/a": "x", "cnn/": "y/"}, "cnn/a", "x"),
+        ({"cnn/": "y/", "cnn/a": "x"}, "cnn/a", "y/a"),
+        ({"a/": "b/", "b/": "c/"}, "a/k", "b/k"),
+    ],
+)
+def test_the_first_rule_that_matches_wins(rules: dict[str, str], name: str, expected: str) -> None:
+    assert Renames(rules).apply(name) == expected
+
+
+def test_rules_that_no_name_used_are_known() -> None:
+    renames = Renames({"a/": "b/", "a/x": "y", "re:c.*": "d", "e": "f"})
+    assert renames.apply("a/x") == "b/x"
+    assert renames.find("g") is None
+    assert renames.unused() == ("a/x", "re:c.*", "e")
+    assert renames.exact("e") == "f"
+    assert renames.exact("a/") is renames.exact("g") is None
+    assert renames.unused() == ("a/x", "re:c.*")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("re:(", "x", "unterminated"),
+        ("re:(.*)", r"\2", "invalid group reference 2"),
+        ("re:(.*)", r"\g<name>", "unknown group name 'name'"),
+        ("re:(?P<a>.*)", r"\g<b>", "unknown group name 'b'"),
+        ("re:(.*)", "\\", "bad escape"),
+    ],
+)
+def test_a_rule_that_does_not_compile_is_an_error_at_once(
+    key: str, value: str, message: str
+) -> None:
+    with pytest.raises(re.error, match=message) as caught:
+        Renames({key: value})
+    assert caught.value.pattern in (key.removeprefix("re:"), value)
+
+
+TEXTS = st.text("ab/_.1", max_size=8)
+
+
+@given(TEXTS, st.text("ab/*?", max_size=6))
+def test_a_glob_is_that_of_a_shell_but_for_slashes(name: str, pattern: str) -> None:
+    matched = compile_pattern(pattern).fullmatch(name) is not None
+    assert matched == fnmatch.fnmatchcase(name, pattern)
+
+
+@given(TEXTS, st.text("ab/_.1\\", max_size=4))
+def test_a_prefix_is_the_same_as_its_expression(name: str, value: str) -> None:
+    escaped = value.replace("\\", r"\\")
+    expression = Renames({r"re:a/(.*)": rf"{escaped}\g<1>"})
+    assert Renames({"a/": value}).find(name) == expression.find(name)
+
+
+@given(st.lists(TEXTS, max_size=5), st.dictionaries(TEXTS, TEXTS, max_size=4))
+def test_the_first_rule_that_matches_is_used(names: list[str], rules: dict[str, str]) -> None:
+    renames = Renames(rules)
+    used: set[str] = set()
+    for name in names:
+        found = [
+            (key, value + name.removeprefix(key))
+            for key, value in rules.items()
+            if name == key or (key.endswith("/") and name.startswith(key))
+        ]
+        assert renames.find(name) == (found[0][1] if found else None)
+        used.update(key for key, _ in found[:1])
+    assert set(renames.unused()) == set(rules) - used

@@ -1,0 +1,278 @@
+"""Values on their way from checkpoints to variables."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from runner.checkpoints.reader import Bundle, CheckpointReader, CheckpointSpec, TensorSpec
+from runner.errors import CheckpointError, Problem
+from runner.restoration import reading
+from runner.restoration.conversions import Slice, Transpose
+from runner.restoration.fitting import SourceTensor
+from runner.restoration.plan import Assignment
+from runner.restoration.reading import (
+    NonFinite,
+    batches,
+    converted_values,
+    restore_operation,
+    restored_in_graph,
+    slice_spec,
+)
+from tests.tiny.plans import variable
+from tests.tiny.restoring import save_bundle
+
+tf1 = tf.compat.v1
+
+
+class Arrays(CheckpointReader):
+    """Gives arrays and records which names it was asked for."""
+
+    def __init__(self, **arrays: Any) -> None:
+        self.arrays = arrays
+        self.asked: list[str] = []
+
+    def spec(self) -> CheckpointSpec:
+        raise NotImplementedError
+
+    def read(self, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
+        for name in names:
+            self.asked.append(name)
+            if name not in self.arrays:
+                raise CheckpointError(Problem(f"no tensor {name}"))
+            yield name, self.arrays[name]
+
+
+def assignment(name: str, size: int, *pieces: tuple[str, str]) -> Assignment:
+    """A vector that takes these tensors of these sources."""
+    tensors = tuple(SourceTensor(s, TensorSpec(t, (size,), "float32")) for s, t in pieces)
+    return Assignment(variable(name, (size,)), pieces[0][0], tensors)
+
+
+def block(name: str, offset: int, size: int) -> Assignment:
+    """A vector that takes a block of a tensor of 6 elements."""
+    piece = SourceTensor("a", TensorSpec("x", (6,), "float32"), (Slice((offset,), (size,)),))
+    return Assignment(variable(name, (size,)), "a", (piece,))
+
+
+def test_batches_are_bounded_and_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "BATCH_BYTES", 20)
+    sizes = (1, 4, 1, 9, 2, 3)
+    assignments = [assignment(f"v{at}", size, ("a", "x")) for at, size in enumerate(sizes)]
+    with tf.Graph().as_default():
+        variables = {
+            each.variable.name: tf1.get_variable(each.variable.name, each.variable.tensor.shape)
+            for each in assignments
+        }
+        made = list(batches(assignments, variables))
+    assert made == [assignments[:2], assignments[2:3], assignments[3:4], assignments[4:]]
+    assert list(batches([], {})) == []
+
+
+def test_each_source_is_read_in_one_pass_and_not_ahead() -> None:
+    a = Arrays(x=np.zeros(2, np.float32), y=np.ones(2, np.float32))
+    b = Arrays(z=np.full(2, 3, np.float32))
+    assignments = [
+        assignment("v", 2, ("a", "x")),
+        assignment("w", 2, ("a", "y"), ("b", "z")),
+        assignment("u", 2, ("a", "x")),
+    ]
+    values = converted_values(assignments, {"a": a, "b": b}, {})
+    assert a.asked == []
+    next(values)
+    assert (a.asked, b.asked) == (["x"], [])
+    np.testing.assert_array_equal(next(values)[1], [2, 2])
+    next(values)
+    assert (a.asked, b.asked) == (["x", "y", "x"], ["z"])
+
+
+def test_a_value_never_is_the_memory_of_something_else(tmp_path: Path) -> None:
+    np.ones(2, np.float32).tofile(tmp_path / "file")
+    given = {
+        "file": np.memmap(tmp_path / "file", np.float32, "r+"),
+        "buffer": np.frombuffer(np.ones(2, np.float32).tobytes(), np.float32),
+        "view": np.ones((2, 2), np.float32)[:, 0],
+        "own": np.ones(2, np.float32),
+    }
+    wanted = [assignment(name, 2, ("a", name)) for name in given]
+    for each, value in converted_values(wanted, {"a": Arrays(**given)}, {}):
+        np.testing.assert_array_equal(value, [1, 1])
+        assert value.flags.owndata
+        assert value.flags.c_contiguous
+        assert np.shares_memory(value, given[each.variable.name]) == (each.variable.name == "own")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, r"scaffolds\.cnn: no tensor x"),
+        (np.zeros(3, np.float32), r"scaffolds\.cnn: x has changed .* a float32 of shape \[3\]"),
+        (np.zeros(2, np.float64), r"scaffolds\.cnn: x has changed .* a float64 of shape \[2\]"),
+        (np.array([b"a", b"b"], object), r"x has changed .* a string of shape \[2\]"),
+    ],
+)
+def test_a_value_that_does_not_fit_its_variable_is_refused(value: Any, message: str) -> None:
+    reader = Arrays() if value is None else Arrays(x=value)
+    values = converted_values([assignment("v", 2, ("cnn", "x"))], {"cnn": reader}, {})
+    with pytest.raises(CheckpointError, match=message):
+        next(values)
+
+
+def test_only_tensors_and_blocks_without_further_conversion_are_restored_in_the_graph() -> None:
+    assert restored_in_graph(assignment("v", 6, ("a", "x")))
+    assert restored_in_graph(block("v", 2, 3))
+    assert not restored_in_graph(assignment("v", 6, ("a", "x"), ("b", "x")))
+    (piece,) = block("v", 2, 3).pieces
+    for steps in (piece.conversions * 2, (Transpose((0,)),)):
+        other = replace(block("v", 2, 3), pieces=(replace(piece, conversions=steps),))
+        assert not restored_in_graph(other)
+
+
+def test_a_slice_is_spelled_as_tensorflow_does() -> None:
+    info = tf1.Variable.SaveSliceInfo("table", [5, 3], [3, 0], [2, 3])
+    tensor = TensorSpec("table", (5, 3), "float32")
+    assert slice_spec(SourceTensor("a", tensor, (Slice((3, 0), (2, 3)),))) == info.spec
+    assert slice_spec(SourceTensor("a", tensor)) == ""
+
+
+def test_chunks_of_a_source_are_bounded_and_read_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 20)
+    names = [f"v{at}" for at in range(6)]
+    sizes = dict(zip(names, (1, 4, 1, 9, 2, 3), strict=True))
+    with tf.Graph().as_default() as graph:
+        variables = {name: tf1.get_variable(name, [size]) for name, size in sizes.items()}
+        wanted = [assignment(name, sizes[name], ("a", name)) for name in reversed(names)]
+        bundle = Bundle("prefix", {name: name for name in names})
+        restore_operation(wanted, variables, {"a": bundle}, lambda *_: None)
+        reads = [op for op in graph.get_operations() if op.type == "RestoreV2"]
+    assert [len(each.outputs) for each in reads] == [2, 1, 1, 2]
+    # TensorFlow makes an operation wait through its inputs where these wait already.
+    waits = [any(each.op.control_inputs for each in read.inputs) for read in reads]
+    assert waits == [False, True, True, True]
+
+
+def test_floating_point_values_are_looked_at_and_a_block_is_what_is_read(tmp_path: Path) -> None:
+    seen: dict[tuple[str, str, Any], Any] = {}
+
+    def look(source: str, name: str, value: Any, offset: Any) -> None:
+        seen[source, name, offset] = value.tolist()
+
+    values: dict[str, Any] = {"x": np.arange(6, dtype=np.float32), "i": np.int64(3)}
+    values["s"] = np.array("text", object)
+    prefix = save_bundle(tmp_path, values)
+    with tf.Graph().as_default():
+        variables = {
+            "v": tf1.get_variable("v", [2]),
+            "w": tf1.get_variable("w", [6], use_resource=False),
+            "i": tf1.get_variable("i", [], tf.int64),
+            "s": tf1.get_variable("s", [], tf.string, tf1.zeros_initializer()),
+        }
+        others = []
+        for name, dtype in (("i", "int64"), ("s", "string")):
+            piece = SourceTensor("a", TensorSpec(name, (), dtype))
+            others.append(Assignment(variable(name, (), dtype), "a", (piece,)))
+        wanted = [block("v", 4, 2), assignment("w", 6, ("a", "x")), *others]
+        bundle = Bundle(prefix, {name: name for name in values})
+        restore = restore_operation(wanted, variables, {"a": bundle}, look)
+        with tf1.Session() as session:
+            session.run(restore)
+            found = session.run(variables)
+    assert found["v"].tolist() == [4, 5]
+    assert found["w"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert (found["i"], found["s"]) == (3, b"text")
+    assert seen == {("a", "x", (4,)): [4, 5], ("a", "x", None): [0, 1, 2, 3, 4, 5]}
+
+
+def test_a_variable_of_another_shape_is_not_overwritten(tmp_path: Path) -> None:
+    prefix = save_bundle(tmp_path, {"x": np.ones(2, np.float32)})
+    with tf.Graph().as_default():
+        variables = {"v": tf1.get_variable("v", [3])}
+        restore = restore_operation(
+            [assignment("v", 3, ("a", "x"))], variables, {"a": Bundle(prefix, {"x": "x"})}, print
+        )
+        with tf1.Session() as session:
+            session.run(variables["v"].initializer)
+            with pytest.raises(tf.errors.InvalidArgumentError, match="shape"):
+                session.run(restore)
+
+
+def test_what_is_on_a_parameter_server_is_read_by_the_chief() -> None:
+    with tf.Graph().as_default() as graph:
+        with tf.device("/job:ps/task:1"):
+            variables = {"v": tf1.get_variable("v", [2])}
+        bundle = Bundle("prefix", {"x": "x"})
+        restore_operation([assignment("v", 2, ("a", "x"))], variables, {"a": bundle}, print)
+        places = {
+            each.device for each in graph.get_operations() if each.type in ("RestoreV2", "PyFunc")
+        }
+    assert places == {"/job:chief/task:0/device:CPU:0"}
+
+
+PATHS = {"cnn": "a/model", "lstm": "b/model"}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.complex64])
+def test_nan_and_infinity_are_warned_of_once(dtype: Any, caplog: pytest.LogCaptureFixture) -> None:
+    found = NonFinite()
+    found.look("cnn", "x", np.array([1, np.nan, -np.inf]).astype(dtype))
+    with caplog.at_level(logging.WARNING):
+        found.report(PATHS, frozenset({"lstm"}))
+        found.report(PATHS, frozenset({"cnn"}))
+    assert [record.message for record in caplog.records] == [
+        "scaffolds.cnn: x in a/model holds 2 NaN or infinite values; "
+        "scaffolds.cnn.finite=true refuses them"
+    ]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array([3e38, 3e38], np.float32),
+        np.array([6e4, 6e4], np.float16),
+        np.array([1, 2]),
+        np.array([True]),
+        np.array([b"nan"], object),
+        np.zeros((0,), np.float32),
+        np.array(1.0, np.float32),
+    ],
+)
+def test_finite_values_and_other_types_are_no_finding(
+    value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = NonFinite()
+    found.look("cnn", "x", value)
+    found.report(PATHS, frozenset({"cnn"}))
+    assert not caplog.records
+
+
+def test_all_findings_of_sources_that_must_be_finite_are_one_error() -> None:
+    found = NonFinite()
+    for source in PATHS:
+        for tensor in ("x", "y"):
+            found.look(source, tensor, np.array([np.nan]))
+    with pytest.raises(CheckpointError, match=r"scaffolds\.lstm: x in b/model holds 1") as caught:
+        found.report(PATHS, frozenset({"lstm"}))
+    assert len(caught.value.problems) == 2
+
+
+def test_what_is_found_in_blocks_of_a_tensor_is_added(caplog: pytest.LogCaptureFixture) -> None:
+    found = NonFinite()
+    for row in (0, 1, 1):
+        found.look("cnn", "x", np.array([[np.nan, 1.0]]), (row, 0))
+    found.report({"cnn": "p"}, frozenset())
+    assert "x in p holds 2 NaN" in caplog.text
+    caplog.clear()
+    found.look("cnn", "x", np.array([[np.nan, 1.0]]), (0, 0))
+    found.look("cnn", "x", np.array([[np.nan, 1.0], [1.0, 1.0]]))
+    found.report({"cnn": "p"}, frozenset())
+    assert "x in p holds 1 NaN" in caplog.text

@@ -1,0 +1,155 @@
+"""What decides which trial is better."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from runner.config.choices import Goal
+from runner.errors import ConfigError
+from runner.sweeps.objectives import (
+    Objective,
+    constraints,
+    objectives_of,
+    ranked_trials,
+    violation,
+)
+from runner.sweeps.sweep_directory import Attempt
+from runner.system.status import Status
+
+LOSS = Objective("validation/loss", Goal.minimize)
+ACCURACY = Objective("validation/accuracy", Goal.maximize)
+METRICS = [LOSS.name, ACCURACY.name]
+ACCURATE = {"_target_": "tests.tiny.spaces.accurate", "least": 0.75}
+
+
+def test_the_value_is_the_metrics_or_else_the_objective_of_the_trial() -> None:
+    assert LOSS.of(Attempt(0, 1, (), {}, metrics={"loss": 0.5}, objective=0.25)) == 0.5
+    assert LOSS.of(Attempt(0, 1, (), {}, objective=0.25)) == 0.25
+    assert LOSS.of(Attempt(0, 1, (), {})) is None
+    other = LOSS.on("test")
+    assert other == Objective("test/loss", Goal.minimize)
+    assert other.of(Attempt(0, 1, (), {}, objective=0.25)) == 0.25
+
+
+@pytest.mark.parametrize("objective", [LOSS, ACCURACY])
+def test_the_best_comes_first_and_failures_last(objective: Objective) -> None:
+    def trial(number: int, loss: float | None, **changes: Any) -> Attempt:
+        metrics = {} if loss is None else {"loss": loss, "accuracy": 1 - loss}
+        given = {"status": Status.FINISHED, **changes}
+        return Attempt(number, 1, (), {}, metrics=metrics, **given)
+
+    trials = [
+        trial(0, 0.5),
+        trial(1, 0.0, status=Status.FAILED),
+        trial(2, 0.25),
+        trial(3, math.nan),
+        trial(4, 0.75, status=Status.PRUNED),
+        trial(5, 0.125, infeasible=True),
+        trial(6, None),
+    ]
+    assert [each.trial for each in ranked_trials(trials, [objective])] == [2, 0, 4, 3, 6, 5, 1]
+
+
+def _settings(**given: Any) -> dict[str, Any]:
+    return {"pruner": {"_target_": "optuna.pruners.MedianPruner"}, **given}
+
+
+def test_objectives_are_the_experiments_or_the_sweepers() -> None:
+    assert objectives_of(_settings(), LOSS, METRICS) == [LOSS]
+    given = {"validation/accuracy": "maximize"}
+    assert objectives_of(_settings(objectives=given), LOSS, METRICS) == [ACCURACY]
+
+
+# hydra.sweeper.objectives -> parts of what is reported.
+OBJECTIVES: list[tuple[Any, list[str]]] = [
+    (
+        {"validation/loss": "minimise", "validation/accuracy": "maximize"},
+        ["loss is 'minimise'", "it must be a goal", "there are 2 objectives, and trials are"],
+    ),
+    ({"validation/loss": [1]}, ["validation/loss is [1]"]),
+    ("validation/loss", ["objectives is 'validation/loss'", "={validation/loss: minimize}"]),
+    ({"validation/los": "minimize"}, ["names 'validation/los'", "choices: validation/loss"]),
+]
+
+
+@pytest.mark.parametrize(("given", "parts"), OBJECTIVES)
+def test_mistakes_in_objectives(given: Any, parts: list[str]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        objectives_of(_settings(objectives=given), LOSS, METRICS)
+    assert all(part in str(raised.value) for part in parts)
+
+
+def test_constraints_are_bounds_or_functions() -> None:
+    given = {"validation/loss": {"max": 0.5, "min": 0.25}, "accurate": ACCURATE}
+    found = constraints({"constraints": given}, METRICS)
+    metrics = {"loss": 1.0, "accuracy": 1.0}
+    assert {name: each(metrics) for name, each in found.items()} == {
+        "validation/loss": 0.5,
+        "accurate": -0.25,
+    }
+    assert found["validation/loss"]({"loss": 0.125}) == 0.125
+    # With or without what stands before them; and bounds that just touch.
+    for bounds in ({"loss": {"max": 1}}, {"validation/accuracy": {"min": 1, "max": 1}}):
+        assert len(constraints({"constraints": bounds}, METRICS)) == 1
+    assert constraints({}) == constraints({"constraints": None}) == {}
+
+
+_ABOVE = "min is above max, so that no trial meets it"
+# hydra.sweeper.constraints -> state and cause of each problem.
+CONSTRAINTS: list[tuple[Any, list[tuple[str, str]]]] = [
+    (0.5, [("hydra.sweeper.constraints is 0.5", "it must be a mapping")]),
+    ({"loss": 0.5}, [(".loss is 0.5", "it must be a mapping with `min`, `max` or a `_target_`")]),
+    (
+        {"validation/los": {"max": 0.5}, "mine": {**ACCURATE, "leats": 1}, "acc": {"mx": 1}},
+        [
+            ("names 'validation/los'", "no evaluation gives it"),
+            (".mine.leats is not an argument of tests.tiny.spaces.accurate", ""),
+            ("names 'acc'", "no evaluation gives it"),
+            (".acc is {'mx': 1}", "it must be a mapping"),
+        ],
+    ),
+    ({"mine": {"_target_": "nosuch.fn"}}, [(".mine._target_ is 'nosuch.fn'", "")]),
+    *(
+        ({"loss": {"max": bound}}, [(f".loss.max is {bound!r}", "it must be a number")])
+        for bound in ("x", None, True, math.nan, [1])
+    ),
+    ({"loss": {"min": 1, "max": 0}}, [(".loss is {'min': 1, 'max': 0}", _ABOVE)]),
+    ({"loss": {"min": math.inf, "max": 1e9}}, [(".loss is {'min': inf", _ABOVE)]),
+]
+
+
+@pytest.mark.parametrize(("given", "problems"), CONSTRAINTS)
+def test_mistakes_in_constraints(given: Any, problems: list[tuple[str, str]]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        constraints({"constraints": given}, METRICS)
+    for (state, cause), found in zip(problems, raised.value.problems, strict=True):
+        assert state in found.state
+        assert found.cause.startswith(cause)
+
+
+def test_what_is_unknown_is_violated() -> None:
+    given = {"validation/loss": {"max": 0.5}, "accurate": ACCURATE}
+    found = constraints({"constraints": given})
+    assert violation(found["validation/loss"], {"loss": 0.25}) == -0.25
+    for metrics in ({"loss": math.nan}, {"accuracy": 1.0}, {}):
+        assert violation(found["validation/loss"], metrics) == math.inf
+    assert violation(found["accurate"], {"accuracy": math.nan}) == math.inf
+    assert violation(found["accurate"], {}) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [("accurate", "KeyError: 'accuracy'"), ("forgetful", "TypeError: float() argument must be")],
+)
+def test_a_function_that_gives_no_number_is_named_with_the_metrics(name: str, cause: str) -> None:
+    target: dict[str, Any] = {"_target_": f"tests.tiny.spaces.{name}"}
+    if name == "accurate":
+        target["least"] = 0.5
+    found = constraints({"constraints": {"mine": target}})
+    with pytest.raises(ConfigError, match=f"{name} gives no number") as raised:
+        found["mine"]({"loss": 1.0, "error": 0.5})
+    assert f"cause: {cause}" in str(raised.value)
+    assert "it is given the metrics error, loss" in str(raised.value)

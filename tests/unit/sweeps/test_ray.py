@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from hydra_plugins.runner_launchers.ray import RayLauncher
+from runner.errors import ConfigError, InterruptedRunError
+from runner.system.signals import Interruption
+
+UNUSED: Any = None
+
+
+class Ray:
+    """What a launch of no job needs of Ray."""
+
+    @staticmethod
+    def is_initialized() -> bool:
+        return False
+
+    @staticmethod
+    def init() -> None:
+        """Sets a handler, as Ray does."""
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+
+    @staticmethod
+    def remote(function: Any) -> type[Ray]:
+        return Ray
+
+    @staticmethod
+    def options(max_retries: int) -> None:
+        """Takes the options of the job."""
+
+    @staticmethod
+    def wait(references: list[Any], num_returns: int) -> None:
+        """Waits for no job."""
+
+    @staticmethod
+    def get(references: list[Any]) -> list[Any]:
+        return references
+
+
+def test_without_ray_nothing_is_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    launcher = RayLauncher({}, {})
+    with pytest.raises(ConfigError, match="needs Ray"):
+        launcher.setup(hydra_context=UNUSED, task_function=UNUSED, config=OmegaConf.create())
+
+
+def test_it_is_set_up_first() -> None:
+    with pytest.raises(RuntimeError, match="setup has not been called"):
+        RayLauncher({}, OmegaConf.create({"num_cpus": 1})).launch([], 0)
+
+
+def test_a_signal_is_still_the_sweeps_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", Ray)
+    launcher = RayLauncher({}, {})
+    launcher.setup(hydra_context=UNUSED, task_function=UNUSED, config=OmegaConf.create())
+    with Interruption().handled():
+        assert launcher.launch([], 0) == []
+        with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
+            signal.raise_signal(signal.SIGTERM)

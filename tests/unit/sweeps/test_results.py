@@ -1,0 +1,299 @@
+"""What a sweep reports at its end: tables, bands of learning curves, failures, masked secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from runner.config.choices import Goal
+from runner.config.masking import Mask
+from runner.config.schema import MaskConfig, SweepConfig
+from runner.console import Screen
+from runner.errors import ConfigError, SweepError
+from runner.sweeps.objectives import Objective
+from runner.sweeps.results import (
+    Results,
+    bands,
+    check_bands,
+    columns,
+    failures,
+    masked_trials,
+    rich_table,
+    rows,
+    short_names,
+    short_value,
+    threshold_rows,
+)
+from runner.sweeps.sweep_directory import FAILURES, Attempt
+from runner.system.status import Status
+from runner.tracking.tracker import LoggingTracker
+
+LOSS = Objective("validation/loss", Goal.minimize)
+ACCURACY = Objective("validation/accuracy", Goal.maximize)
+
+
+def _trial(number: int, loss: float | None, **changes: Any) -> Attempt:
+    given: dict[str, Any] = {
+        "metrics": {} if loss is None else {"loss": loss, "accuracy": 1 - loss},
+        "objective": loss,
+        "status": Status.FINISHED,
+        "run_dir": f"runs/tiny/{number:03d}",
+    }
+    return Attempt(number, 1, (), {"seed": str(number)}, **{**given, **changes})
+
+
+TRIALS = [
+    _trial(0, 0.5),
+    _trial(1, None, status=Status.FAILED, message="no\n  remedy: yes"),
+    _trial(2, 0.25, infeasible=True),
+    _trial(3, float("nan")),
+    _trial(4, 0.75, status=Status.PRUNED),
+]
+
+
+def test_the_table_has_columns_the_best_first() -> None:
+    assert columns(rows(TRIALS, [LOSS, ACCURACY])).splitlines() == [
+        "trial  seed  validation/loss  validation/accuracy  status                run",
+        "0      0     0.5              0.5                  FINISHED              tiny/000",
+        "4      4     0.75             0.25                 PRUNED                tiny/004",
+        "3      3     nan              nan                  FINISHED              tiny/003",
+        "2      2     0.25             0.75                 FINISHED, infeasible  tiny/002",
+        "1      1                                           FAILED                tiny/001",
+    ]
+    assert failures(TRIALS) == ["trial 1 seed=1 FAILED: no", "  remedy: yes"]
+    trial = Attempt(0, 3, (), {"a": "b"}, status=Status.KILLED)
+    assert failures([trial]) == ["trial 0 a=b KILLED (3 attempts): no message"]
+
+
+def _joined(printed: str) -> list[list[str]]:
+    """Returns the rows of a printed table, what is folded put together."""
+    found: list[list[str]] = []
+    for line in printed.splitlines():
+        if line[:1] not in ("┃", "│"):
+            continue
+        cells = [each.strip() for each in re.split("[┃│]", line)[1:-1]]
+        # A row begins with the number of its trial; of the head, all lines have the bolder rule.
+        if not found or (cells[0] and line[0] == "│"):
+            found.append(cells)
+        else:
+            found[-1] = [a + b for a, b in zip(found[-1], cells, strict=True)]
+    return found
+
+
+def test_a_narrow_terminal_folds_the_table_and_cuts_nothing() -> None:
+    values = {"optimizer.learning_rate": "0.008131602938471", "scaffold@scaffolds.cnn": "[a,b]"}
+    trials = [
+        replace(
+            _trial(number, 0.123456789 + number, run_dir=f"runs/digits_cnn/{number:03d}"),
+            values=values,
+        )
+        for number in range(12)
+    ]
+    table = rows(trials, [LOSS])
+    file = io.StringIO()
+    Console(file=file, width=60).print(rich_table(table, "the best first"))
+    assert max(map(len, file.getvalue().splitlines())) <= 60
+    assert _joined(file.getvalue()) == table
+    assert table[2] == ["1", "0.0081316", "[a,b]", "1.12346", "FINISHED", "digits_cnn/001"]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("0.008131602938471", "0.0081316"),
+        ("-1234567.5e-3", "-1234.57"),
+        ("0.30000000000000004", "0.3"),
+        ("1.23456789e-05", "1.23457e-05"),
+        ("12345678", "12345678"),
+        ("0.001", "0.001"),
+        ("1.0", "1.0"),
+        ("1.0000000.1", "1.0000000.1"),
+        ("digits_cnn", "digits_cnn"),
+        ("nan", "nan"),
+        ("", ""),
+    ],
+)
+def test_a_swept_number_is_shown_with_six_digits(value: str, shown: str) -> None:
+    assert short_value(value) == shown
+    (_, row) = rows([replace(_trial(0, 0.5), values={"key": value})], [LOSS])
+    assert row[1] == shown
+
+
+CNN = "scaffold@scaffolds.cnn"
+
+
+def _curve(source: str, seed: int, *curve: float, **changes: Any) -> Attempt:
+    given: dict[str, Any] = {
+        "status": Status.FINISHED,
+        "curve": tuple((10 * (index + 1), value) for index, value in enumerate(curve)),
+    }
+    return Attempt(0, 1, (), {CNN: source, "seed": str(seed)}, **{**given, **changes})
+
+
+CURVES = [
+    _curve("random", 0, 0.1, 0.2),
+    _curve("digits", 0, 0.5, 0.75),
+    _curve("random", 1, 0.3, 0.6),
+    _curve("digits", 1, 0.25, 1.0, 1.0),
+    _curve("digits", 2, 0.0, status=Status.PRUNED),
+    _curve("digits", 3, status=Status.FINISHED),
+]
+
+
+def test_trials_that_differ_in_the_seed_are_a_band_and_the_best_comes_first() -> None:
+    first, second = bands(CURVES, ACCURACY, ["seed"])
+    assert (first.values, first.label) == ({CNN: "digits"}, "cnn=digits")
+    # Only where all of them were evaluated, and only those that finished.
+    assert first.steps == (10, 20)
+    assert first.mean == (0.375, 0.875)
+    assert (first.low, first.high) == ((0.25, 0.75), (0.5, 1.0))
+    assert second.label == "cnn=random"
+    assert [band.label for band in bands(CURVES, LOSS, ["seed"])] == ["cnn=random", "cnn=digits"]
+
+
+def test_without_repeated_keys_every_trial_is_a_band() -> None:
+    found = bands(CURVES, ACCURACY, [])
+    labels = ["cnn=digits, seed=1", "cnn=digits, seed=0", "cnn=random, seed=1"]
+    assert [band.label for band in found] == [*labels, "cnn=random, seed=0"]
+    assert all(band.low == band.mean == band.high for band in found)
+
+
+def test_trials_of_equal_values_count_once_by_the_last() -> None:
+    found = bands([*CURVES, _curve("random", 1, 0.4, 0.5)], ACCURACY, ["seed"])
+    assert [len(band.curves) for band in found] == [2, 2]
+    assert found[1].high == (0.4, 0.5)
+
+
+def test_nan_and_curves_without_a_common_step_come_last() -> None:
+    found = bands([_curve("a", 0, 0.5, math.nan), _curve("b", 0, 0.1, 0.1)], ACCURACY, ["seed"])
+    assert [band.label for band in found] == ["cnn=b", "cnn=a"]
+    assert math.isnan(found[1].mean[1])
+    apart = _curve("a", 1, curve=((15, 0.9),))
+    found = bands([_curve("a", 0, 0.5), apart, _curve("b", 0, 0.1)], ACCURACY, ["seed"])
+    assert [band.steps for band in found] == [(10,), ()]
+
+
+def test_keys_are_short_where_that_is_unique_and_numbers_have_six_digits() -> None:
+    keys = [CNN, "optimizer.learning_rate", "a.units", "b.units", "optimizer"]
+    short = ["cnn", "learning_rate", "a.units", "b.units", "optimizer"]
+    assert list(short_names(keys).values()) == short
+    trial = replace(_curve("a", 0, 0.5), values={"optimizer.learning_rate": "0.008131602938471"})
+    (band,) = bands([trial], ACCURACY, ["seed"])
+    assert band.label == "learning_rate=0.0081316"
+    assert threshold_rows([band], ACCURACY, 0.5)[1][0] == "0.0081316"
+
+
+def test_a_trial_that_does_not_reach_the_threshold_counts_as_longer_than_it_was() -> None:
+    more = [*CURVES, _curve("random", 2, 0.3, 0.9)]
+    head = ["cnn", "reached", "fewest", "median", "most", "validation/accuracy at the end"]
+    assert threshold_rows(bands(more, ACCURACY, ["seed"]), ACCURACY, 0.5) == [
+        head,
+        ["digits", "2 of 2", "10", "15", "20", "0.875 (0.75 to 1)"],
+        ["random", "2 of 3", "20", "20", "> 20", "0.5667 (0.2 to 0.9)"],
+    ]
+    (_, row) = threshold_rows(bands(CURVES[:1], ACCURACY, ["seed"]), ACCURACY, 0.5)
+    assert row == ["random", "0 of 1", "> 20", "> 20", "> 20", "0.2"]
+    (_, row) = threshold_rows(bands(CURVES[:1], LOSS, ["seed"]), LOSS, 0.1)
+    assert row[1:5] == ["1 of 1", "10", "10", "10"]
+    (_, row) = threshold_rows(bands(more[2:3] + CURVES[:1], ACCURACY, ["seed"]), ACCURACY, 0.5)
+    assert row[1:5] == ["1 of 2", "20", "> 20", "> 20"]
+
+
+def test_bands_are_over_swept_keys_and_the_default_suits_every_sweep() -> None:
+    swept = {"optimizer", "fold", "train.steps"}
+    with pytest.raises(ConfigError, match=r"sweep\.bands names 'sed'") as raised:
+        check_bands(["fold", "seed", "sed", "stps"], swept)
+    assert [each.state for each in raised.value.problems] == [
+        "sweep.bands names 'sed'",
+        "sweep.bands names 'stps'",
+    ]
+    assert "choices: fold, optimizer, train.steps" in str(raised.value)
+    check_bands(["seed"], set())
+    check_bands(["anything"], None)
+
+
+GOOD = _trial(0, 0.5, curve=((10, 0.9), (20, 0.5)))
+MISTAKEN = _trial(1, None, status=Status.FAILED, message="no data", exit_code=2)
+KILLED = _trial(2, None, status=Status.KILLED, message="its process was killed")
+SKIPPED = _trial(3, None, status=Status.SKIPPED)
+
+
+def _results(trials: Sequence[Attempt], screen: io.StringIO | None = None) -> Results:
+    return Results(
+        trials,
+        [LOSS],
+        SweepConfig(figures=False, threshold=0.6),
+        [each for each in trials if each.status is Status.FINISHED],
+        None,
+        [each for each in trials if each.status in FAILURES],
+        "the same command tries them again",
+        Screen(Console(file=screen or io.StringIO())),
+    )
+
+
+def test_the_parent_run_has_tables_and_the_best_trial(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    tags = _results([GOOD, MISTAKEN]).record(LoggingTracker("sweep"), tmp_path)
+    assert tags == {
+        "runner.sweep.trials": "2",
+        "runner.sweep.failed": "1",
+        "runner.sweep.best": json.dumps([{"seed": "0"}]),
+        "runner.sweep.best_run": json.dumps(["runs/tiny/000"]),
+    }
+    files = dict(message.split(":\n", 1) for message in caplog.messages)
+    assert list(files) == ["summary.txt", "trials.json", "steps_to_threshold.txt"]
+    assert [each["status"] for each in json.loads(files["trials.json"])] == ["FINISHED", "FAILED"]
+    assert files["steps_to_threshold.txt"].startswith("steps to validation/loss 0.6\n")
+    assert "1 of 1" in files["steps_to_threshold.txt"]
+
+
+@pytest.mark.parametrize(
+    ("trials", "state", "code"),
+    [
+        ([GOOD, MISTAKEN], "1 of 2 trials failed\n", 2),
+        ([GOOD, MISTAKEN, KILLED], "2 of 3 trials failed\n", 1),
+        ([KILLED, SKIPPED], "1 of 2 trials failed, 1 not started\n", 1),
+    ],
+)
+def test_failures_are_an_error(trials: Sequence[Attempt], state: str, code: int) -> None:
+    screen = io.StringIO()
+    with pytest.raises(SweepError, match=state) as raised:
+        _results(trials, screen).show()
+    assert raised.value.exit_code == code
+    failed = [each for each in trials if each.message]
+    assert all(f"{each.status.value}: {each.message}" in screen.getvalue() for each in failed)
+
+
+def test_skipped_and_pruned_trials_are_not() -> None:
+    _results([GOOD, _trial(1, 0.5, status=Status.PRUNED), SKIPPED]).show()
+
+
+def test_several_secrets_of_a_key_stay_apart_and_one_needs_no_number() -> None:
+    trials = [
+        Attempt(
+            number,
+            1,
+            (f"data.token={token}", "+data.pin_token=a", f"seed={number}"),
+            {"data.token": token, "data.pin_token": "a", "seed": str(number)},
+        )
+        for number, token in enumerate(["one", "two", "one"])
+    ]
+    shown = masked_trials([trials[2], trials[1], trials[0]], Mask(MaskConfig(), {}))
+    assert [dict(each.values) for each in shown] == [
+        {"data.token": "***1", "data.pin_token": "***", "seed": "2"},
+        {"data.token": "***2", "data.pin_token": "***", "seed": "1"},
+        {"data.token": "***1", "data.pin_token": "***", "seed": "0"},
+    ]
+    assert shown[1].overrides == ("data.token=***", "+data.pin_token=***", "seed=1")

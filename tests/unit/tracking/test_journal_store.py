@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.config.masking import Mask
+from runner.config.schema import TrackingConfig
+from runner.errors import TrackingError
+from runner.system.status import Status
+from runner.tracking import LoggingStore, RunStore, Tracker, is_tracked, open_store
+from runner.tracking.follower_process import FollowerProcess
+from runner.tracking.journal import (
+    Artifact,
+    Dataset,
+    End,
+    Metrics,
+    Parameters,
+    Record,
+    Tags,
+    Text,
+    read_lines,
+    segments,
+)
+from runner.tracking.journal_store import JournalStore
+from runner.tracking.tracker import ExportedModel
+from runner.tracking.tracking_directory import Position, TrackingDirectory
+
+CONFIG = TrackingConfig(uri="http://me:s3cret@host:5000", close_seconds=0.0)
+SETTINGS = {"data": {"password": "hunter22"}}
+
+
+def make_store(config: TrackingConfig = CONFIG) -> JournalStore:
+    """A store whose runs are not followed: the process is not started."""
+    return JournalStore(config, Mask(config.mask, SETTINGS), FollowerProcess())
+
+
+def recorded(directory: Path) -> list[Record | None]:
+    found = segments(TrackingDirectory(directory).journal)
+    return [line.record for each in found for line in read_lines(each.path)]
+
+
+def test_everything_is_in_the_journal_at_once_without_secrets(tmp_path: Path) -> None:
+    tracker = make_store().open(tmp_path, "digits", "one", {"command": "x --pw hunter22"})
+    before = time.time_ns() // 1_000_000
+    tracker.log_parameters({"data.password": "hunter22", "rate": 0.1})
+    metrics = {"loss": 0.5}
+    tracker.log_metrics(metrics, 1)
+    metrics["loss"] = 2.0
+    tracker.set_tags({"note": "hunter22!"})
+    tracker.log_artifact(tmp_path / "best" / "model", "checkpoints")
+    tracker.log_artifact(Path("/elsewhere/x"))
+    tracker.log_text("pw=hunter22", "a.txt")
+    tracker.log_dataset("digits", "abc", "train", "http://a:hunter22@b", {"examples": 3})
+    records = recorded(tmp_path)
+    assert isinstance(records[1], Metrics)
+    assert before <= records[1].time <= time.time_ns() // 1_000_000
+    assert records == [
+        Parameters({"data.password": "***", "rate": "0.1"}),
+        Metrics({"loss": 0.5}, 1, records[1].time),
+        Tags({"note": "***!"}),
+        Artifact(Path("best/model"), "checkpoints"),
+        Artifact(Path("/elsewhere/x")),
+        Text("pw=***", "a.txt"),
+        Dataset("digits", "abc", "train", "http://a:***@b", {"examples": 3}),
+    ]
+    opening = TrackingDirectory(tmp_path).opening()
+    assert opening is not None
+    assert opening.tags == {"command": "x --pw ***"}
+    tracker.close(Status.FINISHED)
+
+
+def test_only_the_first_close_counts_and_reports_what_is_not_delivered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = TrackingDirectory(tmp_path)
+    tracker = make_store().open(tmp_path, "digits", "one", {})
+    assert directory.is_written()
+    tracker.close(Status.KILLED)
+    tracker.close(Status.FINISHED)
+    assert not directory.is_written()
+    (end,) = recorded(tmp_path)
+    assert isinstance(end, End)
+    assert end == End(Status.KILLED, 0, end.time)
+    assert caplog.text.count("python -m runner.sync") == 1
+
+
+def test_a_run_that_is_opened_again_is_the_same_run(tmp_path: Path) -> None:
+    make_store().open(tmp_path, "digits", "one", {"a": "1"}).close(Status.KILLED)
+    first = TrackingDirectory(tmp_path).opening()
+    moved = make_store(replace(CONFIG, uri="http://other", tensorboard=True))
+    tracker = moved.open(tmp_path, "digits", "two", {"a": "2"})
+    tracker.log_metrics({"loss": 1.0}, 1)
+    tracker.rewind(0)
+    tracker.log_metrics({"loss": 1.0}, 1)
+    tracker.close(Status.FINISHED)
+    second = TrackingDirectory(tmp_path).opening()
+    assert first is not None
+    assert second == replace(first, stores=("http://other", "tensorboard:"))
+    assert [each.after for each in segments(TrackingDirectory(tmp_path).journal)] == [None, None, 0]
+
+
+def test_a_run_starts_once_and_ends_anew_each_time_it_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000]
+    monkeypatch.setattr("runner.tracking.journal_store.now", lambda: clock[0])
+
+    def open_run(ended: Status | None = None) -> Tracker:
+        return make_store().open(tmp_path, "digits", "one", {}, ended=ended)
+
+    for status in (Status.KILLED, Status.FINISHED):
+        tracker = open_run()
+        clock[0] += 500
+        tracker.close(status)
+        clock[0] += 9000
+    added = open_run(Status.FINISHED)
+    added.log_metrics({"test/loss": 1.0}, 1)
+    added.close(Status.FINISHED)
+    opening = TrackingDirectory(tmp_path).opening()
+    assert opening is not None
+    assert opening.start_time == 1000
+    assert recorded(tmp_path) == [
+        End(Status.KILLED, 0, 1500),
+        End(Status.FINISHED, 0, 11000),
+        Metrics({"test/loss": 1.0}, 1, 20000),
+        End(Status.FINISHED, 0, None),
+    ]
+
+
+def test_two_processes_cannot_record_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.tracking.tracking_directory._CLAIM_SECONDS", 0.01)
+    tracker = make_store().open(tmp_path, "digits", "one", {})
+    with pytest.raises(TrackingError, match="another process records from it"):
+        make_store().open(tmp_path, "digits", "one", {})
+    tracker.close(Status.FINISHED)
+
+
+def test_a_run_is_shown_where_it_is(tmp_path: Path) -> None:
+    config = replace(CONFIG, tensorboard=True)
+    store = make_store(config)
+    directory = TrackingDirectory(tmp_path)
+    events = f"event files in {tmp_path}/tensorboard"
+    assert store.run_id(tmp_path) is None
+    assert store.location(tmp_path) == f"http://me:***@host:5000 (not delivered yet); {events}"
+    directory.delivery_lock(str(config.uri))
+    directory.write_position(str(config.uri), Position("abc", "7"))
+    assert store.run_id(tmp_path) == "abc"
+    assert store.location(tmp_path) == (
+        f"http://me:***@host:5000/#/experiments/7/runs/abc; {events}"
+    )
+    assert "http://me:***@host:5000" in store.open_command()
+    local = make_store(TrackingConfig(uri="sqlite:////x/mlflow.db"))
+    directory.delivery_lock("sqlite:////x/mlflow.db")
+    directory.write_position("sqlite:////x/mlflow.db", Position("abc", "7"))
+    assert local.location(tmp_path) == "sqlite:////x/mlflow.db, run abc"
+
+
+@pytest.mark.parametrize(
+    ("status", "followed"),
+    [(None, True), ("RUNNING", True), ("KILLED", False), ("FINISHED", False)],
+)
+def test_a_killed_run_is_settled_unless_its_status_is_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str | None, followed: bool
+) -> None:
+    paths: list[Path] = []
+    monkeypatch.setattr(FollowerProcess, "follow", lambda self, path, parent: paths.append(path))
+    store = make_store()
+    store.settle(tmp_path / "untracked")
+    assert not store.recorded(tmp_path)
+    store.open(tmp_path, "digits", "one", {})
+    assert store.recorded(tmp_path)
+    paths.clear()
+    assert CONFIG.uri is not None
+    files = TrackingDirectory(tmp_path)
+    files.store(CONFIG.uri).mkdir()
+    files.write_position(CONFIG.uri, Position(status=status))
+    store.settle(tmp_path)
+    assert paths == [tmp_path] * followed
+
+
+def test_runs_and_artifacts_are_mlflows(tmp_path: Path, database: Path) -> None:
+    store = make_store(TrackingConfig(uri=f"sqlite:///{database}"))
+    assert store.finished("digits", {}) == []
+    assert store.store == f"sqlite:///{database}"
+    assert store.pin("runs:/1/best") == "runs:/1/best"
+    with pytest.raises(TrackingError, match="runs:/1/best cannot be downloaded"):
+        store.download("runs:/1/best", str(tmp_path))
+
+
+def test_event_files_alone_hold_no_runs_models_and_artifacts(tmp_path: Path) -> None:
+    store = make_store(TrackingConfig(uri=None, tensorboard=True))
+    assert store.run_id(tmp_path) is None
+    assert store.finished("digits", {}) == []
+    assert (store.store, store.open_command()) == ("", "")
+    assert store.keep_model(tmp_path, ExportedModel(tmp_path, 1, (), (), {})) is None
+    with pytest.raises(TrackingError, match="runs:/1/best is in MLflow, and tracking is off"):
+        store.pin("runs:/1/best")
+    with pytest.raises(TrackingError, match="runs:/1/best is in MLflow, and tracking is off"):
+        store.download("runs:/1/best", str(tmp_path))
+
+
+def test_the_model_of_a_run_that_mlflow_does_not_have_is_not_kept(tmp_path: Path) -> None:
+    store = make_store()
+    model = ExportedModel(tmp_path, 1, (), (), {})
+    with pytest.raises(TrackingError, match=r"train with that tracking\.uri"):
+        store.keep_model(tmp_path, model)
+    store.open(tmp_path, "digits", "one", {})
+    with pytest.raises(TrackingError, match=r"cannot be kept in http:.*\n.*\n.*runner.sync"):
+        store.keep_model(tmp_path, model)
+
+
+# The configured store
+
+
+@pytest.mark.parametrize(
+    ("uri", "tensorboard", "kind"),
+    [
+        (None, False, LoggingStore),
+        ("none", False, LoggingStore),
+        ("None", False, LoggingStore),
+        ("http://host:1", False, JournalStore),
+        (None, True, JournalStore),
+        ("none", True, JournalStore),
+    ],
+)
+def test_a_uri_or_tensorboard_turns_tracking_on(
+    uri: str | None,
+    tensorboard: bool,
+    kind: type[RunStore],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = TrackingConfig(uri=uri, tensorboard=tensorboard)
+    assert is_tracked(config) == (kind is JournalStore)
+    assert type(open_store(config, {})) is kind
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_malformed_uri_is_refused_at_once() -> None:
+    with pytest.raises(TrackingError, match="knows no scheme 'sqlit'"):
+        open_store(TrackingConfig(uri="sqlit:///mlflow.db"), {})
+
+
+def test_a_run_is_recorded_without_mlflow_and_tensorflow(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from runner.config.masking import Mask\n"
+        "from runner.config.schema import TrackingConfig\n"
+        "from runner.system.status import Status\n"
+        "from runner.tracking.follower_process import FollowerProcess\n"
+        "from runner.tracking.journal_store import JournalStore\n"
+        "config = TrackingConfig(uri='sqlite:///mlflow.db', close_seconds=0.0)\n"
+        "store = JournalStore(config, Mask(config.mask, {}), FollowerProcess())\n"
+        "tracker = store.open(Path('run'), 'digits', 'one', {})\n"
+        "tracker.log_metrics({'loss': 1.0}, 1)\n"
+        "tracker.close(Status.FINISHED)\n"
+        "heavy = {'mlflow', 'tensorflow', 'keras', 'sqlalchemy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]

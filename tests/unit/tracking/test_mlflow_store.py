@@ -1,0 +1,372 @@
+from __future__ import annotations
+
+import http.server
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from mlflow import MlflowClient
+
+from runner.checkpoints.locate import resolve
+from runner.errors import TrackingError
+from runner.system.status import Status
+from runner.tracking.journal import Text
+from runner.tracking.mlflow_run import MlflowRun
+from runner.tracking.mlflow_store import MlflowStore, exclusive
+from tests.tiny.recorded_runs import opening, read, record
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        return int(server.getsockname()[1])
+
+
+# Opening runs
+
+
+def test_a_run_whose_id_was_lost_is_not_created_twice(
+    store: MlflowStore, client: MlflowClient
+) -> None:
+    first, other = opening(), opening()
+    runs = [store.open_run(each, None, None) for each in (first, first, other)]
+    assert runs[0].run_id == runs[1].run_id != runs[2].run_id
+    assert len(client.search_runs([runs[0].experiment_id])) == 2
+
+
+def test_files_stay_beside_the_database_wherever_the_program_runs(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(database.parent)
+    store = MlflowStore()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    run_id = record(store, Text("here", "a.txt"), experiment="digits/cnn")
+    assert list(elsewhere.iterdir()) == []
+    found = [path.relative_to(database.parent) for path in database.parent.rglob("a.txt")]
+    assert found == [Path("mlartifacts/digits%2Fcnn", run_id, "artifacts/a.txt")]
+    assert store.address.uri == f"sqlite:///{database}"
+
+
+def test_a_run_that_does_not_exist_any_more_is_created_anew(
+    store: MlflowStore, client: MlflowClient
+) -> None:
+    run_id = store.open_run(opening(), "0" * 32, None).run_id
+    assert run_id != "0" * 32
+    assert client.get_run(run_id).info.status == "RUNNING"
+
+
+def test_a_deleted_run_cannot_be_opened(store: MlflowStore, client: MlflowClient) -> None:
+    run_id = record(store)
+    client.delete_run(run_id)
+    with pytest.raises(TrackingError, match=rf"deleted.*\n.*runs restore --run-id {run_id}"):
+        store.open_run(opening(), run_id, None)
+
+
+# Experiments
+
+
+def test_a_deleted_experiment_is_an_error_with_the_command_that_restores_it(
+    store: MlflowStore, client: MlflowClient
+) -> None:
+    experiment_id = client.create_experiment("digits")
+    client.delete_experiment(experiment_id)
+    with pytest.raises(
+        TrackingError,
+        match=rf"experiment 'digits'.*\n.*deleted.*\n.*restore --experiment-id {experiment_id}",
+    ):
+        store.open_run(opening(), None, None)
+
+
+def test_an_experiment_name_that_mlflow_refuses_is_an_error(store: MlflowStore) -> None:
+    with pytest.raises(TrackingError, match="run 'one' of '' cannot be opened"):
+        store.open_run(opening(""), None, None)
+
+
+def test_threads_that_start_an_experiment_at_once_share_it(
+    store: MlflowStore, client: MlflowClient
+) -> None:
+    barrier = threading.Barrier(4)
+    runs: list[MlflowRun] = []
+
+    def start() -> None:
+        barrier.wait()
+        runs.append(store.open_run(opening("raced"), None, None))
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    experiments = {read(client, run.run_id).info.experiment_id for run in runs}
+    assert len(runs) == 4
+    assert len(experiments) == 1
+
+
+@pytest.mark.soak
+def test_processes_that_create_the_database_at_once_share_it_and_keep_quiet(
+    tmp_path: Path,
+) -> None:
+    script = (
+        "import logging, sys\n"
+        "logging.basicConfig(level=logging.INFO)\n"
+        "from runner.tracking.mlflow_store import MlflowStore\n"
+        "from runner.tracking.tracker import Status\n"
+        "from runner.tracking.tracking_directory import Opening\n"
+        "opening = Opening(sys.argv[1], 'raced', 'one', {})\n"
+        "run = MlflowStore('sqlite:///mlflow.db').open_run(opening, None, None)\n"
+        "run.finish(Status.FINISHED, '')\n"
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script, uid], cwd=tmp_path, stderr=subprocess.PIPE)
+        for uid in "ab"
+    ]
+    outputs = [process.communicate(timeout=120)[1].decode() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    runs = MlflowStore(f"sqlite:///{tmp_path}/mlflow.db").finished("raced", {})
+    assert len(runs) == 2
+    for output in outputs:
+        assert "INFO" not in output
+        assert "Traceback" not in output
+
+
+# Finding runs
+
+
+def test_finished_runs_are_found_by_their_tags_newest_first(store: MlflowStore) -> None:
+    def run(experiment: str, status: Status, **tags: str) -> str:
+        run_id = record(store, experiment=experiment, tags=tags, status=status)
+        # MLflow orders by milliseconds.
+        time.sleep(0.002)
+        return run_id
+
+    first = run("digits", Status.FINISHED, config="a", host="x")
+    run("digits", Status.FINISHED, config="b", host="x")
+    run("digits", Status.FAILED, config="a", host="x")
+    run("digits", Status.KILLED, config="a", host="x")
+    run("digits", Status.RUNNING, config="a", host="x")
+    run("other", Status.FINISHED, config="a", host="x")
+    last = run("digits", Status.FINISHED, config="a", host="x")
+    found = store.finished("digits", {"config": "a", "host": "x"})
+    assert [item.run_id for item in found] == [last, first]
+    assert store.finished("digits", {"config": "c"}) == []
+    assert store.finished("no such experiment", {}) == []
+
+
+@pytest.mark.parametrize("value", ['say "hi"', "", "a = b, -- c", "back`tick", "größe", "v" * 9000])
+def test_tags_of_any_name_and_value_without_quotes_are_found(
+    store: MlflowStore, value: str
+) -> None:
+    for each in (value, "something else"):
+        record(store, tags={"note @": each})
+    assert len(store.finished("digits", {"note @": value})) == 1
+
+
+def test_a_found_run_has_what_is_needed_to_use_it(store: MlflowStore, tmp_path: Path) -> None:
+    tags = {"runner.run_dir": str(tmp_path), "f(x)": "1"}
+    run_id = record(store, tags=tags)
+    (found,) = store.finished("digits", {"f(x)": "1"})
+    assert (found.run_id, found.experiment) == (run_id, "digits")
+    assert store.run(run_id) == found
+    assert (found.status, found.run_dir) == (Status.FINISHED, tmp_path)
+    assert tags.items() <= found.tags.items()
+    record(store, experiment="bare")
+    assert store.finished("bare", {})[0].run_dir is None
+
+
+def test_runs_cannot_be_listed_in_a_store_that_broke(store: MlflowStore, database: Path) -> None:
+    store.connect()
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("DROP TABLE experiments")
+    with pytest.raises(
+        TrackingError, match=r"runs of experiment 'digits' cannot be listed\n.*no such"
+    ):
+        store.finished("digits", {})
+
+
+def test_a_run_that_does_not_exist_cannot_be_read(store: MlflowStore) -> None:
+    with pytest.raises(TrackingError, match=rf"run {'0' * 32} cannot be read\n.*not found"):
+        store.run("0" * 32)
+
+
+# Stores that cannot be opened
+
+
+def test_a_database_of_another_mlflow_version_cannot_be_opened(database: Path) -> None:
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")
+    with pytest.raises(TrackingError, match=r"out-of-date.*\n.*mlflow db upgrade 'sqlite:///"):
+        MlflowStore(f"sqlite:///{database}").connect()
+
+
+@pytest.mark.parametrize("scheme", ["http", "postgresql"])
+def test_a_server_that_is_not_there_cannot_be_opened(scheme: str, unused_port: int) -> None:
+    # Of a database without its driver installed that is already so.
+    store = MlflowStore(f"{scheme}://me:s3cret@127.0.0.1:{unused_port}/runs")
+    pattern = scheme + r"://me:\*\*\*@.* cannot be opened"
+    with pytest.raises(TrackingError, match=pattern) as raised:
+        store.open_run(opening(), None, None)
+    assert len(str(raised.value)) < 1000
+    assert "check tracking.uri" in str(raised.value)
+    assert "s3cret" not in str(raised.value)
+
+
+def test_a_server_that_does_not_answer_cannot_be_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(TrackingError, match=r"cannot be opened\n.*timed out"):
+            MlflowStore(f"http://127.0.0.1:{port}").connect()
+
+
+def test_a_server_that_is_not_mlflow_cannot_be_opened(tmp_path: Path) -> None:
+    class Empty(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments, directory=str(tmp_path))  # type: ignore[arg-type]
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Keeps the test's output clean."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Empty) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        with pytest.raises(TrackingError, match=r"cannot be opened\n.*(501|404)"):
+            MlflowStore(f"http://127.0.0.1:{server.server_port}").connect()
+        server.shutdown()
+        thread.join()
+
+
+# Creating a database
+
+
+def test_the_file_and_its_directory_are_created(tmp_path: Path) -> None:
+    database = tmp_path / "new folder" / "mlflow.db"
+    with exclusive(database), closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+
+
+def test_a_creation_that_was_cut_short_begins_anew(tmp_path: Path) -> None:
+    database = tmp_path / "mlflow.db"
+
+    def create(table: str) -> list[tuple[str]]:
+        with exclusive(database), closing(sqlite3.connect(database)) as connection:
+            connection.execute(f"CREATE TABLE {table} (x)")
+            connection.commit()
+            if table == "half":
+                raise KeyboardInterrupt
+            return connection.execute("SELECT name FROM sqlite_master ORDER BY name").fetchall()
+
+    with pytest.raises(KeyboardInterrupt):
+        create("half")
+    assert create("one") == [("one",)]
+    assert create("two") == [("one",), ("two",)], "what was completed stays"
+    assert [path.name for path in tmp_path.glob("*.creating")] == []
+
+
+def test_a_lock_that_is_kept_is_an_error(tmp_path: Path) -> None:
+    database = tmp_path / "mlflow.db"
+    with (
+        FileLock(f"{database}.lock"),
+        pytest.raises(TrackingError, match=r"has held .*mlflow\.db\.lock for 0\.01 seconds"),
+        exclusive(database, lock_seconds=0.01),
+    ):
+        pytest.fail("entered in spite of the lock")
+
+
+def test_what_is_not_a_database_is_an_error_and_stays_as_it_was(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("these are notes, and quite a lot of them" * 100)
+    before = notes.read_bytes()
+    for database, cause in ((notes, "not a database"), (notes / "x.db", "File exists")):
+        state = rf"{database.name} cannot be opened\n.*{cause}"
+        with pytest.raises(TrackingError, match=state), exclusive(database):
+            pytest.fail("entered with a text file")
+    assert notes.read_bytes() == before
+
+
+# Artifacts
+
+
+@pytest.fixture
+def run_id(client: MlflowClient, tmp_path: Path) -> str:
+    """A run with the file `best/weights.npz`, registered as versions 1 and 2 of `net`."""
+    location = (tmp_path / "artifacts").as_uri()
+    run = client.create_run(client.create_experiment("e", location))
+    client.log_text(run.info.run_id, "content", "best/weights.npz")
+    client.create_registered_model("net")
+    source = f"{run.info.artifact_uri}/best"
+    for _ in range(2):
+        client.create_model_version("net", source, run.info.run_id)
+    client.set_registered_model_alias("net", "champion", "1")
+    return str(run.info.run_id)
+
+
+@pytest.mark.usefixtures("run_id")
+@pytest.mark.parametrize(
+    ("uri", "pinned"),
+    [
+        ("models:/net@champion", "models:/net/1"),
+        ("models:/net@champion/weights.npz", "models:/net/1/weights.npz"),
+        ("models:/net/latest", "models:/net/2"),
+        ("models:/net/2", "models:/net/2"),
+        ("runs:/abc/best", "runs:/abc/best"),
+        ("mlflow-artifacts:/a/b", "mlflow-artifacts:/a/b"),
+    ],
+)
+def test_an_alias_is_pinned_to_its_version(store: MlflowStore, uri: str, pinned: str) -> None:
+    assert store.pin(uri) == pinned
+
+
+@pytest.mark.usefixtures("run_id")
+def test_a_model_is_downloaded_once_for_each_version(
+    store: MlflowStore, client: MlflowClient, tmp_path: Path
+) -> None:
+    (first,) = resolve("models:/net@champion/weights.npz", artifacts=store)
+    assert Path(first).read_text() == "content"
+    assert Path(first).is_relative_to(tmp_path / "cache")
+    shutil.rmtree(tmp_path / "artifacts")
+    assert resolve("models:/net@champion/weights.npz", artifacts=store) == [first]
+    client.set_registered_model_alias("net", "champion", "2")
+    with pytest.raises(TrackingError, match=r"models:/net/2/weights\.npz cannot be downloaded"):
+        resolve("models:/net@champion/weights.npz", artifacts=store)
+
+
+def test_a_file_of_a_run_is_downloaded(store: MlflowStore, run_id: str) -> None:
+    (found,) = resolve(f"runs:/{run_id}/best/weights.npz", artifacts=store)
+    assert Path(found).read_text() == "content"
+
+
+@pytest.mark.usefixtures("run_id")
+@pytest.mark.parametrize("uri", ["models:/net@other", "models:/other/latest", "models:/other@a"])
+def test_what_is_not_registered_is_an_error(store: MlflowStore, uri: str) -> None:
+    with pytest.raises(TrackingError, match=f"{uri} is not in sqlite:"):
+        store.pin(uri)
+
+
+def test_a_search_creates_no_database(tmp_path: Path) -> None:
+    with pytest.raises(TrackingError, match=r"runs:/1/x is not in sqlite:.*\n.*there is no "):
+        MlflowStore(f"sqlite:///{tmp_path / 'new' / 'mlflow.db'}").pin("runs:/1/x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_without_versions_has_no_latest(store: MlflowStore, client: MlflowClient) -> None:
+    client.create_registered_model("empty")
+    with pytest.raises(TrackingError, match="the model empty has no version"):
+        store.pin("models:/empty/latest")
+
+
+def test_a_lost_artifact_is_an_error(store: MlflowStore, run_id: str) -> None:
+    with pytest.raises(TrackingError, match=f"runs:/{run_id}/nothing cannot be downloaded"):
+        resolve(f"runs:/{run_id}/nothing", artifacts=store)
