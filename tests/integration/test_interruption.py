@@ -125,9 +125,9 @@ def test_an_error_in_the_users_code_shows_where(command: Command) -> None:
 def test_an_unusable_store_stops_before_anything_is_made(command: Command) -> None:
     (command.folder / "notes.txt").write_text("no database, though long enough to be one" * 99)
     done = command.run("+experiment=tiny", "tracking.uri=sqlite:///notes.txt")
-    assert done.returncode == 1
-    address = f"sqlite:///{command.folder / 'notes.txt'}"
-    assert said(done)[0] == f"runner: the tracking store {address} cannot be opened"
+    assert done.returncode == 2
+    assert said(done)[0].startswith("runner: tracking.uri='sqlite:///notes.txt' cannot be used")
+    assert f"{command.folder / 'notes.txt'} is not a database" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (command.folder / "runs").exists()
 
