@@ -51,7 +51,6 @@ class Chief(Coordinator):
     def __init__(self, config: RunConfig) -> None:
         self._config, self._cluster = config, config.cluster
         self.replica: ClusterReplica = ClusterReplica(config.cluster)
-        self.others_train = not config.cluster.synchronous and config.cluster.workers > 1
         self._target: str
         self._creator: ClusterChiefSessionCreator
 

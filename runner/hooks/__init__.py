@@ -9,22 +9,18 @@ A hook takes tensors, savers and functions, and no configuration: which hooks a 
 which order, is decided in `runner.training`.
 """
 
-from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook, InputStateHook
-from runner.hooks.evaluation import EvaluationHook, evaluate
+from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook, InputStateHook, SavePolicy
+from runner.hooks.evaluation import Cuts, EvaluationHook, evaluate
 from runner.hooks.measurements import MemoryHook, ProfileOnDemandHook, StepTimingHook
 from runner.hooks.metrics import MetricsHook, RewindHook, SummariesHook
-from runner.hooks.nan_loss import FiniteCheck, NanLossHook
+from runner.hooks.nan_loss import FiniteCheck, NanLossHook, NanLossPolicy
 from runner.hooks.progress import ProgressHook
-from runner.hooks.stop import (
-    EarlyStoppingHook,
-    StopAtStepHook,
-    StopWhenHook,
-    WallClockLimitHook,
-)
+from runner.hooks.stop import EarlyStoppingHook, StopAtStepHook, StopWhenHook, WallClockLimitHook
 
 __all__ = [
     "BestCheckpoint",
     "CheckpointHook",
+    "Cuts",
     "EarlyStoppingHook",
     "EvaluationHook",
     "FiniteCheck",
@@ -32,9 +28,11 @@ __all__ = [
     "MemoryHook",
     "MetricsHook",
     "NanLossHook",
+    "NanLossPolicy",
     "ProfileOnDemandHook",
     "ProgressHook",
     "RewindHook",
+    "SavePolicy",
     "StepTimingHook",
     "StopAtStepHook",
     "StopWhenHook",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,50 +14,38 @@ import tensorflow as tf
 
 from runner.config.choices import Goal
 from runner.config.schedule import When
-from runner.errors import NonFiniteLossError, Problem, SaveError
+from runner.errors import NonFiniteLossError, Problem, RunnerError, SaveError
 from runner.graph.experiment import InputState
 from runner.hooks.nan_loss import FiniteCheck
-from runner.hooks.scheduled import (
-    Clock,
-    RunContext,
-    RunValues,
-    ScheduledHook,
-    Session,
-    present_step,
-)
+from runner.hooks.scheduled import RunContext, RunValues, ScheduledHook, Session, present_step
 from runner.runs.saved_checkpoints import is_save_error, save
 from runner.system.atomic_files import write_json
 
 _Saver: TypeAlias = tf.compat.v1.train.Saver
 
-# Takes the names of variables that hold NaN or infinity, and the global step.
-Refuse: TypeAlias = Callable[[Sequence[str], int], None]
-# Takes why a save failed.
-OnSaveError: TypeAlias = Callable[[SaveError], None]
 
-
-def non_finite_problem(names: Sequence[str], step: int) -> Problem:
-    """Returns the problem of weights that are not saved."""
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return Problem(
-        f"step {step} is not saved",
-        f"NaN or infinity in {shown}",
-        "look at the data, the learning rate and train.clip",
-    )
-
-
-def raise_non_finite(names: Sequence[str], step: int) -> None:
-    """Raises NonFiniteLossError."""
-    raise NonFiniteLossError(non_finite_problem(names, step))
-
-
-def raise_save_error(error: SaveError) -> None:
+def raise_error(error: RunnerError) -> None:
     """Raises the error."""
     raise error
 
 
-def warned(warn: Callable[[str], None]) -> OnSaveError:
-    """Returns a function that warns of a failure instead of raising it."""
+@dataclass(frozen=True)
+class SavePolicy:
+    """What must not be saved, and what happens when a step is not saved.
+
+    Attributes:
+      finite: looks for NaN and infinity before each save; None, the default, saves any values.
+      on_non_finite: takes the error that names the variables that hold them; by default raises it.
+      on_error: takes the error of a failed save, such as a full disk; by default raises it.
+    """
+
+    finite: FiniteCheck | None = None
+    on_non_finite: Callable[[NonFiniteLossError], None] = raise_error
+    on_error: Callable[[SaveError], None] = raise_error
+
+
+def warned(warn: Callable[[str], None]) -> Callable[[SaveError], None]:
+    """Returns an `on_error` that warns instead of raising the error."""
     return lambda error: warn(
         f"warning: {error}\n  training continues, and the next save is the next try"
     )
@@ -73,14 +62,8 @@ class CheckpointHook(ScheduledHook):
       directory: where the checkpoints are written.
       step: the global step after the train op has run.
       every: the schedule.
-      finite: looks for NaN and infinity before each save; None, the default, saves any values.
-      refuse: takes the variables that hold them, and the step, which is then not saved; by default
-        it raises NonFiniteLossError.
-      on_error: takes the error of a failed save, such as a full disk; by default it raises it. If
-        it returns, the next save is the next try. A failure at the end is always raised.
-      others_train: whether other workers increase the step while earlier hooks act; a checkpoint
-        is then named after the step at which it is saved. False by default.
-      clock: seconds from any origin; for tests.
+      policy: what happens when a step is not saved; if no error is raised, the next save is the
+        next try. A failure at the end is always raised.
     """
 
     def __init__(
@@ -89,17 +72,11 @@ class CheckpointHook(ScheduledHook):
         directory: Path,
         step: tf.Tensor,
         every: When,
-        finite: FiniteCheck | None = None,
-        refuse: Refuse = raise_non_finite,
-        on_error: OnSaveError = raise_save_error,
-        *,
-        others_train: bool = False,
-        clock: Clock = time.monotonic,
+        policy: SavePolicy | None = None,
     ) -> None:
-        super().__init__(step, every, at_end=True, clock=clock)
+        super().__init__(step, every, at_end=True)
         self._saver, self._directory = saver, directory
-        self._finite, self._refuse, self._on_error = finite, refuse, on_error
-        self._others_train = others_train
+        self._policy = policy or SavePolicy()
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
         """Starts the schedule; a step that is already saved is not saved again."""
@@ -110,17 +87,17 @@ class CheckpointHook(ScheduledHook):
 
     def act(self, session: Session, step: int) -> None:
         """Saves."""
-        if self._others_train:
-            step = present_step(session)
-        names = self._finite.non_finite(session) if self._finite else []
+        step = present_step(session)  # Other workers may have trained while earlier hooks acted.
+        names = self._policy.finite.non_finite(session) if self._policy.finite else []
         if names:
-            self._refuse(names, step)
+            self._policy.on_non_finite(_non_finite(names, step))
             return
         try:
-            saved(session, self._saver, self._directory, step)
+            with save_errors(self._directory, step):
+                save(session, self._saver, self._directory, step)
         except SaveError as error:
             self._trigger.failed()
-            self._on_error(error)
+            self._policy.on_error(error)
 
     def end(self, session: Session) -> None:
         """Saves the last step.
@@ -128,7 +105,7 @@ class CheckpointHook(ScheduledHook):
         Raises:
           SaveError: when that fails: there is no next try.
         """
-        self._on_error = raise_save_error
+        self._policy = replace(self._policy, on_error=raise_error)
         super().end(session)
 
 
@@ -143,8 +120,8 @@ class BestCheckpoint:
       record: the file for step and metrics.
       objective: the name of the metric that decides.
       goal: whether larger or smaller is better.
-      finite: keeps variables that hold NaN or infinity from being saved; None does not look.
-      on_error: takes the error of a failed save; if it returns, the former best is kept.
+      policy: what happens when a save fails; if no error is raised, the former best is kept, as it
+        always is when the values are not finite.
     """
 
     def __init__(
@@ -154,13 +131,12 @@ class BestCheckpoint:
         record: Path,
         objective: str,
         goal: Goal,
-        finite: FiniteCheck | None = None,
-        on_error: OnSaveError = raise_save_error,
+        policy: SavePolicy | None = None,
     ) -> None:
         self._saver = another_saver(saver, 1)
         self._directory, self._record = directory, record
-        self._objective, self._goal, self._finite = objective, goal, finite
-        self._on_error = on_error
+        self._objective, self._goal = objective, goal
+        self._policy = policy or SavePolicy()
 
     def best(self) -> float | None:
         """Returns the best objective so far, or None before the first evaluation."""
@@ -176,16 +152,14 @@ class BestCheckpoint:
         value, best = metrics[self._objective], self.best()
         if best is not None and not self._beats(value, best):
             return False
-        if self._finite is not None and self._finite.non_finite(session):
+        if self._policy.finite and self._policy.finite.non_finite(session):
             return False
         try:
-            saved(session, self._saver, self._directory, step)
-            write_json(self._record, {"step": step, "metrics": dict(metrics)})
+            with save_errors(self._directory, step):
+                save(session, self._saver, self._directory, step)
+                write_json(self._record, {"step": step, "metrics": dict(metrics)})
         except SaveError as error:
-            self._on_error(error)
-            return False
-        except OSError as error:
-            self._on_error(_save_error(self._directory, step, error))
+            self._policy.on_error(error)
             return False
         return True
 
@@ -203,28 +177,32 @@ def another_saver(saver: _Saver, max_to_keep: int) -> _Saver:
     return _Saver(saver_def=definition, save_relative_paths=True)
 
 
-def saved(session: Session, saver: _Saver, directory: Path, step: int) -> None:
-    """Saves `directory/model.ckpt-<step>`; see `runner.runs.saved_checkpoints.save`.
-
-    Raises:
-      SaveError: when it could not be written.
-    """
+@contextmanager
+def save_errors(directory: Path, step: int) -> Iterator[None]:
+    """Turns the errors of a disk that cannot be written into SaveErrors."""
     try:
-        save(session, saver, directory, step)
+        yield
     except Exception as error:
         if not is_save_error(error, directory):
             raise
-        raise _save_error(directory, step, error) from error
+        lines = [line.strip() for line in str(error).splitlines()]
+        files = [line for line in lines if str(directory) in line]
+        raise SaveError(
+            Problem(
+                f"step {step} is not saved",
+                (files or lines or [type(error).__name__])[0],
+                "check the disk; checkpoint.on_error decides whether training continues",
+            )
+        ) from error
 
 
-def _save_error(directory: Path, step: int, error: Exception) -> SaveError:
-    lines = [line.strip() for line in str(error).splitlines()]
-    files = [line for line in lines if str(directory) in line]
-    return SaveError(
+def _non_finite(names: list[str], step: int) -> NonFiniteLossError:
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return NonFiniteLossError(
         Problem(
             f"step {step} is not saved",
-            (files or lines or [type(error).__name__])[0],
-            "check the disk; checkpoint.on_error decides whether training continues",
+            f"NaN or infinity in {shown}",
+            "look at the data, the learning rate and train.clip",
         )
     )
 
@@ -261,30 +239,34 @@ class InputStateHook(tf.compat.v1.train.SessionRunHook):
             return
         self._tried = True
         session = run_context.session
-        try:
-            session.run(self._state.serialize_strictly)
+        incomplete = _error_of(session, self._state.serialize_strictly)
+        if incomplete is None:
             return
-        except _LOST:
-            raise
-        except tf.errors.OpError as error:
-            refused = error
-        try:
-            session.run(self._state.serialize)
-        except _LOST:
-            raise
-        except tf.errors.OpError as error:
+        error = _error_of(session, self._state.serialize)
+        if error is not None:
             session.run(self._state.leave_out)
             self._warn(
                 f"input: its position is not saved ({_reason(error)}); a resumed run begins with "
                 "its first batch"
             )
             return
-        if not isinstance(refused, tf.errors.FailedPreconditionError):
-            raise refused
+        if not isinstance(incomplete, tf.errors.FailedPreconditionError):
+            raise incomplete
         self._warn(
-            f"input: its position is saved, but not all its state ({_reason(refused)}); a "
+            f"input: its position is saved, but not all its state ({_reason(incomplete)}); a "
             "resumed run may see other batches"
         )
+
+
+def _error_of(session: Session, operation: tf.Operation) -> tf.errors.OpError | None:
+    """Runs an operation and returns its error, unless that is a lost server."""
+    try:
+        session.run(operation)
+    except _LOST:
+        raise
+    except tf.errors.OpError as error:
+        return error
+    return None
 
 
 def _reason(error: tf.errors.OpError) -> str:

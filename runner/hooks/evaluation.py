@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import tensorflow as tf
@@ -14,7 +14,7 @@ from runner.config.schedule import When
 from runner.errors import ConfigError, Problem
 from runner.graph.experiment import Split
 from runner.graph.optimization import AveragedWeights
-from runner.hooks.scheduled import Clock, ScheduledHook, Session, present_step
+from runner.hooks.scheduled import ScheduledHook, Session, present_step
 from runner.system.atomic_files import write_json
 
 # Takes the session, metric name -> value, and the global step.
@@ -57,24 +57,34 @@ def evaluate(
     return {name: sums[name] / counts[name] for name in sums}
 
 
+@dataclass(frozen=True)
+class Cuts:
+    """When an evaluation is cut short.
+
+    Attributes:
+      requested: called after each batch, where True cuts the evaluation short, and at the end of
+        training, where True leaves it out. By default neither happens.
+      record: the file that records a cut evaluation; with None, the default, it is not repeated.
+    """
+
+    requested: Callable[[], bool] = lambda: False
+    record: Path | None = None
+
+
 class EvaluationHook(ScheduledHook):
     """Evaluates on a schedule and at the end.
 
     An evaluation that is cut short, as by a signal, is repeated by the session that resumes from
-    that step, before its first step.
+    that step or a later one, before its first step. A result counts for the step at which it is
+    complete: other workers may train meanwhile.
 
     Args:
       split: what to evaluate.
       step: the global step after the train op has run.
       every: the schedule.
       on_result: takes the session, the metrics and the step.
-      at_end: called at the end; returns whether to evaluate there too. By default it does.
       averages: evaluated in place of the weights; None, the default, evaluates the weights.
-      cut: called after each batch; True cuts the evaluation short.
-      due: the file that records a cut evaluation; with None, the default, it is not repeated.
-      others_train: whether other workers change the weights meanwhile; a result is then recorded
-        for the step at which it is complete. False by default.
-      clock: seconds from any origin; for tests.
+      cuts: when an evaluation is cut short, by default never.
 
     Attributes:
       metrics: the names of the metrics.
@@ -89,50 +99,43 @@ class EvaluationHook(ScheduledHook):
         step: tf.Tensor,
         every: When,
         on_result: OnResult = lambda session, metrics, step: None,
-        at_end: Callable[[], bool] = lambda: True,
         averages: AveragedWeights | None = None,
-        cut: Callable[[], bool] = lambda: False,
-        due: Path | None = None,
-        *,
-        others_train: bool = False,
-        clock: Clock = time.monotonic,
+        cuts: Cuts | None = None,
     ) -> None:
-        super().__init__(step, every, at_end=True, clock=clock)
+        super().__init__(step, every, at_end=True)
         self.metrics = tuple(split.sums)
-        self._split, self._on_result, self._at_end = split, on_result, at_end
-        self._averages, self._cut, self._due = averages, cut, due
-        self._others_train = others_train
+        self._split, self._on_result, self._averages = split, on_result, averages
+        self._cuts = cuts or Cuts()
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
         """Repeats an evaluation of this step that was cut short."""
         super().after_create_session(session, coord)
         self.latest = None  # The result of a former session may be of a step that is repeated.
-        if self._due is None or not self._due.is_file():
+        record = self._cuts.record
+        if record is None or not record.is_file():
             return
-        due = int(json.loads(self._due.read_text())["step"])
-        if due == self._step or (self._others_train and due < self._step):
+        if int(json.loads(record.read_text())["step"]) <= self._step:
             self._trigger.done(self._step)
             self.act(session, self._step)
         else:
-            self._due.unlink()
+            record.unlink()
 
     def end(self, session: Session) -> None:
-        """Evaluates the last step, unless that is done or `at_end` returns False."""
-        if self._at_end():
+        """Evaluates the last step, unless that is done or a cut is requested."""
+        if not self._cuts.requested():
             super().end(session)
 
     def act(self, session: Session, step: int) -> None:
         """Evaluates."""
         try:
             with self._averages.in_place(session) if self._averages else nullcontext():
-                metrics = evaluate(session, self._split, self._cut)
+                metrics = evaluate(session, self._split, self._cuts.requested)
         except EvaluationCutError:
-            if self._due is not None:
-                write_json(self._due, {"step": step})
+            if self._cuts.record is not None:
+                write_json(self._cuts.record, {"step": step})
             return
-        if self._others_train:
-            step = present_step(session)
+        step = present_step(session)
         self.latest = (step, metrics)
         self._on_result(session, metrics, step)
-        if self._due is not None:
-            self._due.unlink(missing_ok=True)
+        if self._cuts.record is not None:
+            self._cuts.record.unlink(missing_ok=True)

@@ -18,6 +18,7 @@ from runner.hooks.scheduled import (
     RunValues,
     ScheduledHook,
     Session,
+    present_step,
     require_scalar,
 )
 
@@ -85,7 +86,7 @@ class RewindHook(tf.compat.v1.train.SessionRunHook):
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
         """Calls `rewind`."""
-        self._rewind(int(session.run(tf.compat.v1.train.get_global_step())))
+        self._rewind(present_step(session))
 
 
 class SummariesHook(MetricsHook):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import tensorflow as tf
@@ -11,6 +12,35 @@ import tensorflow as tf
 from runner.config.choices import NonFinite
 from runner.errors import NonFiniteLossError, Problem
 from runner.hooks.scheduled import RunArgs, RunContext, RunValues, Session
+
+
+@dataclass(frozen=True)
+class NanLossPolicy:
+    """What happens when the loss is NaN or infinite.
+
+    Attributes:
+      action: `raise`, the default, `stop` (training ends in good order) or `rollback`.
+      rollbacks: how many rollbacks come before an error, by default 3.
+      scale: a float32 scalar by which the learning rate is multiplied; None, the default, leaves
+        the rate as it is.
+      factor: multiplies `scale` at each rollback, by default 0.5.
+      count: an int32 scalar that checkpoints keep, in which rollbacks are counted, so that a
+        resumed run continues to count; None, the default, counts for the life of the hook.
+
+    Raises:
+      ValueError: when `action` is something else.
+    """
+
+    action: NonFinite | str = "raise"
+    rollbacks: int = 3
+    scale: tf.Variable | None = None
+    factor: float = 0.5
+    count: tf.Variable | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.action, str) and self.action not in NonFinite.__members__:
+            choices = ", ".join(NonFinite.__members__)
+            raise ValueError(f"no action {self.action!r}; choices: {choices}")
 
 
 class NanLossHook(tf.compat.v1.train.SessionRunHook):
@@ -30,17 +60,8 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
       step: the global step after the train op has run.
       checkpoints: where the run saves, for the message.
       remedy: what to try, for the message.
-      action: `raise`, the default, `stop` (training ends in good order) or `rollback`.
-      rollbacks: how many rollbacks come before an error, by default 3.
-      scale: a float32 scalar by which the learning rate is multiplied; None, the default, leaves
-        the rate as it is.
-      factor: multiplies `scale` at each rollback, by default 0.5.
+      policy: whether to raise, stop or roll back; by default it raises.
       warn: takes a line about a stop or a rollback, by default TensorFlow's warning log.
-      count: an int32 scalar that checkpoints keep, in which rollbacks are counted, so that a
-        resumed run continues to count; None, the default, counts for the life of this hook.
-
-    Raises:
-      ValueError: when `action` is something else.
     """
 
     def __init__(
@@ -49,43 +70,25 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
         step: tf.Tensor,
         checkpoints: Path,
         remedy: str,
-        action: NonFinite | str = "raise",
-        rollbacks: int = 3,
-        scale: tf.Variable | None = None,
-        factor: float = 0.5,
+        policy: NanLossPolicy | None = None,
         warn: Callable[[str], None] = tf.compat.v1.logging.warning,
-        count: tf.Variable | None = None,
     ) -> None:
-        name = action.value if isinstance(action, NonFinite) else action
-        if name not in NonFinite.__members__:
-            raise ValueError(f"no action {name!r}; choices: {', '.join(NonFinite.__members__)}")
-        self._action = name
         self._loss, self._step_after = loss, step
         self._checkpoints, self._remedy, self._warn = checkpoints, remedy, warn
-        self._rollbacks, self._scale, self._factor = rollbacks, scale, factor
-        self._done, self._count = 0, count
-        self._rolled_back = False
+        self._policy = policy or NanLossPolicy()
+        self._done, self._rolled_back = 0, False
         self._next_scale: float | None = None
-
-    def begin(self) -> None:
-        """Adds the operations that set the scale and the count."""
-        if self._count is not None:
-            self._new_count = tf.compat.v1.placeholder(tf.int32, [])
-            self._set_count = self._count.assign(self._new_count).op
-        if self._scale is not None:
-            self._new_scale = tf.compat.v1.placeholder(tf.float32, [])
-            self._set_scale = self._scale.assign(self._new_scale).op
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
         """Sets the scale and the count after a rollback, in place of those in the checkpoint."""
-        if self._count is not None:
-            if self._rolled_back:
-                session.run(self._set_count, {self._new_count: self._done})
-            else:
-                self._done = int(session.run(self._count))
+        count = self._policy.count
+        if count is not None and self._rolled_back:
+            _set(session, count, self._done)
+        elif count is not None:
+            self._done = int(session.run(count))
         self._rolled_back = False
         if self._next_scale is not None:
-            session.run(self._set_scale, {self._new_scale: self._next_scale})
+            _set(session, self._policy.scale, self._next_scale)
             self._next_scale = None
 
     def before_run(self, run_context: RunContext) -> RunArgs:
@@ -102,34 +105,40 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
         loss, step = run_values.results
         if math.isfinite(loss):
             return
+        state = f"the loss is {loss} at step {step}"
         last = tf.train.latest_checkpoint(str(self._checkpoints))
-        if self._action == "stop":
-            self._warn(f"training stops because the loss is {loss} at step {step}")
+        action = self._policy.action
+        name = action.name if isinstance(action, NonFinite) else action
+        if name == "stop":
+            self._warn(f"training stops because {state}")
             run_context.request_stop()
-            return
-        if self._action == "rollback" and self._done < self._rollbacks:
-            self._done += 1
-            self._rolled_back = True
-            message = (
-                f"the loss is {loss} at step {step}: back to {last or 'the beginning'} "
-                f"({self._done} of at most {self._rollbacks} times)"
+        elif name == "rollback" and self._done < self._policy.rollbacks:
+            self._roll_back(run_context.session, f"{state}: back to {last or 'the beginning'}")
+        else:
+            again = f", after {self._done} rollbacks" if self._done else ""
+            saved = f"the last checkpoint before it is {last}"
+            raise NonFiniteLossError(
+                Problem(
+                    f"training stopped because {state}{again}",
+                    saved if last else "no checkpoint was saved before it",
+                    self._remedy,
+                )
             )
-            if self._scale is not None:
-                scale = float(run_context.session.run(self._scale)) * self._factor
-                self._next_scale = scale
-                message += f", learning rate times {scale:g}"
-            self._warn(message)
-            raise tf.errors.AbortedError(None, None, message)
-        again = f", after {self._done} rollbacks" if self._done else ""
-        raise NonFiniteLossError(
-            Problem(
-                f"training stopped because the loss is {loss} at step {step}{again}",
-                f"the last checkpoint before it is {last}"
-                if last
-                else "no checkpoint was saved before it",
-                self._remedy,
-            )
-        )
+
+    def _roll_back(self, session: Session, message: str) -> None:
+        self._done += 1
+        self._rolled_back = True
+        message += f" ({self._done} of at most {self._policy.rollbacks} times)"
+        if self._policy.scale is not None:
+            self._next_scale = float(session.run(self._policy.scale)) * self._policy.factor
+            message += f", learning rate times {self._next_scale:g}"
+        self._warn(message)
+        raise tf.errors.AbortedError(None, None, message)
+
+
+def _set(session: Session, variable: tf.Variable, value: float) -> None:
+    """Sets a variable in a graph that is already finalized, by what its initializer assigns."""
+    session.run(variable.initializer, {variable.initializer.inputs[1]: value})
 
 
 class FiniteCheck:
@@ -140,12 +149,12 @@ class FiniteCheck:
     """
 
     def __init__(self, variables: Mapping[str, tf.Variable]) -> None:
-        floating = {name: each for name, each in variables.items() if each.dtype.is_floating}
-        self._names = tuple(floating)
+        floating = {name: value for name, value in variables.items() if value.dtype.is_floating}
         with tf.name_scope("finite_check"):
-            self._finite = [tf.reduce_all(tf.math.is_finite(each)) for each in floating.values()]
+            self._finite = {
+                name: tf.reduce_all(tf.math.is_finite(value)) for name, value in floating.items()
+            }
 
     def non_finite(self, session: Session) -> list[str]:
         """Returns the names of the variables that hold NaN or infinity."""
-        finite = session.run(self._finite)
-        return [name for name, each in zip(self._names, finite, strict=True) if not each]
+        return [name for name, finite in session.run(self._finite).items() if not finite]

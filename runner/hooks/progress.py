@@ -18,7 +18,7 @@ from rich.progress import (
 from rich.text import Text
 
 from runner.console import Screen
-from runner.hooks.scheduled import RunArgs, RunContext, RunValues, Session
+from runner.hooks.scheduled import RunArgs, RunContext, RunValues, Session, present_step
 
 # Drawing holds the interpreter for some milliseconds, and the loop needs it too.
 _DRAWN_PER_SECOND = 2.0
@@ -55,7 +55,7 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
         """Starts the bar at the step from which the session starts."""
-        step = int(session.run(tf.compat.v1.train.get_global_step()))
+        step = present_step(session)
         self._shown = (self._clock(), step)
         if self._screen.is_terminal:
             self.close()

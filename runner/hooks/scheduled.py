@@ -73,7 +73,7 @@ class ScheduledHook(tf.compat.v1.train.SessionRunHook):
 
 def present_step(session: Session) -> int:
     """Returns the global step, which other workers may have increased since this one's step."""
-    return int(session.run(tf.compat.v1.train.get_global_step()))
+    return int(session.run(tf.compat.v1.train.get_global_step(session.graph)))
 
 
 def require_scalar(name: str, value: tf.Tensor) -> None:

@@ -14,7 +14,7 @@ from runner.config.choices import Goal
 from runner.config.schedule import as_seconds
 from runner.errors import ConfigError, Problem, ranked
 from runner.hooks.evaluation import EvaluationHook
-from runner.hooks.scheduled import Clock, RunArgs, RunContext, RunValues, Session
+from runner.hooks.scheduled import Clock, RunArgs, RunContext, RunValues, Session, present_step
 from runner.system.atomic_files import write_text
 
 
@@ -32,7 +32,7 @@ class StopAtStepHook(tf.compat.v1.train.StopAtStepHook):
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
         """Stops at once if a resumed session has done its last step."""
         super().after_create_session(session, coord)
-        self._over = int(session.run(tf.compat.v1.train.get_global_step())) >= self._until
+        self._over = present_step(session) >= self._until
         if self._over:
             coord.request_stop()
 
@@ -50,11 +50,9 @@ class StopAtStepHook(tf.compat.v1.train.StopAtStepHook):
     def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
         """Stops after the last step."""
         # TensorFlow's hook reads the step by a tensor of its own, one more kind of step to prepare.
-        session = run_context.session
-        if run_values.results + 1 >= self._until:
-            step = session.run(tf.compat.v1.train.get_global_step(session.graph))
-            if step >= self._until:
-                run_context.request_stop()
+        near = run_values.results + 1 >= self._until
+        if near and present_step(run_context.session) >= self._until:
+            run_context.request_stop()
 
 
 class StopWhenHook(tf.compat.v1.train.SessionRunHook):
@@ -179,8 +177,8 @@ class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):
         """Reads the history up to the step from which the session starts, and judges it."""
         if self._record is not None and self._record.is_file():
             self._history = [(step, value) for step, value in json.loads(self._record.read_text())]
-        start = int(session.run(tf.compat.v1.train.get_global_step()))
-        self._history = [each for each in self._history if each[0] <= start]
+        start = present_step(session)
+        self._history = [(step, value) for step, value in self._history if step <= start]
         self._judge_new()
         if self._is_exhausted():  # The process died before it could end the run.
             coord.request_stop()

@@ -15,17 +15,20 @@ from runner.graph.names import build_hook, finder, graph_names
 from runner.hooks import (
     BestCheckpoint,
     CheckpointHook,
+    Cuts,
     EvaluationHook,
     FiniteCheck,
     InputStateHook,
     MetricsHook,
     NanLossHook,
+    NanLossPolicy,
     ProgressHook,
     RewindHook,
+    SavePolicy,
     StopAtStepHook,
     StopWhenHook,
 )
-from runner.hooks.checkpoint import another_saver, non_finite_problem, raise_save_error, warned
+from runner.hooks.checkpoint import another_saver, raise_error, warned
 from runner.training.run import Run
 
 
@@ -54,8 +57,8 @@ def loop_hooks(run: Run) -> LoopHooks:
       ConfigError: when a hook of the configuration does not fit.
     """
     config, training = run.config, run.training
-    finite = FiniteCheck(run.built.variables)
-    best = _best_checkpoint(run, finite)
+    saves = _save_policy(run)
+    best = _best_checkpoint(run, saves)
     progress = ProgressHook(training.step, config.train.steps, run.screen)
     evaluation = _evaluation(run, best)
     names = graph_names(run.built.variables, training)
@@ -73,7 +76,13 @@ def loop_hooks(run: Run) -> LoopHooks:
         *_configured(run, _known(run, names, evaluation)),
         # After the others, so that what they record of a step is there when the step is saved:
         # a run that resumes from it never records it again.
-        _checkpoint(run, finite),
+        CheckpointHook(
+            run.built.saver,
+            run.directory.checkpoints,
+            training.step,
+            config.train.checkpoint_every,
+            saves,
+        ),
         *last,
         # Last, so that a signal during the other hooks' work costs no further step.
         StopWhenHook(lambda: run.interruption.received() or run.watch.pruned),
@@ -81,7 +90,7 @@ def loop_hooks(run: Run) -> LoopHooks:
     return LoopHooks(hooks, best, progress)
 
 
-def _best_checkpoint(run: Run, finite: FiniteCheck) -> BestCheckpoint:
+def _best_checkpoint(run: Run, saves: SavePolicy) -> BestCheckpoint:
     train = run.config.train
     return BestCheckpoint(
         run.built.saver,
@@ -89,14 +98,21 @@ def _best_checkpoint(run: Run, finite: FiniteCheck) -> BestCheckpoint:
         run.directory.best_record,
         train.objective.removeprefix("validation/"),
         train.goal,
-        finite,
-        _save_failed(run),
+        saves,
     )
 
 
-def _save_failed(run: Run) -> Any:
-    raises = run.config.checkpoint.on_error is OnError["raise"]
-    return raise_save_error if raises else warned(run.screen.line)
+def _save_policy(run: Run) -> SavePolicy:
+    def warn(error: NonFiniteLossError) -> None:
+        run.screen.line(str(error))
+
+    return SavePolicy(
+        FiniteCheck(run.built.variables),
+        raise_error if run.config.train.non_finite.action is NonFinite["raise"] else warn,
+        raise_error
+        if run.config.checkpoint.on_error is OnError["raise"]
+        else warned(run.screen.line),
+    )
 
 
 def _nan_loss(run: Run) -> NanLossHook:
@@ -109,12 +125,14 @@ def _nan_loss(run: Run) -> NanLossHook:
         run.directory.checkpoints,
         "look at the data and the learning rate, for example with half of it: "
         f"optimizer.learning_rate={half}",
-        policy.action,
-        policy.rollbacks,
-        training.learning_rate_scale,
-        policy.learning_rate_scale,
+        NanLossPolicy(
+            policy.action,
+            policy.rollbacks,
+            training.learning_rate_scale,
+            policy.learning_rate_scale,
+            training.rollbacks,
+        ),
         run.screen.line,
-        training.rollbacks,
     )
 
 
@@ -136,7 +154,6 @@ def _metrics(run: Run, values: Mapping[str, tf.Tensor], progress: ProgressHook) 
 
 def _evaluation(run: Run, best: BestCheckpoint) -> EvaluationHook:
     config, training = run.config, run.training
-    interrupted = run.interruption.received
 
     def record(session: tf.compat.v1.Session, values: Mapping[str, float], step: int) -> None:
         logged = {f"validation/{name}": value for name, value in values.items()}
@@ -151,32 +168,8 @@ def _evaluation(run: Run, best: BestCheckpoint) -> EvaluationHook:
         training.step,
         config.train.evaluate_every,
         record,
-        at_end=lambda: not interrupted(),
-        averages=training.averages if config.train.evaluate_ema else None,
-        cut=interrupted,
-        due=run.directory.evaluation_due,
-        others_train=run.coordinator.others_train,
-    )
-
-
-def _checkpoint(run: Run, finite: FiniteCheck) -> CheckpointHook:
-    config = run.config
-
-    def refuse(names: Sequence[str], step: int) -> None:
-        problem = non_finite_problem(names, step)
-        if config.train.non_finite.action is NonFinite["raise"]:
-            raise NonFiniteLossError(problem)
-        run.screen.line(str(problem))
-
-    return CheckpointHook(
-        run.built.saver,
-        run.directory.checkpoints,
-        run.training.step,
-        config.train.checkpoint_every,
-        finite,
-        refuse,
-        _save_failed(run),
-        others_train=run.coordinator.others_train,
+        training.averages if config.train.evaluate_ema else None,
+        Cuts(run.interruption.received, run.directory.evaluation_due),
     )
 
 

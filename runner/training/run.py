@@ -169,11 +169,9 @@ class Coordinator:
 
     Attributes:
       replica: this process's copy of the graph.
-      others_train: whether other tasks change the weights while this one evaluates.
     """
 
     replica: Replica = Replica()
-    others_train: bool = False
 
     def report_begun(self) -> None:
         """Reports that the run is begun or resumed."""

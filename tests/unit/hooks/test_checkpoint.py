@@ -14,8 +14,15 @@ import tensorflow.compat.v1 as tf
 from runner.config.choices import Goal
 from runner.errors import NonFiniteLossError
 from runner.graph.experiment import InputState
-from runner.hooks import BestCheckpoint, CheckpointHook, FiniteCheck, InputStateHook, StopAtStepHook
-from runner.hooks.checkpoint import another_saver, non_finite_problem
+from runner.hooks import (
+    BestCheckpoint,
+    CheckpointHook,
+    FiniteCheck,
+    InputStateHook,
+    SavePolicy,
+    StopAtStepHook,
+)
+from runner.hooks.checkpoint import another_saver
 from tests.tiny.counter import Counter
 
 
@@ -64,7 +71,7 @@ def test_where_others_train_meanwhile_the_step_is_that_of_the_save(
         ) -> None:
             run_context.session.run(self.updates)
 
-    hook = CheckpointHook(counter.saver, tmp_path, counter.step, 1, others_train=True)
+    hook = CheckpointHook(counter.saver, tmp_path, counter.step, 1)
     counter.run([_Others(), StopAtStepHook(12), hook])
     assert _steps(tmp_path) == [11, 22]
     assert tf.train.load_variable(str(tmp_path), "global_step") == 22
@@ -168,7 +175,7 @@ def _poisoned(counter: Counter, at: int) -> FiniteCheck:
 
 def test_what_is_not_finite_is_not_saved(counter: Counter, tmp_path: Path) -> None:
     finite = _poisoned(counter, at=4)
-    hook = CheckpointHook(counter.saver, tmp_path, counter.step, 1, finite)
+    hook = CheckpointHook(counter.saver, tmp_path, counter.step, 1, SavePolicy(finite))
     with pytest.raises(NonFiniteLossError, match="step 4 is not saved") as caught:
         counter.run([hook, StopAtStepHook(6)])
     assert "NaN or infinity in dense/kernel" in str(caught.value)
@@ -178,24 +185,28 @@ def test_what_is_not_finite_is_not_saved(counter: Counter, tmp_path: Path) -> No
 def test_a_refusal_may_be_taken_otherwise_than_by_an_error(
     counter: Counter, tmp_path: Path
 ) -> None:
-    finite, refused = _poisoned(counter, at=4), []
-    hook = CheckpointHook(
-        counter.saver, tmp_path, counter.step, 2, finite, lambda *args: refused.append(args)
-    )
+    refused: list[str] = []
+    policy = SavePolicy(_poisoned(counter, at=4), lambda error: refused.append(str(error)))
+    hook = CheckpointHook(counter.saver, tmp_path, counter.step, 2, policy)
     assert counter.run([hook, StopAtStepHook(7)]) == 7
-    assert refused == [(["dense/kernel"], 4), (["dense/kernel"], 6), (["dense/kernel"], 7)]
+    assert [line.splitlines()[0] for line in refused] == [
+        f"step {step} is not saved" for step in (4, 6, 7)
+    ]
     assert _steps(tmp_path) == [2]
 
 
-def test_only_the_first_of_many_names_are_shown() -> None:
-    problem = non_finite_problem(["a", "b", "c", "d", "e"], 3)
-    assert problem.cause == "NaN or infinity in a, b, c and 2 more"
+def test_only_the_first_of_many_names_are_shown(counter: Counter, tmp_path: Path) -> None:
+    policy = SavePolicy(FiniteCheck({name: tf.Variable(float("inf")) for name in "abcde"}))
+    hook = CheckpointHook(counter.saver, tmp_path, counter.step, 1, policy)
+    with pytest.raises(NonFiniteLossError, match="NaN or infinity in a, b, c and 2 more"):
+        counter.run([hook])
 
 
 def test_the_best_is_not_kept_when_it_is_not_finite(counter: Counter, tmp_path: Path) -> None:
     finite = _poisoned(counter, at=1)
     best = BestCheckpoint(
-        counter.saver, tmp_path, tmp_path / "best.json", "loss", Goal.minimize, finite
+        *(counter.saver, tmp_path, tmp_path / "best.json", "loss", Goal.minimize),
+        SavePolicy(finite),
     )
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())

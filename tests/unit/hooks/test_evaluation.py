@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from runner.errors import ConfigError
 from runner.graph.experiment import Split
 from runner.graph.optimization import AveragedWeights
-from runner.hooks import CheckpointHook, EvaluationHook, StopAtStepHook, evaluate
+from runner.hooks import CheckpointHook, Cuts, EvaluationHook, StopAtStepHook, evaluate
 from tests.tiny.counter import Counter
 
 
@@ -75,7 +75,8 @@ def test_it_evaluates_at_multiples_and_once_at_the_end(
 
 def test_it_need_not_evaluate_at_the_end(counter: Counter) -> None:
     results = _Results()
-    hook = EvaluationHook(_split([1.0]), counter.step, 3, results, at_end=lambda: False)
+    cuts = Cuts(lambda: bool(results.steps))
+    hook = EvaluationHook(_split([1.0]), counter.step, 3, results, cuts=cuts)
     counter.run([StopAtStepHook(4), hook])
     assert results.steps == [3]
 
@@ -119,11 +120,11 @@ def test_one_that_is_cut_short_is_made_up_for_by_the_next_session(
 
     split, due = _split([1.0, 2.0]), tmp_path / "due.json"
     save = CheckpointHook(counter.saver, tmp_path / "saved", counter.step, every=100)
-    hook = EvaluationHook(split, counter.step, 3, results, lambda: False, cut=cut, due=due)
+    hook = EvaluationHook(split, counter.step, 3, results, cuts=Cuts(cut, due))
     counter.run([hook, StopAtStepHook(6), save])
     assert results.steps == [3]
     assert due.exists()
-    hook = EvaluationHook(split, counter.step, 3, results, due=due)
+    hook = EvaluationHook(split, counter.step, 3, results, cuts=Cuts(record=due))
     assert counter.run([hook, StopAtStepHook(8)], own=tmp_path / "saved") == 2
     assert results.steps == [3, 6, 8]
     assert not due.exists()
@@ -134,9 +135,8 @@ def test_what_is_due_of_another_step_is_left_to_the_schedule(
 ) -> None:
     results, due = _Results(), tmp_path / "due.json"
     due.write_text('{"step": 6}')
-    counter.run(
-        [EvaluationHook(_split([1.0]), counter.step, 3, results, due=due), StopAtStepHook(4)]
-    )
+    hook = EvaluationHook(_split([1.0]), counter.step, 3, results, cuts=Cuts(record=due))
+    counter.run([hook, StopAtStepHook(4)])
     assert results.steps == [3, 4]
     assert not due.exists()
 
@@ -149,12 +149,8 @@ def test_where_others_train_meanwhile_a_result_is_of_the_step_at_which_it_is_the
     split = _split([1.0])
     others = tf.group(split.initializer, counter.step_variable.assign_add(10))
     split = replace(split, initializer=others)
-    counter.run(
-        [
-            EvaluationHook(split, counter.step, 12, results, due=due, others_train=True),
-            StopAtStepHook(23),
-        ]
-    )
+    hook = EvaluationHook(split, counter.step, 12, results, cuts=Cuts(record=due))
+    counter.run([hook, StopAtStepHook(23)])
     # The one that was cut short before; after step 12, at the end.
     assert results.steps == [10, 22, 33]
     assert not due.exists()
@@ -166,7 +162,7 @@ def test_one_that_was_cut_short_is_made_up_for_although_others_trained_on(
     counter.run([StopAtStepHook(5), CheckpointHook(counter.saver, tmp_path, counter.step, 5)])
     results, due = _Results(), tmp_path / "due.json"
     due.write_text('{"step": 3}')
-    hook = EvaluationHook(_split([1.0]), counter.step, 9, results, due=due, others_train=True)
+    hook = EvaluationHook(_split([1.0]), counter.step, 9, results, cuts=Cuts(record=due))
     counter.run([hook, StopAtStepHook(6)], own=tmp_path)
     assert results.steps == [5, 6]
 

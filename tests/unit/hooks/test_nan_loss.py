@@ -10,7 +10,14 @@ import tensorflow.compat.v1 as tf
 
 from runner.config.choices import NonFinite
 from runner.errors import NonFiniteLossError
-from runner.hooks import CheckpointHook, FiniteCheck, MetricsHook, NanLossHook, StopAtStepHook
+from runner.hooks import (
+    CheckpointHook,
+    FiniteCheck,
+    MetricsHook,
+    NanLossHook,
+    NanLossPolicy,
+    StopAtStepHook,
+)
 from tests.tiny.counter import Counter
 
 
@@ -62,9 +69,8 @@ class _Diverging:
             counter.step,
             directory,
             "lower it",
-            scale=self.scale,
-            warn=self.lines.append,
-            **arguments,
+            NanLossPolicy(scale=self.scale, **arguments),
+            self.lines.append,
         )
         record = MetricsHook(
             {"scale": self.scale},
@@ -119,9 +125,9 @@ def test_stop_ends_the_training_in_good_order(counter: Counter, tmp_path: Path) 
     assert case.lines == ["training stops because the loss is nan at step 5"]
 
 
-def test_an_action_that_there_is_not(counter: Counter, tmp_path: Path) -> None:
+def test_an_action_that_there_is_not() -> None:
     with pytest.raises(ValueError, match="no action 'ignore'; choices: stop, raise, rollback"):
-        NanLossHook(counter.value, counter.step, tmp_path, "", action="ignore")
+        NanLossPolicy("ignore")
 
 
 def test_a_resumed_run_counts_the_rollbacks_of_its_former_life(

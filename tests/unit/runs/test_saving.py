@@ -9,8 +9,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.errors import SaveError
-from runner.hooks import CheckpointHook, StopAtStepHook
-from runner.hooks.checkpoint import saved, warned
+from runner.hooks import CheckpointHook, SavePolicy, StopAtStepHook
+from runner.hooks.checkpoint import save_errors, warned
 from runner.runs.saved_checkpoints import by_step, is_save_error, save, state
 from tests.tiny.counter import Counter
 
@@ -56,7 +56,11 @@ def test_a_full_disk_fails_a_save_and_the_next_is_the_next_try(
                 filler.unlink()
 
     hook = CheckpointHook(
-        counter.saver, small_disk / "saved", counter.step, 1, on_error=warned(said.append)
+        counter.saver,
+        small_disk / "saved",
+        counter.step,
+        1,
+        SavePolicy(on_error=warned(said.append)),
     )
     counter.run([_Fill(), hook, StopAtStepHook(6)])
     assert [line.splitlines()[0] for line in said] == [
@@ -72,7 +76,11 @@ def test_a_full_disk_at_the_end_is_an_error(counter: Counter, small_disk: Path) 
     _ballast(counter, 500_000)
     said: list[str] = []
     hook = CheckpointHook(
-        counter.saver, small_disk / "saved", counter.step, 2, on_error=warned(said.append)
+        counter.saver,
+        small_disk / "saved",
+        counter.step,
+        2,
+        SavePolicy(on_error=warned(said.append)),
     )
     with pytest.raises(SaveError, match=r"step 2 is not saved\n  cause: .*No space left"):
         counter.run([hook, StopAtStepHook(2)])
@@ -107,8 +115,9 @@ def test_until_the_new_one_is_on_the_disk_the_old_one_is_listed_and_there(
         save(session, counter.saver, tmp_path, 2)
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", fail)
-            with pytest.raises(SaveError, match=r"step 3 is not saved\n  cause: .*Input/output"):
-                saved(session, counter.saver, tmp_path, 3)
+            error = pytest.raises(SaveError, match=r"step 3 is not saved\n  cause: .*Input/output")
+            with error, save_errors(tmp_path, 3):
+                save(session, counter.saver, tmp_path, 3)
         assert state(tmp_path) == ["model.ckpt-1", "model.ckpt-2"]
         assert {1, 2} <= set(by_step(tmp_path))
         save(session, counter.saver, tmp_path, 4)
