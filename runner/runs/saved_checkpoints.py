@@ -255,6 +255,6 @@ def _none_whole(run: RunDirectory, damaged: dict[int, str]) -> Problem:
 
 def _one_line(text: str) -> str:
     """Returns the message of an error, without its place in the graph."""
-    _, node, said = text.partition("\nNode: ")
-    lines = (said.splitlines()[1:] if node else text.strip().splitlines()) or ["unreadable"]
+    _, node, message = text.partition("\nNode: ")
+    lines = (message.splitlines()[1:] if node else text.strip().splitlines()) or ["unreadable"]
     return lines[0]

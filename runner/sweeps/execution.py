@@ -10,8 +10,9 @@ import importlib
 import logging
 import os
 import re
+import signal
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,7 @@ class Execution:
         crash: Exception | None = None
         try:
             try:
-                with self._interruption.telling(lambda: self._cancel(files)):
+                with self._interruption.notifying(lambda: self._cancel(files)):
                     self._launch(overrides, first)
             except InterruptedRunError:
                 raise
@@ -220,6 +221,7 @@ RAY = "hydra_plugins.runner_launchers.ray.RayLauncher"
 _EXTRAS = {JOBLIB: "joblib", SUBMITIT: "slurm", SLURM: "slurm"}
 
 _SUBMITTED = "_submitted.pkl"
+_EXECUTOR = "SUBMITIT_EXECUTOR"
 # Position of Hydra's number of the job among the arguments that SlurmLauncher submits; private.
 JOB_NUMBER = 2
 
@@ -310,6 +312,23 @@ class LauncherKind:
             except Exception as error:  # noqa: BLE001 - submitit's, and what unpickling raises
                 logger.warning("The job %s cannot be taken out of the queue: %r", name, error)
         return cancelled
+
+
+def requeue_signals(environment: Mapping[str, str]) -> tuple[signal.Signals, ...]:
+    """Returns the signal at which submitit has this job started again; none outside its jobs.
+
+    Slurm sends it some time before the job's time limit.
+    """
+    if _EXECUTOR not in environment:
+        return ()
+    number = signal.Signals[f"SIG{environment.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')}"]
+    # A child of such a job inherits the environment, but not the handler.
+    return (number,) if callable(signal.getsignal(number)) else ()
+
+
+def may_be_requeued(environment: Mapping[str, str]) -> bool:
+    """Whether Slurm itself may start this job again, as after a preemption."""
+    return environment.get(_EXECUTOR) == "slurm"
 
 
 def require_extra(module: str, setting: str) -> None:

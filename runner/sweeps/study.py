@@ -1,7 +1,7 @@
 """A search's study in Optuna: opened from the configuration, and kept up to date with attempts.
 
 Optuna's own retries and heartbeats work inside `Study.optimize`, which calls the objective in its
-own process. Trials here run wherever a launcher puts them, so they are asked for and told. All that
+own process. Trials here run wherever a launcher puts them, so `ask` and `tell` are used. All that
 leans on Optuna's internals is in this module: `Study.stop`, which samplers call outside
 `optimize`; ids of trials from the storage; `optuna.Trial` made of an id.
 """

@@ -288,19 +288,9 @@ def exclusive(database: Path, lock_seconds: float = 120.0) -> Iterator[None]:
     state = f"the database {database} cannot be opened"
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{database}.lock", timeout=lock_seconds):
-            # MLflow takes seconds to create the tables, and cannot use what is there when that was
-            # cut short; nothing was recorded yet.
-            creating = Path(f"{database}.creating")
-            if creating.exists():
-                for part in (database, Path(f"{database}-journal")):
-                    part.unlink(missing_ok=True)
-            if not database.exists():
-                creating.touch()
-            with closing(sqlite3.connect(database, timeout=20.0)) as connection:
-                connection.execute("PRAGMA schema_version").fetchone()
+        lock = FileLock(f"{database}.lock", timeout=lock_seconds)
+        with lock, _creation_completed(database):
             yield
-            creating.unlink(missing_ok=True)
     except Timeout as error:
         raise TrackingError(
             Problem(
@@ -317,6 +307,22 @@ def exclusive(database: Path, lock_seconds: float = 120.0) -> Iterator[None]:
                 remedy="name a file that can be written, or an MLflow database: tracking.uri=...",
             )
         ) from error
+
+
+@contextmanager
+def _creation_completed(database: Path) -> Iterator[None]:
+    # MLflow takes seconds to create the tables, and cannot use what is there when that was cut
+    # short; nothing was recorded yet.
+    creating = Path(f"{database}.creating")
+    if creating.exists():
+        for part in (database, Path(f"{database}-journal")):
+            part.unlink(missing_ok=True)
+    if not database.exists():
+        creating.touch()
+    with closing(sqlite3.connect(database, timeout=20.0)) as connection:
+        connection.execute("PRAGMA schema_version").fetchone()
+    yield
+    creating.unlink(missing_ok=True)
 
 
 def _client(address: Address) -> MlflowClient:

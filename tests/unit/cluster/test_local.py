@@ -24,7 +24,7 @@ from runner.cluster import local
 from runner.cluster.local import LocalCluster, task_command
 from runner.config.schema import ClusterConfig
 from runner.errors import ClusterError, InterruptedRunError, PrunedRunError
-from runner.sweeps.trial import Trial
+from runner.sweeps.job import Trial
 from tests.tiny.composing import composing
 from tests.tiny.runs import wait_for
 
@@ -88,12 +88,12 @@ def test_a_task_that_fails_is_started_again_so_often(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = (
-        "from runner.system.lifeline import tell_begun\n"
+        "from runner.system.lifeline import report_begun\n"
         "if kind == 'chief':\n"
         "    print('given', sys.argv[1:])\n"
         "    once(lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
         "    marker += ' begun'\n"
-        "    tell_begun(os.environ)\n"
+        "    report_begun(os.environ)\n"
         "    once(lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
         "elif kind == 'ps': wait()\n"
     )

@@ -16,6 +16,7 @@ from runner.config.choices import Mode
 from runner.config.cluster_spec import (
     LOCAL,
     addresses_by_type,
+    announcing_tasks,
     answers,
     free_addresses,
     has_addresses,
@@ -29,7 +30,6 @@ from runner.config.cluster_spec import (
     read_tf_config,
     replica_index,
     split,
-    telling_tasks,
     trainers,
     wait_until_answering,
     write_tf_config,
@@ -197,7 +197,7 @@ def test_tasks_are_listed_with_their_addresses() -> None:
     assert parameter_servers(cluster()) == {"ps 0": "d:1"}
     assert addresses_by_type(cluster())["worker"] == ["b:1", "c:1"]
     assert addresses_by_type(ClusterConfig()) == {}
-    assert telling_tasks(cluster()) == ["worker0", "worker1", "evaluator"]
+    assert announcing_tasks(cluster()) == ["worker0", "worker1", "evaluator"]
 
 
 def test_a_task_knows_its_name_and_its_place() -> None:

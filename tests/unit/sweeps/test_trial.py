@@ -7,7 +7,7 @@ import pytest
 
 from runner.errors import PrunedRunError, SweepError
 from runner.runs.run_directory import RunDirectory
-from runner.sweeps.trial import Trial
+from runner.sweeps.job import Trial
 
 
 def test_swept_values_are_tags() -> None:
