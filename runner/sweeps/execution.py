@@ -100,23 +100,23 @@ class Execution:
           InterruptedRunError: after a signal.
         """
         ended: dict[int, Attempt] = {}
-        turns = [_Turn(each) for each in attempts]
+        turns = [_Turn(attempt) for attempt in attempts]
         while turns:
             batch = self._batch(turns)
-            chosen = {each.attempt.trial for each in batch}
-            rest = [each for each in turns if each.attempt.trial not in chosen]
+            chosen = {turn.attempt.trial for turn in batch}
+            rest = [turn for turn in turns if turn.attempt.trial not in chosen]
             turns = [*self._run_batch(batch, ended), *rest]
-        return [ended[each.trial] for each in attempts]
+        return [ended[attempt.trial] for attempt in attempts]
 
     def _batch(self, turns: Sequence[_Turn]) -> Sequence[_Turn]:
         """Returns what is launched together: trials to be launched by themselves come last.
 
         Where a failure stops the sweep, what may fail again comes before any other trial.
         """
-        alone = [each for each in turns if each.alone]
-        others = [each for each in turns if not each.alone]
+        alone = [turn for turn in turns if turn.alone]
+        others = [turn for turn in turns if not turn.alone]
         if self._directory.stops_on_failure():
-            return alone[:1] or [each for each in others if each.before is not None] or others
+            return alone[:1] or [turn for turn in others if turn.before is not None] or others
         return others or alone[:1]
 
     def _run_batch(self, turns: Sequence[_Turn], ended: dict[int, Attempt]) -> list[_Turn]:

@@ -212,15 +212,6 @@ def read_lines(path: Path, offset: int = 0) -> Iterator[Line]:
             yield Line(decode_line(line), offset)
 
 
-def sync_segment(path: Path) -> None:
-    """Waits until the content of a segment is on the disk, whichever process wrote it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 class Journal:
     """Appends records, each by one system call, so that the death of the process loses none.
 

@@ -146,9 +146,9 @@ def test_without_a_server_the_others_are_not_waited_for(
         launcher.run()
     assert time.monotonic() - started < 20
     output = capsys.readouterr().out
-    told = output.index("[cluster] ps 0 was killed by SIGKILL; the other tasks are ended")
+    reported = output.index("[cluster] ps 0 was killed by SIGKILL; the other tasks are ended")
     for task in ("chief", "worker 0"):
-        assert told < output.index(f"[{task}] does not end, and is killed")
+        assert reported < output.index(f"[{task}] does not end, and is killed")
 
 
 def test_a_cluster_whose_lines_are_not_read_ends_as_after_a_signal(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_the_run_of_a_checkpoint_is_found(family: Path) -> None:
     assert run_directory("/models/a/b/model.ckpt-10") is None
 
 
-def test_a_directory_that_is_no_run_is_told(
+def test_a_directory_that_is_no_run_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(RunDirectoryError, match="is no run"):
