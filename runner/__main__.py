@@ -31,8 +31,7 @@ from runner.config.composition import (
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig, register
 from runner.config.validation import validate
 from runner.errors import ConfigError, InterruptedRunError, RunnerError
-from runner.sweeps.job import carry_out, job_of
-from runner.sweeps.trial import Trial
+from runner.sweeps.job import Trial, carry_out, job_of
 from runner.system.imports import without_collections, without_import_notes
 from runner.system.lifeline import LIFELINE, end_with_launcher, hand_over
 from runner.system.signals import Interruption, ending_at_once

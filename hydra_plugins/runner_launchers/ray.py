@@ -14,9 +14,10 @@ from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, run_job, setup_globals
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 
 from runner.sweeps.execution import require_extra
+from runner.sweeps.points import plain_node
 
 
 class RayLauncher(Launcher):
@@ -31,10 +32,10 @@ class RayLauncher(Launcher):
     """
 
     def __init__(self, init: Mapping[str, Any], remote: Mapping[str, Any]) -> None:
-        self._init, self._remote = _plain(init), _plain(remote)
-        self._context: HydraContext | None = None
-        self._task_function: TaskFunction | None = None
-        self._config: DictConfig | None = None
+        self._init, self._remote = plain_node(init), plain_node(remote)
+        self._context: HydraContext
+        self._task_function: TaskFunction
+        self._config: DictConfig
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -57,8 +58,6 @@ class RayLauncher(Launcher):
         """
         import ray
 
-        if self._config is None:
-            raise RuntimeError("setup has not been called")
         if not ray.is_initialized():
             with _handlers_kept():
                 ray.init(**self._init)
@@ -97,11 +96,6 @@ def _execute(number: int, overrides: list[str], folder: str, hydra: Any) -> JobR
         job_dir_key="hydra.sweep.dir",
         job_subdir_key="hydra.sweep.subdir",
     )
-
-
-def _plain(node: Mapping[str, Any]) -> dict[str, Any]:
-    found: Any = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
-    return dict(found)
 
 
 @contextmanager

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import Override, RangeSweep
-from omegaconf import OmegaConf
 
 from runner.config.hydra_grammar import plain
 from runner.errors import ConfigError, Problem
 from runner.sweeps.execution import Execution
-from runner.sweeps.points import ComposedPoint, Point, name_of
+from runner.sweeps.points import ComposedPoint, Point, name_of, plain_node
 from runner.sweeps.sweep_directory import DIED, Attempt, SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
 from runner.system.status import Status
@@ -28,9 +27,7 @@ class GridSweeper(RunnerSweeper):
 
     def __init__(self, params: Mapping[str, Any] | None = None) -> None:
         super().__init__()
-        self._params: Any = (
-            OmegaConf.to_container(params, resolve=True) if OmegaConf.is_config(params) else params
-        )
+        self._params: Any = plain_node(params)
 
     def points(self, overrides: Sequence[Override]) -> list[Point]:
         """Returns all combinations."""
@@ -126,9 +123,9 @@ def _values(override: Override) -> list[str]:
 def _given_twice(overrides: Sequence[Override]) -> list[Problem]:
     """Returns the keys whose values another override would replace in every trial."""
     found: dict[str, list[Override]] = {}
-    for each in overrides:
-        if not each.is_delete():
-            found.setdefault(name_of(each), []).append(each)
+    for override in overrides:
+        if not override.is_delete():
+            found.setdefault(name_of(override), []).append(override)
     return [
         Problem(
             f"{name} is given {len(same)} times: {' '.join(str(each.input_line) for each in same)}",

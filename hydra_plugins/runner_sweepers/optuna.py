@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 from hydra.core.override_parser.types import Override
-from omegaconf import OmegaConf
 
 from runner.config.choices import Resume
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, SweepError, require_all
 from runner.sweeps.execution import Execution, require_extra
 from runner.sweeps.objectives import Objective, constraints, judged, objectives_of, ranked_trials
-from runner.sweeps.points import ComposedPoint, Point, compose_points
+from runner.sweeps.points import ComposedPoint, Point, compose_points, plain_node
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
 from runner.system.status import Status
@@ -66,13 +65,8 @@ class OptunaSweeper(RunnerSweeper):
 
     def __init__(self, **sweeper: Any) -> None:
         super().__init__()
-        self._settings: Mapping[str, Any] = {
-            key: OmegaConf.to_container(value, resolve=True)
-            if OmegaConf.is_config(value)
-            else value
-            for key, value in sweeper.items()
-        }
-        self._space: SearchSpace | None = None
+        self._settings: Mapping[str, Any] = {k: plain_node(v) for k, v in sweeper.items()}
+        self._space: SearchSpace
         self._objectives: list[Objective] = []
         self._study: SearchStudy | None = None
         self._complete = False
@@ -116,16 +110,10 @@ class OptunaSweeper(RunnerSweeper):
             lambda: settings.get("storage") and open_storage(Path(), settings["storage"]),
         )
         self._objectives = objectives_of(settings, own, metrics)
-        drawn = try_search(settings, self._given_space, self._objectives)
-        if self._given_space.custom is not None:
+        drawn = try_search(settings, self._space, self._objectives)
+        if self._space.custom is not None:
             self.check_trials(compose_points(drawn, self.compose))
         return self._objectives
-
-    @property
-    def _given_space(self) -> SearchSpace:
-        if self._space is None:
-            raise RuntimeError("points has not been called")
-        return self._space
 
     def swept(self, points: Sequence[Point]) -> Collection[str] | None:
         """Returns the keys that are searched; None with a space of the user's own."""
@@ -157,7 +145,7 @@ class OptunaSweeper(RunnerSweeper):
 
         study, wanted = self._opened(composed[0].config, directory), self._settings["n_trials"]
         search = Search(
-            study, self._given_space, self._settings, self._objectives, directory, self.screen
+            study, self._space, self._settings, self._objectives, directory, self.screen
         )
         before = search.finished()
         if before > wanted:
@@ -189,7 +177,7 @@ class OptunaSweeper(RunnerSweeper):
 
         storage = open_storage(directory.path, self._settings.get("storage"))
         name = self._study_name(config, directory)
-        study = open_study(storage, name, self._settings, self._objectives, self._given_space)
+        study = open_study(storage, name, self._settings, self._objectives, self._space)
         self._study = study
         return study
 

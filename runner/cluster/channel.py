@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from runner.config.cluster_spec import telling_tasks
+from runner.config.cluster_spec import announcing_tasks
 from runner.config.fingerprint import settings
 from runner.config.masking import Mask, flatten
 from runner.config.schema import PS, ClusterConfig, RunConfig
@@ -169,7 +169,7 @@ class Channel:
             self.finished, self.saved = Flag(_FINISHED, _HOST), Flag(_SAVED, _HOST)
             self.stop, self.ready = Flag(_STOP, _HOST), ready_flags(1)[0]
             self.ended = {
-                task: Flag(f"cluster_ended_{task}", _HOST) for task in telling_tasks(cluster)
+                task: Flag(f"cluster_ended_{task}", _HOST) for task in announcing_tasks(cluster)
             }
             self.run, self.settings = SharedString("cluster_run"), SharedString("cluster_settings")
             self._state = self.read_state()

@@ -28,7 +28,7 @@ from runner.cluster.worker import run_worker
 from runner.config.cluster_spec import is_cluster, parameter_servers
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.console import Screen
-from runner.system.lifeline import tell_begun
+from runner.system.lifeline import report_begun
 from runner.system.signals import Interruption
 from runner.training.run import Coordinator, Run
 
@@ -56,7 +56,7 @@ class Chief(Coordinator):
 
     def report_begun(self) -> None:
         """Reports that the run is begun or resumed to the process that started this one."""
-        tell_begun(os.environ)
+        report_begun(os.environ)
 
     def is_over(self, run: Run) -> bool:
         """Whether the run is trained already; releases the parameter servers that are still there.
@@ -141,7 +141,7 @@ def coordinator_of(config: RunConfig) -> Coordinator:
 
 
 class _StopWorkersHook(_Hook):
-    """Tells the workers to stop, or to wait, before anything else is done at the end."""
+    """Has the workers stop, or wait, before anything else is done at the end."""
 
     def __init__(self, channel: Channel, interrupted: Callable[[], bool]) -> None:
         self._channel, self._interrupted = channel, interrupted

@@ -284,7 +284,7 @@ def task_command(running: Any, shipped: Path) -> list[str]:
         options += ["--config-name", running.job.config_name]
     overrides = [
         *running.overrides.task,
-        *(each for each in running.overrides.hydra if not _ELSEWHERE.match(each)),
+        *(override for override in running.overrides.hydra if not _ELSEWHERE.match(override)),
         # The experiment's file may ask for a sweep.
         "hydra.mode=RUN",
     ]

@@ -228,7 +228,7 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
     def before_run(self, run_context: tf.compat.v1.train.SessionRunContext) -> None:
         """Begins to make updates with the session's first step.
 
-        Until then other hooks prepare the session, and a hook that finds it closed cannot tell
+        Until then other hooks prepare the session, and a hook that finds it closed cannot know
         that a server is lost, so that no other session would be made.
         """
         threads, self._threads = self._threads, []

@@ -30,7 +30,7 @@ class TrialLink:
         self._failure: Exception | None = None
 
     def connect(self) -> tuple[Connection, str]:
-        """Returns the end of a new pipe for a chief, and the value of its `RUNNERTRIAL`.
+        """Returns the end of a new pipe for a chief, and the value of its `RUNNER_TRIAL`.
 
         The end is to be inherited by the chief, and closed here.
         """

@@ -200,14 +200,14 @@ def addresses_by_type(cluster: ClusterConfig) -> dict[str, list[str]]:
     return {each: list(hosts) for each, hosts in found.items() if hosts}
 
 
-def telling_tasks(cluster: ClusterConfig) -> list[str]:
+def announcing_tasks(cluster: ClusterConfig) -> list[str]:
     """Returns the names under which the chief records the metrics of other tasks."""
     workers = [f"{WORKER}{index}" for index in range(len(cluster.addresses.worker))]
     return workers + [EVALUATOR] * cluster.evaluator
 
 
 def own_name(cluster: ClusterConfig) -> str:
-    """Returns the name of this process among `telling_tasks`."""
+    """Returns the name of this process among `announcing_tasks`."""
     if cluster.task.type == EVALUATOR:
         return EVALUATOR
     return f"{cluster.task.type}{cluster.task.index}"

@@ -103,7 +103,7 @@ def name_tracked_run(directory: RunDirectory, store: RunStore) -> None:
         logger.warning("%s is not the provenance of a run: %r", own, error)
         return
     text = json.dumps(found, indent=1) + "\n"
-    for file in (own, *(each for each in copies if each.parent.is_dir())):
+    for file in (own, *(copy for copy in copies if copy.parent.is_dir())):
         if not file.is_file() or file.read_text() != text:
             write_text(file, text)
 

@@ -83,7 +83,7 @@ class RunDirectory:
         self.plan_html = path / "plan.html"
         self.export = path / "export"
         folders = (path, self.checkpoints, self.best)
-        self.provenances = tuple(each / PROVENANCE for each in folders)
+        self.provenances = tuple(folder / PROVENANCE for folder in folders)
         self._lock = FileLock(path / "lock")
         self._owner = OwnerFile(path / "owner.json")
 

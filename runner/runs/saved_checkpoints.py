@@ -5,9 +5,8 @@ At its start a run resumes from its newest whole checkpoint; damaged ones are se
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,7 +18,7 @@ from runner.checkpoints.contents import STATE_FILE, read_state
 from runner.checkpoints.tables import READ_ERRORS
 from runner.errors import CheckpointError, Problem
 from runner.runs.run_directory import RunDirectory
-from runner.system.atomic_files import write_text
+from runner.system.atomic_files import sync_to_disk, write_text
 
 _Saver: TypeAlias = tf.compat.v1.train.Saver
 _Session: TypeAlias = tf.compat.v1.Session
@@ -64,7 +63,7 @@ def save(session: _Session, saver: _Saver, directory: Path, step: int) -> None:
             write_state=False,
         )
         new = f"{PREFIX}-{step}"
-        _sync([*directory.glob(f"{new}.*"), directory])
+        sync_to_disk(*directory.glob(f"{new}.*"), directory)
         listed = [each for each in state(directory) if each != new]
         kept = [*listed, new]
         limit = saver.as_saver_def().max_to_keep
@@ -99,7 +98,7 @@ def write_state(directory: Path, names: Sequence[str]) -> None:
         str(directory.absolute()), names[-1], list(names)
     )
     write_text(directory / STATE_FILE, text_format.MessageToString(proto))
-    _sync([directory])
+    sync_to_disk(directory)
 
 
 def by_step(directory: Path) -> dict[int, list[Path]]:
@@ -116,16 +115,6 @@ def _remove_unfinished(directory: Path) -> None:
     """Removes what a process left that died during a save."""
     for file in directory.glob(_UNFINISHED):
         file.unlink()
-
-
-def _sync(paths: Iterable[Path]) -> None:
-    """Waits until files and directories are on the disk."""
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def recover(run: RunDirectory, say: Callable[[str], None]) -> None:
@@ -158,7 +147,13 @@ def _recover_newest(run: RunDirectory, say: Callable[[str], None]) -> None:
         damaged[step] = reason
     else:
         if damaged:
-            raise CheckpointError(_none_whole(run, damaged))
+            raise CheckpointError(
+                Problem(
+                    f"{run.path} cannot be resumed: none of its checkpoints is whole",
+                    "; ".join(f"step {step}: {reason}" for step, reason in damaged.items()),
+                    "restore their files from a copy, or start anew with resume=never",
+                )
+            )
         return
     names = [f"{PREFIX}-{each}" for each in sorted(found) if each <= step]
     names = [each for each in names if (directory / f"{each}.index").exists()]
@@ -245,16 +240,8 @@ def _set_aside(run: RunDirectory, files: list[Path]) -> Path:
     return folder
 
 
-def _none_whole(run: RunDirectory, damaged: dict[int, str]) -> Problem:
-    return Problem(
-        f"{run.path} cannot be resumed: none of its checkpoints is whole",
-        "; ".join(f"step {step}: {reason}" for step, reason in damaged.items()),
-        "restore their files from a copy, or start anew with resume=never",
-    )
-
-
 def _one_line(text: str) -> str:
     """Returns the message of an error, without its place in the graph."""
-    _, node, said = text.partition("\nNode: ")
-    lines = (said.splitlines()[1:] if node else text.strip().splitlines()) or ["unreadable"]
+    _, node, message = text.partition("\nNode: ")
+    lines = (message.splitlines()[1:] if node else text.strip().splitlines()) or ["unreadable"]
     return lines[0]

@@ -10,8 +10,8 @@ A sweep in the order of its life:
   sweep_directory  the files: what identifies the sweep, and one record for each attempt at a trial
   parent_run       the run in MLflow whose children the trials are
   execution        launches attempts, retries failures; what is known of Hydra's launchers
-  job              one attempt, in whatever process the launcher has chosen
-  trial            what the run in that process knows of its sweep
+  job              one attempt, in whatever process the launcher has chosen; its `Trial` is what
+                   the run in that process knows of its sweep
   objectives       what decides which trial is better: objectives and constraints
   results          tables, learning curves and tags at the end
   figures          drawn by Matplotlib and Optuna
@@ -20,6 +20,6 @@ A search also has:
   study            Optuna's study: draws trials, decides which are pruned, knows other processes'
   search           the loop that asks for trials, runs and records them
 
-Doors: `job.job_of` and `job.carry_out` for the command line, `trial.Trial` for clusters, and
+Doors: `job.job_of` and `job.carry_out` for the command line, `job.Trial` for clusters, and
 `sweeper.RunnerSweeper` for the plugins. Training, tracking formats and Hydra's errors are not here.
 """

@@ -10,8 +10,9 @@ import importlib
 import logging
 import os
 import re
+import signal
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -99,23 +100,23 @@ class Execution:
           InterruptedRunError: after a signal.
         """
         ended: dict[int, Attempt] = {}
-        turns = [_Turn(each) for each in attempts]
+        turns = [_Turn(attempt) for attempt in attempts]
         while turns:
             batch = self._batch(turns)
-            chosen = {each.attempt.trial for each in batch}
-            rest = [each for each in turns if each.attempt.trial not in chosen]
+            chosen = {turn.attempt.trial for turn in batch}
+            rest = [turn for turn in turns if turn.attempt.trial not in chosen]
             turns = [*self._run_batch(batch, ended), *rest]
-        return [ended[each.trial] for each in attempts]
+        return [ended[attempt.trial] for attempt in attempts]
 
     def _batch(self, turns: Sequence[_Turn]) -> Sequence[_Turn]:
         """Returns what is launched together: trials to be launched by themselves come last.
 
         Where a failure stops the sweep, what may fail again comes before any other trial.
         """
-        alone = [each for each in turns if each.alone]
-        others = [each for each in turns if not each.alone]
+        alone = [turn for turn in turns if turn.alone]
+        others = [turn for turn in turns if not turn.alone]
         if self._directory.stops_on_failure():
-            return alone[:1] or [each for each in others if each.before is not None] or others
+            return alone[:1] or [turn for turn in others if turn.before is not None] or others
         return others or alone[:1]
 
     def _run_batch(self, turns: Sequence[_Turn], ended: dict[int, Attempt]) -> list[_Turn]:
@@ -156,7 +157,7 @@ class Execution:
         crash: Exception | None = None
         try:
             try:
-                with self._interruption.telling(lambda: self._cancel(files)):
+                with self._interruption.notifying(lambda: self._cancel(files)):
                     self._launch(overrides, first)
             except InterruptedRunError:
                 raise
@@ -220,6 +221,7 @@ RAY = "hydra_plugins.runner_launchers.ray.RayLauncher"
 _EXTRAS = {JOBLIB: "joblib", SUBMITIT: "slurm", SLURM: "slurm"}
 
 _SUBMITTED = "_submitted.pkl"
+_EXECUTOR = "SUBMITIT_EXECUTOR"
 # Position of Hydra's number of the job among the arguments that SlurmLauncher submits; private.
 JOB_NUMBER = 2
 
@@ -310,6 +312,23 @@ class LauncherKind:
             except Exception as error:  # noqa: BLE001 - submitit's, and what unpickling raises
                 logger.warning("The job %s cannot be taken out of the queue: %r", name, error)
         return cancelled
+
+
+def requeue_signals(environment: Mapping[str, str]) -> tuple[signal.Signals, ...]:
+    """Returns the signal at which submitit has this job started again; none outside its jobs.
+
+    Slurm sends it some time before the job's time limit.
+    """
+    if _EXECUTOR not in environment:
+        return ()
+    number = signal.Signals[f"SIG{environment.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')}"]
+    # A child of such a job inherits the environment, but not the handler.
+    return (number,) if callable(signal.getsignal(number)) else ()
+
+
+def may_be_requeued(environment: Mapping[str, str]) -> bool:
+    """Whether Slurm itself may start this job again, as after a preemption."""
+    return environment.get(_EXECUTOR) == "slurm"
 
 
 def require_extra(module: str, setting: str) -> None:

@@ -136,14 +136,14 @@ def study_of(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> optu
 
     # Its own log would report each study on the screen.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(directions=[each.goal.value for each in objectives])
+    study = optuna.create_study(directions=[objective.goal.value for objective in objectives])
     choices: dict[str, dict[_Value, None]] = {}
     for trial in trials:
         for key, value in trial.values.items():
             choices.setdefault(key, {})[_value(value)] = None
     distributions = {key: CategoricalDistribution(_ordered(each)) for key, each in choices.items()}
     for trial in trials:
-        values = [each.of(trial) for each in objectives]
+        values = [objective.of(trial) for objective in objectives]
         known = [value for value in values if value is not None and not math.isnan(value)]
         complete = trial.status is Status.FINISHED and len(known) == len(objectives)
         study.add_trial(
@@ -273,7 +273,7 @@ def _comparable(study: optuna.Study) -> bool:
 
 def _ordered(values: Collection[_Value]) -> list[_Value]:
     """Returns numbers in ascending order, and anything else as it comes."""
-    if all(isinstance(each, int | float) and not isinstance(each, bool) for each in values):
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return sorted(values, key=float)
     return list(values)
 

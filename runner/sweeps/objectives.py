@@ -50,7 +50,7 @@ def judged(attempt: Attempt, objectives: Sequence[Objective]) -> Attempt:
     """Returns the attempt, as a failure if it finished and an objective is NaN or missing."""
     if attempt.status is not Status.FINISHED:
         return attempt
-    values = {each.name: each.of(attempt) for each in objectives}
+    values = {objective.name: objective.of(attempt) for objective in objectives}
     lacking = [
         f"{name} is {'missing' if value is None else value}"
         for name, value in values.items()

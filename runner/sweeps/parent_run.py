@@ -12,7 +12,7 @@ from runner.runs.lineage import name_tracked_run
 from runner.runs.provenance import environment_tags
 from runner.runs.run_directory import RunDirectory, settle_killed_runs
 from runner.sweeps.points import ComposedPoint
-from runner.sweeps.sweep_directory import FAILURES, Attempt, SweepDirectory
+from runner.sweeps.sweep_directory import FAILURES, Attempt, AttemptFile, SweepDirectory
 from runner.system.atomic_files import write_text
 from runner.system.status import Status
 from runner.tracking import Tracker, is_tracked, open_store
@@ -87,7 +87,7 @@ class ParentRun:
         Args:
           configs: of the trials.
         """
-        containers = {Path(each.run_dir) for each in configs}
+        containers = {Path(config.run_dir) for config in configs}
         killed = {
             each.path
             for container in containers
@@ -97,7 +97,7 @@ class ParentRun:
         # A launcher may have ended, with a trial's process, also what delivers its records.
         killed |= {
             Path(each.run_dir)
-            for each in self._attempts()
+            for each in map(AttemptFile.read, self._directory.attempts())
             if each.status is Status.KILLED and each.run_dir is not None
         }
         store = open_store(self._config.tracking, asdict(self._config))
@@ -127,7 +127,7 @@ class ParentRun:
     def unopened(self) -> list[Path]:
         """Returns the folders of the runs that `record_unopened` has recorded."""
         folders = (self._directory.path / _UNOPENED).glob("*")
-        return sorted(each for each in folders if each.is_dir())
+        return sorted(folder for folder in folders if folder.is_dir())
 
     def _record(self, name: str, attempt: Attempt, config: RunConfig) -> None:
         folder = self._directory.path / _UNOPENED / f"{attempt.trial:04d}"
@@ -154,10 +154,7 @@ class ParentRun:
         tracker.close(attempt.status)
         write_text(recorded, name)
 
-    def _attempts(self) -> list[Attempt]:
-        return [file.read() for file in self._directory.attempts()]
-
     def _run_directories(self) -> list[Path]:
         """Returns the run directories of the trials that have ended."""
-        found = [Path(each.run_dir) for each in self._attempts() if each.run_dir]
-        return list(dict.fromkeys(found))
+        attempts = (file.read() for file in self._directory.attempts())
+        return list(dict.fromkeys(Path(attempt.run_dir) for attempt in attempts if attempt.run_dir))

@@ -19,7 +19,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
 from hydra.core.utils import env_override
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from runner.checkpoints import files
 from runner.checkpoints.contents import NoCheckpointError
@@ -89,8 +89,8 @@ class _Problems:
         self._found: dict[tuple[str, str], tuple[Problem, list[Point]]] = {}
 
     def add(self, problems: Sequence[Problem], point: Point) -> None:
-        for each in problems:
-            self._found.setdefault((each.state, each.cause), (each, []))[1].append(point)
+        for problem in problems:
+            self._found.setdefault((problem.state, problem.cause), (problem, []))[1].append(point)
 
     def require_none(self, count: int) -> None:
         """Raises ConfigError with the problems, if there are any, of `count` points."""
@@ -246,6 +246,11 @@ def _is_elsewhere(place: str, written: set[Path]) -> bool:
     return any(path.is_relative_to(folder) for folder in written)
 
 
+def plain_node(value: Any) -> Any:
+    """Returns a value of Hydra's configuration without OmegaConf's containers."""
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
 def name_of(override: Override) -> str:
     """Returns the key of an override, such as `train.steps` or `scaffold@scaffolds.cnn`."""
     return override.get_key_element().lstrip("+~")
@@ -286,7 +291,7 @@ def params_as_typed(params: Any, overrides: Sequence[Override]) -> list[str]:
     Raises:
       ConfigError: they are not a mapping, or a list is empty.
     """
-    given = {name_of(each) for each in overrides}
+    given = {name_of(override) for override in overrides}
     left = {
         key: value
         for key, value in given_mapping("params", params, "{seed: [1,2]}").items()
@@ -308,7 +313,7 @@ def params_as_typed(params: Any, overrides: Sequence[Override]) -> list[str]:
 
 def _as_typed(values: Any) -> str:
     if isinstance(values, list):
-        return ",".join(spelled(each, _one_string) for each in values)
+        return ",".join(spelled(value, _one_string) for value in values)
     return values if isinstance(values, str) else spelled(values, _one_string)
 
 

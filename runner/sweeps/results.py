@@ -35,12 +35,12 @@ def rows(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[lis
     all.
     """
     swept = list(dict.fromkeys(key for trial in trials for key in trial.values))
-    head = ["trial", *swept, *(each.name for each in objectives), "status", "run"]
+    head = ["trial", *swept, *(objective.name for objective in objectives), "status", "run"]
     body = [
         [
             str(trial.trial),
             *(short_value(trial.values.get(key, "")) for key in swept),
-            *(_number(each.of(trial)) for each in objectives),
+            *(_number(objective.of(trial)) for objective in objectives),
             trial.status.value + (", infeasible" if trial.infeasible else ""),
             "" if trial.run_dir is None else "/".join(trial.run_dir.split("/")[-2:]),
         ]
@@ -293,16 +293,16 @@ class Results:
           tracker: of the parent run.
           folder: the sweep's, where the figures are kept.
         """
-        failed = [each for each in self.trials if each.status in FAILURES]
+        failed = [trial for trial in self.trials if trial.status in FAILURES]
         tags = {
             "runner.sweep.trials": str(len(self.trials)),
             "runner.sweep.failed": str(len(failed)),
         }
         if self.best:
-            tags["runner.sweep.best"] = json.dumps([dict(each.values) for each in self.best])
-            tags["runner.sweep.best_run"] = json.dumps([each.run_dir for each in self.best])
+            tags["runner.sweep.best"] = json.dumps([dict(trial.values) for trial in self.best])
+            tags["runner.sweep.best_run"] = json.dumps([trial.run_dir for trial in self.best])
         tracker.log_text(self._summary(), "summary.txt")
-        trials = [asdict(replace(each, study=None)) for each in self.trials]
+        trials = [asdict(replace(trial, study=None)) for trial in self.trials]
         tracker.log_text(json.dumps(trials, indent=2), "trials.json")
         steps = self._steps_to_threshold()
         if steps:
@@ -327,9 +327,9 @@ class Results:
         if steps:
             plain = f"\n{self._steps_title}\n{columns(steps)}"
             self.screen.show(rich_table(steps, self._steps_title), plain)
-        skipped = [each for each in self.trials if each.status is Status.SKIPPED]
+        skipped = [trial for trial in self.trials if trial.status is Status.SKIPPED]
         if self.failed:
-            codes = {each.exit_code for each in self.failed}
+            codes = {trial.exit_code for trial in self.failed}
             rest = f", {len(skipped)} not started" if skipped else ""
             state = f"{len(self.failed)} of {len(self.trials)} trials failed{rest}"
             problem = Problem(state, remedy=self.again)

@@ -99,8 +99,8 @@ class Search:
     def _begin(self) -> None:
         """Notes which trials had failed when this process came to the study."""
         self._study.reseed()
-        failed = (each for each in self._trials() if each.state is TrialState.FAIL)
-        self._replaced = {each.number for each in failed}
+        failed = (trial for trial in self._trials() if trial.state is TrialState.FAIL)
+        self._replaced = {trial.number for trial in failed}
 
     def _ask(self, living: Collection[str], compose: Compose) -> list[Attempt]:
         """Draws as many trials as are launched at once, and are missing; none if none are."""
@@ -156,9 +156,9 @@ class Search:
           The files of their last attempts.
         """
         left = [
-            each.number
-            for each in self._trials()
-            if each.state is TrialState.RUNNING and not self._counts(each, living)
+            trial.number
+            for trial in self._trials()
+            if trial.state is TrialState.RUNNING and not self._counts(trial, living)
         ]
         last = {file.read().trial: file for file in self._directory.attempts()} if left else {}
         claimed = [number for number in left if number in last][: int(self._settings["n_jobs"])]

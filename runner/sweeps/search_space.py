@@ -71,7 +71,7 @@ class SearchSpace:
 
     def distributions(self) -> dict[str, BaseDistribution]:
         """Returns name -> distribution."""
-        return {each.name: each.distribution for each in self.dimensions}
+        return {dimension.name: dimension.distribution for dimension in self.dimensions}
 
     def drawn(self, trial: optuna.Trial) -> Point:
         """Returns the point of a trial, of which `distributions` have been drawn.
@@ -84,7 +84,7 @@ class SearchSpace:
 
     def point(self, values: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Point:
         """Returns the trial with some values of the dimensions, and of further keys."""
-        chosen = {each.name: values[each.name] for each in self.dimensions}
+        chosen = {dimension.name: values[dimension.name] for dimension in self.dimensions}
         others = {**{k: v for k, v in values.items() if k not in chosen}, **(more or {})}
         overrides = [f"{each.key}={chosen[each.name]}" for each in self.dimensions]
         # Hydra knows no key of a scaffold; on the command line they are marked likewise.
@@ -94,7 +94,7 @@ class SearchSpace:
 
     def samples(self) -> list[Point]:
         """Returns points among which every choice and every end of a range occurs."""
-        samples = {each.name: each.samples() for each in self.dimensions}
+        samples = {dimension.name: dimension.samples() for dimension in self.dimensions}
         first = {name: values[0] for name, values in samples.items()}
         points = [self.point(first)]
         for name, values in samples.items():
@@ -175,7 +175,7 @@ def _of_range(values: Sequence[float], log: bool) -> BaseDistribution:
     if not values:
         raise ValueError("it holds no value")
     low, high = min(values), max(values)
-    if all(isinstance(each, int) for each in values):
+    if all(isinstance(value, int) for value in values):
         whole = abs(int(values[1] - values[0])) if len(values) > 1 else 1
         return IntDistribution(int(low), int(high), log=log, step=whole)
     if log:

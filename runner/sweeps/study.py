@@ -1,7 +1,7 @@
 """A search's study in Optuna: opened from the configuration, and kept up to date with attempts.
 
 Optuna's own retries and heartbeats work inside `Study.optimize`, which calls the objective in its
-own process. Trials here run wherever a launcher puts them, so they are asked for and told. All that
+own process. Trials here run wherever a launcher puts them, so `ask` and `tell` are used. All that
 leans on Optuna's internals is in this module: `Study.stop`, which samplers call outside
 `optimize`; ids of trials from the storage; `optuna.Trial` made of an id.
 """
@@ -203,9 +203,9 @@ class SearchStudy(optuna.Study):
         require_all(self._check_objectives, lambda: self._check_space(space))
 
     def _check_objectives(self) -> None:
-        found = [each.name.lower() for each in self.directions]
-        wanted = [each.name for each in self._objectives]
-        goals = [each.goal.value for each in self._objectives]
+        found = [direction.name.lower() for direction in self.directions]
+        wanted = [objective.name for objective in self._objectives]
+        goals = [objective.goal.value for objective in self._objectives]
         names = self.user_attrs.get(_OBJECTIVES)
         if found != goals or names not in (None, wanted):
             raise ConfigError(
@@ -283,7 +283,7 @@ class SearchStudy(optuna.Study):
             trial.set_user_attr(name, value)
         for name, constraint in constraints.items():
             trial.set_constraint(name, violation(constraint, attempt.metrics))
-        values = [each.of(attempt) for each in self._objectives]
+        values = [objective.of(attempt) for objective in self._objectives]
         finished = attempt.status is Status.FINISHED
         self.tell(
             attempt.trial,
@@ -295,12 +295,12 @@ class SearchStudy(optuna.Study):
     def ended(self) -> list[Attempt]:
         """Returns the trials that have ended, as far as the study knows them."""
         stored = self.get_trials(deepcopy=False, states=tuple(_STATUSES))
-        return [attempt_of(each, self._objectives) for each in stored]
+        return [attempt_of(trial, self._objectives) for trial in stored]
 
     def infeasible(self) -> set[int]:
         """Returns the numbers of the trials that violate a constraint."""
         stored = self.get_trials(deepcopy=False)
-        return {each.number for each in stored if max(each.constraints.values(), default=0) > 0}
+        return {trial.number for trial in stored if max(trial.constraints.values(), default=0) > 0}
 
     def _trial(self, number: int) -> optuna.Trial:
         return optuna.Trial(self, _trial_id(self._kept, self.study_name, number))
@@ -318,12 +318,12 @@ def open_study(
     Raises:
       ConfigError: the sampler or pruner cannot be built, or the study does not fit; see `check`.
     """
-    goals = [StudyDirection[each.goal.value.upper()] for each in objectives]
+    goals = [StudyDirection[objective.goal.value.upper()] for objective in objectives]
     optuna.create_study(storage=storage, study_name=name, directions=goals, load_if_exists=True)
     study = SearchStudy(name, storage, settings, objectives)
     study.check(space)
     if _OBJECTIVES not in study.user_attrs:
-        study.set_user_attr(_OBJECTIVES, [each.name for each in objectives])
+        study.set_user_attr(_OBJECTIVES, [objective.name for objective in objectives])
     return study
 
 
@@ -336,7 +336,7 @@ def _trial_id(storage: Any, study: str, number: int) -> int:
 
 def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:
     """Returns what the study knows of a trial that has ended, whose files are elsewhere."""
-    names = [each.name.removeprefix("validation/") for each in objectives]
+    names = [objective.name.removeprefix("validation/") for objective in objectives]
     metrics = dict(zip(names, trial.values or (), strict=False))
     status = _STATUSES[trial.state]
     return Attempt(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
@@ -46,8 +46,6 @@ from runner.system.signals import Interruption
 from runner.system.status import Status
 from runner.tracking import start_delivery
 
-T = TypeVar("T")
-
 # What changes no trial's result does not make another sweep.
 _ELSEWHERE = ("sweep", "tracking", "resume", "session")
 
@@ -66,9 +64,9 @@ class RunnerSweeper(Sweeper):
     """What the same command does about trials that failed."""
 
     def __init__(self) -> None:
-        self.hydra_context: HydraContext | None = None
-        self.task_function: TaskFunction | None = None
-        self.config: DictConfig | None = None
+        self.hydra_context: HydraContext
+        self.task_function: TaskFunction
+        self.config: DictConfig
         self.screen = Screen()
         # What ended the sweep early; raised once the results have been reported.
         self.cut_short: RunnerError | None = None
@@ -109,7 +107,7 @@ class RunnerSweeper(Sweeper):
 
     def swept(self, points: Sequence[Point]) -> Collection[str] | None:
         """Returns the swept keys; None where they are not known beforehand."""
-        return {name for each in points for name in each.values}
+        return {name for point in points for name in point.values}
 
     def objectives(self, config: RunConfig) -> list[Objective]:
         """Returns what decides which trial is better."""
@@ -121,7 +119,7 @@ class RunnerSweeper(Sweeper):
 
     def failures(self, trials: Sequence[Attempt]) -> list[Attempt]:
         """Returns the trials because of which the sweep has failed."""
-        return [each for each in trials if each.status in FAILURES]
+        return [trial for trial in trials if trial.status in FAILURES]
 
     def best(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
         """Returns the trial with the best objective; none where no trial finished."""
@@ -138,11 +136,11 @@ class RunnerSweeper(Sweeper):
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
         """Composes the configuration of one trial."""
-        loader = _given(self.hydra_context).config_loader
-        return loader.load_sweep_config(_given(self.config), list(overrides))
+        loader = self.hydra_context.config_loader
+        return loader.load_sweep_config(self.config, list(overrides))
 
     def _parsed(self, overrides: list[str]) -> list[Override]:
-        loader = _given(self.hydra_context).config_loader
+        loader = self.hydra_context.config_loader
         return OverridesParser.create(config_loader=loader).parse_overrides(overrides)
 
     def _sweep(self, overrides: Sequence[Override]) -> list[Attempt]:
@@ -175,7 +173,7 @@ class RunnerSweeper(Sweeper):
         Raises:
           ConfigError: with every mistake.
         """
-        hydra = _given(self.config).hydra
+        hydra = self.config.hydra
         checks: list[Callable[[], object]] = [
             lambda: _check_working_directory(hydra.job.chdir),
             lambda: check_targets(composed),
@@ -199,7 +197,7 @@ class RunnerSweeper(Sweeper):
         directory.stop_on_failure(config.sweep.on_error.name == "stop")
         if config.mode is not Mode.train:
             if config.mode is Mode.evaluate:
-                objectives = [each.on("test") for each in objectives]
+                objectives = [objective.on("test") for objective in objectives]
             trials = self.run_trials(composed, execution, directory)
             return self._results(trials, objectives, config, mask)
         parent = ParentRun(directory, config, mask)
@@ -209,7 +207,8 @@ class RunnerSweeper(Sweeper):
             directory.lock.acquire()
         names = {each.config.name for each in composed}
         parent.open(
-            config.name if len(names) == 1 else None, [str(each.input_line) for each in overrides]
+            config.name if len(names) == 1 else None,
+            [str(override.input_line) for override in overrides],
         )
         status, tags = Status.FAILED, {}
         try:
@@ -218,7 +217,7 @@ class RunnerSweeper(Sweeper):
             results = self._results(trials, objectives, config, mask)
             tags = results.record(parent.tracker, directory.path)
             # A sweep that reached its end is finished, whatever its trials' own statuses are.
-            finished = any(each.status is Status.FINISHED for each in trials)
+            finished = any(trial.status is Status.FINISHED for trial in trials)
             if finished and not directory.stopped() and self.cut_short is None:
                 status = Status.FINISHED
         except (InterruptedRunError, SystemExit):
@@ -287,12 +286,12 @@ class RunnerSweeper(Sweeper):
                 yield directory
             return
         deciding = [
-            str(each.input_line)
-            for each in overrides
-            if each.key_or_group.split(".")[0] not in _ELSEWHERE
+            str(override.input_line)
+            for override in overrides
+            if override.key_or_group.split(".")[0] not in _ELSEWHERE
         ]
         directory = open_sweep(
-            Path(_given(self.config).hydra.sweep.dir).absolute(),
+            Path(self.config.hydra.sweep.dir).absolute(),
             SweepIdentity(tuple(deciding), self.identity()),
             config.resume.value,
             join=self.joins,
@@ -305,27 +304,26 @@ class RunnerSweeper(Sweeper):
 
     @property
     def _launcher(self) -> LauncherKind:
-        return LauncherKind(_given(self.config).hydra.launcher)
+        return LauncherKind(self.config.hydra.launcher)
 
     def _launching(self, directory: SweepDirectory) -> Any:
         """Returns the launcher, whose jobs find the sweep's directory in Hydra's configuration."""
-        master = _given(self.config)
         place = QuotedString(str(directory.path), Quote.single).with_quotes()
-        with open_dict(master):
-            master.hydra.sweep.dir = str(directory.path)
+        with open_dict(self.config):
+            self.config.hydra.sweep.dir = str(directory.path)
             # Each job composes its configuration anew.
-            master.hydra.overrides.hydra.append(f"hydra.sweep.dir={place}")
+            self.config.hydra.overrides.hydra.append(f"hydra.sweep.dir={place}")
         return Plugins.instance().instantiate_launcher(
-            hydra_context=_given(self.hydra_context),
-            task_function=_given(self.task_function),
-            config=master,
+            hydra_context=self.hydra_context,
+            task_function=self.task_function,
+            config=self.config,
         )
 
 
 def _mask(composed: Sequence[ComposedPoint]) -> Mask:
     """Returns what knows the secrets of all trials."""
     configs = [each.config for each in composed]
-    return Mask(configs[0].tracking.mask, {}, (asdict(each) for each in configs))
+    return Mask(configs[0].tracking.mask, {}, (asdict(config) for config in configs))
 
 
 def _check_settings(swept: Collection[str] | None) -> None:
@@ -354,9 +352,3 @@ def _check_working_directory(chdir: bool | None) -> None:
                 " ${run:directory}",
             )
         )
-
-
-def _given(value: T | None) -> T:
-    if value is None:
-        raise RuntimeError("setup has not been called")
-    return value

@@ -34,6 +34,16 @@ def write_text(path: Path, text: str, *, lasting: bool = True) -> None:
         raise
 
 
+def sync_to_disk(*paths: Path) -> None:
+    """Waits until files and directories are on the disk, whichever process wrote them."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def make_container(container: Path, key: str) -> None:
     """Creates the directory that a setting, `key`, names for numbered run or sweep directories.
 

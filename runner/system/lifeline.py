@@ -67,7 +67,7 @@ def _end_task() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def tell_begun(environ: Mapping[str, str]) -> None:
+def report_begun(environ: Mapping[str, str]) -> None:
     """Reports to the process that started this one, if any, that a run is begun or resumed."""
     file = environ.get(OBJECTIVE)
     if file is not None:

@@ -67,7 +67,7 @@ class Interruption:
         self._grace = grace_seconds
         self._state = _Received(further=tuple(further))
         self._in_loop = False
-        self._told: Callable[[], None] | None = None
+        self._listener: Callable[[], None] | None = None
         self._writer = -1
 
     def received(self) -> bool:
@@ -147,13 +147,13 @@ class Interruption:
             yield
 
     @contextmanager
-    def telling(self, told: Callable[[], None]) -> Iterator[None]:
-        """Inside the block, `told` is called at the first signal, before that raises."""
-        before, self._told = self._told, told
+    def notifying(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Inside the block, `listener` is called at the first signal, before that raises."""
+        before, self._listener = self._listener, listener
         try:
             yield
         finally:
-            self._told = before
+            self._listener = before
 
     @contextmanager
     def _deferring(self, deferring: bool) -> Iterator[None]:
@@ -170,8 +170,8 @@ class Interruption:
         if not first and number not in SIGNALS:
             return
         state.received = signal.Signals(number)
-        if first and self._told is not None:
-            self._told()
+        if first and self._listener is not None:
+            self._listener()
         if not (first and self._in_loop):
             raise InterruptedRunError(state.received)
 

@@ -3,7 +3,7 @@
 A run appends to a journal on disk and never waits for a store; a process of its own follows the
 journal and delivers each record once.
 
-- `tracker`: the interface, `Tracker` for one run and `RunStore` for all; tracking turned off
+- `tracker`: `Tracker` for one run and `RunStore` for all; by themselves, tracking turned off
 - `journal_store`, `journal`, `tracking_directory`: recording, its line format, and its files
 - `follower`, `delivery`, `follower_process`: from the journal to a store, to all stores of a run
   (`python -m runner.sync`), and the process that does so beside a run
@@ -23,10 +23,9 @@ from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
 from runner.tracking.follower_process import start_follower
 from runner.tracking.journal_store import JournalStore, mlflow_uri
-from runner.tracking.tracker import LoggingStore, RunStore, TrackedRun, Tracker
+from runner.tracking.tracker import RunStore, TrackedRun, Tracker
 
 __all__ = [
-    "LoggingStore",
     "RunStore",
     "TrackedRun",
     "Tracker",
@@ -61,5 +60,5 @@ def open_store(
       TrackingUriError: the URI is malformed, or of a kind that MLflow does not offer.
     """
     if not is_tracked(config):
-        return LoggingStore()
+        return RunStore()
     return JournalStore(config, mask or Mask(config.mask, settings))

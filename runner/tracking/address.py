@@ -135,12 +135,6 @@ def _sqlite(uri: str, rest: str, directory: Path) -> Address:
             f"name a file: tracking.uri={DEFAULT_URI}",
         )
     database = Path(os.path.abspath(directory / name))
-    if "?" in str(database):
-        raise _refused(
-            uri,
-            f"the path {database} has a question mark, which begins the options of a URI",
-            "keep the database in a directory without one in its name",
-        )
     if database.is_file() and _is_foreign(database):
         raise _refused(
             uri, f"{database} is not a database", f"name another file: tracking.uri={DEFAULT_URI}"

@@ -33,15 +33,6 @@ KEYS_SHORTENED_TAG = "runner.keys_shortened"
 INFINITE_METRICS_TAG = "runner.infinite_metrics"
 METRICS_REFUSED_TAG = "runner.metrics_refused"
 
-_NOTE_TAGS = (
-    PARAMETERS_SHORTENED_TAG,
-    PARAMETERS_CHANGED_TAG,
-    TAGS_SHORTENED_TAG,
-    KEYS_SHORTENED_TAG,
-    INFINITE_METRICS_TAG,
-    METRICS_REFUSED_TAG,
-)
-
 # Enough of a changed value to recognise it; the whole of the new one is in the config.
 _MAX_CHANGED_VALUE = 200
 
@@ -218,10 +209,9 @@ class Encoder:
 
     def __init__(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
         self._parameters = dict(parameters)
+        self._tags = tags
         # Tag -> the lines it lists, in order of appearance.
-        self._notes = {
-            tag: dict.fromkeys(tags[tag].split("\n")) for tag in _NOTE_TAGS if tag in tags
-        }
+        self._notes: dict[str, dict[str, None]] = {}
 
     def encode(self, records: Iterable[Record]) -> Iterator[Entry]:
         """Yields the entries of `records`, in their order."""
@@ -284,7 +274,9 @@ class Encoder:
             yield from self._note(KEYS_SHORTENED_TAG, name)
 
     def _note(self, tag: str, line: str) -> Iterator[Tag]:
-        lines = self._notes.setdefault(tag, {})
+        if tag not in self._notes:
+            self._notes[tag] = dict.fromkeys(filter(None, self._tags.get(tag, "").split("\n")))
+        lines = self._notes[tag]
         line = line.replace("\n", " ")
         if line not in lines:
             lines[line] = None

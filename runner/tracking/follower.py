@@ -11,6 +11,7 @@ from copy import deepcopy
 from itertools import islice
 
 from runner.errors import RunnerError
+from runner.system.atomic_files import sync_to_disk
 from runner.system.status import Status
 from runner.tracking.encoding import Delivery, summary
 from runner.tracking.journal import (
@@ -23,7 +24,6 @@ from runner.tracking.journal import (
     Tags,
     read_lines,
     segments,
-    sync_segment,
 )
 from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
 
@@ -212,8 +212,8 @@ class Follower:
                 self._report_status(written)
             return True
         sent = max(position.sending, position.offset)
-        self._cut(sent, [each.after for each in later if each.after is not None])
-        sync_segment(current.path)
+        self._cut(sent, [segment.after for segment in later if segment.after is not None])
+        sync_to_disk(current.path)
         records = list(self._wanted(position.segment, lines, sent))
         position.sending = lines[-1].end
         self._save()

@@ -63,7 +63,15 @@ class Text:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set that the run reads; see `Tracker.log_dataset`."""
+    """A data set that the run reads.
+
+    Attributes:
+      name: its name.
+      digest: changes when the data set does; 36 characters are kept.
+      context: what the run does with it, such as `train`.
+      source: where it comes from, as a description.
+      sizes: what is known of its size, such as `{"examples": 1200}`.
+    """
 
     name: str
     digest: str
@@ -202,15 +210,6 @@ def read_lines(path: Path, offset: int = 0) -> Iterator[Line]:
                 return
             offset += len(line)
             yield Line(decode_line(line), offset)
-
-
-def sync_segment(path: Path) -> None:
-    """Waits until the content of a segment is on the disk, whichever process wrote it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class Journal:

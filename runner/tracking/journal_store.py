@@ -89,11 +89,9 @@ class JournalTracker(Tracker):
         """Appends text, secrets masked."""
         self._journal.append(Text(self._mask.text(text), file))
 
-    def log_dataset(
-        self, name: str, digest: str, context: str, source: str, sizes: Mapping[str, int]
-    ) -> None:
-        """Appends a data set."""
-        self._journal.append(Dataset(name, digest, context, self._mask.text(source), dict(sizes)))
+    def log_dataset(self, dataset: Dataset) -> None:
+        """Appends a data set, secrets masked."""
+        self._journal.append(replace(dataset, source=self._mask.text(dataset.source)))
 
     def rewind(self, step: int) -> None:
         """Begins another segment of the journal, if the run had got beyond `step`."""

@@ -135,13 +135,15 @@ class MlflowRun(Destination):
 
     def _send(self, delivery: Delivery) -> None:
         if isinstance(delivery, Batch):
-            tags = {each.key: each for each in delivery.entries if isinstance(each, Tag)}
+            tags = {entry.key: entry for entry in delivery.entries if isinstance(entry, Tag)}
             self._client.log_batch(
                 self.run_id,
-                metrics=[Metric(*each) for each in delivery.entries if type(each) is MetricPoint],
-                params=[Param(*each) for each in delivery.entries if type(each) is Parameter],
+                metrics=[
+                    Metric(*entry) for entry in delivery.entries if type(entry) is MetricPoint
+                ],
+                params=[Param(*entry) for entry in delivery.entries if type(entry) is Parameter],
                 # Of several values for one tag the last counts.
-                tags=[RunTag(*each) for each in tags.values()],
+                tags=[RunTag(*value) for value in tags.values()],
             )
         elif isinstance(delivery, Text):
             self._client.log_text(self.run_id, delivery.text, delivery.file)
@@ -237,7 +239,7 @@ def register_model(client: MlflowClient, kept: LoggedModel, name: str, alias: st
         client.create_registered_model(name)
     versions = client.search_model_versions(f"name = '{name}'")
     number = next(
-        (each.version for each in versions if each.source == kept.artifact_location), None
+        (version.version for version in versions if version.source == kept.artifact_location), None
     )
     if number is None:
         # Not `models:/ID`: MLflow would look that up in the process-wide store.
@@ -259,7 +261,7 @@ def _package(model: ExportedModel, kept: LoggedModel, run_id: str, folder: Path)
         from mlflow.types import Schema, TensorSpec
 
     def schema(fields: Iterable[Field]) -> Schema:
-        return Schema([TensorSpec(each.dtype, each.shape, each.name) for each in fields])
+        return Schema([TensorSpec(field.dtype, field.shape, field.name) for field in fields])
 
     description = Model(
         artifact_path=kept.artifact_location,

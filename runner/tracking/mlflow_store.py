@@ -49,10 +49,6 @@ class MlflowStore:
         self._client: MlflowClient | None = None
         self._connecting = threading.Lock()
 
-    def connect(self) -> None:
-        """Opens the database, or asks the server for an experiment."""
-        self._connected()
-
     def open_run(self, opening: Opening, run_id: str | None, parent: str | None) -> MlflowRun:
         """Opens a run that is to be delivered to, creating it where there is none.
 
@@ -68,7 +64,7 @@ class MlflowStore:
         Raises:
           TrackingError: the store cannot be used, or the run or its experiment is deleted.
         """
-        client = self._connected()
+        client = self.connect()
         with self._reported(f"run {opening.run_name!r} of {opening.experiment!r} cannot be opened"):
             run = None if run_id is None else _existing(client, run_id)
             if run is None:
@@ -93,7 +89,7 @@ class MlflowStore:
         Raises:
           TrackingError: the store cannot be used.
         """
-        client = self._connected()
+        client = self.connect()
         with self._reported(f"run {opening.run_name!r} of {opening.experiment!r} cannot be found"):
             experiment = client.get_experiment_by_name(opening.experiment)
             if experiment is None:
@@ -107,7 +103,7 @@ class MlflowStore:
         Raises:
           TrackingError: the store cannot be used, or has no such run.
         """
-        client = self._connected()
+        client = self.connect()
         with self._reported(f"run {run_id} cannot be read"):
             run = client.get_run(run_id)
             return _tracked(run, client.get_experiment(run.info.experiment_id).name)
@@ -117,7 +113,7 @@ class MlflowStore:
         database = self.address.database
         if database is not None and not database.exists():
             return []  # A search creates no database.
-        client = self._connected()
+        client = self.connect()
         conditions = [f"attributes.status = '{Status.FINISHED.value}'"]
         for name, value in tags.items():
             tag = encode_tag(name, value)
@@ -149,7 +145,7 @@ class MlflowStore:
             # Nor does this.
             cause, remedy = f"there is no {database}", "set tracking.uri to the store that has it"
             raise TrackingError(Problem(state, cause, remedy))
-        client = self._connected()
+        client = self.connect()
         alias, latest = _ALIAS.fullmatch(uri), _LATEST.fullmatch(uri)
         with self._reported(state):
             if alias:
@@ -166,10 +162,10 @@ class MlflowStore:
 
     def download(self, uri: str, folder: str) -> str:
         """See `RunStore.download`."""
-        client = self._connected()
+        client = self.connect()
         # A bar on standard error; what the user has set stays.
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-        with self._reported(f"{uri} cannot be downloaded from {self.store}"):
+        with self._reported(f"{uri} cannot be downloaded from {self.address.shown}"):
             version, source = _VERSION.fullmatch(uri), uri
             if version:
                 # MLflow's own download would ask the process-wide registry for it.
@@ -181,8 +177,8 @@ class MlflowStore:
         self, run_id: str, model: ExportedModel, name: str | None, alias: str | None
     ) -> str:
         """See `RunStore.keep_model`."""
-        client = self._connected()
-        with self._reported(f"the model of run {run_id} cannot be kept in {self.store}"):
+        client = self.connect()
+        with self._reported(f"the model of run {run_id} cannot be kept in {self.address.shown}"):
             kept = keep_model(client, client.get_run(run_id), model)
             if name is None:
                 return f"models:/{kept.model_id}"
@@ -221,7 +217,8 @@ class MlflowStore:
     def _command(self, arguments: str) -> str:
         return f"MLFLOW_TRACKING_URI={shlex.quote(self.address.shown)} mlflow {arguments}"
 
-    def _connected(self) -> MlflowClient:
+    def connect(self) -> MlflowClient:
+        """Opens the database, or asks the server for an experiment; returns the one client."""
         with self._connecting:
             if self._client is None:
                 _quieten()
@@ -288,19 +285,9 @@ def exclusive(database: Path, lock_seconds: float = 120.0) -> Iterator[None]:
     state = f"the database {database} cannot be opened"
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{database}.lock", timeout=lock_seconds):
-            # MLflow takes seconds to create the tables, and cannot use what is there when that was
-            # cut short; nothing was recorded yet.
-            creating = Path(f"{database}.creating")
-            if creating.exists():
-                for part in (database, Path(f"{database}-journal")):
-                    part.unlink(missing_ok=True)
-            if not database.exists():
-                creating.touch()
-            with closing(sqlite3.connect(database, timeout=20.0)) as connection:
-                connection.execute("PRAGMA schema_version").fetchone()
+        lock = FileLock(f"{database}.lock", timeout=lock_seconds)
+        with lock, _creation_completed(database):
             yield
-            creating.unlink(missing_ok=True)
     except Timeout as error:
         raise TrackingError(
             Problem(
@@ -317,6 +304,22 @@ def exclusive(database: Path, lock_seconds: float = 120.0) -> Iterator[None]:
                 remedy="name a file that can be written, or an MLflow database: tracking.uri=...",
             )
         ) from error
+
+
+@contextmanager
+def _creation_completed(database: Path) -> Iterator[None]:
+    # MLflow takes seconds to create the tables, and cannot use what is there when that was cut
+    # short; nothing was recorded yet.
+    creating = Path(f"{database}.creating")
+    if creating.exists():
+        for part in (database, Path(f"{database}-journal")):
+            part.unlink(missing_ok=True)
+    if not database.exists():
+        creating.touch()
+    with closing(sqlite3.connect(database, timeout=20.0)) as connection:
+        connection.execute("PRAGMA schema_version").fetchone()
+    yield
+    creating.unlink(missing_ok=True)
 
 
 def _client(address: Address) -> MlflowClient:

@@ -1,8 +1,7 @@
-"""The interface through which a run is recorded and found again, and its log-only form."""
+"""What records runs and finds them again. The classes here, tracking turned off, only log."""
 
 from __future__ import annotations
 
-import abc
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from runner.errors import Problem, TrackingError
 from runner.system.status import Status
+from runner.tracking.journal import Dataset
 
 logger = logging.getLogger(__name__)
 
@@ -80,26 +80,32 @@ class ExportedModel:
     example: Mapping[str, NDArray[Any]]
 
 
-class Tracker(abc.ABC):
-    """Records one run.
+class Tracker:
+    """Records one run; this one, tracking turned off, writes each call to the log as one line.
 
     No method waits for a store or raises because of it: what cannot be recorded is reported
     through `logging`, by `close` at the latest.
+
+    Args:
+      name: display name of the run.
     """
 
-    @abc.abstractmethod
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._closed = False
+
     def log_parameters(self, parameters: Mapping[str, object]) -> None:
         """Records values that are fixed for the run, each as a string."""
+        logger.info("parameters: %s", _listed(parameters))
 
-    @abc.abstractmethod
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Records one value of each metric at the global step `step`, with the present time."""
+        logger.info("step %d: %s", step, _listed(metrics))
 
-    @abc.abstractmethod
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Sets tags, replacing those that exist."""
+        logger.info("tags: %s", _listed(tags))
 
-    @abc.abstractmethod
     def log_artifact(self, path: Path, folder: str = "") -> None:
         """Keeps a copy of a file or directory, under its own name, with the run.
 
@@ -109,33 +115,25 @@ class Tracker(abc.ABC):
           folder: where to put it among the artifacts, with `/` between the parts; the default
             is their root.
         """
+        logger.info("artifact: %s", path)
 
-    @abc.abstractmethod
     def log_text(self, text: str, file: str) -> None:
         """Keeps `text` as the artifact named `file`, with `/` between the parts of the name."""
+        logger.info("%s:\n%s", file, text)
 
-    @abc.abstractmethod
-    def log_dataset(
-        self, name: str, digest: str, context: str, source: str, sizes: Mapping[str, int]
-    ) -> None:
-        """Records a data set that the run reads.
+    def log_dataset(self, dataset: Dataset) -> None:
+        """Records a data set that the run reads."""
+        sizes = _listed(dataset.sizes)
+        what = dataset.context, dataset.name, dataset.digest
+        logger.info("%s data: %s, digest %s, %s", *what, sizes)
 
-        Args:
-          name: its name.
-          digest: changes when the data set does; 36 characters are kept.
-          context: what the run does with it, such as `train`.
-          source: where it comes from, as a description.
-          sizes: what is known of its size, such as `{"examples": 1200}`.
-        """
-
-    @abc.abstractmethod
     def rewind(self, step: int) -> None:
         """Notes that the run resumes from `step`: metrics of later steps are recorded again.
 
         Each step is then recorded once, whether before this call or after it.
         """
+        logger.info("run %s: resumes from step %d", self._name, step)
 
-    @abc.abstractmethod
     def close(self, status: Status, seconds: float | None = None) -> None:
         """Delivers what is left, within a bounded time, and records how the run ended.
 
@@ -145,19 +143,18 @@ class Tracker(abc.ABC):
           status: how it ended; `Status.RUNNING` leaves the run open, to be resumed.
           seconds: how long that may take at most; by default the configured time.
         """
+        if not self._closed:
+            logger.info("run %s: %s", self._name, status)
+        self._closed = True
 
-    @abc.abstractmethod
     def location(self) -> str:
         """Returns where the run is recorded, for display; passwords masked."""
+        return "only in the log: tracking is off"
 
 
-class RunStore(abc.ABC):
-    """Where runs are recorded and found again.
+class RunStore:
+    """Where runs are recorded and found again; this one, tracking turned off, keeps nothing."""
 
-    Methods that are not abstract behave as for a store that keeps nothing.
-    """
-
-    @abc.abstractmethod
     def open(
         self,
         directory: Path,
@@ -180,6 +177,10 @@ class RunStore(abc.ABC):
         Raises:
           TrackingError: another process records from this directory.
         """
+        logger.info("run %s of %s", run_name, experiment)
+        tracker = Tracker(run_name)
+        tracker.set_tags(tags)
+        return tracker
 
     def run_id(self, directory: Path) -> str | None:
         """Returns the store's id of the run of a run directory; None while there is none."""
@@ -203,7 +204,7 @@ class RunStore(abc.ABC):
 
     @property
     def store(self) -> str:
-        """The store's address, which tells equal URIs of two stores apart; passwords masked."""
+        """The store's address, which distinguishes equal URIs of two stores; passwords masked."""
         return ""
 
     def pin(self, uri: str) -> str:
@@ -248,7 +249,6 @@ class RunStore(abc.ABC):
         """
         return None
 
-    @abc.abstractmethod
     def settle(self, directory: Path) -> None:
         """Has the rest of a killed process's run delivered, and its status.
 
@@ -269,80 +269,6 @@ def _no_artifacts(uri: str) -> TrackingError:
             "set tracking.uri to the store that has it, or name a path",
         )
     )
-
-
-class LoggingTracker(Tracker):
-    """Writes what one run records to the log, each call as one line.
-
-    Args:
-      name: the run's name.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._closed = False
-
-    def log_parameters(self, parameters: Mapping[str, object]) -> None:
-        """Logs all of them in one line."""
-        logger.info("parameters: %s", _listed(parameters))
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Logs step and values, to six digits."""
-        logger.info("step %d: %s", step, _listed(metrics))
-
-    def set_tags(self, tags: Mapping[str, str]) -> None:
-        """Logs all of them in one line."""
-        logger.info("tags: %s", _listed(tags))
-
-    def log_artifact(self, path: Path, folder: str = "") -> None:
-        """Logs the path; nothing is copied."""
-        logger.info("artifact: %s", path)
-
-    def log_text(self, text: str, file: str) -> None:
-        """Logs the text."""
-        logger.info("%s:\n%s", file, text)
-
-    def log_dataset(
-        self, name: str, digest: str, context: str, source: str, sizes: Mapping[str, int]
-    ) -> None:
-        """Logs all of it in one line."""
-        logger.info("%s data: %s, digest %s, %s", context, name, digest, _listed(sizes))
-
-    def rewind(self, step: int) -> None:
-        """Logs the step."""
-        logger.info("run %s: resumes from step %d", self._name, step)
-
-    def close(self, status: Status, seconds: float | None = None) -> None:
-        """Logs the status."""
-        if not self._closed:
-            logger.info("run %s: %s", self._name, status)
-        self._closed = True
-
-    def location(self) -> str:
-        """Returns words that say so."""
-        return "only in the log: tracking is off"
-
-
-class LoggingStore(RunStore):
-    """Tracking turned off: runs are logged, and none is found again."""
-
-    def settle(self, directory: Path) -> None:
-        """Does nothing."""
-
-    def open(
-        self,
-        directory: Path,
-        experiment: str,
-        run_name: str,
-        tags: Mapping[str, str],
-        parent: str | None = None,
-        ended: Status | None = None,
-    ) -> Tracker:
-        """Returns a tracker that writes to the log."""
-        tracker = LoggingTracker(run_name)
-        logger.info("run %s of %s", run_name, experiment)
-        tracker.set_tags(tags)
-        return tracker
 
 
 def _listed(values: Mapping[str, object]) -> str:

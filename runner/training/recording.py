@@ -25,6 +25,7 @@ from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.system.atomic_files import write_text
 from runner.system.status import Status
 from runner.tracking import Tracker
+from runner.tracking.journal import Dataset
 from runner.tracking.tracker import RUN_DIR_TAG
 from runner.training.run import Run
 from runner.training.sources import FINGERPRINT_TAG
@@ -109,13 +110,8 @@ def _record_start(run: Run) -> None:
     write_text(directory.overrides, OmegaConf.to_yaml(OmegaConf.create(shown)), lasting=False)
     tracker.log_parameters(flatten(plain))
     data = json.dumps(plain["data"], sort_keys=True, default=str)
-    tracker.log_dataset(
-        str(run.config.data["_target_"]),
-        hashlib.sha256(data.encode()).hexdigest()[:16],
-        "train",
-        data,
-        run.built.sizes,
-    )
+    name, digest = str(run.config.data["_target_"]), hashlib.sha256(data.encode()).hexdigest()[:16]
+    tracker.log_dataset(Dataset(name, digest, "train", data, run.built.sizes))
     tracker.log_artifact(directory.config)
     tracker.log_artifact(directory.overrides)
 

@@ -18,7 +18,7 @@ from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph
 from runner.restoration.plan import make_plan
 from runner.restoration.restorer import Restorer
-from runner.tracking import LoggingStore, open_store
+from runner.tracking import RunStore, open_store
 from runner.training.sources import Sources
 from tests.conformance.goldens import STEP, make, tensors
 from tests.tiny.composing import composing
@@ -108,7 +108,7 @@ def test_a_step_of_a_directory_is_a_source(
 
 def test_what_was_pinned_is_not_exchanged_on_the_way(tmp_path: Path, compose: Compose) -> None:
     golden = make("npz", tmp_path)
-    sources = Sources(compose(golden.path), LoggingStore())
+    sources = Sources(compose(golden.path), RunStore())
     sources.expected()
     sources.open("norm")
     make("npz", tmp_path, tensors(1.0))

@@ -10,9 +10,8 @@ from typing import Any
 
 from runner.errors import PrunedRunError, SweepError
 from runner.runs.run_directory import RunRecord, open_run
-from runner.sweeps.job import Job, carry_out
+from runner.sweeps.job import Job, Trial, carry_out
 from runner.sweeps.sweep_directory import SweepDirectory
-from runner.sweeps.trial import Trial
 from runner.system.status import Status
 
 # What a trial does, by its overrides: the metrics of each of its evaluations.

@@ -20,7 +20,7 @@ from runner.config.validation import validate
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.plan import make_plan
 from runner.restoration.variables import StateClass
-from runner.tracking import LoggingStore
+from runner.tracking import RunStore
 from runner.training.sources import Sources
 from tests.conformance.goldens import tensors
 from tests.tiny.configs import tiny
@@ -95,7 +95,7 @@ def test_an_example_is_planned(example: str, folder: Path, monkeypatch: pytest.M
     base = OmegaConf.create({**vars(tiny()), "scaffolds": None})
     config = validate(OmegaConf.merge(schema, base, given))  # type: ignore[arg-type]
     assert list(config.scaffolds) == list(given.scaffolds)
-    located = Sources(config, LoggingStore()).expected()
+    located = Sources(config, RunStore()).expected()
     assert located.problems == {}
     restoration = config.restoration
     plan = make_plan(

@@ -24,7 +24,7 @@ from runner.cluster import local
 from runner.cluster.local import LocalCluster, task_command
 from runner.config.schema import ClusterConfig
 from runner.errors import ClusterError, InterruptedRunError, PrunedRunError
-from runner.sweeps.trial import Trial
+from runner.sweeps.job import Trial
 from tests.tiny.composing import composing
 from tests.tiny.runs import wait_for
 
@@ -88,12 +88,12 @@ def test_a_task_that_fails_is_started_again_so_often(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = (
-        "from runner.system.lifeline import tell_begun\n"
+        "from runner.system.lifeline import report_begun\n"
         "if kind == 'chief':\n"
         "    print('given', sys.argv[1:])\n"
         "    once(lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
         "    marker += ' begun'\n"
-        "    tell_begun(os.environ)\n"
+        "    report_begun(os.environ)\n"
         "    once(lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
         "elif kind == 'ps': wait()\n"
     )
@@ -146,9 +146,9 @@ def test_without_a_server_the_others_are_not_waited_for(
         launcher.run()
     assert time.monotonic() - started < 20
     output = capsys.readouterr().out
-    told = output.index("[cluster] ps 0 was killed by SIGKILL; the other tasks are ended")
+    reported = output.index("[cluster] ps 0 was killed by SIGKILL; the other tasks are ended")
     for task in ("chief", "worker 0"):
-        assert told < output.index(f"[{task}] does not end, and is killed")
+        assert reported < output.index(f"[{task}] does not end, and is killed")
 
 
 def test_a_cluster_whose_lines_are_not_read_ends_as_after_a_signal(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from runner.cluster.trial_link import TRIAL, LinkedTrial, TrialLink, linked_trial
 from runner.errors import PrunedRunError, SweepError
 from runner.runs.run_directory import RunDirectory
-from runner.sweeps.trial import Trial
+from runner.sweeps.job import Trial
 
 
 def chief_of(link: TrialLink) -> LinkedTrial:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from runner.config.choices import Mode
 from runner.config.cluster_spec import (
     addresses_by_type,
+    announcing_tasks,
     has_addresses,
     in_use,
     is_cluster,
@@ -24,7 +25,6 @@ from runner.config.cluster_spec import (
     read_tf_config,
     replica_index,
     split,
-    telling_tasks,
     trainers,
     write_tf_config,
 )
@@ -176,7 +176,7 @@ def test_tasks_are_listed_with_their_addresses() -> None:
     assert parameter_servers(cluster()) == {"ps 0": "d:1"}
     assert addresses_by_type(cluster())["worker"] == ["b:1", "c:1"]
     assert addresses_by_type(ClusterConfig()) == {}
-    assert telling_tasks(cluster()) == ["worker0", "worker1", "evaluator"]
+    assert announcing_tasks(cluster()) == ["worker0", "worker1", "evaluator"]
 
 
 def test_a_task_knows_its_name_and_its_place() -> None:

@@ -13,7 +13,7 @@ from runner.lineage import main
 from runner.runs.lineage import Ancestor, lineage, name_tracked_run, run_directory, source_run_tags
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.system.status import Status
-from runner.tracking import LoggingStore, open_store
+from runner.tracking import RunStore, open_store
 from runner.tracking.journal_store import JournalStore
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
@@ -63,7 +63,7 @@ def test_the_run_of_a_checkpoint_is_found(family: Path) -> None:
     assert run_directory("/models/a/b/model.ckpt-10") is None
 
 
-def test_a_directory_that_is_no_run_is_told(
+def test_a_directory_that_is_no_run_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(RunDirectoryError, match="is no run"):
@@ -77,7 +77,7 @@ def test_runs_are_linked_by_id_and_else_by_directory(
 ) -> None:
     sources = dict(RunDirectory(family).require().sources)
     cnn, short = str(tmp_path / "digits_cnn/001"), str(tmp_path / "short_sequences/001")
-    assert source_run_tags(sources, LoggingStore()) == {
+    assert source_run_tags(sources, RunStore()) == {
         "runner.source_run.cnn": cnn,
         "runner.source_run.lstm": short,
     }

@@ -26,7 +26,7 @@ def test_there_may_be_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "warning"),
     [
         ("{", "is not the provenance of a checkpoint"),
         ("{}", "is not the provenance of a checkpoint"),
@@ -35,12 +35,12 @@ def test_there_may_be_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
         ('{"schema": 1, "run": 5}', "has another layout"),
     ],
 )
-def test_a_file_that_no_run_has_written_is_told_and_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, said: str
+def test_a_file_that_no_run_has_written_is_reported_and_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, warning: str
 ) -> None:
     (tmp_path / "provenance.json").write_text(text)
     assert provenance_of(str(tmp_path / "model.ckpt-7")) is None
-    assert said in caplog.text
+    assert warning in caplog.text
 
 
 def test_the_writer_is_known_from_it_or_from_the_uri(tmp_path: Path) -> None:

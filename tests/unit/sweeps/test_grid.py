@@ -115,15 +115,15 @@ def test_what_has_finished_is_not_run_again(launcher: FakeLauncher) -> None:
     assert len(_run(launcher, _composed("a", "b", "c"))) == 3
     launcher.directory.attempt(1).update(status=Status.KILLED)
     # The configuration of the last one has changed since, in its experiment's file.
-    said = io.StringIO()
-    trials = _run(launcher, _composed("a", "b", "d"), said)
+    printed = io.StringIO()
+    trials = _run(launcher, _composed("a", "b", "d"), printed)
     assert launcher.launched == [["seed=0", "seed=1", "seed=2"], ["seed=1", "seed=2"]]
     assert [(each.trial, each.status.value) for each in trials] == [
         (0, "FINISHED"),
         (1, "FINISHED"),
         (2, "FINISHED"),
     ]
-    assert said.getvalue() == "1 of 3 trials have finished before\n"
+    assert printed.getvalue() == "1 of 3 trials have finished before\n"
 
 
 def _point(**values: str) -> ComposedPoint:
@@ -185,10 +185,10 @@ def test_a_process_that_outlived_its_sweep_is_waited_for(launcher: FakeLauncher)
         file.update(status=Status.FINISHED)
         file.lock.release(force=True)
 
-    said = _Answering(end)
-    (trial,) = _run(launcher, _composed("a"), said)
+    printed = _Answering(end)
+    (trial,) = _run(launcher, _composed("a"), printed)
     assert trial.status is Status.FINISHED
-    assert said.getvalue().startswith("trial 0 is still running since before; waiting for it")
+    assert printed.getvalue().startswith("trial 0 is still running since before; waiting for it")
     assert launcher.started == []
 
 

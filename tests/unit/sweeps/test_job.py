@@ -22,16 +22,15 @@ from runner.errors import (
     SweepError,
 )
 from runner.runs.run_directory import RunDirectory, RunRecord
+from runner.sweeps.execution import may_be_requeued, requeue_signals
 from runner.sweeps.job import (
     Job,
+    Trial,
     carry_out,
     ended_when_cancelled,
     job_of,
-    may_be_requeued,
-    requeue_signals,
 )
 from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
-from runner.sweeps.trial import Trial
 from runner.system.locks import this_process
 from runner.system.signals import Interruption
 from runner.system.status import Status

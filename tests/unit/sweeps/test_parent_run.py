@@ -20,7 +20,7 @@ from runner.sweeps.points import ComposedPoint, Point
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.status import Status
 from runner.tracking.journal import End, Journal
-from runner.tracking.tracker import LoggingStore, LoggingTracker
+from runner.tracking.tracker import RunStore, Tracker
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
 from tests.tiny.configs import tiny
 
@@ -165,7 +165,7 @@ def test_what_a_killed_sweep_has_not_seen_delivered_is_delivered(
     assert found.data.tags["mlflow.parentRunId"] == sweep.info.run_id
 
 
-class _Closed(LoggingTracker):
+class _Closed(Tracker):
     """Notes how long its end may take."""
 
     seconds: float | None = None
@@ -183,7 +183,7 @@ def test_the_end_of_a_sweep_takes_what_is_left_of_the_grace_period(
     assert tracker.seconds == 3.5
 
 
-class _Settled(LoggingStore):
+class _Settled(RunStore):
     """Notes what it is to settle."""
 
     def __init__(self) -> None:

@@ -50,11 +50,6 @@ def test_without_ray_nothing_is_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
         launcher.setup(hydra_context=UNUSED, task_function=UNUSED, config=OmegaConf.create())
 
 
-def test_it_is_set_up_first() -> None:
-    with pytest.raises(RuntimeError, match="setup has not been called"):
-        RayLauncher({}, OmegaConf.create({"num_cpus": 1})).launch([], 0)
-
-
 def test_a_signal_is_still_the_sweeps_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", Ray)
     launcher = RayLauncher({}, {})

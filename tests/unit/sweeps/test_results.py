@@ -36,7 +36,7 @@ from runner.sweeps.results import (
 )
 from runner.sweeps.sweep_directory import FAILURES, Attempt
 from runner.system.status import Status
-from runner.tracking.tracker import LoggingTracker
+from runner.tracking.tracker import Tracker
 
 LOSS = Objective("validation/loss", Goal.minimize)
 ACCURACY = Objective("validation/accuracy", Goal.maximize)
@@ -245,7 +245,7 @@ def test_the_parent_run_has_tables_and_the_best_trial(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    tags = _results([GOOD, MISTAKEN]).record(LoggingTracker("sweep"), tmp_path)
+    tags = _results([GOOD, MISTAKEN]).record(Tracker("sweep"), tmp_path)
     assert tags == {
         "runner.sweep.trials": "2",
         "runner.sweep.failed": "1",

@@ -51,13 +51,13 @@ class Sweep:
     Attributes:
       launcher: runs the trials.
       settings: of the sweeper.
-      said: what the last command has printed.
+      printed: what the last command has printed.
     """
 
     def __init__(self, folder: Path, compose: Callable[[Sequence[str]], DictConfig]) -> None:
         self.directory = SweepDirectory(folder)
         self.launcher = FakeLauncher(self.directory, _rate)
-        self.said = ""
+        self.printed = ""
         self.settings: dict[str, Any] = {
             "sampler": {"_target_": "optuna.samplers.RandomSampler", "seed": 1},
             "pruner": {"_target_": "optuna.pruners.NopPruner"},
@@ -75,13 +75,13 @@ class Sweep:
 
     def run(self, *overrides: str, custom: Any = None) -> SearchStudy:
         study, space = self.study(*overrides, custom=custom)
-        said = io.StringIO()
-        screen = Screen(Console(file=said))
+        printed = io.StringIO()
+        screen = Screen(Console(file=printed))
         search = Search(study, space, self.settings, OBJECTIVES, self.directory, screen)
         try:
             search.run(Execution(self.directory, self.launcher, retries=0), self._compose)
         finally:
-            self.said = said.getvalue()
+            self.printed = printed.getvalue()
         return study
 
     def states(self, *overrides: str, custom: Any = None) -> list[TrialState]:
@@ -348,7 +348,7 @@ def test_a_search_ends_where_its_sampler_has_nothing_more_to_try(
     for _ in range(2):
         study = sweep.run("optimizer.learning_rate=choice(0.25, 0.5)")
         assert sorted(str(trial.value) for trial in study.trials) == ["0.25", "0.5"]
-        assert sweep.said == "the sampler has nothing more to try\n"
+        assert sweep.printed == "the sampler has nothing more to try\n"
     sweep.settings["n_trials"] = 2
     sweep.run("optimizer.learning_rate=choice(0.25, 0.5)")
-    assert sweep.said == ""
+    assert sweep.printed == ""

@@ -88,26 +88,26 @@ SETTLED = {
 @pytest.mark.parametrize("status", SETTLED)
 def test_what_has_no_process_is_settled(file: AttemptFile, status: Status) -> None:
     file.update(status=status, message="m")
-    said: list[str] = []
-    attempt = file.settle("no memory", said.append)
+    printed: list[str] = []
+    attempt = file.settle("no memory", printed.append)
     assert (attempt.status, attempt.message, attempt.over) == SETTLED[status]
     assert file.read().status is attempt.status
-    assert said == []
+    assert printed == []
 
 
 def test_a_process_that_lives_is_waited_for(file: AttemptFile) -> None:
     worker = AttemptFile(file.path)
     worker.update(status=Status.RUNNING)
     worker.lock.acquire()
-    said: list[str] = []
+    printed: list[str] = []
 
     def say(line: str) -> None:
-        said.append(line)
+        printed.append(line)
         worker.update(status=Status.FINISHED)
         worker.lock.release()
 
     assert file.settle(say=say).status is Status.FINISHED
-    assert said == ["trial 3 is still running since before; waiting for it"]
+    assert printed == ["trial 3 is still running since before; waiting for it"]
 
 
 def test_an_attempt_can_be_cancelled(file: AttemptFile) -> None:

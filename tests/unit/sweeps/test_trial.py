@@ -7,7 +7,7 @@ import pytest
 
 from runner.errors import PrunedRunError, SweepError
 from runner.runs.run_directory import RunDirectory
-from runner.sweeps.trial import Trial
+from runner.sweeps.job import Trial
 
 
 def test_swept_values_are_tags() -> None:
@@ -25,10 +25,10 @@ def test_it_learns_its_directory(tmp_path: Path) -> None:
 
 
 def test_evaluations_are_reported_until_one_prunes() -> None:
-    told: list[int] = []
+    reported: list[int] = []
 
     def report(metrics: Mapping[str, float], step: int) -> bool:
-        told.append(step)
+        reported.append(step)
         return metrics["loss"] > 1
 
     trial = Trial("sweep", {}, report)
@@ -37,7 +37,7 @@ def test_evaluations_are_reported_until_one_prunes() -> None:
     assert not trial.pruned
     trial.evaluated({"loss": 2.0}, 20)
     trial.evaluated({"loss": 2.0}, 30)
-    assert told == [10, 20]
+    assert reported == [10, 20]
     assert trial.curve == {10: {"loss": 0.5}, 20: {"loss": 2.0}, 30: {"loss": 2.0}}
     with pytest.raises(PrunedRunError, match=r"^pruned at step 20$"):
         trial.check()

@@ -18,7 +18,7 @@ from runner.system.lifeline import (
     at_work,
     end_with_launcher,
     has_begun,
-    tell_begun,
+    report_begun,
 )
 from runner.system.locks import process_name, this_process
 
@@ -142,8 +142,8 @@ def test_a_process_that_no_cluster_has_started_watches_nothing(
 
 
 def test_the_chief_reports_that_it_has_begun_a_run(tmp_path: Path) -> None:
-    tell_begun({})
+    report_begun({})
     environ = {OBJECTIVE: str(tmp_path / "objective")}
     assert not has_begun(environ)
-    tell_begun(environ)
+    report_begun(environ)
     assert has_begun(environ)

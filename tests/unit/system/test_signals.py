@@ -189,17 +189,17 @@ def test_what_is_prompt_within_what_is_deferred() -> None:
             raise AssertionError("a signal has come before")
 
 
-def test_the_first_signal_is_told_before_it_raises() -> None:
-    told: list[float | None] = []
+def test_the_first_signal_is_reported_before_it_raises() -> None:
+    reported: list[float | None] = []
     with Interruption(100.0).handled() as interruption:
         with (
-            interruption.telling(lambda: told.append(interruption.remaining())),
+            interruption.notifying(lambda: reported.append(interruption.remaining())),
             raises(signal.SIGINT),
         ):
             signal.raise_signal(signal.SIGINT)
         with raises(signal.SIGINT):
             signal.raise_signal(signal.SIGINT)
-    (left,) = told
+    (left,) = reported
     assert left is not None
     assert left > 90.0
 

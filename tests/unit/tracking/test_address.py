@@ -78,11 +78,6 @@ def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
         resolve("sqlite:///notes.db", tmp_path)
 
 
-def test_a_directory_that_a_uri_cannot_name_is_refused() -> None:
-    with pytest.raises(TrackingUriError, match="has a question mark"):
-        resolve(DEFAULT_URI, Path("/data/what?"))
-
-
 @pytest.mark.parametrize(
     "uri",
     ["postgresql://me:s3cret@db/x", "http://me:s3cret@host:5000", "mysql://me:s3/c:r@et@db/x"],

@@ -85,9 +85,9 @@ def test_a_store_that_is_away_holds_back_no_other(
     directory = record(tmp_path / "run", uri, stores=(away, uri))
     assert main([str(directory.run_directory)]) == 1
     assert runs(uri) == {"run": ("FINISHED", 5)}
-    told = capsys.readouterr().out
-    assert "not a database" in told
-    assert f"python -m runner.sync {directory.run_directory}" in told
+    printed = capsys.readouterr().out
+    assert "not a database" in printed
+    assert f"python -m runner.sync {directory.run_directory}" in printed
     assert "not a database" in directory.log.read_text()
 
 
@@ -179,14 +179,14 @@ def test_one_that_waits_in_vain_reports_it(
     assert "Another process delivers" in directory.log.read_text()
 
 
-def test_a_directory_without_a_journal_is_told(
+def test_a_directory_without_a_journal_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(tmp_path)]) == 2
     assert "holds nothing to deliver" in capsys.readouterr().err
 
 
-def test_a_malformed_uri_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_malformed_uri_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = record(tmp_path / "run", "http://127.0.0.1:9")
     assert main([str(directory.run_directory), "--uri", "sqlit:///x"]) == 2
     assert "knows no scheme" in capsys.readouterr().err

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.system.atomic_files import sync_to_disk
 from runner.system.status import Status
 from runner.tracking.journal import (
     Artifact,
@@ -32,7 +33,6 @@ from runner.tracking.journal import (
     encode_line,
     read_lines,
     segments,
-    sync_segment,
 )
 
 # Lines
@@ -130,7 +130,7 @@ def test_what_is_appended_is_read_back_in_order_and_from_any_line(tmp_path: Path
     assert lines[-1].end == segment.path.stat().st_size
     journal.append(metrics(3))
     assert [line.record for line in read_lines(segment.path, lines[-1].end)] == [metrics(3)]
-    sync_segment(segment.path)
+    sync_to_disk(segment.path)
     journal.close()
 
 

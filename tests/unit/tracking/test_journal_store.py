@@ -12,7 +12,7 @@ from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
 from runner.system.status import Status
-from runner.tracking import LoggingStore, RunStore, Tracker, is_tracked, open_store
+from runner.tracking import RunStore, Tracker, is_tracked, open_store
 from runner.tracking.follower_process import FollowerProcess
 from runner.tracking.journal import (
     Artifact,
@@ -55,7 +55,8 @@ def test_everything_is_in_the_journal_at_once_without_secrets(tmp_path: Path) ->
     tracker.log_artifact(tmp_path / "best" / "model", "checkpoints")
     tracker.log_artifact(Path("/elsewhere/x"))
     tracker.log_text("pw=hunter22", "a.txt")
-    tracker.log_dataset("digits", "abc", "train", "http://a:hunter22@b", {"examples": 3})
+    dataset = Dataset("digits", "abc", "train", "http://a:hunter22@b", {"examples": 3})
+    tracker.log_dataset(dataset)
     records = recorded(tmp_path)
     assert isinstance(records[1], Metrics)
     assert before <= records[1].time <= time.time_ns() // 1_000_000
@@ -222,9 +223,9 @@ def test_the_model_of_a_run_that_mlflow_does_not_have_is_not_kept(tmp_path: Path
 @pytest.mark.parametrize(
     ("uri", "tensorboard", "kind"),
     [
-        (None, False, LoggingStore),
-        ("none", False, LoggingStore),
-        ("None", False, LoggingStore),
+        (None, False, RunStore),
+        ("none", False, RunStore),
+        ("None", False, RunStore),
         ("http://host:1", False, JournalStore),
         (None, True, JournalStore),
         ("none", True, JournalStore),

@@ -7,7 +7,8 @@ import pytest
 
 from runner.errors import TrackingError
 from runner.system.status import Status
-from runner.tracking import LoggingStore
+from runner.tracking import RunStore
+from runner.tracking.journal import Dataset
 from runner.tracking.tracker import ExportedModel
 
 
@@ -15,10 +16,10 @@ def test_a_run_is_logged_from_start_to_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    store = LoggingStore()
+    store = RunStore()
     tracker = store.open(tmp_path, "digits", "digits-1", {"host": "here"}, parent="p")
     tracker.log_parameters({"rate": 0.001, "name": "cnn"})
-    tracker.log_dataset("digits", "abc", "train", "here", {"examples": 3})
+    tracker.log_dataset(Dataset("digits", "abc", "train", "here", {"examples": 3}))
     tracker.rewind(10)
     tracker.log_metrics({"loss": 0.123456789, "count": 3}, step=20)
     tracker.log_artifact(Path("run/plan.txt"), "plans")
@@ -41,7 +42,7 @@ def test_a_run_is_logged_from_start_to_end(
 
 
 def test_nothing_is_found_again(tmp_path: Path) -> None:
-    store = LoggingStore()
+    store = RunStore()
     store.open(tmp_path, "digits", "one", {})
     assert (store.run_id(tmp_path), store.recorded(tmp_path)) == (None, False)
     assert (store.store, store.open_command()) == ("", "")

@@ -92,7 +92,7 @@ def test_whoever_delivers_shows(tmp_path: Path) -> None:
     assert not directory.is_delivered("http://a")
 
 
-def test_a_second_writer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_writer_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.tracking.tracking_directory._CLAIM_SECONDS", 0.01)
     first, second = TrackingDirectory(tmp_path), TrackingDirectory(tmp_path)
     first.claim()

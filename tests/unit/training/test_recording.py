@@ -17,7 +17,7 @@ import runner.training.recording
 from runner.config.choices import Resume
 from runner.errors import InterruptedRunError, PrunedRunError, SweepError
 from runner.runs.run_directory import RunDirectory
-from runner.sweeps.trial import Trial
+from runner.sweeps.job import Trial
 from runner.tracking.delivery import sync
 from runner.tracking.tracking_directory import TrackingDirectory
 from tests.tiny.configs import LINEAR

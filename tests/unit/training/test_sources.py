@@ -20,7 +20,7 @@ from runner.errors import ConfigError, Problem, RunInUseError
 from runner.restoration.plan import LocatedSources
 from runner.runs.run_directory import RunDirectory
 from runner.system.status import Status
-from runner.tracking import LoggingStore, TrackedRun, open_store
+from runner.tracking import RunStore, TrackedRun, open_store
 from runner.training.sources import Sources
 from tests.tiny.composing import composing
 from tests.tiny.configs import tiny
@@ -157,7 +157,7 @@ def test_the_newest_finished_run_of_the_same_configuration_counts(
     assert Path(_spec(sources, "body").path).parents[1] == runs / "001"
 
 
-class _Remembering(LoggingStore):
+class _Remembering(RunStore):
     """A store that remembers one finished run, in a folder that it names."""
 
     def __init__(self, folder: Path) -> None:
