@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import glob
-import math
 import os
 import re
 from collections import Counter, defaultdict
@@ -26,6 +24,7 @@ from runner.checkpoints.reader import (
     Bundle,
     CheckpointReader,
     CheckpointSpec,
+    RenamedReader,
     TensorSpec,
     explained,
     require_names,
@@ -74,7 +73,7 @@ class BundleReader(CheckpointReader):
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
         with explained(self.prefix, WHAT):
-            require_shards(self.prefix, stored_bytes(self.stored))
+            require_shards(self.prefix, sum(each.bytes for each in self.stored.values()))
             digest = files.digest_of_file(f"{self.prefix}.index")
         tensors = {
             name: TensorSpec(name, self.stored[key].shape, self.stored[key].dtype)
@@ -192,50 +191,28 @@ def object_path(key: str) -> str:
     return re.sub(r"\.(S|\.)", lambda match: "/" if match[1] == "S" else ".", path)
 
 
-class SavedModelReader(CheckpointReader):
-    """Reads the variables of the SavedModel in `directory`, saved by TensorFlow 1 or 2."""
-
-    format = "SavedModel"
-
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
-
-    def spec(self) -> CheckpointSpec:
-        """See `CheckpointReader.spec`."""
-        return dataclasses.replace(self._variables.spec(), path=self.directory, format=self.format)
-
-    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """See `CheckpointReader.read`."""
-        return self._variables.read(names)
-
-    def bundle(self) -> Bundle:
-        """See `CheckpointReader.bundle`."""
-        return self._variables.bundle()
-
-    @functools.cached_property
-    def _variables(self) -> BundleReader:
-        prefix = f"{self.directory.rstrip('/')}/{_VARIABLES}"
-        if not files.exists(f"{prefix}.index"):
-            raise CheckpointError(
-                Problem(
-                    f"the SavedModel {self.directory} holds no variables",
-                    f"there is no {prefix}.index",
-                    "name a SavedModel with variables; those of a frozen graph are constants",
-                )
-            )
-        return open_bundle(prefix)
-
-
 def open_bundle(prefix: str) -> BundleReader:
     """Returns the reader of a bundle saved by name or by object."""
     reader = BundleReader(prefix)
     return ObjectBasedReader(prefix) if OBJECT_GRAPH in reader.stored else reader
 
 
-def stored_bytes(tensors: Mapping[str, TensorSpec]) -> int:
-    """Returns how many bytes the tensors take at least; strings are not counted."""
-    sizes = {dtype: tf.as_dtype(dtype).size or 0 for dtype in {t.dtype for t in tensors.values()}}
-    return sum(math.prod(t.shape) * sizes[t.dtype] for t in tensors.values())
+def open_saved_model(directory: str) -> CheckpointReader:
+    """Returns the reader of the variables of a SavedModel, saved by TensorFlow 1 or 2.
+
+    Raises:
+      CheckpointError: when it has no variables.
+    """
+    prefix = f"{directory.rstrip('/')}/{_VARIABLES}"
+    if not files.exists(f"{prefix}.index"):
+        raise CheckpointError(
+            Problem(
+                f"the SavedModel {directory} holds no variables",
+                f"there is no {prefix}.index",
+                "name a SavedModel with variables; those of a frozen graph are constants",
+            )
+        )
+    return RenamedReader(open_bundle(prefix), path=directory, format="SavedModel")
 
 
 def require_shards(prefix: str, needed: int) -> None:

@@ -25,6 +25,7 @@ from runner.checkpoints import files, keras_names
 from runner.checkpoints.reader import (
     CheckpointReader,
     CheckpointSpec,
+    FileReader,
     TensorSpec,
     explained,
     require_names,
@@ -38,7 +39,7 @@ _WEIGHTS, _OPTIMIZER = "model_weights", "optimizer_weights"
 _KERAS3_ITERATIONS, _ITERATIONS = "optimizer/vars/0", ("iter", "iteration", "iterations")
 
 
-class _Hdf5Reader(CheckpointReader):
+class _Hdf5Reader(FileReader):
     """Reads the HDF5 file at `path`; subclasses name its datasets.
 
     Attributes:
@@ -46,9 +47,6 @@ class _Hdf5Reader(CheckpointReader):
     """
 
     format = what = ""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""

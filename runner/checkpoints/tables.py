@@ -24,8 +24,8 @@ from runner.checkpoints.open import TABLE_MAGIC
 from runner.checkpoints.reader import (
     DAMAGE,
     Bundle,
-    CheckpointReader,
     CheckpointSpec,
+    FileReader,
     TensorSpec,
     explained,
     require_names,
@@ -170,16 +170,13 @@ def is_step(tensor: TensorSpec | None) -> bool:
     return tensor is not None and tensor.shape == () and tensor.dtype in ("int64", "int32")
 
 
-class V1Reader(CheckpointReader):
+class V1Reader(FileReader):
     """Reads the V1 checkpoint at `path`: a file, or a pattern such as `model-7-?????-of-00004`.
 
     TensorFlow's own reader checks the CRC-32C of every block that is read.
     """
 
     format = "TensorFlow V1 checkpoint"
-
-    def __init__(self, path: str) -> None:
-        self.path = path
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""

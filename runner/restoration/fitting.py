@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from runner.checkpoints.reader import TensorSpec
+from runner.checkpoints.reader import TensorSpec, is_number
 from runner.config.choices import ShapePolicy
 from runner.config.hydra_grammar import override
 from runner.config.schema import ScaffoldConfig
@@ -24,7 +24,6 @@ from runner.restoration.conversions import (
     Transpose,
     VocabularyRemap,
     casts_freely,
-    is_number,
     remap,
 )
 from runner.restoration.named_conversions import NAMED_CONVERSIONS, Target

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
-from runner.restoration.conversions import size_in_bytes
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.runs import provenance
@@ -129,11 +128,11 @@ def _source(
         "digest": source.digest,
         "step": source.step,
         "tensors": len(source.tensors),
-        "bytes": sum(size_in_bytes(each) for each in source.tensors.values()),
+        "bytes": sum(each.bytes for each in source.tensors.values()),
         "unused": list(plan.unused[scaffold]),
         "finite": scaffold in plan.finite,
         "restored": len(restored),
-        "restored_bytes": sum(size_in_bytes(each.variable.tensor) for each in restored),
+        "restored_bytes": sum(each.variable.tensor.bytes for each in restored),
     }
 
 
@@ -148,7 +147,7 @@ def _variable(assignment: Assignment, plan: RestorationPlan) -> dict[str, Any]:
     return {
         **_tensor(variable.tensor),
         "state": variable.state.value,
-        "bytes": size_in_bytes(variable.tensor),
+        "bytes": variable.tensor.bytes,
         "scaffold": assignment.scaffold,
         "origin": "checkpoint" if assignment.pieces else origin,
         "initializer": variable.initializer,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from runner.checkpoints.reader import Bundle, CheckpointReader
 from runner.config.schema import CHIEF, PS
 from runner.errors import CheckpointError, Problem
-from runner.restoration.conversions import Slice, is_float, size_in_bytes
+from runner.restoration.conversions import Slice, is_float
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, mean
 
@@ -132,7 +132,7 @@ def _bounded(assignments: Sequence[Assignment], limit: int) -> Iterator[list[Ass
     run: list[Assignment] = []
     size = 0
     for each in assignments:
-        needed = size_in_bytes(each.variable.tensor)
+        needed = each.variable.tensor.bytes
         if run and size + needed > limit:
             yield run
             run, size = [], 0
@@ -283,7 +283,7 @@ class NonFinite:
           value: its value, of any dtype, or that of a block.
           offset: where the block begins in the tensor; None for the whole.
         """
-        if (value.dtype.kind == "c" or is_float(value.dtype)) and not _surely_finite(value):
+        if value.dtype.kind == "c" or is_float(value.dtype):
             count = value.size - int(np.count_nonzero(np.isfinite(value)))
             if count:
                 self._counts.setdefault((source, tensor), {})[offset] = count
@@ -317,15 +317,3 @@ class NonFinite:
                 _LOGGER.warning("%s; %s.finite=true refuses them", state, key)
         if problems:
             raise CheckpointError(*problems)
-
-
-def _surely_finite(value: NDArray[Any]) -> bool:
-    """Returns True if every element is finite; may return False although it is.
-
-    A scalar product takes half the time of asking every element, and no memory for the answers.
-    """
-    if value.dtype not in (np.float32, np.float64) or not value.flags.c_contiguous:
-        return False
-    flat = value.reshape(-1)
-    with np.errstate(all="ignore"):
-        return bool(np.isfinite(np.dot(flat, flat)))

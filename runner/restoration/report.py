@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.restoration.conversions import size_in_bytes
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.problems import plural
@@ -59,7 +58,7 @@ def report_rows(plan: RestorationPlan, *, full: bool = False) -> list[Row]:
             "; ".join(each.notes),
             each.pieces[0].source if each.pieces else "",
             1,
-            size_in_bytes(each.variable.tensor),
+            each.variable.tensor.bytes,
         )
         for each in plan.assignments
     ]
@@ -224,10 +223,10 @@ class VariablePlacement:
         """
         lines = [f"{self.title}:"]
         for device, held in self.by_device(plan).items():
-            size = sum(size_in_bytes(each.tensor) for each in held)
+            size = sum(each.tensor.bytes for each in held)
             lines.append(f"  {device}: {plural(len(held), 'variable')}, {size:,} bytes")
             if full:
-                lines += [f"    {v.name}  {size_in_bytes(v.tensor):,} bytes" for v in held]
+                lines += [f"    {v.name}  {v.tensor.bytes:,} bytes" for v in held]
         return lines
 
 

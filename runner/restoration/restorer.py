@@ -116,7 +116,6 @@ class Restorer:
         if self._init_op is None:
             raise RuntimeError("Restorer.build must be called before restore")
         readers = self._readers()
-        self._require_unchanged(readers)
         self._run_restore_op(session, readers)
         hashes: dict[str, str] = {}
         for batch in batches(self._streamed, self._variables):
@@ -159,27 +158,6 @@ class Restorer:
             if each.pieces and not any(piece.needs_initial for piece in each.pieces)
         }
         return remaining(variables, overwritten, other_inits)
-
-    def _require_unchanged(self, readers: Mapping[str, CheckpointReader]) -> None:
-        """Checks that bundles, whose digest is known without reading them, are as planned."""
-        problems = []
-        for source, reader in readers.items():
-            planned = self._plan.sources[source]
-            if planned is None:
-                raise ValueError(f"the plan restores from {source}, which has no checkpoint")
-            if reader.bundle() is None:
-                continue
-            digest = reader.spec().digest
-            if planned.digest not in ("", digest):
-                problems.append(
-                    Problem(
-                        f"scaffolds.{source}: {planned.path} has changed since it was planned",
-                        f"its digest is {digest}, in the plan {planned.digest}",
-                        "wait until it is written, and start again",
-                    )
-                )
-        if problems:
-            raise CheckpointError(*problems)
 
     def _run_restore_op(
         self, session: tf.compat.v1.Session, readers: Mapping[str, CheckpointReader]

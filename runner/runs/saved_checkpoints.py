@@ -87,10 +87,7 @@ def state(directory: Path) -> list[str]:
         found = read_state(str(directory))
     except (tf.errors.OpError, ValueError):  # Not text, or without a checkpoint.
         return []
-    if found is None:
-        return []
-    older = [each for each in found.kept if each != found.newest]
-    return [Path(each).name for each in (*older, found.newest)]
+    return [Path(path).name for path in found or ()]
 
 
 def write_state(directory: Path, names: Sequence[str]) -> None:
