@@ -40,7 +40,7 @@ class Conversion(abc.ABC):
         """
 
     @abc.abstractmethod
-    def describe(self) -> str:
+    def __str__(self) -> str:
         """Returns a few words for the plan, e.g. `transposed (3, 2, 0, 1)`."""
 
 
@@ -60,7 +60,7 @@ class Combination(abc.ABC):
         """Returns the combined value."""
 
     @abc.abstractmethod
-    def describe(self) -> str:
+    def __str__(self) -> str:
         """Returns a few words for the plan, e.g. `sum`."""
 
 
@@ -94,8 +94,7 @@ class Cast(Conversion):
             raise ValueError(f"{int(lost.sum())} values are outside the range of {self.dtype}")
         return converted
 
-    def describe(self) -> str:
-        """See `Conversion.describe`."""
+    def __str__(self) -> str:
         return f"cast to {self.dtype}"
 
 
@@ -119,8 +118,7 @@ class Transpose(Conversion):
         """See `Conversion.apply`."""
         return np.transpose(value, self.axes)
 
-    def describe(self) -> str:
-        """See `Conversion.describe`."""
+    def __str__(self) -> str:
         return f"transposed {self.axes}"
 
 
@@ -142,8 +140,7 @@ class Reshape(Conversion):
         """See `Conversion.apply`."""
         return value.reshape(self.new)
 
-    def describe(self) -> str:
-        """See `Conversion.describe`."""
+    def __str__(self) -> str:
         return f"reshaped to {list(self.new)}"
 
 
@@ -162,8 +159,7 @@ class Slice(Conversion):
         """See `Conversion.apply`."""
         return value[_block(self.offset, self.size)]
 
-    def describe(self) -> str:
-        """See `Conversion.describe`."""
+    def __str__(self) -> str:
         ranges = (f"{at}:{at + size}" for at, size in zip(self.offset, self.size, strict=True))
         return f"slice [{', '.join(ranges)}]"
 
@@ -201,8 +197,7 @@ class PadOrSlice(Conversion):
         result[_block((0,) * len(self.new), self._common())] = common
         return result
 
-    def describe(self) -> str:
-        """See `Conversion.describe`."""
+    def __str__(self) -> str:
         kept = ", the rest keeps its initial value" if self.needs_initial else ""
         return f"common part {list(self._common())} of {list(self.old)}{kept}"
 
@@ -260,8 +255,7 @@ class VocabularyRemap(Conversion):
         rows[known] = np.moveaxis(value, self.axis, 0)[index[known]]
         return result
 
-    def describe(self) -> str:
-        """See `Conversion.describe`."""
+    def __str__(self) -> str:
         new = self.old_index.count(-1)
         kept = f", {new:,} keep their initial value" if new else ""
         return f"{len(self.old_index) - new:,} tokens moved along axis {self.axis}{kept}"

@@ -57,8 +57,8 @@ class SourceTensor:
     @property
     def steps(self) -> tuple[str, ...]:
         """What happens to the tensors on their way to the variable, in words and in order."""
-        combined = (self.combination.describe(),) if self.combination else ()
-        return (*combined, *(each.describe() for each in self.conversions))
+        combined = (self.combination,) if self.combination else ()
+        return tuple(map(str, (*combined, *self.conversions)))
 
     @property
     def needs_initial(self) -> bool:
@@ -179,13 +179,7 @@ class Fitter:
             combination, steps, shape = self._layout(tensors, rules, target)
             moved = self._vocabulary(rules, shape, variable.full_shape)
         except ValueError as error:
-            joined = " + ".join(each.name for each in tensors)
-            problem = Problem(
-                f"{self.key}: {joined} cannot be converted for {variable.full_name}",
-                str(error),
-                "fix the rule in convert, transpose or vocabulary, or exclude the variable",
-            )
-            raise MisfitError("layout", problem) from error
+            raise self._unconvertible(variable, tensors, error) from error
         last: Conversion | None = moved
         after = shape if moved is None else moved.shape(shape)
         new = variable.full_shape
@@ -205,9 +199,8 @@ class Fitter:
             steps += parts
         cast, notes = self._cast(variable, tensors)
         conversions = (*steps, *cast, *([last] if last else []))
-        piece = SourceTensor(
-            self._scaffold, tensors[0], conversions, tuple(tensors[1:]), combination
-        )
+        first, *others = tensors
+        piece = SourceTensor(self._scaffold, first, conversions, tuple(others), combination)
         return piece, notes
 
     def _layout(
@@ -225,6 +218,17 @@ class Fitter:
         for step in steps:
             shape = step.shape(shape)
         return combination, steps, shape
+
+    def _unconvertible(
+        self, variable: VariableSpec, tensors: Sequence[TensorSpec], error: ValueError
+    ) -> MisfitError:
+        joined = " + ".join(tensor.name for tensor in tensors)
+        problem = Problem(
+            f"{self.key}: {joined} cannot be converted for {variable.full_name}",
+            str(error),
+            "fix the rule in convert, transpose or vocabulary, or exclude the variable",
+        )
+        return MisfitError("layout", problem)
 
     def _vocabulary(
         self, rules: Rules, shape: tuple[int, ...], new: tuple[int, ...]

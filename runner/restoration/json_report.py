@@ -83,22 +83,6 @@ def provenance_document(
       averaged, of {`source` (scaffold), `path`, `tensors` (names), `step`, `digest`, `run_id` (of
       the MLflow run that wrote it, or null), `conversions` (in words, in order)}.
     """
-
-    def piece(each: SourceTensor) -> dict[str, Any]:
-        spec = plan.sources[each.source]
-        if spec is None:
-            raise ValueError(f"the plan restores from {each.source}, which has no checkpoint")
-        writers = {origin.run["run_id"] if origin.run else None for origin in origins[each.source]}
-        return {
-            "source": each.source,
-            "path": spec.path,
-            "tensors": list(each.names),
-            "step": spec.step,
-            "digest": spec.digest,
-            "run_id": writers.pop() if len(writers) == 1 else None,
-            "conversions": list(each.steps),
-        }
-
     return {
         "schema": provenance.SCHEMA,
         "run": dict(run),
@@ -108,11 +92,33 @@ def provenance_document(
             if spec is not None
         },
         "variables": {
-            each.variable.name: {"pieces": [piece(one) for one in each.pieces]}
+            each.variable.name: {
+                "pieces": [
+                    _origin(piece, plan.sources[piece.source], origins[piece.source])
+                    for piece in each.pieces
+                ]
+            }
             if each.pieces
             else {"initializer": each.variable.initializer}
             for each in plan.assignments
         },
+    }
+
+
+def _origin(
+    piece: SourceTensor, source: CheckpointSpec | None, origins: Sequence[Origin]
+) -> dict[str, Any]:
+    if source is None:
+        raise ValueError(f"the plan restores from {piece.source}, which has no checkpoint")
+    writers = {origin.run["run_id"] if origin.run else None for origin in origins}
+    return {
+        "source": piece.source,
+        "path": source.path,
+        "tensors": list(piece.names),
+        "step": source.step,
+        "digest": source.digest,
+        "run_id": writers.pop() if len(writers) == 1 else None,
+        "conversions": list(piece.steps),
     }
 
 

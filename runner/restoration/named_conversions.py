@@ -43,8 +43,7 @@ class GateOrder(_OfGates):
         gates = np.split(value, 4, axis=-1)
         return np.concatenate([gates[self.old.index(gate)] for gate in self.new], axis=-1)
 
-    def describe(self) -> str:
-        """See `Conversion.describe`."""
+    def __str__(self) -> str:
         return f"gates {self.old} to {self.new}"
 
 
@@ -67,8 +66,7 @@ class AddForgetBias(_OfGates):
         np.split(result, 4, axis=-1)[self.order.index("f")][...] += self.amount
         return result
 
-    def describe(self) -> str:
-        """See `Conversion.describe`."""
+    def __str__(self) -> str:
         return f"forget bias +{self.amount:g}"
 
 
@@ -93,8 +91,7 @@ class TakeGate(_OfGates):
         gate: NDArray[Any] = np.split(value, 4, axis=-1)[self.order.index(self.gate)]
         return gate
 
-    def describe(self) -> str:
-        """See `Conversion.describe`."""
+    def __str__(self) -> str:
         return f"gate {self.gate} of {self.order}"
 
 
@@ -112,8 +109,7 @@ class JoinGates(Combination):
         """See `Combination.apply`."""
         return np.concatenate(values, axis=-1)
 
-    def describe(self) -> str:
-        """See `Combination.describe`."""
+    def __str__(self) -> str:
         return "gates joined"
 
 
@@ -134,8 +130,7 @@ class Sum(Combination):
             total += value
         return total
 
-    def describe(self) -> str:
-        """See `Combination.describe`."""
+    def __str__(self) -> str:
         return "summed"
 
 

@@ -46,7 +46,7 @@ def test_a_step_gives_the_shape_it_says(conversion: Conversion, expected: Any, w
     np.testing.assert_array_equal(result, expected)
     assert conversion.shape(VALUE.shape) == expected.shape
     assert not conversion.needs_initial
-    assert conversion.describe() == words
+    assert str(conversion) == words
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,7 @@ def test_padding_keeps_the_initial_value_around_the_common_part() -> None:
     np.testing.assert_array_equal(result[3:], -1)
     np.testing.assert_array_equal(initial, -1)  # The initial value itself is untouched.
     assert conversion.needs_initial
-    assert conversion.describe() == (
-        "common part [3, 2] of [3, 4], the rest keeps its initial value"
-    )
+    assert str(conversion) == ("common part [3, 2] of [3, 4], the rest keeps its initial value")
 
 
 SHAPE = st.tuples(st.integers(1, 6), st.integers(1, 6))
@@ -154,14 +152,14 @@ def test_every_known_token_keeps_its_row() -> None:
     assert conversion.needs_initial
     assert conversion.shape((3, 2)) == (5, 2)
     assert conversion.apply(value, initial).tolist() == [[4, 5], [-1, -1], [0, 1], [2, 3], [-1, -1]]
-    assert conversion.describe() == "3 tokens moved along axis 0, 2 keep their initial value"
+    assert str(conversion) == "3 tokens moved along axis 0, 2 keep their initial value"
 
 
 def test_columns_and_vectors_move_likewise() -> None:
     columns = remap(OLD, ("cat", "the"), 1, old_size=3, new_size=2)
     assert not columns.needs_initial
     assert columns.apply(np.array([[1, 2, 3], [4, 5, 6]])).tolist() == [[2, 1], [5, 4]]
-    assert columns.describe() == "2 tokens moved along axis 1"
+    assert str(columns) == "2 tokens moved along axis 1"
     new = remap(OLD, ("cat", "dog"), 1, old_size=3, new_size=2)
     value, initial = np.arange(12).reshape(2, 3, 2), np.full((2, 2, 2), -1)
     assert new.apply(value, initial).tolist() == [
