@@ -63,7 +63,7 @@ class SourceTensor:
     @property
     def needs_initial(self) -> bool:
         """Whether `convert` must be given the variable's initial value."""
-        return any(each.needs_initial for each in self.conversions)
+        return any(step.needs_initial for step in self.conversions)
 
     def convert(
         self, values: Sequence[NDArray[Any]], initial: NDArray[Any] | None = None
@@ -206,7 +206,7 @@ class Fitter:
     def _layout(
         self, tensors: Sequence[TensorSpec], rules: Rules, target: Target
     ) -> tuple[Combination | None, list[Conversion], tuple[int, ...]]:
-        shapes = [each.shape for each in tensors]
+        shapes = [tensor.shape for tensor in tensors]
         steps: list[Conversion] = []
         combination = None
         if rules.convert is not None:
@@ -255,7 +255,7 @@ class Fitter:
         self, variable: VariableSpec, tensors: Sequence[TensorSpec]
     ) -> tuple[tuple[Conversion, ...], tuple[str, ...]]:
         new = variable.tensor.dtype
-        old = next((each.dtype for each in tensors if each.dtype != new), new)
+        old = next((tensor.dtype for tensor in tensors if tensor.dtype != new), new)
         if old == new:
             return (), ()
         numbers = is_number(old) and is_number(new)

@@ -108,8 +108,9 @@ def html(
 
 def _sources(plan: RestorationPlan) -> str:
     sizes = {**dict.fromkeys(plan.sources, 0), "": 0}
-    for each in plan.assignments:
-        sizes[each.pieces[0].source if each.pieces else ""] += each.variable.tensor.bytes
+    for assignment in plan.assignments:
+        origin = assignment.pieces[0].source if assignment.pieces else ""
+        sizes[origin] += assignment.variable.tensor.bytes
     texts = {"": ""}
     for name, source in plan.sources.items():
         if source is None:

@@ -51,13 +51,16 @@ def plan_document(
     return {
         "schema": SCHEMA,
         "sound": not plan.problems,
-        "problems": [{**vars(each), "choices": list(each.choices)} for each in plan.problems],
+        "problems": [
+            {**vars(problem), "choices": list(problem.choices)} for problem in plan.problems
+        ],
         "notes": list(plan.notes),
         "sources": {name: _source(plan, name, spec) for name, spec in plan.sources.items()},
         "unusable": sorted(plan.unusable),
         "variables": [
-            _variable(each, plan) | ({"device": devices[each.variable.name]} if devices else {})
-            for each in plan.assignments
+            _variable(assignment, plan)
+            | ({"device": devices[assignment.variable.name]} if devices else {})
+            for assignment in plan.assignments
         ],
     }
 
@@ -92,15 +95,15 @@ def provenance_document(
             if spec is not None
         },
         "variables": {
-            each.variable.name: {
+            assignment.variable.name: {
                 "pieces": [
                     _origin(piece, plan.sources[piece.source], origins[piece.source])
-                    for piece in each.pieces
+                    for piece in assignment.pieces
                 ]
             }
-            if each.pieces
-            else {"initializer": each.variable.initializer}
-            for each in plan.assignments
+            if assignment.pieces
+            else {"initializer": assignment.variable.initializer}
+            for assignment in plan.assignments
         },
     }
 
@@ -134,7 +137,7 @@ def _source(
         "digest": source.digest,
         "step": source.step,
         "tensors": len(source.tensors),
-        "bytes": sum(each.bytes for each in source.tensors.values()),
+        "bytes": sum(tensor.bytes for tensor in source.tensors.values()),
         "unused": list(plan.unused[scaffold]),
         "finite": scaffold in plan.finite,
         "restored": len(restored),

@@ -111,7 +111,9 @@ class RestorationPlan:
     def restored(self, scaffold: str) -> tuple[Assignment, ...]:
         """Returns the assignments that take something from the scaffold's checkpoint."""
         return tuple(
-            each for each in self.assignments if scaffold in (piece.source for piece in each.pieces)
+            assignment
+            for assignment in self.assignments
+            if scaffold in (piece.source for piece in assignment.pieces)
         )
 
     def require_sound(self) -> None:
@@ -141,19 +143,19 @@ def make_plan(
       expect: a scaffold, or a pattern over variables -> how many of them must be restored.
       vocabulary: reads the tokens of a vocabulary file.
     """
-    states = {each.full_name: each.state for each in variables}
-    kept_for = {each.full_name: each.kept_for for each in variables if each.kept_for}
+    states = {spec.full_name: spec.state for spec in variables}
+    kept_for = {spec.full_name: spec.kept_for for spec in variables}
     ownership = assign_owners(states, scaffolds, collision, kept_for)
-    claimants = {each.name: ownership.claims.get(each.full_name, ()) for each in variables}
+    claimants = {spec.name: ownership.claims.get(spec.full_name, ()) for spec in variables}
     owners = owners_of(states)
     matches: dict[str, Matches] = {}
     for scaffold, config in scaffolds.items():
-        claimed = [each for each in variables if scaffold in claimants[each.name]]
+        claimed = [spec for spec in variables if scaffold in claimants[spec.name]]
         matches[scaffold] = _match(scaffold, config, located, claimed, owners, vocabulary)
     assignments = tuple(
-        _assignment(each, claimants[each.name], scaffolds, matches) for each in variables
+        _assignment(spec, claimants[spec.name], scaffolds, matches) for spec in variables
     )
-    problems = [*ownership.problems, *(each for m in matches.values() for each in m.problems)]
+    problems = [*ownership.problems, *(problem for m in matches.values() for problem in m.problems)]
     problems += _unmet(assignments, expect or {}, tuple(scaffolds), located.problems)
     return RestorationPlan(
         assignments,
@@ -229,11 +231,11 @@ def _notes(
         if StateChoice.optimizer_slots in config.state and located.specs[name] is not None
     ]
     shared = [
-        each.variable.name
-        for each in assignments
-        if each.variable.state is StateClass.OPTIMIZER_SLOT
-        and each.variable.full_name not in owners
-        and each.scaffold is None
+        assignment.variable.name
+        for assignment in assignments
+        if assignment.variable.state is StateClass.OPTIMIZER_SLOT
+        and assignment.variable.full_name not in owners
+        and assignment.scaffold is None
     ]
     if with_slots and shared:
         notes.append(
@@ -283,7 +285,7 @@ def _unmet(
                     f"restoration.expect.{key} is `{expected.value}`, but {unmet}",
                     _EXPECTED[expected],
                     "fix the scaffold's checkpoint, rename or missing, or the expectation",
-                    tuple(each.value for each in Expect if each is not expected),
+                    tuple(choice.value for choice in Expect if choice is not expected),
                 )
             )
     return problems
@@ -291,7 +293,7 @@ def _unmet(
 
 def _unexpected(expected: Expect, concerned: Sequence[Assignment], unusable: Container[str]) -> str:
     """Returns what would happen against the expectation; empty when it is met."""
-    known = [each for each in concerned if each.scaffold not in unusable]
+    known = [assignment for assignment in concerned if assignment.scaffold not in unusable]
     restored = [each.variable.name for each in known if each.pieces]
     initialised = [each.variable.name for each in known if not each.pieces]
     if expected is Expect.scratch:
@@ -307,14 +309,18 @@ def _concerned(
 ) -> list[Assignment]:
     if key in scaffolds:
         return [
-            each
-            for each in assignments
-            if each.scaffold == key or any(piece.source == key for piece in each.pieces)
+            assignment
+            for assignment in assignments
+            if assignment.scaffold == key or any(piece.source == key for piece in assignment.pieces)
         ]
     pattern = compile_pattern(key)
-    matched = [each for each in assignments if pattern.fullmatch(each.variable.full_name)]
+    matched = [
+        assignment for assignment in assignments if pattern.fullmatch(assignment.variable.full_name)
+    ]
     # `cnn/*` matches optimizer slots too, which a warm start brings only on request.
     requested = [
-        each for each in matched if each.scaffold is not None or each.variable.state in WARM_STARTED
+        assignment
+        for assignment in matched
+        if assignment.scaffold is not None or assignment.variable.state in WARM_STARTED
     ]
     return requested or matched
