@@ -161,24 +161,20 @@ class Layout:
     combination: Combination | None = None
 
 
-def _only(leaf: str, name: str) -> tuple[str, ...]:
-    return (name,)
-
-
 @dataclass(frozen=True)
 class NamedConversion:
     """One entry of the registry.
 
     Attributes:
       description: from which layout to which.
-      build: makes the steps for a variable and the shapes of its tensors; a ValueError says what
-        does not fit.
+      build: makes the steps for a variable and the shapes of its tensors; a ValueError reports
+        what does not fit.
       names: makes the tensors' names from the variable's leaf and the renamed name.
     """
 
     description: str
     build: Callable[[Target, Sequence[Shape]], Layout]
-    names: Callable[[str, str], tuple[str, ...]] = _only
+    names: Callable[[str, str], tuple[str, ...]] = lambda leaf, name: (name,)
 
 
 def _torch_conv(target: Target, shapes: Sequence[Shape]) -> Layout:
@@ -198,10 +194,6 @@ def _torch_depthwise(target: Target, shapes: Sequence[Shape]) -> Layout:
         raise ValueError(f"{out} outputs are not a multiple of the {channels} channels")
     split = Reshape((channels, out // channels, height, width))
     return Layout((split, Transpose((2, 3, 0, 1))))
-
-
-def _torch_dense(target: Target, shapes: Sequence[Shape]) -> Layout:
-    return Layout((Transpose((1, 0)),))
 
 
 def _torch_lstm(target: Target, shapes: Sequence[Shape]) -> Layout:
@@ -268,7 +260,9 @@ NAMED_CONVERSIONS: dict[str, NamedConversion] = {
         "depthwise kernel (channels * multiplier, 1, h, w) to (h, w, channels, multiplier)",
         _torch_depthwise,
     ),
-    "torch_dense": NamedConversion("dense kernel (out, in) to (in, out)", _torch_dense),
+    "torch_dense": NamedConversion(
+        "dense kernel (out, in) to (in, out)", lambda target, shapes: Layout((Transpose((1, 0)),))
+    ),
     "torch_lstm": NamedConversion(
         "PyTorch LSTM weight_ih, weight_hh and bias_ih + bias_hh (gates i, f, g, o) to a Keras "
         "LSTM's kernel, recurrent_kernel and bias; rename the bias to bias_ih...",
