@@ -25,7 +25,7 @@ class Format(Enum):
     """
 
     BUNDLE = ("TensorFlow bundle", "bundle", "open_bundle")
-    V1 = ("TensorFlow V1 checkpoint", "tables", "V1Reader")
+    V1 = ("TensorFlow V1 checkpoint", "bundle", "V1Reader")
     SAVED_MODEL = ("SavedModel directory", "bundle", "open_saved_model")
     HDF5 = ("HDF5 file of Keras", "keras_files", "open_hdf5")
     KERAS = (".keras archive", "keras_files", "KerasArchiveReader")

@@ -14,9 +14,8 @@ from typing import TypeAlias
 import tensorflow as tf
 from google.protobuf import text_format
 
-from runner.checkpoints.bundle import BundleReader
+from runner.checkpoints.bundle import READ_ERRORS, BundleReader
 from runner.checkpoints.contents import STATE_FILE, read_state
-from runner.checkpoints.tables import READ_ERRORS
 from runner.errors import CheckpointError, Problem
 from runner.runs.run_directory import RunDirectory
 from runner.system.atomic_files import write_text
