@@ -1,4 +1,10 @@
-"""Warm-start one TensorFlow model from several checkpoints, in ten lines without any config.
+"""Warm-starts TensorFlow models from several checkpoints, trains, records and resumes them.
+
+`python -m runner` runs a configuration, and `runner.run` is the life of such a run; further
+commands are `runner.inspect`, `runner.lineage` and `runner.sync`. Each folder is a room with one
+purpose: its doors are what other rooms call, and a seam is a class that another room extends.
+
+Without a configuration:
 
 import tensorflow.compat.v1 as tf, runner
 

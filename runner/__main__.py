@@ -89,7 +89,7 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
         return None
     # The chief of a local cluster may be a trial of the sweep that has started it.
     swept = trial or linked_trial(os.environ)
-    around = Surroundings(
+    context = Surroundings(
         overrides=HydraConfig.get().overrides.task,
         # The trials of a sweep share a folder, and are distinguished by their configurations.
         dedicated=swept is None
@@ -99,7 +99,7 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
         coordinator=coordinator_of(run_config),
     )
     with Interruption(run_config.session.grace_seconds).handled():
-        objective = run_experiment(run_config, around)
+        objective = run_experiment(run_config, context)
     hand_over(objective, os.environ)
     return objective
 

@@ -1,4 +1,8 @@
-"""The life of a run: locate, build, plan, restore, train, evaluate, record."""
+"""The life of a run: build, locate and plan, train sources, claim, recover, restore and train.
+
+The steps are methods of `Run` in `runner.training.run`, which holds what they share, or functions
+that take it whole.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +22,22 @@ from runner.training.loop import train_run
 from runner.training.run import Run, Surroundings
 
 
-def run_experiment(config: RunConfig, around: Surroundings | None = None) -> float | None:
+def run_experiment(config: RunConfig, context: Surroundings | None = None) -> float | None:
     """Trains, plans, evaluates or exports an experiment, by its `mode`.
 
     Args:
       config: the validated configuration, from `runner.validate`.
-      around: what the command gives besides; by default nothing.
+      context: overrides, screen, and what the run meets outside itself; empty by default.
 
     Returns:
-      The best objective of a training run, the test metrics' objective of an evaluation, and None
+      For training the best objective, for an evaluation the objective on the test split, and None
       for a plan or an export.
 
     Raises:
       RunnerError: see its subclasses in `runner.errors`; `InterruptedRunError` after a signal,
         `PrunedRunError` when the trial is pruned.
     """
-    run = Run(config, around or Surroundings())
+    run = Run(config, context or Surroundings())
     if config.mode is Mode.train:
         return train(run)
     if config.mode is Mode.evaluate:
@@ -46,24 +50,26 @@ def run_experiment(config: RunConfig, around: Surroundings | None = None) -> flo
 
 
 def train(run: Run) -> float:
-    """Trains a run to its end, resuming what was interrupted; returns the best objective."""
+    """Trains a run to its end and returns the best objective.
+
+    It resumes an interrupted run of the same configuration if there is one.
+    """
     # A mistake in the configuration is found before anything is made, then a problem of the plan.
     run.build()
-    resumed = run.interrupted()
+    resumed = run.run_to_resume()
     fresh = resumed is None or not resumed.has_checkpoint()
     if fresh:
         run.plan = _sound_plan(run)
-    if fresh:
         _train_sources(run)
     with Interruption(run.config.session.grace_seconds).handled() as interruption:
         run.open(interruption)
-        run.coordinator.begun()
+        run.coordinator.report_begun()
         for killed in settle_killed_runs(run.container):
             run.store.settle(killed.path)
         recover(run.directory, run.screen.line)
-        # What another process has done since decides anew whether this is a warm start.
+        # Another process may have changed the run since, so decide again whether to warm-start.
         if run.directory.has_checkpoint():
-            run.plan = None
+            run.plan = None  # It resumes from its own checkpoint.
         elif run.plan is None:
             run.plan = _sound_plan(run)
             _train_sources(run)
@@ -82,9 +88,9 @@ def show_plan(run: Run) -> None:
     refused: tuple[Problem, ...] = ()
     resumed = None
     try:
-        resumed = run.interrupted()
+        resumed = run.run_to_resume()
     except RunDirectoryError as error:
-        refused = error.problems
+        refused = error.problems  # Raised after the plan is shown.
     plan = run.make_plan()
     placement = run.coordinator.replica.placement(run.built.variables)
     if run.config.plan.format is PlanFormat.json:
@@ -114,23 +120,22 @@ def _sound_plan(run: Run) -> RestorationPlan:
 
 
 def _train_sources(run: Run) -> None:
-    """Trains the sources that are experiments not trained yet, and plans anew with them."""
-    # Before an experiment is trained as a source, its graph says what it will save, so that a plan
-    # with problems is found before that training and not after it.
-    around = Surroundings(screen=run.screen)
-    if run.sources.train_missing(lambda source: run_experiment(source, around), run.screen.line):
+    """Trains the sources that are experiments not trained yet, and replans with them."""
+    # The plan so far was made with what their graphs will save: a bad plan fails before training.
+    context = Surroundings(screen=run.screen)
+    if run.sources.train_missing(lambda source: run_experiment(source, context), run.screen.line):
         run.plan = _sound_plan(run)
 
 
-def _introduce(run: Run, expected: RunDirectory | None) -> None:
-    """Says where the run is and what it starts from.
+def _introduce(run: Run, resumed: RunDirectory | None) -> None:
+    """Prints where the run is and what it starts from.
 
     Args:
       run: the run, opened.
-      expected: the interrupted run that was found before.
+      resumed: the run to resume that was found before it was opened.
     """
     screen, path = run.screen, run.directory.path
-    same = expected is not None and expected.path == path
+    same = resumed is not None and resumed.path == path
     screen.line(f"{run.config.name}: {'resumes' if same or run.plan is None else 'runs'} in {path}")
     if not same and not run.record.trial:
         for line in left_alone(run.container, run.record):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tests.tiny.forked import Forks
 
@@ -25,12 +26,21 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database with MLflow's tables, to be copied; creating them takes seconds."""
-    from runner.tracking.mlflow_store import MlflowStore
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of these tests share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
-    database = tmp_path_factory.mktemp("template") / "mlflow.db"
-    MlflowStore(f"sqlite:///{database}").connect()
+
+@pytest.fixture(scope="session")
+def migrated_database(shared: Path) -> Path:
+    """An empty database with MLflow's tables, to be copied; creating them takes seconds."""
+    database = shared / "template.db"
+    with FileLock(shared / "template.lock"):
+        if not database.exists():
+            from runner.tracking.mlflow_store import MlflowStore
+
+            MlflowStore(f"sqlite:///{database}").connect()
     return database
 
 
@@ -43,9 +53,9 @@ def database(migrated_database: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def forks() -> Iterator[Forks]:
+def forks(shared: Path) -> Iterator[Forks]:
     """Starts processes as forks of one that has imported everything, which takes seconds."""
-    forks = Forks()
+    forks = Forks(shared)
     yield forks
     forks.close()
 

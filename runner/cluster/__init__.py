@@ -12,10 +12,10 @@ They have in common:
 - `channel`: flags, strings and metrics that tasks share through the first parameter server.
 - `sessions`: a task's server, and creators of sessions that wait for the tasks they need.
 - `replica`: a task's copy of the graph: which variable is on which server, which batches it reads.
-- `synchronous`: updates made of one gradient from each worker.
+- `synchronous`: updates that combine one gradient per worker.
 
-`local` starts the tasks of a cluster on this machine. It may be a trial of a sweep, which the
-chief calls through `trial_link`.
+`local` starts the tasks of a cluster on this machine. The local cluster may be a trial of a sweep,
+which its chief reaches through `trial_link`.
 
 The command line comes in by `coordinator_of` and `run_task` of `chief`, `local` and `trial_link`.
 Which tasks there are, and where, is for `runner.config` to say; how a run trains is for

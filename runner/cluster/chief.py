@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from runner.cluster.addresses import answers
 from runner.cluster.channel import Channel, Flag, left_flag, released_flag
 from runner.cluster.evaluator import follow_checkpoints
 from runner.cluster.replica import ClusterReplica
@@ -24,10 +25,10 @@ from runner.cluster.sessions import (
     start_server,
 )
 from runner.cluster.worker import run_worker
-from runner.config.cluster_spec import answers, is_cluster, parameter_servers
+from runner.config.cluster_spec import is_cluster, parameter_servers
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.console import Screen
-from runner.system.lifeline import tell_begun as report_begun
+from runner.system.lifeline import tell_begun
 from runner.system.signals import Interruption
 from runner.training.run import Coordinator, Run
 
@@ -54,9 +55,9 @@ class Chief(Coordinator):
         self._target: str
         self._creator: ClusterChiefSessionCreator
 
-    def begun(self) -> None:
+    def report_begun(self) -> None:
         """Reports that the run is begun or resumed to the process that started this one."""
-        report_begun(os.environ)
+        tell_begun(os.environ)
 
     def is_over(self, run: Run) -> bool:
         """Whether the run is trained already; releases the parameter servers that are still there.

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from runner.cluster.addresses import not_answering
 from runner.cluster.channel import Channel
 from runner.cluster.sessions import ClusterTask, FirstServer
-from runner.config.cluster_spec import not_answering, parameter_servers
+from runner.config.cluster_spec import parameter_servers
 from runner.config.fingerprint import fingerprint
 from runner.config.schema import EVALUATOR, ClusterConfig, RunConfig
 from runner.console import Screen

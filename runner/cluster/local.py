@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.cluster.addresses import free_addresses
 from runner.cluster.trial_link import TRIAL, TrialLink
-from runner.config.cluster_spec import VARIABLE, free_addresses, write_tf_config
+from runner.config.cluster_spec import VARIABLE, write_tf_config
 from runner.config.schema import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
 from runner.errors import ClusterError, ConfigError, PlanError, Problem
 from runner.system.lifeline import LIFELINE, OBJECTIVE, has_begun, lead_nowhere

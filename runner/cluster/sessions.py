@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import tensorflow as tf
 
+from runner.cluster.addresses import answers, not_answering, wait_until_answering
 from runner.cluster.channel import (
     Channel,
     ready_flags,
@@ -18,15 +19,7 @@ from runner.cluster.channel import (
     session_flags,
     shared_settings,
 )
-from runner.config.cluster_spec import (
-    addresses_by_type,
-    answers,
-    not_answering,
-    own_name,
-    parameter_servers,
-    trainers,
-    wait_until_answering,
-)
+from runner.config.cluster_spec import addresses_by_type, own_name, parameter_servers, trainers
 from runner.config.schema import PS, ClusterConfig, RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, ConfigError, LostServerError, Problem

@@ -1,7 +1,8 @@
 """What a user writes: the keys of a configuration, their rules, and how Hydra composes them.
 
 - `schema`: every key, with its type, default and bounds; `choices`: what a key accepts.
-- `composition`: composing by Hydra, and finding every mistake in a command; `hydra_errors` words
+- `composition`: composing sources and trials (Hydra composes the command itself, in
+  `runner.__main__`), and finding every mistake in a command; `hydra_errors` words
   them; `hydra_grammar` spells values for overrides and YAML.
 - `validation`: from a composed configuration to a typed `RunConfig`, or all of its problems.
 - `cluster`: the cluster that a configuration and `TF_CONFIG` describe; `cluster_spec`: its tasks

@@ -301,13 +301,7 @@ _WORDS: dict[Any, str] = {
 }
 
 
-@cache
-def _type_hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _hints(kind: Any) -> dict[str, Any]:
-    return _type_hints(kind)
+_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
 def annotation(key: str, root: Any) -> Any:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import Enum
 
 from runner.config.choices import Mode, NonFinite
 from runner.config.cluster_spec import (
-    LOCAL,
     VARIABLE,
-    TfConfig,
     addresses_by_type,
     has_addresses,
     in_use,
@@ -19,13 +17,12 @@ from runner.config.cluster_spec import (
     is_task,
     read_tf_config,
     split,
+    trainers,
 )
 from runner.config.schema import (
     CHIEF,
     EVALUATOR,
-    PS,
     TASKS,
-    WORKER,
     AddressesConfig,
     ClusterConfig,
     RunConfig,
@@ -47,17 +44,21 @@ def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
     Raises:
       ConfigError: with every mistake in them.
     """
-    given = config.cluster
+    cluster = config.cluster
     tf_config = read_tf_config(environ)
     if config.mode not in (Mode.train, Mode.plan):
-        _require_chief(config, tf_config)
+        _require_chief(config.mode, (tf_config or cluster).task)
         return config
-    problems = list(_conflicts(given, tf_config))
-    cluster = given
-    if tf_config is not None and not problems:
-        cluster = _with(given, tf_config)
-    elif tf_config is not None and has_addresses(given) and given.task.type is None:
-        cluster = replace(given, task=TaskConfig(tf_config.task_type, tf_config.task_index))
+    problems = list(_conflicts(cluster, tf_config))
+    if tf_config is not None:
+        if problems:
+            raise ConfigError(*problems)
+        cluster = replace(
+            cluster,
+            addresses=tf_config.addresses,
+            task=tf_config.task,
+            evaluator=cluster.evaluator or tf_config.evaluator,
+        )
     alone = bool(cluster.addresses.chief) and not (cluster.addresses.worker or cluster.addresses.ps)
     if is_cluster(cluster) and not alone:
         problems += _training_problems(config, cluster)
@@ -95,36 +96,16 @@ def resolve_trial(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
     return found
 
 
-def _require_chief(config: RunConfig, tf_config: TfConfig | None) -> None:
+def _require_chief(mode: Mode, task: TaskConfig) -> None:
     """Raises ConfigError where this is one of several tasks that would all do the same."""
-    kind, index = config.cluster.task.type, config.cluster.task.index
-    if tf_config is not None:
-        kind, index = tf_config.task_type, tf_config.task_index
-    if kind not in (None, CHIEF):
-        mode = config.mode.value
+    if task.type not in (None, CHIEF):
         raise ConfigError(
             Problem(
-                f"mode is {mode}, and this process is {kind} {index} of a cluster",
+                f"mode is {mode.value}, and this process is {task.type} {task.index} of a cluster",
                 "one process does that alone, and every task would repeat it",
-                f"start mode={mode} in the chief alone, or unset {VARIABLE} and cluster.task",
+                f"start mode={mode.value} in the chief alone, or unset {VARIABLE} and cluster.task",
             )
         )
-
-
-def _with(cluster: ClusterConfig, tf_config: TfConfig) -> ClusterConfig:
-    addresses = AddressesConfig(
-        **{each: list(tf_config.addresses.get(each, ())) for each in (CHIEF, WORKER, PS)}
-    )
-    return replace(
-        cluster,
-        addresses=addresses,
-        task=TaskConfig(tf_config.task_type, tf_config.task_index),
-        evaluator=cluster.evaluator or bool(tf_config.evaluators),
-    )
-
-
-def _trainers(cluster: ClusterConfig) -> int:
-    return len(cluster.addresses.chief) + len(cluster.addresses.worker)
 
 
 def _counted(cluster: ClusterConfig) -> ClusterConfig:
@@ -133,13 +114,13 @@ def _counted(cluster: ClusterConfig) -> ClusterConfig:
         return cluster
     return replace(
         cluster,
-        workers=_trainers(cluster),
+        workers=len(trainers(cluster)),
         ps=len(cluster.addresses.ps),
         evaluator=cluster.evaluator or cluster.task.type == EVALUATOR,
     )
 
 
-def _conflicts(cluster: ClusterConfig, tf_config: TfConfig | None) -> Iterator[Problem]:
+def _conflicts(cluster: ClusterConfig, tf_config: ClusterConfig | None) -> Iterator[Problem]:
     """Finds where `cluster:` and `TF_CONFIG` contradict each other."""
     task = cluster.task
     if cluster.local and has_addresses(cluster):
@@ -156,29 +137,20 @@ def _conflicts(cluster: ClusterConfig, tf_config: TfConfig | None) -> Iterator[P
         )
     if tf_config is None:
         return
-    if cluster.local and tf_config.environment != LOCAL:
+    if cluster.local and not tf_config.local:
         yield Problem(
             f"cluster.local is true, and {VARIABLE} is set",
             f"with {VARIABLE} this process would be one task of a cluster that exists",
             f"unset {VARIABLE}, or set cluster=none",
         )
-    remedy = f"delete one of them, or unset {VARIABLE}"
-    for kind in (CHIEF, WORKER, PS):
-        ours, theirs = getattr(cluster.addresses, kind), tf_config.addresses.get(kind, ())
-        if has_addresses(cluster) and tuple(ours) != theirs:
+    for key in ("addresses", "task"):
+        ours, theirs = getattr(cluster, key), getattr(tf_config, key)
+        if ours not in (theirs, getattr(ClusterConfig(), key)):
             yield Problem(
-                f"{kind}: cluster.addresses has {', '.join(ours) or 'none'} and {VARIABLE} "
-                f"{', '.join(theirs) or 'none'}",
-                "both describe the cluster, and differently",
-                remedy,
+                f"cluster.{key} and {VARIABLE} contradict each other",
+                f"one has {asdict(ours)} and the other {asdict(theirs)}",
+                f"delete one of them, or unset {VARIABLE}",
             )
-    named = (tf_config.task_type, tf_config.task_index)
-    if task.type is not None and (task.type, task.index) != named:
-        yield Problem(
-            f"cluster.task is {task.type} {task.index}, and {VARIABLE} says {named[0]} {named[1]}",
-            "both name the task of this process, and differently",
-            remedy,
-        )
 
 
 # Keys that have no effect without a cluster.
@@ -216,7 +188,7 @@ def _idle_problems(cluster: ClusterConfig) -> Iterator[Problem]:
 
 def _count_problems(cluster: ClusterConfig, source: str) -> Iterator[Problem]:
     """Finds settings of a local cluster that the tasks' addresses, from `source`, contradict."""
-    counts = {"workers": _trainers(cluster), "ps": len(cluster.addresses.ps)}
+    counts = {"workers": len(trainers(cluster)), "ps": len(cluster.addresses.ps)}
     for key, count in counts.items():
         given = getattr(cluster, key)
         if given not in (getattr(ClusterConfig(), key), count):

@@ -6,15 +6,22 @@ import errno
 import json
 import re
 import socket
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 from runner.config.choices import Mode
-from runner.config.schema import CHIEF, EVALUATOR, PS, TASKS, WORKER, ClusterConfig, RunConfig
-from runner.errors import ClusterError, ConfigError, Problem, ranked
+from runner.config.schema import (
+    CHIEF,
+    EVALUATOR,
+    PS,
+    TASKS,
+    WORKER,
+    AddressesConfig,
+    ClusterConfig,
+    RunConfig,
+    TaskConfig,
+)
+from runner.errors import ConfigError, Problem, ranked
 
 VARIABLE = "TF_CONFIG"
 # What older scripts call the chief.
@@ -28,77 +35,54 @@ _EXAMPLE = (
 )
 
 
-@dataclass(frozen=True)
-class TfConfig:
-    """The content of `TF_CONFIG`.
-
-    Attributes:
-      addresses: chief, worker, ps -> `host:port` of each of its tasks.
-      task_type: the type of this process's task.
-      task_index: its index among the tasks of its type.
-      environment: who started the task; any string.
-      evaluators: the addresses of evaluators, which take no part in the cluster.
-    """
-
-    addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    task_type: str = ""
-    task_index: int = 0
-    environment: str = ""
-    evaluators: tuple[str, ...] = ()
-
-
-def read_tf_config(environ: Mapping[str, str]) -> TfConfig | None:
-    """Returns the content of `TF_CONFIG`; None where it is not set or names no cluster.
+def read_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
+    """Returns the cluster that `TF_CONFIG` describes; None where it is not set or names none.
 
     `master` is read as `chief`. Without either the first worker is the chief, as TensorFlow has it,
-    and the others are counted from there: worker 1 becomes worker 0.
+    and the others are counted from there: worker 1 becomes worker 0. `local` is whether
+    `cluster.local` has started this task.
 
     Raises:
       ConfigError: with everything that is not in its documented form.
     """
     text = environ.get(VARIABLE, "").strip()
-    if not text:
-        return None
     try:
-        content = json.loads(text)
+        content = json.loads(text or "{}")
     except ValueError as error:
-        raise ConfigError(
-            Problem(f"{VARIABLE} is {text!r}", f"it is not JSON: {error}", f"write {_EXAMPLE}")
-        ) from error
+        raise ConfigError(_malformed(f" is {text!r}", f"it is not JSON: {error}")) from error
     if not isinstance(content, Mapping):
-        raise ConfigError(
-            Problem(f"{VARIABLE} is {text!r}", "it is not a JSON object", f"write {_EXAMPLE}")
-        )
-    cluster = content.get("cluster")
-    if not cluster:
+        raise ConfigError(_malformed(f" is {text!r}", "it is not a JSON object"))
+    if not content.get("cluster"):
         return None
     problems: list[Problem] = []
-    addresses = _addresses(cluster, problems)
-    task_type, task_index = _task(content.get("task"), problems)
-    if len(addresses.get(EVALUATOR, ())) > 1:
+    found = _hosts(content["cluster"], problems)
+    task = _task(content.get("task"), problems)
+    chief, workers = found.get(CHIEF, []), found.get(WORKER, [])
+    # An evaluator takes no part in the cluster, and needs no address.
+    evaluators, count = found.get(EVALUATOR, []), len(found.get(str(task.type), []))
+    if len(evaluators) > 1:
         problems.append(
             Problem(
-                f"{VARIABLE}: there are {len(addresses[EVALUATOR])} evaluators",
+                f"{VARIABLE}: there are {len(evaluators)} evaluators",
                 "each would evaluate every checkpoint, and record the same metrics",
                 "give `evaluator` one address, or none",
             )
         )
-    headless = not addresses.get(CHIEF) and bool(addresses.get(WORKER))
-    # Checked here: these are left out or renumbered below.
-    uncounted = (EVALUATOR, WORKER) if headless else (EVALUATOR,)
-    count = len(addresses.get(task_type, ()))
-    if task_type in uncounted and count and not 0 <= task_index < count:
-        problems.append(index_problem(VARIABLE, task_type, task_index, count))
+    # The index of any other task is checked with its address.
+    if 0 < count <= task.index and task.type in (EVALUATOR, None if chief else WORKER):
+        problems.append(index_problem(VARIABLE, str(task.type), task.index, count))
     if problems:
         raise ConfigError(*problems)
-    if headless:
-        first, *others = addresses[WORKER]
-        addresses = {**addresses, CHIEF: (first,), WORKER: tuple(others)}
-        if task_type == WORKER:
-            task_type, task_index = (WORKER, task_index - 1) if task_index else (CHIEF, 0)
-    evaluators = addresses.pop(EVALUATOR, ())
-    environment = str(content.get("environment", ""))
-    return TfConfig(addresses, task_type, task_index, environment, evaluators)
+    if workers and not chief:
+        chief, workers = workers[:1], workers[1:]
+        if task.type == WORKER:
+            task = TaskConfig(WORKER, task.index - 1) if task.index else TaskConfig(CHIEF, 0)
+    return ClusterConfig(
+        local=content.get("environment") == LOCAL,
+        addresses=AddressesConfig(chief, workers, found.get(PS, [])),
+        task=task,
+        evaluator=bool(evaluators),
+    )
 
 
 def write_tf_config(
@@ -114,25 +98,17 @@ def write_tf_config(
     )
 
 
-def _addresses(cluster: Any, problems: list[Problem]) -> dict[str, tuple[str, ...]]:
+def _malformed(state: str, cause: str, choices: tuple[str, ...] = ()) -> Problem:
+    return Problem(f"{VARIABLE}{state}", cause, f"write {_EXAMPLE}", choices)
+
+
+def _hosts(cluster: Any, problems: list[Problem]) -> dict[str, list[str]]:
+    """Returns the addresses of each type of task, and adds what is wrong with them."""
+    found: dict[str, list[str]] = {}
     if not isinstance(cluster, Mapping):
-        problems.append(
-            Problem(
-                f"{VARIABLE}: cluster is {cluster!r}",
-                "it is not an object of task types, each with a list of addresses",
-                f"write {_EXAMPLE}",
-            )
-        )
-        return {}
-    if MASTER in cluster and CHIEF in cluster:
-        problems.append(
-            Problem(
-                f"{VARIABLE}: cluster has a {MASTER} and a {CHIEF}",
-                f"{MASTER} is the old name of the {CHIEF}",
-                f"delete {MASTER}",
-            )
-        )
-    found = {}
+        cause = "it is not an object of task types, each with a list of addresses"
+        problems.append(_malformed(f": cluster is {cluster!r}", cause))
+        return found
     for given, hosts in cluster.items():
         kind = CHIEF if given == MASTER else given
         if kind not in TASKS:
@@ -145,45 +121,29 @@ def _addresses(cluster: Any, problems: list[Problem]) -> dict[str, tuple[str, ..
                 )
             )
         elif not isinstance(hosts, list) or not all(isinstance(each, str) for each in hosts):
-            problems.append(
-                Problem(
-                    f"{VARIABLE}: cluster.{given} is {hosts!r}",
-                    "it is not a list of addresses",
-                    f'for example {{"{given}": ["host:2222"]}}',
-                )
-            )
+            cause = "it is not a list of addresses"
+            problems.append(_malformed(f": cluster.{given} is {hosts!r}", cause))
         else:
-            found[kind] = tuple(hosts)
+            found[kind] = [*found.get(kind, []), *hosts]
     return found
 
 
-def _task(task: Any, problems: list[Problem]) -> tuple[str, int]:
+def _task(task: Any, problems: list[Problem]) -> TaskConfig:
+    """Returns the task of this process, and adds what is wrong with it."""
     if not isinstance(task, Mapping) or "type" not in task:
+        problems.append(_malformed(" names no task", "each process must know which it is", TASKS))
+        return TaskConfig()
+    kind, index = str(task["type"]), str(task.get("index", 0))
+    if not index.isdecimal():
         problems.append(
             Problem(
-                f"{VARIABLE} names no task",
-                "each process must know which one it is",
-                f"write {_EXAMPLE}",
-                TASKS,
-            )
-        )
-        return "", 0
-    kind = str(task["type"])
-    kind = CHIEF if kind == MASTER else kind
-    index = task.get("index", 0)
-    try:
-        if isinstance(index, float) and not index.is_integer():
-            raise ValueError(index)
-        return kind, int(index)
-    except (TypeError, ValueError):
-        problems.append(
-            Problem(
-                f"{VARIABLE}: task.index is {index!r}",
+                f"{VARIABLE}: task.index is {task['index']!r}",
                 "it is not a whole number",
                 "count the tasks of each type from 0",
             )
         )
-        return kind, 0
+        index = "0"
+    return TaskConfig(CHIEF if kind == MASTER else kind, int(index))
 
 
 def index_problem(source: str, kind: str, index: int, count: int) -> Problem:
@@ -253,8 +213,6 @@ def own_name(cluster: ClusterConfig) -> str:
     return f"{cluster.task.type}{cluster.task.index}"
 
 
-# A live server accepts a connection at once; this bounds the wait for a silent machine.
-_CONNECT_SECONDS = 2.0
 # A name, an IPv4 address, or an IPv6 address in brackets.
 _HOST = re.compile(r"[\w.-]+|\[[\w:.%]+\]")
 
@@ -284,73 +242,3 @@ def in_use(address: str) -> bool:
             # The server itself reports any other, such as a port that only root may have.
             return error.errno == errno.EADDRINUSE
     return False
-
-
-def answers(address: str) -> bool:
-    """Whether a process listens at the address."""
-    parts = split(address)
-    if parts is None:
-        return False
-    try:
-        with socket.create_connection(parts, timeout=_CONNECT_SECONDS):
-            return True
-    except OSError:
-        return False
-
-
-def free_addresses(count: int, host: str = "127.0.0.1") -> list[str]:
-    """Returns `count` different addresses at which no process listens."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((host, 0))
-        return [f"{host}:{probe.getsockname()[1]}" for probe in probes]
-
-
-def wait_until_answering(
-    tasks: Mapping[str, str],
-    limit: float,
-    interval: float,
-    *,
-    say: Callable[[str], None] = lambda line: None,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
-    """Waits until every task answers.
-
-    Args:
-      tasks: task, such as `ps 0` -> its address.
-      limit: seconds to wait at most.
-      interval: seconds between two checks.
-      say: is called once with the tasks it waits for, if any.
-      clock: returns seconds from any origin.
-      sleep: waits a number of seconds.
-
-    Raises:
-      ClusterError: naming those that do not answer after `limit`.
-    """
-    deadline = clock() + limit
-    said = False
-    while missing := [name for name, address in tasks.items() if not answers(address)]:
-        if not said:
-            say(f"waits for {_listed(tasks, missing)}, {limit:g} s at most")
-            said = True
-        if clock() >= deadline:
-            raise ClusterError(not_answering(tasks, missing, limit))
-        sleep(interval)
-
-
-def not_answering(tasks: Mapping[str, str], missing: Sequence[str], limit: float) -> Problem:
-    """Returns the problem of tasks that have not started, or not restarted."""
-    verb = "does" if len(missing) == 1 else "do"
-    return Problem(
-        f"{_listed(tasks, missing)} {verb} not answer",
-        f"waited for {limit:g} s (cluster.max_wait_secs); not started, not reachable, or the run "
-        "has ended",
-        "look at the logs of these tasks and restart them, or fix their addresses",
-    )
-
-
-def _listed(tasks: Mapping[str, str], names: Sequence[str]) -> str:
-    """Returns the named tasks with their addresses, in words."""
-    return ", ".join(f"{name} at {tasks[name]}" for name in names)

@@ -37,7 +37,7 @@ from runner.config.hydra_errors import explain
 from runner.config.hydra_grammar import spelled
 from runner.config.schema import RunConfig
 from runner.config.validation import validate
-from runner.errors import ConfigError, Problem, RunnerError, ranked
+from runner.errors import Problem, RunnerError
 
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
@@ -58,15 +58,6 @@ def compose_experiment(name: str, overrides: Sequence[str]) -> DictConfig:
     Raises:
       ConfigError: when there is no such experiment, or it does not compose.
     """
-    if name not in experiment_names():
-        raise ConfigError(
-            Problem(
-                f"experiment {name!r} is not known",
-                "no file of that name is in the `experiment` folder of a config directory",
-                "fix the name, or add your folder by --config-dir",
-                ranked(name, experiment_names()),
-            )
-        )
     loader = GlobalHydra.instance().config_loader()
     try:
         composed = _composed(loader, HydraConfig.get().job.config_name, name, tuple(overrides))

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import yaml
-from hydra.errors import MissingConfigException, OverrideParseException, SearchPathException
+from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
-    InterpolationResolutionError,
     OmegaConfBaseException,
 )
 
@@ -26,15 +25,15 @@ def explain(error: BaseException) -> ConfigError:
         return ConfigError(_missing_config(error))
     if isinstance(error, OverrideParseException):
         return ConfigError(_unreadable_override(error))
-    if isinstance(error, SearchPathException):
-        return ConfigError(_no_directory(str(error)))
-    if isinstance(error, yaml.YAMLError):
-        return ConfigError(_bad_yaml(error))
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return ConfigError(_bad_yaml(error, error.problem_mark))
     text = str(error)
     for pattern, problem in _BY_MESSAGE:
-        match = re.match(pattern, text)
-        if match:
+        if match := re.match(pattern, text):
             return ConfigError(problem(match))
+    for pattern, *worded in _WORDED:
+        if match := re.match(pattern, text):
+            return ConfigError(Problem(*(each.format(**match.groupdict()) for each in worded)))
     for cause in _chain(error):
         if isinstance(cause, OmegaConfBaseException) and cause.msg is not None:
             return ConfigError(_refused(cause, text))
@@ -149,24 +148,7 @@ def _unreadable_override(error: OverrideParseException) -> Problem:
     )
 
 
-def _no_directory(text: str) -> Problem:
-    named = re.search(r"'(?P<path>[^']+)' not found", text)
-    if not named:
-        return Problem(text.splitlines()[0])
-    path = Path(named["path"])
-    beside = [str(each) for each in path.parent.glob("*") if each.is_dir()]
-    return Problem(
-        f"--config-dir {path} is not a directory",
-        "nothing is there" if not path.exists() else "it is a file",
-        "name the folder that holds your `experiment` folder",
-        nearest(str(path), beside),
-    )
-
-
-def _bad_yaml(error: yaml.YAMLError) -> Problem:
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return Problem("a config file is not valid YAML", " ".join(str(error).split()))
-    mark = error.problem_mark
+def _bad_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
     return Problem(
         f"{mark.name}, line {mark.line + 1}, column {mark.column + 1} is not valid YAML",
         ", ".join(each for each in (error.context, error.problem) if each),
@@ -179,8 +161,6 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
     key, first = str(cause.full_key or ""), str(cause).splitlines()[0]
     file = re.match(r"In '(?P<file>[^']+)'", text)
     source = f"{file['file']}.yaml" if file else ""
-    if isinstance(cause, InterpolationResolutionError):
-        return unresolved(cause)
     if isinstance(cause, ConfigKeyError | ConfigAttributeError):
         if source and key == source.split("/")[0] and annotation(key, RunConfig) is None:
             return Problem(
@@ -191,42 +171,23 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
         return unknown_key(key, source)
     section = re.search(r"subclass of (?P<type>\w+)", first)
     if section and not key:  # A merge error names the type and not the key.
-        key = next(each for each in paths(RunConfig) if _is_named(each, section["type"]))
-    if not key:
-        return Problem(f"{source or 'the configuration'} does not fit", first)
-    return bad_value(key, first, source)
-
-
-def _is_named(key: str, kind: str) -> bool:
-    return getattr(annotation(key, RunConfig), "__name__", "") == kind
+        kinds = {each: annotation(each, RunConfig) for each in paths(RunConfig)}
+        named = (each for each in kinds if getattr(kinds[each], "__name__", "") == section["type"])
+        key = next(named, "")
+    return bad_value(key or source or "the configuration", first, source)
 
 
 def _not_there(match: re.Match[str]) -> Problem:
     """The problem of an override, without a plus, of a key that is not set."""
     key, line = match["key"], match["line"]
-    parent = key.rpartition(".")[0]
-    kind = annotation(key, RunConfig)
     if key.startswith("hydra."):
         return Problem(f"{key} is not a key of Hydra", remedy="see --hydra-help")
-    if kind is None:
+    if annotation(key, RunConfig) is None:
         return unknown_key(key)
     return Problem(
         f"{key} is not set, so there is nothing to override",
-        f"the experiment sets no such key below {parent}",
+        f"the experiment sets no such key below {key.rpartition('.')[0]}",
         f"fix the name, or put a plus before it to add it: +{line}",
-    )
-
-
-def _group_not_chosen(match: re.Match[str]) -> Problem:
-    group, line = match["group"], match["line"]
-    if line is None:
-        return Problem(
-            f"{group} is not in the defaults list, so it cannot be overridden there",
-            remedy=f"fix the name, or leave out `override`: {group} is not chosen by default",
-        )
-    return Problem(
-        f"{group} is not chosen by default, so it cannot be overridden",
-        remedy=f"put a plus before it: +{line}",
     )
 
 
@@ -245,22 +206,6 @@ def _chosen_twice(match: re.Match[str]) -> Problem:
     )
 
 
-def _not_deleted(match: re.Match[str]) -> Problem:
-    return Problem(
-        f"~{match['key']} cannot be deleted",
-        "every run has that key",
-        f"leave it out, or give another value: {match['key']}=...",
-    )
-
-
-def _nothing_to_delete(match: re.Match[str]) -> Problem:
-    return Problem(
-        f"~{match['key']} deletes nothing",
-        "there is no such key, or it has no value",
-        "leave it out; --cfg job shows what is there",
-    )
-
-
 def _sweep(match: re.Match[str]) -> Problem:
     line = match["line"]
     key, _, values = line.partition("=")
@@ -272,43 +217,65 @@ def _sweep(match: re.Match[str]) -> Problem:
     )
 
 
-def _already_there(match: re.Match[str]) -> Problem:
+def _no_directory(match: re.Match[str]) -> Problem:
+    path = Path(match["path"])
+    beside = [str(each) for each in path.parent.glob("*") if each.is_dir()]
     return Problem(
-        f"+{match['key']} is set already, so it cannot be added",
-        remedy=f"leave out the plus: {match['line']}",
-    )
-
-
-def _mapping_and_list(match: re.Match[str]) -> Problem:
-    return Problem(
-        f"{match['key']} cannot change from a mapping to a list",
-        "the experiment writes it as a mapping",
-        f"override one entry, as in {match['key']}.NAME.KEY=..., or delete it: ~{match['key']}",
-    )
-
-
-def _group_value(match: re.Match[str]) -> Problem:
-    return Problem(
-        "a config group is set to what is not the name of a file",
-        "data=..., model=..., optimizer=... and the like choose a file of that folder by its name",
-        "name a file, for example optimizer=sgd, or override a key: optimizer.learning_rate=...",
+        f"--config-dir {path} is not a directory",
+        "nothing is there" if not path.exists() else "it is a file",
+        "name the folder that holds your `experiment` folder",
+        nearest(str(path), beside),
     )
 
 
 _BY_MESSAGE: tuple[tuple[str, Callable[[re.Match[str]], Problem]], ...] = (
-    (
-        r"(In '[^']+': )?Could not override '(?P<group>[^']+)'\. No match in the defaults list\.?"
-        r"(\nTo append to your default list use \+(?P<line>.+))?",
-        _group_not_chosen,
-    ),
     (r"Could not override '(?P<key>[^']+)'\.\nTo append .* use \+(?P<line>.+)", _not_there),
     (r"Multiple values for (?P<group>\S+)\. .*override \S+: (?P<name>[^']+)'", _chosen_twice),
-    (r"(Error merging override ~|Could not delete ')(?P<key>[^=']+)", _not_deleted),
-    (r"Could not delete from config\. '(?P<key>[^']+)'", _nothing_to_delete),
-    (r"Ambiguous value for argument '(?P<line>.*)'", _sweep),
-    (r"Sweep parameters '(?P<line>.*)' requires", _sweep),
-    (r"Could not append .* '(?P<key>[^']+)'.\nEither remove \+ prefix: '(?P<line>.*)'",
-     _already_there),
-    (r"Error merging override (?P<key>scaffolds)=\[", _mapping_and_list),
-    (r"Config group override must be a string or a list", _group_value),
-)  # fmt: skip
+    (r"(Ambiguous value for argument|Sweep parameters) '(?P<line>.*)'", _sweep),
+    (r"Additional config directory '(?P<path>[^']+)' not found", _no_directory),
+)
+# Pattern, then state, cause and remedy, in which `{...}` is a group of the pattern.
+_WORDED = (
+    (
+        r"Could not override '(?P<group>[^']+)'\. No match .*\.\nTo append .* \+(?P<line>.+)",
+        "{group} is not chosen by default, so it cannot be overridden",
+        "",
+        "put a plus before it: +{line}",
+    ),
+    (
+        r"(In '[^']+': )?Could not override '(?P<group>[^']+)'\. No match in the defaults list",
+        "{group} is not in the defaults list, so it cannot be overridden there",
+        "",
+        "fix the name, or leave out `override`: {group} is not chosen by default",
+    ),
+    (
+        r"(Error merging override ~|Could not delete ')(?P<key>[^=']+)",
+        "~{key} cannot be deleted",
+        "every run has that key",
+        "leave it out, or give another value: {key}=...",
+    ),
+    (
+        r"Could not delete from config\. '(?P<key>[^']+)'",
+        "~{key} deletes nothing",
+        "there is no such key, or it has no value",
+        "leave it out; --cfg job shows what is there",
+    ),
+    (
+        r"Could not append .* '(?P<key>[^']+)'.\nEither remove \+ prefix: '(?P<line>.*)'",
+        "+{key} is set already, so it cannot be added",
+        "",
+        "leave out the plus: {line}",
+    ),
+    (
+        r"Error merging override (?P<key>scaffolds)=\[",
+        "{key} cannot change from a mapping to a list",
+        "the experiment writes it as a mapping",
+        "override one entry, as in {key}.NAME.KEY=..., or delete it: ~{key}",
+    ),
+    (
+        r"Config group override must be a string or a list",
+        "a config group is set to what is not the name of a file",
+        "data=..., model=..., optimizer=... and the like choose a file of that folder by its name",
+        "name a file, for example optimizer=sgd, or override a key: optimizer.learning_rate=...",
+    ),
+)

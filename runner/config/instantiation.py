@@ -76,23 +76,19 @@ class References:
           key: the dotted key of `node`.
           node: a nested value.
         """
-        return [
-            Problem(
-                f"{where} is ${{{kind}:{name}}}",
-                f"there is no such name in the {kind}",
-                choices=nearest(name, self._names.get(kind, {}), 5),
-            )
-            for where, kind, name in references(key, node)
-            if self._look_up(kind, name) is None
-        ] + [
-            Problem(
-                f"{where} is {string}",
-                "a reference stands for an object, which cannot be part of a string",
-                "make the reference the whole value",
-            )
-            for where, string in _strings(key, node)
-            if _REFERENCE.search(string) and not _REFERENCE.fullmatch(string)
-        ]
+        found = []
+        for where, string in _strings(key, node):
+            whole = _REFERENCE.fullmatch(string)
+            if whole is None and _REFERENCE.search(string):
+                cause = "a reference stands for an object, which cannot be part of a string"
+                remedy = "make the reference the whole value"
+                found.append(Problem(f"{where} is {string}", cause, remedy))
+            elif whole is not None and self._look_up(*whole.groups()) is None:
+                kind, name = whole.groups()
+                names = nearest(name, self._names.get(kind, {}), 5)
+                cause = f"there is no such name in the {kind}"
+                found.append(Problem(f"{where} is {string}", cause, choices=names))
+        return found
 
     def resolve(self, value: Any) -> Any:
         """Returns the nested value with every reference replaced by what it stands for."""
@@ -101,7 +97,7 @@ class References:
         if isinstance(value, list | tuple):
             return type(value)(self.resolve(item) for item in value)
         found = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-        return self._look_up(found[1], found[2]) if found else value
+        return self._look_up(*found.groups()) if found else value
 
     def _look_up(self, kind: str, name: str) -> Any:
         known = self._names.get(kind, {})
@@ -210,7 +206,7 @@ def check_signature(key: str, node: Any) -> None:
         for name, value in node.items() if node.get("_recursive_", True) else ():
             check_signature(f"{key}.{name}", value)
         if "_target_" in node:
-            _check_arguments(key, node, _locate(key, str(node["_target_"])))
+            _check_arguments(key, node, locate_target(key, node))
     elif isinstance(node, list):
         for index, value in enumerate(node):
             check_signature(f"{key}.{index}", value)
@@ -222,10 +218,7 @@ def locate_target(key: str, node: Mapping[str, Any]) -> Any:
     Raises:
       ConfigError: when there is none.
     """
-    return _locate(key, str(node["_target_"]))
-
-
-def _locate(key: str, path: str) -> Any:
+    path = str(node["_target_"])
     remedy = (
         "name an importable class or function; the current directory must be on the Python path "
         "for your own modules"

@@ -11,7 +11,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from runner.config.schema import MaskConfig
-from runner.errors import Problem, TrackingError
 
 MASKED = "***"
 
@@ -120,26 +119,12 @@ def flatten(config: Mapping[str, object]) -> dict[str, object]:
 
     `{"model": {"units": [8, 4]}}` gives `{"model.units.0": 8, "model.units.1": 4}`. An empty
     mapping or list is a value of its own, enums give their names, and a key with a dot or
-    bracket in it is written `["like.this"]`, so that no two places share a name.
+    bracket in it is written `["like.this"]`.
 
     Args:
       config: dicts, lists and tuples, nested to any depth, with other values as leaves.
-
-    Raises:
-      TrackingError: two keys of one mapping are spelled alike, such as `1` and `"1"`.
     """
-    flat: dict[str, object] = {}
-    for name, value in _leaves("", config):
-        if name in flat:
-            raise TrackingError(
-                Problem(
-                    state=f"the configuration has two values named {name!r}",
-                    cause="two keys of one mapping are written alike, such as 1 and '1'",
-                    remedy="rename one of the two keys",
-                )
-            )
-        flat[name] = value
-    return flat
+    return dict(_leaves("", config))
 
 
 def _leaves(prefix: str, value: object) -> Iterator[tuple[str, object]]:

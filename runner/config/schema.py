@@ -8,21 +8,8 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
+from runner.config import choices
 from runner.config.choices import (
-    ALIAS,
-    AVERAGE,
-    AXES,
-    DECAY,
-    GRACE,
-    MODEL_NAME,
-    NAME,
-    PATTERNS,
-    SCALE,
-    SCHEDULE,
-    STATE,
-    STRINGS,
-    WAIT,
-    WHICH,
     Collision,
     Expect,
     Goal,
@@ -89,12 +76,12 @@ class ClusterConfig:
     partition_bytes: int | None = field(default=None, metadata=at_least(1, "null cuts none"))
     # How long a task waits for others: for the servers to answer, for the chief to make the model
     # ready, and for a synchronous update to be complete; in seconds.
-    max_wait_secs: float = field(default=1800.0, metadata=WAIT)
+    max_wait_secs: float = field(default=1800.0, metadata=choices.WAIT)
     # How often a waiting task checks, in seconds.
-    recovery_wait_secs: float = field(default=2.0, metadata=WAIT)
+    recovery_wait_secs: float = field(default=2.0, metadata=choices.WAIT)
     # How long the chief waits at the end for the others, and a local cluster after a signal for its
     # tasks (for the chief session.grace_seconds at least), in seconds.
-    grace_secs: float = field(default=30.0, metadata=GRACE)
+    grace_secs: float = field(default=30.0, metadata=choices.GRACE)
     # How often each failed task is restarted; with `local` only.
     restarts: int = field(default=0, metadata=at_least(0))
 
@@ -126,7 +113,7 @@ class MaskConfig:
             r"\b(?:gh[pousr]|github_pat|glpat|hf)[_-]\w{16,}",
             r"\bsk-[\w-]{16,}",
         ],
-        metadata=PATTERNS,
+        metadata=choices.PATTERNS,
     )
 
 
@@ -183,11 +170,11 @@ class TrainConfig:
     # The global step at which training ends.
     steps: int = field(default=1000, metadata=at_least(1))
     # How often training metrics are logged.
-    log_every: int | str = field(default=50, metadata=SCHEDULE)
+    log_every: int | str = field(default=50, metadata=choices.SCHEDULE)
     # How often the validation split is evaluated; also at the end.
-    evaluate_every: int | str = field(default=250, metadata=SCHEDULE)
+    evaluate_every: int | str = field(default=250, metadata=choices.SCHEDULE)
     # How often a checkpoint is saved; also at the end.
-    checkpoint_every: int | str = field(default=250, metadata=SCHEDULE)
+    checkpoint_every: int | str = field(default=250, metadata=choices.SCHEDULE)
     # Whether checkpoints keep the position in the training data, its shuffle buffer included.
     # False starts the data over when a run is resumed.
     save_input: bool = True
@@ -201,7 +188,7 @@ class TrainConfig:
     accumulate: int = field(default=1, metadata=at_least(1))
     clip: ClipConfig = field(default_factory=ClipConfig)
     # Decay of a moving average of the trained weights, such as 0.999; null keeps none.
-    ema_decay: float | None = field(default=None, metadata=DECAY)
+    ema_decay: float | None = field(default=None, metadata=choices.DECAY)
     # Whether the averages are evaluated and exported in place of the weights.
     evaluate_ema: bool = True
     non_finite: NonFiniteConfig = field(default_factory=NonFiniteConfig)
@@ -247,23 +234,24 @@ class ScaffoldConfig:
     checkpoint: str | None = None
     # Which checkpoint of a directory: `latest`, `best`, or a global step; null takes the best of
     # an experiment and the latest of anything else.
-    which: str | None = field(default=None, metadata=WHICH)
+    which: str | None = field(default=None, metadata=choices.WHICH)
     # The mean of several checkpoints: `last N`, or a list of steps or paths; null takes one.
-    average: Any = field(default=None, metadata=AVERAGE)
+    average: Any = field(default=None, metadata=choices.AVERAGE)
     # Model name -> checkpoint name: a whole name, a prefix ending in `/`, or `re:` with groups;
     # the first rule that matches wins. Optimizer slots and averages follow their variable.
-    rename: dict[str, str] = field(default_factory=dict, metadata=STRINGS)
+    rename: dict[str, str] = field(default_factory=dict, metadata=choices.STRINGS)
     # False leaves the variables out of the optimizer.
     trainable: bool = True
     # The variables do not train before this global step.
     freeze_until_step: int = field(default=0, metadata=at_least(0, "0 trains them from the start"))
     # Multiplies the learning rate of the variables.
-    learning_rate_multiplier: float = field(default=1.0, metadata=SCALE)
+    learning_rate_multiplier: float = field(default=1.0, metadata=choices.SCALE)
     # True allows the checkpoint to be absent; the variables are then initialised.
     optional: bool = False
     # The classes of state that the checkpoint brings.
     state: list[StateChoice] = field(
-        default_factory=lambda: [StateChoice.weights, StateChoice.batch_norm], metadata=STATE
+        default_factory=lambda: [StateChoice.weights, StateChoice.batch_norm],
+        metadata=choices.STATE,
     )
     # True restores the checkpoint's moving averages of the weights as the weights.
     use_ema: bool = False
@@ -272,11 +260,11 @@ class ScaffoldConfig:
     # What to do when a tensor has another shape than its variable, after all conversions.
     shape: ShapePolicy = ShapePolicy.error
     # Variable pattern -> the tensor's axes in the variable's order, as numpy.transpose takes them.
-    transpose: dict[str, list[int]] = field(default_factory=dict, metadata=AXES)
+    transpose: dict[str, list[int]] = field(default_factory=dict, metadata=choices.AXES)
     # Variable pattern -> vocabularies by which its rows or columns are moved.
     vocabulary: dict[str, VocabularyConfig] = field(default_factory=dict)
     # Variable pattern -> named conversion (see runner.restoration.named_conversions).
-    convert: dict[str, str] = field(default_factory=dict, metadata=STRINGS)
+    convert: dict[str, str] = field(default_factory=dict, metadata=choices.STRINGS)
     # True allows casts that may lose more than a float's precision, e.g. from float to int.
     cast: bool = False
     # True makes NaN and infinity in a restored tensor an error; otherwise they are a warning.
@@ -313,9 +301,9 @@ class ExportConfig:
     """What `mode=export` does with the model besides writing it."""
 
     # Name under which it is registered in MLflow; null registers nothing.
-    register: str | None = field(default=None, metadata=MODEL_NAME)
+    register: str | None = field(default=None, metadata=choices.MODEL_NAME)
     # Alias that is moved to the registered version, as in `models:/NAME@ALIAS`; null moves none.
-    alias: str | None = field(default=None, metadata=ALIAS)
+    alias: str | None = field(default=None, metadata=choices.ALIAS)
 
 
 @dataclass
@@ -358,7 +346,7 @@ class RunConfig:
     """The root of a run's configuration."""
 
     # The experiment's name, also in MLflow.
-    name: str = field(default=MISSING, metadata=NAME)
+    name: str = field(default=MISSING, metadata=choices.NAME)
     # Seeds Python, NumPy, TensorFlow and, by `${seed}`, the data.
     seed: int = field(default=0, metadata=at_least(0, most=2**32 - 1))
     mode: Mode = Mode.train

@@ -7,7 +7,7 @@ the contents of an open mapping, are here.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from numbers import Real
 from typing import Any
@@ -24,6 +24,7 @@ from runner.config.choices import (
     unknown_keys,
 )
 from runner.config.hydra_errors import bad_value, unknown_key, unresolved
+from runner.config.masking import flatten
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem, ranked
 
@@ -48,8 +49,8 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
         missing = sorted(OmegaConf.missing_keys(config))
         resolved: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        known = _leaves(OmegaConf.to_container(config, resolve=False))
-        raise ConfigError(unresolved(error, known)) from error
+        known: Any = OmegaConf.to_container(config, resolve=False)
+        raise ConfigError(unresolved(error, flatten(known))) from error
     problems = [
         Problem(f"{key} has no value", "every run needs it", "set it in the experiment's file")
         for key in missing
@@ -84,12 +85,7 @@ def _complete(config: DictConfig) -> DictConfig:
     """Returns a copy in which a key that the command line deleted has its default again."""
     completed = copy.deepcopy(config)
     OmegaConf.set_struct(completed, False)
-    names = [each.name for each in fields(RunConfig)]
-    deleted = [
-        name
-        for name in names
-        if name not in completed and not OmegaConf.is_missing(completed, name)
-    ]
+    deleted = {each.name for each in fields(RunConfig)} - set(completed)
     if deleted:
         defaults = dict(OmegaConf.structured(RunConfig(scaffolds=None)).items_ex(resolve=False))
         for name in deleted:
@@ -97,108 +93,80 @@ def _complete(config: DictConfig) -> DictConfig:
     return completed
 
 
-def _leaves(value: Any, prefix: str = "") -> list[str]:
-    """Returns the dotted keys of a nested mapping's leaves."""
-    if not isinstance(value, Mapping):
-        return [prefix]
-    return [
-        leaf
-        for key, item in value.items()
-        for leaf in _leaves(item, f"{prefix}.{key}" if prefix else str(key))
-    ]
-
-
-def _target_problems(resolved: Mapping[str, Any]) -> list[Problem]:
+def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
     given = [(key, resolved[key]) for key in TARGETS if resolved[key] != "???"]
     for group in ("metrics", "hooks"):
         given += [(f"{group}.{key}", value) for key, value in resolved[group].items()]
-    return [
-        Problem(
-            f"{key} has no _target_",
-            "it must name the class or function to call",
-            f"give {key} a `_target_: package.module.Name`",
-        )
-        for key, value in given
-        if not isinstance(value, Mapping) or "_target_" not in value
-    ]
+    for key, value in given:
+        if not isinstance(value, Mapping) or "_target_" not in value:
+            yield Problem(
+                f"{key} has no _target_",
+                "it must name the class or function to call",
+                f"give {key} a `_target_: package.module.Name`",
+            )
 
 
-def _open_mapping_problems(resolved: Mapping[str, Any]) -> list[Problem]:
+def _open_mapping_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
     """Checks the keys that the runner reads of `optimizer`, `data` and `model`."""
     optimizer, data, model = (
         value if isinstance(value, Mapping) else {}
         for value in (resolved["optimizer"], resolved["data"], resolved["model"])
     )
-    problems = rate_problems(optimizer)
+    yield from rate_problems(optimizer)
     # A batch size that is not a number is between the configuration and the data's own class.
     size = data.get("batch_size")
     if isinstance(size, int | float) and size < 1:
-        problems.append(Problem(f"data.batch_size is {size!r}", "it must be at least 1"))
+        yield Problem(f"data.batch_size is {size!r}", "it must be at least 1")
     if not isinstance(model.get("jit_compile", False), bool):
-        problems.append(
-            Problem(
-                f"model.jit_compile is {model['jit_compile']!r}",
-                "it must be true or false",
-                choices=("true", "false"),
-            )
+        yield Problem(
+            f"model.jit_compile is {model['jit_compile']!r}",
+            "it must be true or false",
+            choices=("true", "false"),
         )
     policy = model.get("dtype_policy", "float32")
     if policy not in DTYPE_POLICIES:
-        problems.append(
-            Problem(
-                f"model.dtype_policy is {policy!r}",
-                "it must be a policy of Keras that keeps weights in float32",
-                choices=ranked(str(policy), DTYPE_POLICIES),
-            )
+        yield Problem(
+            f"model.dtype_policy is {policy!r}",
+            "it must be a policy of Keras that keeps weights in float32",
+            choices=ranked(str(policy), DTYPE_POLICIES),
         )
-    return problems
 
 
 def _cross_problems(
     resolved: Mapping[str, Any], scaffolds: Mapping[str, ScaffoldConfig]
-) -> list[Problem]:
-    problems = []
+) -> Iterator[Problem]:
     uri, objective = resolved["tracking"]["uri"], resolved["train"]["objective"]
     name, alias = resolved["export"]["register"], resolved["export"]["alias"]
     valid = [f"validation/{each}" for each in ("loss", *resolved["metrics"])]
     if objective not in valid:
-        problems.append(
-            Problem(
-                f"train.objective is {objective!r}",
-                "no evaluation produces a metric of that name",
-                "name one of the metrics, or add it to `metrics`",
-                ranked(objective, valid),
-            )
+        yield Problem(
+            f"train.objective is {objective!r}",
+            "no evaluation produces a metric of that name",
+            "name one of the metrics, or add it to `metrics`",
+            ranked(objective, valid),
         )
     if name is not None and (uri or "none").lower() == "none":
-        problems.append(
-            Problem(
-                f"export.register is {name!r}, and runs are not recorded in MLflow",
-                "tracking.uri is null",
-                "set tracking.uri to the store that the run is recorded in",
-            )
+        yield Problem(
+            f"export.register is {name!r}, and runs are not recorded in MLflow",
+            "tracking.uri is null",
+            "set tracking.uri to the store that the run is recorded in",
         )
     if alias is not None and name is None:
-        problems.append(
-            Problem(
-                f"export.alias is {alias!r}, but no model is registered",
-                "an alias names a version of a registered model",
-                "add export.register=NAME",
-            )
+        yield Problem(
+            f"export.alias is {alias!r}, but no model is registered",
+            "an alias names a version of a registered model",
+            "add export.register=NAME",
         )
     for scaffold, entry in scaffolds.items() if uri is None else ():
-        listed = entry.average if isinstance(entry.average, list) else []
-        problems += [
-            Problem(
-                f"scaffolds.{scaffold}.{key}: {each} is in MLflow, and tracking is off",
-                "tracking.uri is null, so there is no store to ask for it",
-                "set tracking.uri to the store that has it, or name a path",
-            )
-            for key, named in (("checkpoint", [entry.checkpoint]), ("average", listed))
-            for each in named
-            if isinstance(each, str) and each.startswith(MLFLOW_SCHEMES)
-        ]
-    return problems
+        averaged = entry.average if isinstance(entry.average, list) else []
+        named = [("checkpoint", entry.checkpoint), *(("average", each) for each in averaged)]
+        for key, each in named:
+            if isinstance(each, str) and each.startswith(MLFLOW_SCHEMES):
+                yield Problem(
+                    f"scaffolds.{scaffold}.{key}: {each} is in MLflow, and tracking is off",
+                    "tracking.uri is null, so there is no store to ask for it",
+                    "set tracking.uri to the store that has it, or name a path",
+                )
 
 
 def _scaffolds(value: Any) -> tuple[dict[str, ScaffoldConfig], list[Problem]]:
@@ -279,43 +247,33 @@ def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
     ]
 
 
-def _scaffold_problems(key: str, scaffold: ScaffoldConfig) -> list[Problem]:
-    problems = []
+def _scaffold_problems(key: str, scaffold: ScaffoldConfig) -> Iterator[Problem]:
     scheduled = ["freeze_until_step"] * (scaffold.freeze_until_step > 0)
     scheduled += ["learning_rate_multiplier"] * (scaffold.learning_rate_multiplier != 1.0)
     if scheduled and not scaffold.trainable:
-        problems.append(
-            Problem(
-                f"{key} is not trainable, but sets {' and '.join(scheduled)}",
-                "what never trains has no schedule",
-                f"set ++{key}.trainable=true, or delete the schedule",
-            )
+        yield Problem(
+            f"{key} is not trainable, but sets {' and '.join(scheduled)}",
+            "what never trains has no schedule",
+            f"set ++{key}.trainable=true, or delete the schedule",
         )
     if scaffold.average is not None and scaffold.which not in (None, "latest"):
-        problems.append(
-            Problem(
-                f"{key} asks for which={scaffold.which} and for an average",
-                "`which` chooses one checkpoint, `average` takes several",
-                "delete one of the two; a list may hold steps, `best` and `latest`",
-            )
+        yield Problem(
+            f"{key} asks for which={scaffold.which} and for an average",
+            "`which` chooses one checkpoint, `average` takes several",
+            "delete one of the two; a list may hold steps, `best` and `latest`",
         )
     if scaffold.checkpoint is not None and not scaffold.checkpoint.strip() and not scaffold.average:
-        problems.append(
-            Problem(
-                f"{key}.checkpoint is empty",
-                "it names no checkpoint",
-                f"give a path, or null to start from initializers: ++{key}.checkpoint=null",
-            )
+        yield Problem(
+            f"{key}.checkpoint is empty",
+            "it names no checkpoint",
+            f"give a path, or null to start from initializers: ++{key}.checkpoint=null",
         )
     if scaffold.use_ema and scaffold.state and StateChoice.weights not in scaffold.state:
-        problems.append(
-            Problem(
-                f"{key}.use_ema is true, but its state is without weights",
-                "the moving averages are restored as the weights",
-                f"add weights to {key}.state, or set ++{key}.use_ema=false",
-            )
+        yield Problem(
+            f"{key}.use_ema is true, but its state is without weights",
+            "the moving averages are restored as the weights",
+            f"add weights to {key}.state, or set ++{key}.use_ema=false",
         )
-    return problems
 
 
 KEY = "optimizer.learning_rate"

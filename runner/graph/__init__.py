@@ -9,5 +9,6 @@
 - `replica`: the seam at which a cluster places the parts of a graph.
 - `resumability`: state of a step that no checkpoint holds.
 
-Nothing here opens a session, reads a checkpoint or writes a file.
+It rests on `restoration`, whose ownership decides under which scaffold's settings a variable
+trains. Nothing here opens a session, reads a checkpoint or writes a file.
 """

@@ -45,7 +45,7 @@ def build_graph(
     Args:
       config: the validated configuration.
       split: `validation` or `test`, the split to evaluate.
-      train: whether to build the training step.
+      train: whether to build the training step too.
       replica: which copy of the graph this is; by default the only one.
 
     Raises:
@@ -62,9 +62,7 @@ def build_graph(
         data = build_data(config)
         with replica.partitioned():
             model = build_model(config)
-        functions: dict[str, PerExample] = {"loss": build_target("loss", config.loss)}
-        for name, node in config.metrics.items():
-            functions[name] = build_target(f"metrics.{name}", node)
+        functions = _functions(config)
         source = _training_input(data, replica) if train else None
         step = None
         if source is not None:
@@ -86,6 +84,14 @@ def build_graph(
     specs = _specs(variables, own, policies, training)
     sizes = data.sizes() if isinstance(data, Sized) else {}
     return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, sizes)
+
+
+def _functions(config: RunConfig) -> dict[str, PerExample]:
+    """Returns the loss and the metrics by name."""
+    functions: dict[str, PerExample] = {"loss": build_target("loss", config.loss)}
+    for name, node in config.metrics.items():
+        functions[name] = build_target(f"metrics.{name}", node)
+    return functions
 
 
 def _training_input(data: Data, replica: Replica) -> TrainingInput:

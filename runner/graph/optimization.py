@@ -228,8 +228,7 @@ def accumulate(
 ) -> Batch:
     """Returns means over `count` batches, taken one after another so that memory holds one.
 
-    All of it is one operation of the graph: the batches of one update are not visible from
-    outside, and each run of the train op is one update. Sparse gradients become dense.
+    Each run of the train op is one update. Sparse gradients become dense.
 
     Args:
       one_batch: computes metrics and gradients of the next batch.

@@ -1,8 +1,9 @@
-"""SessionRunHooks, each usable alone, also in a configuration: `_target_: runner.hooks.NAME`.
+"""SessionRunHooks, each usable alone or as `_target_: runner.hooks.NAME`, and their helpers.
 
-scheduled.py has the base of those that act on a schedule. checkpoint.py saves, evaluation.py
-evaluates, stop.py ends training, nan_loss.py reacts to a loss that is NaN; metrics.py records what
-training and evaluation give, measurements.py what they cost, progress.py shows how far they are.
+scheduled.py has the base of those that act on a schedule. checkpoint.py saves and keeps the best,
+evaluation.py evaluates, stop.py ends training, nan_loss.py reacts to a loss that is NaN; metrics.py
+records what training and evaluation give, measurements.py what they cost, progress.py shows how far
+they are.
 
 A hook takes tensors, savers and functions, and no configuration: which hooks a run has, and in
 which order, is decided in `runner.training`.

@@ -11,6 +11,6 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `report`, `json_report`, `html_report`: the doors for showing a plan.
 - `restorer`: `Restorer`, the door for carrying a plan out; `reading`: how values are brought.
 
-Everything up to the reports is pure: it knows names, shapes and dtypes only. Checkpoint formats
-are in `checkpoints`, building graphs in `graph`, and the session that restores in `session`.
+Planning needs no session and reads no tensor values. The room rests on `checkpoints`, for formats,
+and on `runs`, for provenance; `graph` and `session` rest on it.
 """

@@ -5,5 +5,5 @@
 - `provenance`: its code, machine and packages, and where its variables' values came from
 - `lineage`: the runs that it started from
 
-Nothing here trains: rooms above decide what a run does.
+It rests on `checkpoints` and `tracking`. Nothing here trains: later rooms decide what a run does.
 """

@@ -6,7 +6,7 @@ what they have in common is here. Nothing in the core knows this room: a run mee
 
 A sweep in the order of its life:
   sweeper          checks, opens, runs and reports a sweep; the sweepers are its subclasses
-  points           the trials to be: overrides, composed and checked before the first one starts
+  points           the trials to run: overrides, composed and checked before the first one starts
   sweep_directory  the files: what identifies the sweep, and one record for each attempt at a trial
   parent_run       the run in MLflow whose children the trials are
   execution        launches attempts, retries failures; what is known of Hydra's launchers
@@ -17,7 +17,7 @@ A sweep in the order of its life:
   figures          drawn by Matplotlib and Optuna
 A search also has:
   search_space     the distributions that trials are drawn from
-  study            Optuna's study: drawing, pruning, and what other processes try
+  study            Optuna's study: draws trials, decides which are pruned, knows other processes'
   search           the loop that asks for trials, runs and records them
 
 Doors: `job.job_of` and `job.carry_out` for the command line, `trial.Trial` for clusters, and

@@ -127,28 +127,23 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        self._running = 0
         self._was_idle = False
         self._lock = threading.Lock()
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Keeps the process from ending inside the block."""
+        """Keeps the process from ending inside the block; one trial runs at a time."""
         with self._lock:
-            self._running += 1
             self._was_idle = False
-        try:
             yield
-        finally:
-            with self._lock:
-                self._running -= 1
 
     def end_if_idle(self, end: Callable[[], object]) -> None:
         """Ends the process if it was idle at the last call and since; no trial begins meanwhile."""
-        with self._lock:
+        if self._lock.acquire(blocking=False):
             if self._was_idle:
                 end()
-            self._was_idle = not self._running
+            self._was_idle = True
+            self._lock.release()
 
 
 # At most one: this process, from its first trial on.

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -40,6 +41,8 @@ def is_held(lock_file: Path) -> bool:
 BEAT_SECONDS = 4.0
 # A process that has the processor to itself never misses so many beats.
 _MISSED = 3
+# How often a process on another host looks for a beat, while one is due.
+_LOOKS = 8
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -78,11 +81,16 @@ class OwnerFile:
     Args:
       path: the file.
       beat: seconds between touches.
+      sleep: waits a number of seconds.
     """
 
-    def __init__(self, path: Path, beat: float = BEAT_SECONDS) -> None:
-        self._path = path
-        self._beat = beat
+    def __init__(
+        self,
+        path: Path,
+        beat: float = BEAT_SECONDS,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._path, self._beat, self._sleep = path, beat, sleep
         self._stop = threading.Event()
         # The thread knows only the event, so that it ends with this object.
         weakref.finalize(self, self._stop.set)
@@ -133,9 +141,8 @@ class OwnerFile:
         if not wait:
             return owner
         logger.warning("Waits to see if %s, the owner of %s, is alive.", owner, self._path.parent)
-        deadline = time.monotonic() + _MISSED * self._beat
-        while time.monotonic() < deadline:
-            time.sleep(self._beat / 8)
+        for _ in range(_MISSED * _LOOKS):
+            self._sleep(self._beat / _LOOKS)
             if self._touched() != before:
                 return owner
         return None

@@ -8,7 +8,7 @@ journal and delivers each record once.
 - `follower`, `delivery`, `follower_process`: from the journal to a store, to all stores of a run
   (`python -m runner.sync`), and the process that does so beside a run
 - `encoding`: names and values within MLflow's limits
-- `address`: tracking URIs
+- `address`: tracking URIs, shown without their passwords
 - `mlflow_store`, `mlflow_run`: all of MLflow's API
 
 The doors are the functions below and the classes of `tracker`. Nothing here knows TensorFlow's

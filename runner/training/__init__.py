@@ -2,7 +2,8 @@
 
 - `run`: `Run`, everything that belongs to one run; `Coordinator` and `Surroundings`, what it meets
   outside itself; `watch`: `TrialWatch`, the seam at which a sweep watches it.
-- `sources`: finds each scaffold's checkpoint, and trains the experiments that they come from.
+- `sources`: finds each scaffold's checkpoint, trains the experiments that they come from, and
+  plans with them (`plan_run`).
 - `loop`: `train_run`, the session and the loop; `loop_hooks`: its hooks, in their order.
 - `recording`: what is recorded of a run at its start and its end.
 - `evaluation`, `export`: what `mode=evaluate` and `mode=export` do with a finished run.

@@ -53,11 +53,11 @@ class Run:
     interruption: Interruption
     tracker: Tracker
 
-    def __init__(self, config: RunConfig, around: Surroundings) -> None:
+    def __init__(self, config: RunConfig, context: Surroundings) -> None:
         self.config = config
-        self.overrides, self.dedicated = around.overrides, around.dedicated
-        self.screen, self.watch = around.screen, around.watch
-        self.coordinator = around.coordinator
+        self.overrides, self.dedicated = context.overrides, context.dedicated
+        self.screen, self.watch = context.screen, context.watch
+        self.coordinator = context.coordinator
         self.store = open_store(config.tracking, asdict(config))
         self.sources = Sources(config, self.store)
         self.container = Path(config.run_dir)
@@ -111,7 +111,7 @@ class Run:
             raise ValueError("the graph was built without a training step")
         return self.built.training
 
-    def interrupted(self) -> RunDirectory | None:
+    def run_to_resume(self) -> RunDirectory | None:
         """Returns the run that training would resume, changing nothing; None starts afresh.
 
         Raises:
@@ -127,7 +127,7 @@ class Run:
           interruption: reports signals.
 
         Raises:
-          RunDirectoryError: as `interrupted`; also when a living process owns the directory.
+          RunDirectoryError: as `run_to_resume`; also when a living process owns the directory.
         """
         self.interruption = interruption
         resume = self.config.resume.value
@@ -175,7 +175,7 @@ class Coordinator:
     replica: Replica = Replica()
     others_train: bool = False
 
-    def begun(self) -> None:
+    def report_begun(self) -> None:
         """Reports that the run is begun or resumed."""
 
     def is_over(self, run: Run) -> bool:

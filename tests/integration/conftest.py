@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-    from .forks import MakeCase
+    from .cases import MakeCase
 
 TINY_CONF = ROOT / "tests" / "tiny" / "conf"
 
@@ -171,7 +171,7 @@ def fresh_command(make_command: Callable[..., Command]) -> Command:
 @pytest.fixture
 def make_case(forks: Forks, tmp_path: Path, migrated_database: Path) -> Iterator[MakeCase]:
     """Makes commands, each in a folder of its own with its own database."""
-    from .forks import Case
+    from .cases import Case
 
     made: list[Case] = []
 

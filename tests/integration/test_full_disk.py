@@ -11,7 +11,7 @@ import pytest
 
 from runner.runs.saved_checkpoints import state
 
-from .forks import MakeCase, assert_same
+from .cases import MakeCase, assert_same
 
 # Full from step 21 to 41: two checkpoints, an evaluation and the journal find no room.
 ARGUMENTS = (

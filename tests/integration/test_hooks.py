@@ -1,8 +1,11 @@
-"""Our hooks and the rules of training, chosen by config and seen in what a run leaves."""
+"""TensorFlow's hooks and ours, chosen by `_target_` in the `hooks:` section of a config."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,149 +14,205 @@ import pytest
 import tensorflow.compat.v1 as tf
 import yaml
 
-from runner.config.choices import Mode, NonFinite
-from runner.config.schema import NonFiniteConfig, TrackingConfig, TrainConfig
-from runner.errors import NonFiniteLossError
+from runner.config.choices import NonFinite
+from runner.config.schema import NonFiniteConfig, TrackingConfig
 from runner.tracking.tracking_directory import TrackingDirectory
-from tests.tiny.runs import directory, run, saved, written
+from tests.tiny.configs import LINEAR
+from tests.tiny.runs import directory, run, saved, short, written
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "hook"
+TRAIN = "tensorflow.compat.v1.train"
 
 
-def shipped(name: str, **changes: Any) -> dict[str, Any]:
+def feed(tensor: tf.Tensor, value: float) -> dict[tf.Tensor, float]:
+    """What a FeedFnHook asks for."""
+    return {tensor: value}
+
+
+class Recorder(tf.train.FinalOpsHook):
+    """A user's own hook, over a stock one: keeps what the final operations gave."""
+
+    values: Any = None
+
+    def end(self, session: tf.Session) -> None:
+        super().end(session)
+        Recorder.values = self.final_ops_values
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """What TensorFlow logs at level INFO, line by line, as it comes."""
+    logger = logging.getLogger("tensorflow")
+    before, propagate = logger.level, logger.propagate
+    logger.setLevel(logging.INFO)
+    logger.propagate = True
+    lines: list[str] = []
+
+    class _Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler = _Keep()
+    logger.addHandler(handler)
+    yield lines
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+    logger.propagate = propagate
+
+
+def test_every_stock_hook_by_config(tmp_path: Path, logged: list[str]) -> None:
+    events, checkpoints = tmp_path / "events", tmp_path / "checkpoints"
+    hooks = {
+        "log": {
+            "_target_": f"{TRAIN}.LoggingTensorHook",
+            "tensors": {"the_loss": "${graph:loss}", "kernel": "${graph:body/dense/kernel}"},
+            "every_n_iter": 5,
+        },
+        "stop": {"_target_": f"{TRAIN}.StopAtStepHook", "last_step": 12},
+        "save": {
+            "_target_": f"{TRAIN}.CheckpointSaverHook",
+            "checkpoint_dir": str(checkpoints),
+            "save_steps": 4,
+            "saver": "${run:saver}",
+        },
+        "count": {
+            "_target_": f"{TRAIN}.StepCounterHook",
+            "every_n_steps": 4,
+            "output_dir": str(events),
+        },
+        "nan": {"_target_": f"{TRAIN}.NanTensorHook", "loss_tensor": "${graph:loss}"},
+        "summary": {
+            "_target_": f"{TRAIN}.SummarySaverHook",
+            "save_steps": 4,
+            "output_dir": str(events),
+            "summary_op": {
+                "_target_": "tensorflow.compat.v1.summary.scalar",
+                "name": "scaled_loss",
+                "tensor": "${graph:loss}",
+            },
+        },
+        "wait": {"_target_": f"{TRAIN}.GlobalStepWaiterHook", "wait_until_step": 0},
+        "final": {
+            "_target_": f"{__name__}.Recorder",
+            "final_ops": ["${graph:global_step}", "${graph:learning_rate}"],
+        },
+        "feed": {
+            "_target_": f"{TRAIN}.FeedFnHook",
+            "feed_fn": {
+                "_target_": f"{__name__}.feed",
+                "_partial_": True,
+                "tensor": "${graph:learning_rate}",
+                "value": 0.0,
+            },
+        },
+        "profile": {
+            "_target_": f"{TRAIN}.ProfilerHook",
+            "save_steps": 6,
+            "output_dir": str(tmp_path / "profile"),
+        },
+    }
+    run(tmp_path / "runs", hooks=hooks)
+
+    assert saved(tmp_path / "runs", "global_step") == 12
+    assert any("the_loss = " in line and "kernel = " in line for line in logged)
+    assert tf.train.latest_checkpoint(str(checkpoints)).endswith("-12")
+    assert (checkpoints / "graph.pbtxt").is_file()
+    found = written(events)
+    assert [step for step, _ in found["global_step/sec"]] == [5, 9]
+    # Each fourth step, or the third: TensorFlow's hook reads the step before or after its update.
+    steps = [step for step, _ in found["scaled_loss"]]
+    assert steps[0] == 1
+    assert {b - a for a, b in itertools.pairwise(steps)} <= {3, 4}
+    assert Recorder.values[0] == 12
+    assert Recorder.values[1] == pytest.approx(0.01)
+    assert list((tmp_path / "profile").glob("timeline-*.json"))
+    # Fed a learning rate of 0, nothing moves.
+    whole = tf.train.load_checkpoint(str(directory(tmp_path / "runs").checkpoints))
+    first = tf.train.load_checkpoint(str(checkpoints / "model.ckpt-0"))
+    name = "body/dense/kernel"
+    assert (whole.get_tensor(name) == first.get_tensor(name)).all()
+
+
+def test_the_hooks_of_tensorflow_are_these() -> None:
+    """All of them are above, but for the base class."""
+    hooks = {
+        name
+        for name in dir(tf.train)
+        if isinstance(getattr(tf.train, name), type)
+        and issubclass(getattr(tf.train, name), tf.train.SessionRunHook)
+    }
+    assert hooks == {
+        "CheckpointSaverHook",
+        "FeedFnHook",
+        "FinalOpsHook",
+        "GlobalStepWaiterHook",
+        "LoggingTensorHook",
+        "NanTensorHook",
+        "ProfilerHook",
+        "SessionRunHook",
+        "StepCounterHook",
+        "StopAtStepHook",
+        "SummarySaverHook",
+    }
+
+
+def test_a_nan_hook_acts(tmp_path: Path) -> None:
+    """The run's own rule is to stop, so that the error is that of TensorFlow's hook."""
+    train = short(steps=9, non_finite=NonFiniteConfig(NonFinite["stop"]))
+    data = {"_target_": "tests.tiny.experiment.Blobs", "poison_after": 3}
+    nan = {"_target_": f"{TRAIN}.NanTensorHook", "loss_tensor": "${graph:loss}"}
+    with pytest.raises(tf.train.NanLossDuringTrainingError):
+        run(tmp_path, **LINEAR, hooks={"nan": nan}, data=data, train=train)
+
+
+def _shipped(name: str, **changes: Any) -> dict[str, Any]:
     """An entry of conf/hook, with some keys changed."""
     return {name: {**yaml.safe_load((CONF / f"{name}.yaml").read_text()), **changes}}
 
 
-def _train(**changes: Any) -> TrainConfig:
-    return TrainConfig(
-        **{"steps": 20, "log_every": 5, "evaluate_every": 10, "checkpoint_every": 10, **changes}
-    )
-
-
-def test_the_shipped_hooks_work_together(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forked_followers")
+def test_the_shipped_hooks_work_together_and_are_tracked(tmp_path: Path, database: Path) -> None:
     hooks = {
-        **shipped("early_stopping", patience=2, min_delta=100.0),
-        **shipped("wall_clock"),
-        **shipped("tensorboard", every="2 steps"),
-        **shipped("step_timing", every=3),
-        **shipped("memory", every=3),
-        **shipped("profile", every=1, steps=2),
+        **_shipped("early_stopping", patience=2, min_delta=100.0),
+        **_shipped("wall_clock"),
+        **_shipped("tensorboard", every="2 steps"),
+        **_shipped("step_timing", every=4),
+        **_shipped("memory", every=4),
+        **_shipped("profile", every=1, steps=2),
     }
     assert set(hooks) == {path.stem for path in CONF.glob("*.yaml")}
-    run(tmp_path, hooks=hooks, train=_train(steps=50, evaluate_every=4))
+    decay = {
+        "_target_": "keras.optimizers.schedules.PolynomialDecay",
+        "initial_learning_rate": 0.01,
+        "decay_steps": 20,
+        "end_learning_rate": 0.0,
+    }
+    uri = f"sqlite:///{database}"
+    lines = run(
+        tmp_path / "runs",
+        hooks=hooks,
+        tracking=TrackingConfig(uri),
+        optimizer={"_target_": f"{TRAIN}.AdamOptimizer", "learning_rate": decay},
+        train=short(steps=50, log_every=4, evaluate_every=4),
+    )
     # The first evaluation, at 4, is the best; those at 8 and 12 exhaust the patience.
-    assert saved(tmp_path, "global_step") == 12
-    path = directory(tmp_path).path
+    assert saved(tmp_path / "runs", "global_step") == 12
+    assert not any("learning_rate" in line for line in lines)
+    path = directory(tmp_path / "runs").path
     history = json.loads((path / "early_stopping.json").read_text())
     assert [step for step, _ in history] == [4, 8, 12]
     found = written(path)
-    assert [step for step, _ in found["train/learning_rate"]] == [2, 4, 6, 8, 10, 12]
-    assert found["train/learning_rate"][0][1] == pytest.approx(0.01)
-    assert [step for step, _ in found["validation/loss"]] == [4, 8, 12]
-    assert [value for _, value in found["validation/loss"]] == pytest.approx(
-        [value for _, value in history]
-    )
+    rates = {step: 0.01 * (21 - step) / 20 for step in (2, 4, 6, 8, 10, 12)}
+    assert dict(found["train/learning_rate"]) == pytest.approx(rates)
+    assert dict(found["validation/loss"]) == pytest.approx(dict(history))
 
-
-@pytest.mark.usefixtures("forked_followers")
-def test_what_hooks_record_is_tracked_with_the_learning_rate(
-    tmp_path: Path, database: Path
-) -> None:
-    uri = f"sqlite:///{database}"
-    optimizer = {
-        "_target_": "tensorflow.compat.v1.train.AdamOptimizer",
-        "learning_rate": {
-            "_target_": "keras.optimizers.schedules.PolynomialDecay",
-            "initial_learning_rate": 0.01,
-            "decay_steps": 20,
-            "end_learning_rate": 0.0,
-        },
-    }
-    lines = run(
-        tmp_path / "runs",
-        hooks={**shipped("step_timing", every=5), **shipped("memory", every=5)},
-        tracking=TrackingConfig(uri),
-        optimizer=optimizer,
-        train=_train(),
-    )
     client = mlflow.MlflowClient(uri)
-    path = directory(tmp_path / "runs").path
     run_id = TrackingDirectory(path).position(uri).run_id
     assert run_id is not None
-    rates = client.get_metric_history(run_id, "train/learning_rate")
-    assert {each.step: each.value for each in rates} == pytest.approx(
-        {5: 0.008, 10: 0.0055, 15: 0.003, 20: 0.0005}
-    )
+    recorded = client.get_metric_history(run_id, "train/learning_rate")
+    expected = {step: rates[step] for step in (4, 8, 12)}
+    assert {each.step: each.value for each in recorded} == pytest.approx(expected)
     for name in ("time/step", "time/input", "time/compute", "memory/peak_mib"):
-        history = client.get_metric_history(run_id, name)
-        assert [each.step for each in history] == [5, 10, 15, 20]
-        assert all(each.value >= 0 for each in history)
-    assert not any("learning_rate" in line for line in lines)
-
-
-def _poisoned(after: int) -> dict[str, Any]:
-    return {"_target_": "tests.tiny.experiment.Blobs", "poison_after": after}
-
-
-def test_a_rollback_lowers_the_rate_until_it_is_an_error(tmp_path: Path) -> None:
-    train = _train(
-        checkpoint_every=4,
-        non_finite=NonFiniteConfig(NonFinite["rollback"], rollbacks=2, learning_rate_scale=0.1),
-    )
-    with pytest.raises(NonFiniteLossError, match="at step 7, after 2 rollbacks"):
-        run(tmp_path, data=_poisoned(6), train=train)
-    # The poison is in the data, so no rate helps; the input went back with the weights.
-    assert saved(tmp_path, "global_step") == 4
-    assert saved(tmp_path, "learning_rate_scale") == 1.0
-    assert directory(tmp_path).require().status == "FAILED"
-
-
-def test_stop_ends_a_run_in_good_order_and_saves_no_nan(tmp_path: Path) -> None:
-    train = _train(checkpoint_every=4, non_finite=NonFiniteConfig(NonFinite["stop"]))
-    lines = run(tmp_path, data=_poisoned(6), train=train)
-    assert "training stops because the loss is nan at step 7" in lines
-    assert "step 7 is not saved" in lines
-    assert (saved(tmp_path, "global_step"), directory(tmp_path).require().status) == (4, "FINISHED")
-
-
-def test_averages_are_what_is_evaluated_and_exported(tmp_path: Path) -> None:
-    train = _train(ema_decay=0.9, accumulate=2)
-    run(tmp_path, train=train)
-    best = json.loads(directory(tmp_path).best_record.read_text())
-    lines = run(tmp_path, train=train, mode=Mode.evaluate)
-    assert ": test  loss" in lines[0]
-    run(tmp_path, train=train, mode=Mode.export)
-    prefix = tf.train.latest_checkpoint(str(directory(tmp_path).best))
-    assert prefix.endswith(f"-{best['step']}")
-    name = "head/kernel"
-    average = tf.train.load_variable(prefix, f"{name}/ExponentialMovingAverage")
-    weight = tf.train.load_variable(prefix, name)
-    with tf.Graph().as_default(), tf.Session() as session:
-        tf.saved_model.load(session, ["serve"], str(directory(tmp_path).export))
-        (exported,) = [each for each in tf.global_variables() if each.shape == average.shape]
-        value = session.run(exported)
-    assert (value == average).all()
-    assert not (value == weight).all()
-
-
-def test_an_input_that_cannot_be_saved_is_told_at_the_start(tmp_path: Path) -> None:
-    lines = run(tmp_path, data={"_target_": "tests.tiny.odd.FromGenerator"}, train=_train())
-    told = [index for index, line in enumerate(lines) if "position is not saved" in line]
-    first_step = [index for index, line in enumerate(lines) if line.startswith("step 5/20")]
-    assert len(told) == 1
-    assert told < first_step
-    assert saved(tmp_path, "global_step") == 20
-    directory(tmp_path).update(status="RUNNING")
-    assert any(
-        "resumes" in line
-        for line in run(tmp_path, data={"_target_": "tests.tiny.odd.FromGenerator"}, train=_train())
-    )
-
-
-def test_a_rhythm_may_be_a_text(tmp_path: Path) -> None:
-    lines = run(tmp_path, train=_train(log_every="4 steps", evaluate_every="1 hour"))
-    assert [line.split()[1] for line in lines if "steps/s" in line] == [
-        f"{step}/20" for step in (4, 8, 12, 16, 20)
-    ]
-    assert [line.split()[1] for line in lines if "  validation  " in line] == ["20"]
+        timed = client.get_metric_history(run_id, name)
+        assert [each.step for each in timed] == [4, 8, 12]
+        assert all(each.value >= 0 for each in timed)

@@ -3,102 +3,114 @@
 from __future__ import annotations
 
 import signal
-from subprocess import Popen
+import time
+from collections.abc import Sequence
 
+import psutil
 import pytest
 
-from .conftest import Command, finish, said, wait_for
+from runner.runs.saved_checkpoints import by_step, state
 
-TINY = "+experiment=tiny"
-
-
-def _hook(name: str, command: Command, **arguments: int) -> list[str]:
-    values = {"step": 13, "marker": str(command.folder / "marker"), **arguments}
-    items = ",".join(f"{key}: '{value}'" if key == "marker" else f"{key}: {value}"
-                     for key, value in values.items())  # fmt: skip
-    return [f"+hooks.disturb={{_target_: tests.tiny.hooks.{name},{items}}}"]
-
-
-def _waiting(command: Command, *arguments: str) -> Popen[str]:
-    """Starts a run that waits after step 13."""
-    process = command.start(TINY, *_hook("WaitOnce", command), *arguments)
-    wait_for(command.folder / "marker", process)
-    return process
-
-
-def _go_on(command: Command) -> None:
-    (command.folder / "marker.go").touch()
-
-
-def test_a_killed_run_is_continued_by_the_same_command(command: Command) -> None:
-    hook = _hook("WaitOnce", command)
-    process = _waiting(command)
-
-    rival = command.run(TINY, *hook)
-    assert rival.returncode == 2
-    assert said(rival)[0] == "runner: runs/tiny/001 is in use"
-    assert f"another process owns it: process {process.pid} on " in rival.stderr
-    assert process.poll() is None
-
-    process.kill()
-    process.communicate()
-    command.ended("tiny")
-    (before,) = command.tracked("tiny")
-    assert before.info.status == "KILLED"
-    assert (command.record("tiny/001").status, command.steps("tiny/001")) == ("RUNNING", [10])
-
-    done = command.run(TINY, *hook, "resume=must")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[:3] == [
-        "tiny: resumes in runs/tiny/001",
-        "  own checkpoint: pretrained sources not read",
-        *[line for line in done.stdout.splitlines() if line.startswith("step 15/20")],
-    ]
-    (after,) = command.tracked("tiny")
-    assert (after.info.run_id, after.info.status) == (before.info.run_id, "FINISHED")
-    steps = [
-        metric.step
-        for metric in command.client().get_metric_history(after.info.run_id, "validation/loss")
-    ]
-    assert steps == [10, 20]
-    assert command.steps("tiny/001") == [10, 20]
-
-
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"]
+from .cases import (
+    SAVING,
+    STEPPING,
+    MakeCase,
+    assert_same,
+    await_for,
+    delivered,
+    kill,
+    kill_often,
+    signalled,
 )
-def test_a_signal_ends_a_run_in_good_order(
-    command: Command, number: signal.Signals, code: int
-) -> None:
-    process = _waiting(command)
-    process.send_signal(number)
-    _go_on(command)
-    done = finish(process)
-    assert done.returncode == code
-    assert said(done) == [
-        f"runner: ended by {number.name}",
+from .conftest import Command, finish, said
+
+# Early stopping keeps a state of its own.
+TINY = (
+    "+experiment=tiny",
+    "train.log_every=3",
+    "+hooks.stop={_target_: runner.hooks.EarlyStoppingHook, evaluation: '${run:evaluation}',"
+    " patience: 50, directory: '${run:directory}'}",
+    "tracking.close_seconds=60",
+)
+# Waits after step 13, and in an evaluation, where it does not find a file.
+WAITING = (
+    *TINY,
+    "train.steps=25",
+    "+data.slow_validation=evaluating",
+    "+hooks.wait={_target_: tests.tiny.hooks.WaitOnce, step: 13, marker: waiting}",
+)
+UNTRACKED = ("+experiment=tiny", "tracking=none")
+
+
+def test_a_run_survives_every_kind_of_end_bit_for_bit(make_case: MakeCase) -> None:
+    """SIGTERM in a save, SIGKILL between two steps, SIGINT in an evaluation."""
+    twin, case = make_case("twin", *WAITING), make_case("case", *WAITING)
+    for marker in (twin.marker("waiting"), twin.marker("evaluating"), case.marker("evaluating")):
+        marker.touch()
+    assert twin.run() == 0, twin.output()
+    run = case.directory("tiny/001")
+
+    code, _ = signalled(case, case.marker(SAVING), signal.SIGTERM)
+    assert code == 143, case.output()
+    assert case.output().splitlines()[-2:] == [
+        "runner: ended by SIGTERM",
         "  remedy: the same command continues the run",
     ]
-    assert command.statuses("tiny") == ["KILLED"]
-    assert (command.record("tiny/001").status, command.steps("tiny/001")) == ("KILLED", [10, 13])
+    # The first save is that of the best, after step 10, which is then saved too.
+    assert state(run.checkpoints) == ["model.ckpt-10"]
+    assert run.require().status == delivered(case, "tiny")[0] == "KILLED"
+
+    process = case.start()
+    await_for(lambda: case.marker("waiting").exists() or process.poll() is not None)
+    assert case.run() == 2, "another process owns the run"
+    assert "runner: runs/tiny/001 is in use" in case.output()
+    assert f"another process owns it: process {process.pid} on " in case.output()
+    assert process.poll() is None
+    process.kill()
+    process.wait()
+    await_for(lambda: delivered(case, "tiny")[0] == "KILLED")
+    assert (run.require().status, state(run.checkpoints)) == ("RUNNING", ["model.ckpt-10"])
+
+    case.marker("evaluating").unlink()
+    code, _ = signalled(case, case.marker("evaluating"), signal.SIGINT)
+    assert code == 130, case.output()
+    assert case.output().count("own checkpoint: pretrained sources not read") == 2
+    assert run.evaluation_due.exists(), "it is put off to the next start"
+    assert state(run.checkpoints) == ["model.ckpt-10", "model.ckpt-20"]
+
+    assert case.run() == 0, case.output()
+    assert not run.evaluation_due.exists()
+    assert_same(twin, case, "tiny")
 
 
-def test_a_loss_of_nan_ends_a_run_with_a_clear_message(command: Command) -> None:
-    done = command.run(TINY, "+data.poison_after=13")
-    assert done.returncode == 1
-    assert said(done) == [
-        "runner: training stopped because the loss is nan at step 14",
-        "  cause: the last checkpoint before it is runs/tiny/001/checkpoints/model.ckpt-10",
-        "  remedy: look at the data and the learning rate, for example with half of it: "
-        "optimizer.learning_rate=0.0005",
-    ]
-    (run,) = command.tracked("tiny")
-    assert run.info.status == "FAILED"
-    assert run.data.tags["runner.exception"].startswith("NonFiniteLossError: training stopped")
+def test_at_start_up_nothing_is_made(fresh_command: Command) -> None:
+    process = fresh_command.start("+experiment=tiny")
+    # TensorFlow is imported after the follower is started.
+    await_for(lambda: psutil.Process(process.pid).children() or process.poll() is not None)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    done = finish(process)
+    assert (done.returncode, said(done)[0]) == (143, "runner: ended by SIGTERM")
+    assert not (fresh_command.folder / "runs").exists()
+
+
+HANGING = (*UNTRACKED, "+data.hang_after=15", "train.save_input=false", "train.log_every=1")
+
+
+def test_a_step_that_does_not_end_ends_with_the_grace_period(make_case: MakeCase) -> None:
+    case = make_case("case", *HANGING, "session.grace_seconds=2")
+    code, seconds = signalled(case, case.marker("hanging"), signal.SIGTERM, pause=1.0)
+    assert code == 143, case.output()
+    assert seconds < 15.0  # On a busy machine; 2 on an idle one.
+    assert "it could not be saved in session.grace_seconds=2" in case.output()
+    run = case.directory("tiny/001")
+    assert state(run.checkpoints) == ["model.ckpt-10"]
+    assert list(by_step(run.checkpoints)) == [10]
 
 
 def test_an_error_in_the_users_code_shows_where(command: Command) -> None:
-    done = command.run(TINY, *_hook("FailOnce", command))
+    hook = "{_target_: tests.tiny.hooks.FailOnce, step: 3, marker: marker}"
+    done = command.run("+experiment=tiny", f"+hooks.disturb={hook}")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert done.stderr.splitlines()[-1].endswith("ValueError: the hook failed")
@@ -112,20 +124,112 @@ def test_an_error_in_the_users_code_shows_where(command: Command) -> None:
 
 def test_an_unusable_store_stops_before_anything_is_made(command: Command) -> None:
     (command.folder / "notes.txt").write_text("no database, though long enough to be one" * 99)
-    done = command.run(TINY, "tracking.uri=sqlite:///notes.txt")
-    assert done.returncode == 1
-    address = f"sqlite:///{command.folder / 'notes.txt'}"
-    assert said(done)[0] == f"runner: the tracking store {address} cannot be opened"
+    done = command.run("+experiment=tiny", "tracking.uri=sqlite:///notes.txt")
+    assert done.returncode == 2
+    assert said(done)[0].startswith("runner: tracking.uri='sqlite:///notes.txt' cannot be used")
+    assert f"{command.folder / 'notes.txt'} is not a database" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (command.folder / "runs").exists()
 
 
 def test_a_server_that_is_away_stops_nothing(command: Command) -> None:
-    patience = ("tracking.close_seconds=2", "tracking.patience_seconds=0")
-    done = command.run(TINY, "tracking.uri=http://localhost:9", *patience)
+    patience = ("tracking.close_seconds=2", "tracking.patience_seconds=0", "train.steps=2")
+    done = command.run("+experiment=tiny", "tracking.uri=http://localhost:9", *patience)
     assert done.returncode == 0, done.stderr
     assert "the tracking store http://localhost:9 cannot be opened" in done.stderr
     assert "python -m runner.sync " in done.stderr
     assert "Traceback" not in done.stderr
     assert command.record("tiny/001").status == "FINISHED"
-    assert command.steps("tiny/001") == [10, 20]
+    assert command.steps("tiny/001") == [2]
+
+
+@pytest.mark.soak
+def test_a_second_signal_ends_at_once_and_leaves_the_checkpoint_whole(make_case: MakeCase) -> None:
+    case = make_case("case", *HANGING, "session.grace_seconds=600")
+    code, seconds = signalled(case, case.marker("hanging"), *[signal.SIGINT] * 2, pause=1.0)
+    assert code == 130, case.output()
+    assert seconds < 15.0
+    assert "a second signal does not wait for the step" in case.output()
+    assert state(case.directory("tiny/001").checkpoints) == ["model.ckpt-10"]
+
+
+@pytest.mark.soak
+def test_of_two_processes_that_start_at_once_one_trains(make_case: MakeCase) -> None:
+    case = make_case("case", *UNTRACKED, "+hooks.slow={_target_: tests.tiny.hooks.Slow,"
+                     " seconds: 0.3, marker: stepping}")  # fmt: skip
+    codes = sorted(process.wait() for process in [case.start(), case.start()])
+    assert codes == [0, 2], case.output()
+    assert "is in use" in case.output()
+    assert "another process owns it: process " in case.output()
+    assert case.directory("tiny/001").require().status == "FINISHED"
+    assert not case.directory("tiny/002").path.exists()
+
+
+@pytest.mark.soak
+def test_a_clock_that_is_set_back_changes_nothing(make_case: MakeCase) -> None:
+    back = "+hooks.back={_target_: tests.tiny.hooks.SetClockBack, step: 7, marker: back}"
+    twin, case = make_case("twin", *TINY), make_case("case", *TINY, back)
+    assert twin.run() == 0, twin.output()
+    assert case.run() == 0, case.output()
+    assert_same(twin, case, "tiny")
+
+
+# Checkpoints of 16 MB.
+LARGE = (
+    *TINY,
+    "train.evaluate_every=15",
+    "train.checkpoint_every=10",
+    "+model.ballast=4000000",
+    "+hooks.slow={_target_: tests.tiny.hooks.Slow, seconds: 0.02, marker: stepping}",
+)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("seed", "numbers"),
+    [
+        (1, (signal.SIGKILL,)),
+        (2, (signal.SIGKILL,)),
+        (3, (signal.SIGTERM, signal.SIGKILL)),
+    ],
+)
+def test_twenty_kills_at_random(
+    make_case: MakeCase, seed: int, numbers: Sequence[signal.Signals]
+) -> None:
+    kills = 20
+    arguments = (*LARGE, f"train.steps={25 * kills}")
+    twin, victim = make_case("twin", *arguments), make_case("victim", *arguments)
+    began = time.monotonic()
+    process = twin.start()
+    await_for(lambda: twin.marker(STEPPING).exists() or "runner: " in twin.output())
+    starting = time.monotonic() - began
+    assert process.wait() == 0, twin.output()
+    kill_often(victim, starting, 0.1 * kills, kills, seed, numbers)
+    assert victim.run() == 0, victim.output()
+    assert_same(twin, victim, "tiny")
+
+
+# Steps of each shipped experiment; those of its sources are as few.
+FEW = ("train.steps=16", "train.log_every=3", "train.evaluate_every=6", "train.checkpoint_every=5")
+_QUOTED = ",".join(f"'{each}'" for each in FEW)
+_CNN = f"scaffolds.cnn.overrides=[{_QUOTED}]"
+SHIPPED = {
+    "digits_cnn": FEW,
+    "short_sequences": (*FEW, _CNN),
+    "lstm_cnn": (*FEW, _CNN, f'scaffolds.lstm.overrides=[{_QUOTED},"{_CNN}"]'),
+}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("experiment", list(SHIPPED))
+def test_every_shipped_experiment_is_resumed_exactly(make_case: MakeCase, experiment: str) -> None:
+    """Killed in the first saves, which are those of a source where the experiment has one."""
+    arguments = (f"+experiment={experiment}", *SHIPPED[experiment], "tracking.close_seconds=60")
+    twin, victim = make_case("twin", *arguments), make_case("victim", *arguments)
+    assert twin.run() == 0, twin.output()
+    for index in range(8):
+        kill(victim, SAVING, 0.03 * index)
+    assert victim.run() == 0, victim.output()
+    assert_same(twin, victim, experiment)

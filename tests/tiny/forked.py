@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
+
+from filelock import FileLock
 
 from runner.system.imports import LEVEL
 
@@ -62,6 +64,7 @@ class Forked(subprocess.Popen[str]):
             "folder": str(cwd or Path.cwd()),
             "environment": dict(os.environ if env is None else env),
             "descriptors": list(theirs),
+            "parent": os.getpid(),
             "session": start_new_session,
             "slow_saves": None if slow_saves is None else str(slow_saves),
         }
@@ -156,32 +159,53 @@ def environment() -> dict[str, str]:
 
 
 class Forks:
-    """The process that forks, started when it is needed."""
+    """The process that forks, started when one of the test processes first needs it.
 
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self._address = str(Path(self._folder.name) / "forks")
+    It ends with the last process that has opened the FIFO in `folder` for writing.
+
+    Args:
+      folder: the same for all test processes of a run of the tests.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._users, self._address = folder / "users", str(folder / "forks")
+        self._lock = FileLock(folder / "forks.lock")
+        self._lifeline: int | None = None
         self._server: subprocess.Popen[str] | None = None
 
     def start(self, command: Sequence[str], **options: Any) -> Forked:
         """Starts a fork; the arguments are those of `Forked`."""
-        if self._server is None:
-            self._server = subprocess.Popen(
-                [sys.executable, "-m", "tests.tiny.forks", self._address],
-                cwd=ROOT,
-                env=environment(),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                # Ctrl-C in the terminal is for the tests, which then end it.
-                start_new_session=True,
-            )
-            assert self._server.stdout is not None
-            assert self._server.stdout.readline() == "ready\n"
+        if self._lifeline is None:
+            with self._lock:
+                self._lifeline = self._join()
         return Forked(self._address, command, **options)
 
+    def _join(self) -> int:
+        with contextlib.suppress(OSError):  # Nothing reads: no server lives.
+            return os.open(self._users, os.O_WRONLY | os.O_NONBLOCK)
+        for path in (self._users, Path(self._address)):
+            path.unlink(missing_ok=True)
+        os.mkfifo(self._users)
+        reader = os.open(self._users, os.O_RDONLY | os.O_NONBLOCK)
+        lifeline = os.open(self._users, os.O_WRONLY)
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "tests.tiny.forks", self._address],
+            cwd=ROOT,
+            env=environment(),
+            stdin=reader,
+            stdout=subprocess.PIPE,
+            text=True,
+            # Ctrl-C in the terminal is for the tests, which then end it.
+            start_new_session=True,
+        )
+        os.close(reader)
+        assert self._server.stdout is not None
+        assert self._server.stdout.readline() == "ready\n"
+        return lifeline
+
     def close(self) -> None:
-        """Ends all that is left."""
+        """Ends all that is left, once no other test process needs it."""
+        if self._lifeline is not None:
+            os.close(self._lifeline)
         if self._server is not None:
             self._server.communicate()
-        self._folder.cleanup()

@@ -68,12 +68,12 @@ def import_everything() -> None:
             importlib.import_module(module)
     del os.environ[LEVEL]
     for module in ("runner.__main__", "runner.inspect", "runner.sync", "tests.tiny.recording"):
-        # They are run as `__main__`, and nobody imports them.
+        # They are run as `__main__`, and no module imports them.
         del sys.modules[module]
 
 
 class Server:
-    """Forks processes on request, and says how they ended; ends with its standard input."""
+    """Forks processes on request and reports how they ended; ends with its standard input."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -150,11 +150,24 @@ def slow_saves(marker: Path) -> None:
     hook.save, system.fsync = marked, slow
 
 
+def parent_of(request: dict[str, Any]) -> int:
+    """Returns the process that asked for a fork, as if it were the parent; 1 when it has ended."""
+    asking: int = request["parent"]
+    try:
+        os.kill(asking, 0)
+    except ProcessLookupError:
+        return 1
+    return asking
+
+
 def become(address: str, request: dict[str, Any]) -> None:
     """Makes a fork the process that was asked for."""
     import runner.cluster.local
     import runner.tracking.follower_process
 
+    # Any: a module, one of whose functions is exchanged.
+    system: Any = os
+    system.getppid = functools.partial(parent_of, request)
     if request["session"]:
         os.setsid()
     os.chdir(request["folder"])

@@ -275,24 +275,6 @@ def fixed_descent() -> Any:
     return tf.compat.v1.train.GradientDescentOptimizer(0.1)
 
 
-class FromGenerator(Ones):
-    """Training data whose position TensorFlow cannot save."""
-
-    def train(self) -> tf.data.Dataset:
-        def batches() -> Any:
-            while True:
-                yield np.ones((8, 8), np.float32), np.arange(8) % 2
-
-        spec = (tf.TensorSpec([8, 8], tf.float32), tf.TensorSpec([8], tf.int64))
-        return tf.data.Dataset.from_generator(batches, output_signature=spec)
-
-    def validation(self) -> tf.data.Dataset:
-        return Once().train()
-
-    def test(self) -> tf.data.Dataset:
-        return Once().train()
-
-
 class Generated(Blobs):
     """Training data from a Python generator, whose position TensorFlow cannot save."""
 

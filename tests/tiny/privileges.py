@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def without_privileges() -> Iterator[None]:
-    """The super-user may read everything, so the test is somebody else for a moment."""
+    """The super-user may read everything, so the test is another user for a moment."""
     if os.geteuid() != 0:
         yield
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,21 +19,89 @@ from runner.console import Screen
 from runner.run import run_experiment
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.training.run import Surroundings
+from runner.training.watch import TrialWatch
 from tests.tiny.configs import tiny
 
 
+class Runs:
+    """Runs tiny experiments in one folder.
+
+    Args:
+      folder: for the run directories.
+      **changes: fields of every configuration.
+    """
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.folder, self.changes = folder, changes
+        self._file = io.StringIO()
+
+    def config(self, **changes: Any) -> RunConfig:
+        return tiny(**{"run_dir": str(self.folder), **self.changes, **changes})
+
+    def start(
+        self, config: RunConfig, watch: TrialWatch | None = None, *, dedicated: bool = False
+    ) -> float | None:
+        """Runs a configuration and returns the objective; `lines` are those on the screen."""
+        self._file = io.StringIO()
+        screen = Screen(Console(file=self._file, width=300, highlight=False))
+        surroundings = Surroundings(
+            dedicated=dedicated,
+            screen=screen,
+            watch=watch or TrialWatch(),
+            coordinator=coordinator_of(config),
+        )
+        return run_experiment(config, surroundings)
+
+    def run(self, **changes: Any) -> tuple[float, list[str]]:
+        """Returns the objective and the lines on the screen."""
+        objective = self.start(self.config(**changes))
+        assert objective is not None
+        return objective, self.lines()
+
+    def shown(self, **changes: Any) -> list[str]:
+        """Returns the lines on the screen of a run that may have no objective."""
+        self.start(self.config(**changes))
+        return self.lines()
+
+    def lines(self) -> list[str]:
+        return self._file.getvalue().splitlines()
+
+    def copy(self, folder: Path) -> Runs:
+        """Copies all runs into another folder, in which the same configuration continues."""
+        shutil.copytree(self.folder, folder)
+        return Runs(folder, **self.changes)
+
+    def directory(self, number: int = 1) -> RunDirectory:
+        return RunDirectory(self.folder / f"{number:03d}")
+
+    def record(self, number: int = 1) -> RunRecord:
+        return self.directory(number).require()
+
+    def files(self) -> dict[Path, bytes]:
+        """Returns what is in the files of all runs."""
+        return {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+
+    def steps(self, kind: str = "checkpoints", number: int = 1) -> list[int]:
+        files = (self.directory(number).path / kind).glob("*.index")
+        return sorted(int(file.stem.rpartition("-")[2]) for file in files)
+
+    def values(self, number: int = 1) -> dict[str, np.ndarray]:
+        reader = tf.train.load_checkpoint(str(self.directory(number).checkpoints))
+        names = [name for name in reader.get_variable_to_shape_map() if "Iterator" not in name]
+        return {name: reader.get_tensor(name) for name in names if name != "iterator"}
+
+    def count(self) -> int:
+        return len([each for each in self.folder.glob("*") if each.name.isdigit()])
+
+
 def run(folder: Path, **changes: Any) -> list[str]:
-    """Runs it in `folder` and returns the lines on the screen."""
-    file = io.StringIO()
-    screen = Screen(Console(file=file, width=300, highlight=False))
-    config = tiny(run_dir=str(folder), **changes)
-    run_experiment(config, Surroundings(screen=screen, coordinator=coordinator_of(config)))
-    return file.getvalue().splitlines()
+    """Runs the tiny experiment in `folder` and returns the lines on the screen."""
+    return Runs(folder).shown(**changes)
 
 
 def directory(folder: Path, number: int = 1) -> RunDirectory:
     """Returns the directory of a run in `folder`."""
-    return RunDirectory(folder / f"{number:03d}")
+    return Runs(folder).directory(number)
 
 
 def saved(folder: Path, name: str, number: int = 1) -> Any:
@@ -53,47 +122,6 @@ def written(path: Path) -> dict[str, list[tuple[int, float]]]:
                 )
                 found.setdefault(value.tag, []).append((event.step, scalar))
     return found
-
-
-class Runs:
-    """Runs tiny experiments in one folder and tells what they left."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def config(self, **changes: Any) -> RunConfig:
-        return tiny(run_dir=str(self.folder), **changes)
-
-    def run(self, **changes: Any) -> tuple[float, list[str]]:
-        """Returns the objective and the lines on the screen."""
-        objective = run_experiment(self.config(**changes), Surroundings(screen=self.screen()))
-        assert objective is not None
-        return objective, self.lines()
-
-    def screen(self) -> Screen:
-        self._file = io.StringIO()
-        return Screen(Console(file=self._file, width=200, highlight=False))
-
-    def lines(self) -> list[str]:
-        return self._file.getvalue().splitlines()
-
-    def directory(self, number: int = 1) -> RunDirectory:
-        return RunDirectory(self.folder / f"{number:03d}")
-
-    def record(self, number: int = 1) -> RunRecord:
-        return self.directory(number).require()
-
-    def steps(self, kind: str = "checkpoints", number: int = 1) -> list[int]:
-        files = (self.directory(number).path / kind).glob("*.index")
-        return sorted(int(file.stem.rpartition("-")[2]) for file in files)
-
-    def values(self, number: int = 1) -> dict[str, np.ndarray]:
-        reader = tf.train.load_checkpoint(str(self.directory(number).checkpoints))
-        names = [name for name in reader.get_variable_to_shape_map() if "Iterator" not in name]
-        return {name: reader.get_tensor(name) for name in names if name != "iterator"}
-
-    def count(self) -> int:
-        return len([each for each in self.folder.glob("*") if each.name.isdigit()])
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:

@@ -19,8 +19,8 @@ from tests.tiny.runs import Runs, wait_for
 class TrackedRuns(Runs):
     """Runs that are recorded in a database."""
 
-    def __init__(self, folder: Path, database: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, database: Path, **changes: Any) -> None:
+        super().__init__(folder, **changes)
         self.database = database
         self.uri = f"sqlite:///{database}"
         self.client = MlflowClient(self.uri)
@@ -52,6 +52,6 @@ class TrackedRuns(Runs):
         files.write_position(self.uri, replace(position, **changes))
 
     def settled(self, number: int = 1) -> None:
-        """Waits until the store has been told how a run ended."""
+        """Waits until the store has recorded how a run ended."""
         files = TrackingDirectory(self.directory(number).path)
         wait_for(lambda: files.position(self.uri).status not in (None, "RUNNING"))

@@ -15,10 +15,64 @@ if TYPE_CHECKING:
 settings.register_profile("runner", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("runner")
 
+# Only the tests that use a fixture need TensorFlow, which is why it is imported in each.
+
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Runs:
     """Runs in one folder."""
-    from tests.tiny.runs import Runs  # Not every test needs TensorFlow.
+    from tests.tiny.runs import Runs
 
     return Runs(tmp_path / "runs")
+
+
+@pytest.fixture
+def cheap(tmp_path: Path) -> Runs:
+    """Runs of a model of one weight, for tests of what does not depend on the model."""
+    from tests.tiny.configs import LINEAR
+    from tests.tiny.runs import Runs
+
+    return Runs(tmp_path / "runs", **LINEAR)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Runs:
+    """Runs of two dense layers, for tests of what variables and slots hold."""
+    from tests.tiny.configs import PLAIN
+    from tests.tiny.runs import Runs
+
+    return Runs(tmp_path / "runs", **PLAIN)
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """A run that nothing disturbed, made once: to be read and compared with."""
+    from tests.tiny.runs import Runs
+
+    runs = Runs(tmp_path_factory.mktemp("whole") / "runs")
+    runs.run()
+    return runs
+
+
+@pytest.fixture
+def finished(whole: Runs, tmp_path: Path) -> Runs:
+    """A copy of the finished run, to be used."""
+    return whole.copy(tmp_path / "runs")
+
+
+@pytest.fixture(scope="session")
+def _failed(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    from tests.tiny.runs import Runs, disturbed
+
+    folder = tmp_path_factory.mktemp("failed")
+    hooks = disturbed("FailOnce", step=13, marker=str(folder / "marker"))
+    runs = Runs(folder / "runs", hooks=hooks)
+    with pytest.raises(ValueError, match="the hook failed"):
+        runs.run()
+    return runs
+
+
+@pytest.fixture
+def failed(_failed: Runs, tmp_path: Path) -> Runs:
+    """A copy of a run that failed after step 13, with a checkpoint of step 10."""
+    return _failed.copy(tmp_path / "runs")

@@ -1,4 +1,4 @@
-"""Errors tell state, cause, remedy and choices, and carry the exit code."""
+"""Errors report state, cause, remedy and choices, and carry the exit code."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from runner.errors import (
 )
 
 
-def test_a_problem_shows_only_what_it_has() -> None:
-    assert str(Problem("it is broken")) == "it is broken"
-    assert str(Problem("it is broken", remedy="mend it")) == "it is broken\n  remedy: mend it"
-
-
-def test_a_problem_shows_all_it_has_in_order() -> None:
-    assert str(Problem("state", "cause", "remedy", ("a", "b"))).splitlines() == [
-        "state",
-        "  cause: cause",
-        "  remedy: remedy",
-        "  choices: a, b",
-    ]
+@pytest.mark.parametrize(
+    ("problem", "lines"),
+    [
+        (Problem("it is broken"), ["it is broken"]),
+        (Problem("it is broken", remedy="fix it"), ["it is broken", "  remedy: fix it"]),
+        (
+            Problem("state", "cause", "remedy", ("a", "b")),
+            ["state", "  cause: cause", "  remedy: remedy", "  choices: a, b"],
+        ),
+    ],
+)
+def test_a_problem_shows_what_it_has_in_order(problem: Problem, lines: list[str]) -> None:
+    assert str(problem).splitlines() == lines
 
 
 def test_an_error_reports_every_problem() -> None:
@@ -71,11 +72,6 @@ def test_a_signal_gives_the_exit_code_that_shells_give(number: signal.Signals, c
     assert str(error) == f"ended by {number.name}\n  remedy: the same command continues the run"
 
 
-def test_similar_names_are_the_likest_first() -> None:
-    assert similar("tinny", ["warm", "tin", "tiny"]) == ("tiny", "tin")
-    assert similar("xyz", ["warm", "tiny"]) == ()
-
-
 def test_one_check_does_not_hide_what_another_finds() -> None:
     def fail(state: str) -> None:
         raise ConfigError(Problem(state))
@@ -88,15 +84,20 @@ def test_one_check_does_not_hide_what_another_finds() -> None:
         require_all(lambda: 1 / 0)
 
 
-def test_nearest_falls_back_to_the_first_names() -> None:
-    assert nearest("tinny", ["warm", "tiny", "other"]) == ("tiny",)
-    assert nearest("xyz", ["d", "b", "a", "c"]) == ("a", "b", "c")
-    assert nearest("xyz", ["b", "a", "a"], count=1) == ("a",)
-
-
-def test_ranked_keeps_every_name_once() -> None:
-    assert ranked("tinny", ["warm", "tiny", "other", "warm"]) == ("tiny", "warm", "other")
-    assert ranked("xyz", ["b", "a"]) == ("b", "a")
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (similar("tinny", ["warm", "tin", "tiny"]), ("tiny", "tin")),
+        (similar("xyz", ["warm", "tiny"]), ()),
+        (nearest("tinny", ["warm", "tiny", "other"]), ("tiny",)),
+        (nearest("xyz", ["d", "b", "a", "c"]), ("a", "b", "c")),
+        (nearest("xyz", ["b", "a", "a"], count=1), ("a",)),
+        (ranked("tinny", ["warm", "tiny", "other", "warm"]), ("tiny", "warm", "other")),
+        (ranked("xyz", ["b", "a"]), ("b", "a")),
+    ],
+)
+def test_names_are_ordered_by_likeness(found: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    assert found == expected
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,18 @@ def test_a_signal_before_the_run_handles_them(
     GlobalHydra.instance().clear()
 
 
+@pytest.mark.parametrize(("given", "dedicated"), [((), False), (("run_dir=mine",), True)])
+def test_a_folder_given_for_the_run_is_dedicated_to_it(
+    command: Command, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], dedicated: bool
+) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(
+        "runner.run.run_experiment", lambda config, around: seen.append(around.dedicated)
+    )
+    outcome = command(*CONF, "+experiment=tiny", "tracking=none", *given)
+    assert (outcome.code, seen) == (0, [dedicated])
+
+
 @pytest.mark.parametrize("kind", [ValueError, RuntimeError])
 def test_an_error_of_the_run_itself_is_not_explained_away(
     command: Command, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
@@ -108,7 +120,7 @@ def test_an_error_of_the_run_itself_is_not_explained_away(
         command(*CONF, "+experiment=tiny")
 
 
-def test_a_task_of_a_local_cluster_does_not_say_how_to_go_on(
+def test_a_task_of_a_local_cluster_does_not_report_how_to_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = InterruptedRunError(signal.SIGTERM)
@@ -116,8 +128,8 @@ def test_a_task_of_a_local_cluster_does_not_say_how_to_go_on(
     monkeypatch.setenv(LIFELINE, "3")
     assert command_line._fail(error) == 143
     ended = "runner: ended by SIGTERM\n"
-    told = f"{ended}  remedy: the same command continues the run\n{ended}"
-    assert capsys.readouterr().err == told
+    printed = f"{ended}  remedy: the same command continues the run\n{ended}"
+    assert capsys.readouterr().err == printed
 
 
 def test_help_fits_one_screen_and_names_what_there_is(command: Command) -> None:

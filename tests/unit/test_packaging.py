@@ -41,12 +41,6 @@ def files_below(folder: str) -> Iterator[str]:
             yield path.relative_to(ROOT).as_posix()
 
 
-def build_wheel(folder: Path, version: str) -> set[str]:
-    """Builds the `standard` or `editable` wheel and returns the names of the files in it."""
-    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=[version])
-    return set(zipfile.ZipFile(wheel).namelist())
-
-
 def marker_environment(python: str, platform: str, machine: str) -> dict[str, str]:
     """The environment in which markers are evaluated, for another Python than this one."""
     return {
@@ -79,31 +73,33 @@ def requirements() -> list[str]:
     return [*PROJECT["dependencies"], *chain(*extras.values()), *build]
 
 
-def test_the_wheel_holds_every_config_inside_the_package(tmp_path: Path) -> None:
-    expected = {f"runner/{path}" for path in files_below("conf")}
-    assert "runner/conf/config.yaml" in expected
-    names = build_wheel(tmp_path, "standard")
-    assert expected == {name for name in names if name.startswith("runner/conf/")}
-    assert not {name for name in names if name.startswith("conf/")}
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that users install."""
+    folder = tmp_path_factory.mktemp("wheel")
+    (built,) = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
+    return Path(built)
 
 
-def test_the_wheel_holds_the_packages_and_nothing_else(tmp_path: Path) -> None:
+def test_the_wheel_holds_the_packages_with_their_configs_and_nothing_else(wheel: Path) -> None:
     expected = {
         *files_below("runner"),
         *files_below("experiments"),
         *files_below("hydra_plugins"),
+        *(f"runner/{path}" for path in files_below("conf")),
     }
-    # With an __init__.py of ours, Hydra would find nobody else's plugins.
+    # With an __init__.py of ours, Hydra would find no other project's plugins.
     assert "hydra_plugins/__init__.py" not in expected
-    assert {"runner/__init__.py", "runner/py.typed"} <= expected
-    names = build_wheel(tmp_path, "standard")
-    assert expected == {n for n in names if ".dist-info/" not in n and "runner/conf/" not in n}
+    assert {"runner/__init__.py", "runner/py.typed", "runner/conf/config.yaml"} <= expected
+    names = zipfile.ZipFile(wheel).namelist()
+    assert expected == {name for name in names if ".dist-info/" not in name}
 
 
-def test_an_installed_wheel_finds_its_configs_from_an_empty_folder(tmp_path: Path) -> None:
+def test_an_installed_wheel_finds_its_configs_from_an_empty_folder(
+    wheel: Path, tmp_path: Path
+) -> None:
     site, empty = tmp_path / "site", tmp_path / "empty"
     empty.mkdir()
-    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     zipfile.ZipFile(wheel).extractall(site)
     done = subprocess.run(
         [sys.executable, "-m", "runner", "--info", "searchpath"],
@@ -118,7 +114,8 @@ def test_an_installed_wheel_finds_its_configs_from_an_empty_folder(tmp_path: Pat
 
 
 def test_an_editable_install_leaves_no_copy_of_the_configs(tmp_path: Path) -> None:
-    names = build_wheel(tmp_path, "editable")
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["editable"])
+    names = zipfile.ZipFile(wheel).namelist()
     assert any(name.endswith(".pth") for name in names)
     assert not {name for name in names if "conf" in Path(name).parts}
 
@@ -131,9 +128,13 @@ def test_constraints_are_names_and_versions_for_any_index() -> None:
 
 @pytest.mark.parametrize(("platform", "machine"), PLATFORMS)
 @pytest.mark.parametrize("python", PYTHONS)
-def test_constraints_satisfy_every_requirement(python: str, platform: str, machine: str) -> None:
+def test_constraints_satisfy_every_requirement_once(
+    python: str, platform: str, machine: str
+) -> None:
     environment = marker_environment(python, platform, machine)
-    versions = dict(pins(environment))
+    pinned = pins(environment)
+    versions = dict(pinned)
+    assert len(versions) == len(pinned), "no package is pinned twice"
     for text in requirements():
         requirement = Requirement(text)
         if requirement.marker is None or requirement.marker.evaluate(environment):
@@ -142,13 +143,6 @@ def test_constraints_satisfy_every_requirement(python: str, platform: str, machi
             assert requirement.specifier.contains(versions[name]), (
                 f"{text} is pinned to {versions[name]}"
             )
-
-
-@pytest.mark.parametrize(("platform", "machine"), PLATFORMS)
-@pytest.mark.parametrize("python", PYTHONS)
-def test_no_package_is_pinned_twice(python: str, platform: str, machine: str) -> None:
-    names = [name for name, _ in pins(marker_environment(python, platform, machine))]
-    assert len(names) == len(set(names))
 
 
 def test_supported_pythons_are_stated_alike_everywhere() -> None:

@@ -1,4 +1,4 @@
-"""The README's example and config are what they say."""
+"""The README's example and config work."""
 
 from __future__ import annotations
 

@@ -10,44 +10,24 @@ from rich.table import Table
 
 from runner.console import Screen
 
+PLAIN = "a line of many more than twenty characters\n"
 
-def screen(*, terminal: bool) -> tuple[Screen, io.StringIO]:
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_gets_the_table_and_a_file_the_plain_text(terminal: bool) -> None:
     file = io.StringIO()
-    console = Console(file=file, force_terminal=terminal, width=20, highlight=False)
-    return Screen(console), file
-
-
-def table() -> Table:
-    made = Table()
-    made.add_column("variable")
-    return made
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_it_knows_whether_it_is_a_terminal(terminal: bool) -> None:
-    assert screen(terminal=terminal)[0].is_terminal is terminal
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_line_is_neither_folded_nor_interpreted(terminal: bool) -> None:
-    shown, file = screen(terminal=terminal)
-    text = "[bold]a line[/] of more than [20] characters, 0.5, 'quotes' and :x:"
-    shown.line(text)
-    assert file.getvalue() == f"{text}\n"
-
-
-def test_a_terminal_gets_the_table() -> None:
-    shown, file = screen(terminal=True)
-    shown.show(table(), "plain\n")
-    assert "┏" in file.getvalue()
-    assert "plain" not in file.getvalue()
-
-
-def test_a_file_gets_the_plain_text_as_it_is() -> None:
-    shown, file = screen(terminal=False)
-    plain = "a line of many more than twenty characters\n"
-    shown.show(table(), plain)
-    assert file.getvalue() == plain
+    screen = Screen(Console(file=file, force_terminal=terminal, width=20, highlight=False))
+    assert screen.is_terminal is terminal
+    line = "[bold]a line[/] of more than [20] characters, 0.5, 'quotes' and :x:"
+    screen.line(line)
+    assert file.getvalue() == f"{line}\n", "it is neither folded nor interpreted"
+    file.truncate(0)
+    file.seek(0)
+    table = Table()
+    table.add_column("variable")
+    screen.show(table, PLAIN)
+    assert ("┏" in file.getvalue()) is terminal
+    assert (file.getvalue() == PLAIN) is not terminal
 
 
 def test_it_prints_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:

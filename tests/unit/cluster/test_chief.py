@@ -22,12 +22,12 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster import chief
+from runner.cluster.addresses import answers, free_addresses
 from runner.cluster.channel import Channel, Flag, left_flag, released_flag
 from runner.cluster.chief import Chief, is_over, serve
 from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import ClusterTask, session_config, start_server
 from runner.cluster.worker import train_worker
-from runner.config.cluster_spec import answers, free_addresses
 from runner.config.schema import (
     AddressesConfig,
     ClusterConfig,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from runner.cluster.addresses import free_addresses
 from runner.cluster.channel import Channel
 from runner.cluster.evaluator import (
     FollowedRun,
@@ -19,7 +20,6 @@ from runner.cluster.evaluator import (
     sent,
 )
 from runner.cluster.sessions import FirstServer, session_config
-from runner.config.cluster_spec import free_addresses
 from runner.config.schema import AddressesConfig, ClusterConfig
 from runner.console import Screen
 from runner.errors import ClusterError, InterruptedRunError

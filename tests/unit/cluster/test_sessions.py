@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from runner.cluster.addresses import free_addresses
 from runner.cluster.channel import shared_settings
 from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import (
@@ -25,7 +26,6 @@ from runner.cluster.sessions import (
     start_server,
 )
 from runner.cluster.worker import missing_of_model
-from runner.config.cluster_spec import free_addresses
 from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
 from runner.console import Screen
 from runner.errors import ClusterError, ConfigError, InterruptedRunError, LostServerError

@@ -9,7 +9,6 @@ import pytest
 
 from runner.config.masking import Mask, flatten
 from runner.config.schema import MaskConfig
-from runner.errors import TrackingError
 
 SETTINGS = {
     "data": {"api_key": "k3y-of-mine", "path": "/data?key=k3y-of-mine", "password": ""},
@@ -128,8 +127,3 @@ def test_keys_that_look_like_paths_keep_apart_from_paths() -> None:
 
 def test_keys_that_are_no_text_are_written_as_text() -> None:
     assert flatten({"rates": {1000: 0.1, Color.RED: 0.2}}) == {"rates.1000": 0.1, "rates.RED": 0.2}
-
-
-def test_keys_that_are_written_alike_are_an_error() -> None:
-    with pytest.raises(TrackingError, match=r"two values named 'rates\.1'.*\n.*\n.*rename one"):
-        flatten({"rates": {1: 0.1, "1": 0.2}})

@@ -98,33 +98,30 @@ def _due(schedule: Schedule, moments: list[tuple[int, float]], start: int = 0) -
     return [step for step, seconds in moments if trigger.due(step, 100.0 + seconds)]
 
 
-def test_multiples_of_a_number_of_steps_are_due() -> None:
-    assert _due(Schedule(steps=3), [(step, 0.0) for step in range(1, 8)]) == [3, 6]
+@pytest.mark.parametrize(
+    ("schedule", "moments", "due"),
+    [
+        (Schedule(steps=3), [(step, 0.0) for step in range(1, 8)], [3, 6]),
+        (Schedule(steps=10), [(9, 0), (12, 0), (12, 0), (19, 0), (41, 0)], [12, 41]),
+        # From when it was last due.
+        (Schedule(seconds=10), [(1, 4.0), (2, 11.0), (3, 20.9), (4, 21.0)], [2, 4]),
+        (Schedule(at_steps=(1, 5)), [(step, 0.0) for step in range(1, 8)], [1, 5]),
+        (
+            Schedule(steps=4, seconds=30, at_steps=(1,)),
+            [(1, 0.0), (2, 0.0), (3, 60.0), (4, 60.0)],
+            [1, 3, 4],
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_set_is_due(
+    schedule: Schedule, moments: list[tuple[int, float]], due: list[int]
+) -> None:
+    assert _due(schedule, moments) == due
 
 
 def test_a_resumed_session_keeps_the_rhythm_of_steps() -> None:
     assert _due(Schedule(steps=3), [(step, 0.0) for step in range(5, 10)], start=4) == [6, 9]
-
-
-def test_a_multiple_that_is_jumped_over_is_due_after_it_and_once() -> None:
-    assert _due(Schedule(steps=10), [(9, 0.0), (12, 0.0), (12, 0.0), (19, 0.0), (41, 0.0)]) == [
-        12,
-        41,
-    ]
-
-
-def test_seconds_count_from_when_it_was_last_due() -> None:
-    moments = [(1, 4.0), (2, 11.0), (3, 20.9), (4, 21.0)]
-    assert _due(Schedule(seconds=10), moments) == [2, 4]
-
-
-def test_given_steps_are_due() -> None:
-    assert _due(Schedule(at_steps=(1, 5)), [(step, 0.0) for step in range(1, 8)]) == [1, 5]
-
-
-def test_all_that_is_set_adds_up() -> None:
-    moments = [(1, 0.0), (2, 0.0), (3, 60.0), (4, 60.0)]
-    assert _due(Schedule(steps=4, seconds=30, at_steps=(1,)), moments) == [1, 3, 4]
 
 
 def test_nothing_set_is_never_due() -> None:

@@ -15,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 from runner.config import choices
 from runner.config.choices import (
     Goal,
-    Mode,
     annotation,
     keys,
     options,
@@ -164,11 +163,6 @@ def test_registering_again_changes_nothing() -> None:
 )
 def test_scaffolds_are_a_mapping_or_a_list(scaffolds: Any) -> None:
     assert OmegaConf.merge(registered(), {"scaffolds": scaffolds}).scaffolds == scaffolds
-
-
-def test_enums_are_read_by_name() -> None:
-    merged = OmegaConf.merge(registered(), {"mode": "plan", "train": {"goal": "maximize"}})
-    assert (merged.mode, merged.train.goal) == (Mode.plan, Goal.maximize)
 
 
 def test_scaffolds_do_not_share_their_defaults() -> None:

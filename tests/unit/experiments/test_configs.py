@@ -16,6 +16,8 @@ from hydra_plugins.runner_sweepers.grid import grid
 from runner.config.schema import register
 from runner.config.validation import validate
 from runner.sweeps.points import params_as_typed
+from tests.tiny.composing import composing
+from tests.tiny.runs import Runs
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
@@ -34,24 +36,31 @@ def test_the_shipped_experiments_are_these() -> None:
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_an_experiment_is_valid_and_is_named_like_its_file(experiment: str) -> None:
-    assert validate(composed(experiment)).name == experiment
+    config = validate(composed(experiment, "seed=5"))
+    assert (config.name, config.data["seed"]) == (experiment, 5)
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_loss_and_metrics_of_an_experiment_fit_its_data_and_model(experiment: str) -> None:
-    config = composed(experiment, "data.batch_size=3", "seed=5")
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        data, model = instantiate(config.data), instantiate(config.model)
-        assert data.seed == 5
-        features, labels = tf.compat.v1.data.make_one_shot_iterator(data.train()).get_next()
-        outputs = tf.function(lambda each: model(each, training=True), autograph=False)(features)
-        functions = {"loss": config.loss, **config.metrics}
-        values = [instantiate(each)(labels, outputs) for each in functions.values()]
-        session.run(tf.compat.v1.global_variables_initializer())
-        shape = session.run(labels).shape
-        for value in session.run(values):
-            assert value.shape == shape
-            assert np.isfinite(value).all()
+def test_lstm_cnn_trains_with_all_its_sources(tmp_path: Path) -> None:
+    """All shipped experiments, for two steps each."""
+    few = ["train.steps=2"]
+    short = [*few, "data.length=2", "data.evaluation_sequences=16", "data.batch_size=8"]
+    run_dir = f"run_dir={tmp_path}/lstm_cnn"
+    with composing(tmp_path / "conf"):
+        config = validate(
+            compose("config", ["+experiment=lstm_cnn", "tracking=none", *short, run_dir])
+        )
+        config.scaffolds["cnn"].overrides = few
+        config.scaffolds["lstm"].overrides = [*short, f"scaffolds.cnn.overrides={few}"]
+        runs = Runs(tmp_path / "lstm_cnn")
+        objective = runs.start(config)
+    assert objective is not None
+    assert np.isfinite(objective)
+    assert [line for line in runs.lines() if ": runs in" in line] == [
+        f"{name}: runs in {tmp_path / name / '001'}"
+        for name in ("digits_cnn", "short_sequences", "lstm_cnn")
+    ]
+    for name, count in (("cnn", 12), ("lstm", 3)):
+        assert any(line.startswith(f"  {name}: {count} variables") for line in runs.lines())
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -67,20 +67,23 @@ def test_variables_have_the_same_names_however_often_a_model_is_built(
         assert weights(model) == {**expected, "head/bias": (10,)}, f"building number {time}"
 
 
-def test_single_images_give_logits_per_class() -> None:
-    with tf.Graph().as_default():
-        outputs = call(DigitClassifier(classes=7), np.zeros((2, 8, 8, 1)), training=False)
-    assert outputs.shape == (2, 7)
+IMAGES, SEQUENCES = np.zeros((2, 8, 8, 1)), np.zeros((2, 3, 8, 8, 1))
 
 
-@pytest.mark.parametrize(("every_step", "shape"), [(True, (2, 3, 7)), (False, (2, 7))])
-def test_sequences_give_logits_at_every_step_or_at_the_end(
-    every_step: bool, shape: tuple[int, ...]
+@pytest.mark.parametrize(
+    ("make", "features", "shape"),
+    [
+        (lambda: DigitClassifier(classes=7), IMAGES, (2, 7)),
+        (lambda: SequenceClassifier(classes=7, every_step=True), SEQUENCES, (2, 3, 7)),
+        (lambda: SequenceClassifier(classes=7, every_step=False), SEQUENCES, (2, 7)),
+    ],
+    ids=["images", "every step", "whole sequences"],
+)
+def test_outputs_are_logits_per_class(
+    make: Callable[[], keras.Model], features: np.ndarray, shape: tuple[int, ...]
 ) -> None:
     with tf.Graph().as_default():
-        model = SequenceClassifier(classes=7, every_step=every_step)
-        outputs = call(model, np.zeros((2, 3, 8, 8, 1)), training=False)
-    assert outputs.shape == shape
+        assert call(make(), features, training=False).shape == shape
 
 
 def test_the_lstm_reads_each_sequence_in_its_own_order() -> None:

@@ -96,7 +96,7 @@ def test_an_input_that_cannot_be_saved_says_so_and_begins_again(tmp_path: Path) 
     assert (case.first, case.after, case.restored) == ([0, 1, 2], [3, 4, 5], [0, 1, 2])
 
 
-def test_state_outside_of_the_position_is_told(tmp_path: Path) -> None:
+def test_state_outside_of_the_position_is_reported(tmp_path: Path) -> None:
     (line,) = _Case(_random(), tmp_path).lines
     assert line.startswith(
         "input: its position is saved, but not all its state (RandomUniform is stateful.)"
@@ -104,7 +104,7 @@ def test_state_outside_of_the_position_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prefetch", [True, False])
-def test_batches_are_prefetched_unless_told_otherwise(prefetch: bool) -> None:
+def test_batches_are_prefetched_unless_the_data_forbids_it(prefetch: bool) -> None:
     TrainingInput(tf.data.Dataset.range(3), prefetch=prefetch)
     kinds = {op.type for op in tf.get_default_graph().get_operations()}
     assert ("PrefetchDataset" in kinds) is prefetch

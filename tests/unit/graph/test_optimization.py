@@ -1,24 +1,36 @@
-"""Groups of variables train by schedules of their own, and the others as if there were none."""
+"""Optimizers and their schedules, gradients, moving averages and learning rates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import yaml
+from hydra import compose, initialize_config_dir
 
+from runner.config.schema import ClipConfig, register
+from runner.config.validation import validate
 from runner.errors import ConfigError
 from runner.graph.optimization import (
+    AveragedWeights,
+    Batch,
+    Gradients,
     Schedule,
+    accumulate,
     apply_gradients,
+    averaged_names,
     build_optimizer,
     build_optimizers,
+    clip,
     shared_state,
 )
 from runner.graph.training_step import learning_rate
 
+CONF = Path(__file__).resolve().parents[3] / "conf"
 ADAM = {"_target_": "tensorflow.compat.v1.train.AdamOptimizer", "learning_rate": 0.1}
 SGD = {"_target_": "tensorflow.compat.v1.train.GradientDescentOptimizer", "learning_rate": 0.1}
 MOMENTUM = {
@@ -175,3 +187,196 @@ def test_what_is_no_optimizer_is_refused() -> None:
     step = tf.train.get_or_create_global_step()
     with pytest.raises(ConfigError, match=r"is not a tf\.compat\.v1\.train\.Optimizer"):
         build_optimizer({"_target_": "builtins.dict"}, step)
+
+
+def _gradients() -> Gradients:
+    variables = [tf.get_variable(name, [2]) for name in "abc"]
+    return [
+        (tf.constant([3.0, -4.0]), variables[0]),
+        (None, variables[1]),
+        (tf.constant([0.0, 12.0]), variables[2]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "first", "last"),
+    [
+        (ClipConfig(), [3.0, -4.0], [0.0, 12.0]),
+        (ClipConfig(value=3.5), [3.0, -3.5], [0.0, 3.5]),
+        (ClipConfig(norm=2.5), [1.5, -2.0], [0.0, 2.5]),
+        (ClipConfig(global_norm=6.5), [1.5, -2.0], [0.0, 6.0]),
+        (ClipConfig(norm=2.5, global_norm=100.0), [1.5, -2.0], [0.0, 2.5]),
+    ],
+)
+def test_gradients_keep_their_bounds(
+    bounds: ClipConfig, first: list[float], last: list[float]
+) -> None:
+    gradients = _gradients()
+    clipped = clip(gradients, bounds)
+    assert [variable for _, variable in clipped] == [variable for _, variable in gradients]
+    assert clipped[1][0] is None
+    with tf.Session() as session:
+        values = session.run([clipped[0][0], clipped[2][0]])
+    np.testing.assert_allclose(values, [first, last], rtol=1e-6)
+
+
+def test_several_batches_are_averaged_one_after_another() -> None:
+    weight = tf.get_variable("w", initializer=[0.0, 0.0], use_resource=True)
+    unused = tf.get_variable("u", [1])
+    seen = tf.get_variable("seen", initializer=0.0, use_resource=True)
+    data = tf.data.Dataset.from_tensor_slices(
+        np.array([[1, 0], [2, 0], [6, 3]], np.float32)
+    ).repeat()
+    iterator = tf.data.make_initializable_iterator(data)
+
+    def one_batch() -> Batch:
+        batch = iterator.get_next()
+        seen.assign_add(batch[0])  # A side effect like those of batch norm.
+        (gradient,) = tf.gradients(tf.reduce_sum(batch * weight), [weight.handle])
+        return (
+            {"loss": batch[0]},
+            [(gradient, weight), (None, unused)],
+            tf.constant(0.5, tf.float64),
+        )
+
+    means, gradients, waited = accumulate(one_batch, ["loss"], [weight, unused], 3)
+    assert gradients[1] == (None, unused)
+    with tf.Session() as session:
+        session.run([tf.global_variables_initializer(), iterator.initializer])
+        assert session.run((means["loss"], waited)) == (3.0, 1.5)
+        assert session.run(gradients[0][0]).tolist() == [3.0, 1.0]
+        assert session.run(seen) == 18.0
+
+
+def _weight() -> tf.Variable:
+    return tf.get_variable("w", initializer=[1.0, 2.0], use_resource=True)
+
+
+def test_averages_follow_by_their_decay() -> None:
+    weight = _weight()
+    averages = AveragedWeights([weight], 0.75)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(weight.assign([5.0, 2.0]))
+        session.run(averages.update)
+        with averages.in_place(session):
+            assert session.run(weight).tolist() == [2.0, 2.0]
+        assert session.run(weight).tolist() == [5.0, 2.0]
+
+
+def test_with_the_global_step_they_follow_sooner_at_the_start() -> None:
+    weight, step = _weight(), tf.train.get_or_create_global_step()
+    averages = AveragedWeights([weight], 0.75, step)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(weight.assign([11.0, 2.0]))
+        session.run(averages.update)  # A decay of 1/10.
+        with averages.in_place(session):
+            assert session.run(weight).tolist() == [10.0, 2.0]
+
+
+def test_after_an_error_the_weights_are_back_in_their_place() -> None:
+    weight = _weight()
+    averages = AveragedWeights([weight], 0.5)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(weight.assign([5.0, 5.0]))
+        with pytest.raises(ValueError, match="within"), averages.in_place(session):
+            raise ValueError("within")
+        assert session.run(weight).tolist() == [5.0, 5.0]
+
+
+def test_a_swap_does_not_wait_for_the_train_op() -> None:
+    weight = _weight()
+    train_op = weight.assign_add([1.0, 1.0])
+    with tf.control_dependencies([train_op]):
+        averages = AveragedWeights([weight], 0.5)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        with averages.in_place(session):
+            pass
+        assert session.run(weight).tolist() == [1.0, 2.0]
+
+
+def test_averages_in_a_checkpoint_stand_for_their_weights(tmp_path: Path) -> None:
+    weight, other = _weight(), tf.get_variable("b", initializer=0.0)
+    AveragedWeights([weight], 0.5)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        prefix = tf.train.Saver().save(session, str(tmp_path / "model"))
+    assert averaged_names({"w": weight, "b": other}, prefix) == {
+        "w/ExponentialMovingAverage": weight,
+        "b": other,
+    }
+
+
+def _rates(node: Any, steps: list[int]) -> list[float]:
+    with tf.Graph().as_default(), tf.Session() as session:
+        step = tf.placeholder(tf.int64, [])
+        rate = learning_rate({**SGD, "learning_rate": node}, step)
+        assert rate is not None
+        assert (rate.shape, rate.dtype) == ((), tf.float32)
+        return [float(session.run(rate, {step: each})) for each in steps]
+
+
+def _shipped(name: str, *overrides: str) -> Any:
+    register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose(
+            "config",
+            [
+                "+experiment=digits_cnn",
+                f"+schedule@optimizer.learning_rate={name}",
+                *(f"optimizer.learning_rate.{each}" for each in overrides),
+            ],
+        )
+    return validate(config).optimizer["learning_rate"]
+
+
+def test_a_number_stays_what_it_is() -> None:
+    assert _rates(0.25, [0, 1000]) == [0.25, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "expected"),
+    [
+        ("cosine", ["decay_steps=100"], {0: 1e-3, 50: 5e-4, 100: 0.0, 200: 0.0}),
+        (
+            "cosine",
+            ["decay_steps=100", "warmup_steps=10", "warmup_target=1e-2"],
+            {0: 1e-3, 5: 5.5e-3, 10: 1e-2, 60: 5e-3, 110: 0.0},
+        ),
+        ("exponential", ["decay_steps=10"], {0: 1e-3, 10: 5e-4, 20: 2.5e-4}),
+        ("piecewise", ["boundaries=[10,20]"], {10: 1e-3, 11: 3e-4, 21: 1e-4}),
+        ("warmup", ["decay_steps=10"], {0: 0.0, 5: 5e-4, 10: 1e-3, 50: 1e-3}),
+    ],
+)
+def test_a_shipped_schedule(name: str, overrides: list[str], expected: dict[int, float]) -> None:
+    found = _rates(_shipped(name, *overrides), list(expected))
+    assert found == pytest.approx(list(expected.values()), abs=1e-9)
+
+
+def test_every_shipped_schedule_is_tested() -> None:
+    files = {path.stem for path in (CONF / "schedule").glob("*.yaml")}
+    assert files == {"cosine", "exponential", "piecewise", "warmup"}
+    for path in (CONF / "schedule").glob("*.yaml"):
+        assert "_target_" in yaml.safe_load(path.read_text())
+
+
+def test_what_is_no_rate_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"optimizer\.learning_rate is 'fast'") as caught:
+        _rates("fast", [0])
+    assert "schedule@optimizer.learning_rate=cosine" in caught.value.problems[0].remedy
+
+
+def test_a_target_that_gives_no_rate_is_refused() -> None:
+    with pytest.raises(ConfigError, match="neither a number nor a schedule"):
+        _rates({"_target_": "builtins.str"}, [0])
+
+
+def test_without_a_number_it_is_the_default_of_the_optimizer() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        step = tf.constant(0, tf.int64)
+        rate = learning_rate({"_target_": ADAM["_target_"]}, step)
+        assert session.run(rate) == pytest.approx(0.001)
+        assert learning_rate({"_target_": SGD["_target_"]}, step) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import subprocess
@@ -31,6 +32,10 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_nothing_is_collected_inside_and_everything_is_exempt_afterwards() -> None:
     before = gc.get_freeze_count()
+    with paused_collections():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == before
     with without_collections():
         assert not gc.isenabled()
         made: list[list[int]] = [[] for _ in range(1000)]
@@ -38,44 +43,14 @@ def test_nothing_is_collected_inside_and_everything_is_exempt_afterwards() -> No
     assert gc.get_freeze_count() >= before + len(made)
 
 
-def test_a_failing_import_leaves_the_collector_on() -> None:
-    def fail() -> None:
-        with without_collections():
-            raise ImportError("no such library")
-
-    with pytest.raises(ImportError, match="no such library"):
-        fail()
+def test_the_collector_is_as_before_after_a_failure_and_where_it_was_off() -> None:
+    with contextlib.suppress(ImportError), without_collections():
+        raise ImportError("no such library")
     assert gc.isenabled()
-
-
-def test_a_collector_that_was_off_stays_off() -> None:
     gc.disable()
     with without_collections():
         pass
     assert not gc.isenabled()
-
-
-def test_a_pause_exempts_nothing() -> None:
-    before = gc.get_freeze_count()
-    with paused_collections():
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    assert gc.get_freeze_count() == before
-
-
-def test_what_is_made_afterwards_is_collected_as_ever() -> None:
-    script = """
-import gc, weakref
-from runner.system.imports import without_collections
-class Cycle: pass
-with without_collections(): pass
-cycle = Cycle(); cycle.itself = cycle
-gone = weakref.ref(cycle)
-del cycle
-gc.collect()
-assert gone() is None
-"""
-    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_notes_are_dropped_and_later_ones_kept(capfd: pytest.CaptureFixture[str]) -> None:
@@ -87,13 +62,9 @@ def test_notes_are_dropped_and_later_ones_kept(capfd: pytest.CaptureFixture[str]
 
 
 def test_notes_are_shown_when_the_import_fails(capfd: pytest.CaptureFixture[str]) -> None:
-    def fail() -> None:
-        with without_import_notes():
-            os.write(2, b"a note\n")
-            raise ImportError("no such library")
-
-    with pytest.raises(ImportError, match="no such library"):
-        fail()
+    with contextlib.suppress(ImportError), without_import_notes():
+        os.write(2, b"a note\n")
+        raise ImportError("no such library")
     assert capfd.readouterr().err == "a note\n"
 
 

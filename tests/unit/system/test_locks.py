@@ -1,3 +1,5 @@
+"""Locks end with their process, and other hosts see by its heartbeat that an owner lives."""
+
 from __future__ import annotations
 
 import json
@@ -12,6 +14,7 @@ from filelock import FileLock
 
 from runner.errors import RunDirectoryError
 from runner.runs.run_directory import RunDirectory, RunRecord
+from runner.system import locks
 from runner.system.locks import OwnerFile, is_held, this_process
 from runner.system.status import Status
 
@@ -39,75 +42,88 @@ def test_an_owner_is_named_as_long_as_it_owns(tmp_path: Path) -> None:
     owner = OwnerFile(tmp_path / "owner.json")
     owner.take()
     found = OwnerFile(tmp_path / "owner.json").read()
-    assert found is not None
     assert str(found).startswith(f"process {os.getpid()} on {socket.gethostname()} since 20")
     assert owner.elsewhere(wait=True) is None
     owner.release()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_is_touched_all_the_time(tmp_path: Path) -> None:
-    owner = OwnerFile(tmp_path / "owner.json", beat=0.02)
+class Beats(threading.Event):
+    """Is set once it has been waited for, a number of times."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._count = count
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._count -= 1
+        return self._count < 0
+
+
+def test_it_is_touched_at_every_beat(file: Path) -> None:
+    for beats in (0, 1):
+        os.utime(file, (0, 0))
+        locks._touch(file, Beats(beats), 1.0)
+        assert bool(file.stat().st_mtime) == bool(beats)
+    locks._touch(file.with_name("absent.json"), Beats(1), 1.0)
+
+
+def test_it_is_touched_in_a_thread_until_it_is_released(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+
+    def touch(path: Path, stop: threading.Event, beat: float) -> None:
+        if (path, beat) == (file, 2.0) and not stop.is_set() and stop.wait(30):
+            ended.set()
+
+    monkeypatch.setattr(locks, "_touch", touch)
+    owner = OwnerFile(file, 2.0)
     owner.take()
-    os.utime(tmp_path / "owner.json", (0, 0))
-    deadline = time.monotonic() + 10.0
-    while (tmp_path / "owner.json").stat().st_mtime == 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert not ended.is_set()
     owner.release()
+    assert ended.wait(30)
 
 
-def test_one_on_another_host_that_goes_on_touching_lives(file: Path) -> None:
-    stop = threading.Event()
+@pytest.mark.parametrize("beats", [True, False])
+def test_one_on_another_host_lives_if_it_continues_to_touch(file: Path, beats: bool) -> None:
+    slept: list[float] = []
 
-    def touch() -> None:
-        while not stop.wait(0.02):
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if beats and sum(slept) > 1.0:
             os.utime(file)
 
-    thread = threading.Thread(target=touch)
-    thread.start()
-    found = OwnerFile(file, beat=0.2).elsewhere(wait=True)
-    stop.set()
-    thread.join()
-    assert found is not None
-    assert found.host == "elsewhere"
+    before = time.time() - 2.0
+    os.utime(file, (before, before))
+    owner = OwnerFile(file, beat=1.0, sleep=sleep)
+    assert owner.elsewhere(wait=False) is not None
+    assert (owner.elsewhere(wait=True) is not None) == beats
+    assert sum(slept) == (1.125 if beats else 3.0)
 
 
-def test_one_that_has_stopped_touching_is_dead(file: Path) -> None:
-    assert OwnerFile(file, beat=0.05).elsewhere(wait=False) is not None
-    assert OwnerFile(file, beat=0.05).elsewhere(wait=True) is None
-    # Long dead: that takes no waiting.
-    os.utime(file, (0, 0))
-    assert OwnerFile(file, beat=1000.0).elsewhere(wait=True) is None
-
-
-def test_a_clock_that_was_set_back_makes_no_dead_owner_live(file: Path) -> None:
-    os.utime(file, (time.time() + 3600, time.time() + 3600))
-    assert OwnerFile(file, beat=0.05).elsewhere(wait=True) is None
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_neither_a_long_dead_owner_nor_a_clock_set_back_makes_one_live(
+    file: Path, hours: int
+) -> None:
+    when = time.time() + 3600 * hours
+    os.utime(file, (when, when))
+    slept: list[float] = []
+    assert OwnerFile(file, sleep=slept.append).elsewhere(wait=True) is None
+    assert bool(slept) == (hours > 0)
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]"])
-def test_a_file_that_says_nothing_names_nobody(tmp_path: Path, content: str) -> None:
-    (tmp_path / "owner.json").write_text(content)
-    assert OwnerFile(tmp_path / "owner.json").elsewhere(wait=True) is None
+def test_a_malformed_file_names_no_owner(file: Path, content: str) -> None:
+    file.write_text(content)
+    assert OwnerFile(file).elsewhere(wait=True) is None
 
 
 def test_a_lock_that_does_not_reach_the_owners_host_is_not_enough(file: Path) -> None:
     run = RunDirectory(file.parent)
     run.write(RunRecord("tiny", "abc", Status.RUNNING, {}))
-    stop = threading.Event()
-
-    def touch() -> None:
-        while not stop.wait(0.02):
-            os.utime(file)
-
-    thread = threading.Thread(target=touch)
-    thread.start()
-    try:
-        with pytest.raises(RunDirectoryError, match="owns it: process 7 on elsewhere since 2026"):
-            run.claim()
-        # Nor is the run taken for killed.
-        assert run.settle() is None
-    finally:
-        stop.set()
-        thread.join()
+    run._owner = OwnerFile(file, sleep=lambda seconds: os.utime(file))
+    with pytest.raises(RunDirectoryError, match="owns it: process 7 on elsewhere since 2026"):
+        run.claim()
+    # Nor is the run taken for killed.
+    assert run.settle() is None

@@ -16,13 +16,12 @@ import pytest
 import runner.training.recording
 from runner.config.choices import Resume
 from runner.errors import InterruptedRunError, PrunedRunError, SweepError
-from runner.run import run_experiment
 from runner.runs.run_directory import RunDirectory
 from runner.sweeps.trial import Trial
 from runner.tracking.delivery import sync
 from runner.tracking.tracking_directory import TrackingDirectory
-from runner.training.run import Surroundings
-from tests.tiny.runs import Runs, disturbed, wait_for
+from tests.tiny.configs import LINEAR
+from tests.tiny.runs import Runs, disturbed, short, wait_for
 from tests.tiny.tracked_runs import TrackedRuns
 
 
@@ -30,11 +29,11 @@ from tests.tiny.tracked_runs import TrackedRuns
 def tracked(migrated_database: Path, tmp_path: Path, forked_followers: None) -> TrackedRuns:
     """Runs that are tracked; their stores are given up after a second."""
     database = Path(shutil.copy(migrated_database, tmp_path / "mlflow.db"))
-    return TrackedRuns(tmp_path / "runs", database)
+    return TrackedRuns(tmp_path / "runs", database, **LINEAR)
 
 
 def test_a_signal_while_the_run_is_closed_ends_the_process_but_not_the_run(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch
+    cheap: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_end = runner.training.recording._record_end
 
@@ -44,8 +43,8 @@ def test_a_signal_while_the_run_is_closed_ends_the_process_but_not_the_run(
 
     monkeypatch.setattr(runner.training.recording, "_record_end", signalled)
     with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
-        runs.run()
-    assert runs.record().status == "FINISHED"
+        cheap.run()
+    assert cheap.record().status == "FINISHED"
 
 
 def test_an_end_that_a_second_signal_cuts_short_is_settled_later(
@@ -67,41 +66,37 @@ def test_an_end_that_a_second_signal_cuts_short_is_settled_later(
     assert tracked.client.get_run(tracked.run_id()).info.status == "KILLED"
 
 
-def test_a_pruned_run_is_resumed_by_nobody_and_a_failed_one_by_its_own_trial(
-    runs: Runs, tmp_path: Path
+def test_no_process_resumes_a_pruned_run_and_only_its_own_trial_a_failed_one(
+    cheap: Runs, tmp_path: Path
 ) -> None:
+    cheap.changes["hooks"] = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
+
     def trial(number: int, *, prune: bool = False) -> Trial:
         return Trial(str(tmp_path / "sweep"), {}, lambda metrics, step: prune, number)
 
-    def run(trial: Trial, **changes: Any) -> None:
-        run_experiment(runs.config(**changes), Surroundings(screen=runs.screen(), watch=trial))
-
-    hooks = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
     with pytest.raises(PrunedRunError, match="pruned at step 10"):
-        run(trial(0, prune=True), hooks=hooks)
+        cheap.start(cheap.config(), trial(0, prune=True))
     with pytest.raises(ValueError, match="the hook failed"):
-        run(trial(1), hooks=hooks)
-    run(trial(2), hooks=hooks)
+        cheap.start(cheap.config(), trial(1))
+    cheap.start(cheap.config(), trial(2))
     again = trial(1)
-    run(again, hooks=hooks)
-    assert again.run_dir == runs.directory(2).path
+    cheap.start(cheap.config(), again)
+    assert again.run_dir == cheap.directory(2).path
     assert sorted(again.curve) == [10, 20]
-    assert [runs.record(number).status for number in (1, 2, 3)] == ["PRUNED", *["FINISHED"] * 2]
-    assert runs.count() == 3
+    assert [cheap.record(number).status for number in (1, 2, 3)] == ["PRUNED", *["FINISHED"] * 2]
+    assert cheap.count() == 3
 
 
 def test_a_trial_whose_objective_is_nan_has_failed_and_only_evaluates_again(
-    runs: Runs, tmp_path: Path
+    cheap: Runs, tmp_path: Path
 ) -> None:
-    config = runs.config()
-    config.data["_target_"] = "tests.tiny.odd.NanInValidation"
+    config = cheap.config(data={"_target_": "tests.tiny.odd.NanInValidation"})
     for _ in range(2):
-        trial, screen = Trial(str(tmp_path / "sweep"), {}), runs.screen()
         with pytest.raises(SweepError, match="the objective is nan"):
-            run_experiment(config, Surroundings(screen=screen, watch=trial))
-        assert runs.record().status == "FAILED"
-    assert not [line for line in runs.lines() if line.startswith("step") and "20/20" in line]
-    assert runs.count() == 1
+            cheap.start(config, Trial(str(tmp_path / "sweep"), {}))
+        assert cheap.record().status == "FAILED"
+    assert not [line for line in cheap.lines() if line.startswith("step") and "20/20" in line]
+    assert cheap.count() == 1
 
 
 def test_a_store_that_is_lost_on_the_way_does_not_stop_training(
@@ -116,7 +111,7 @@ def test_a_store_that_is_lost_on_the_way_does_not_stop_training(
     assert f"python -m runner.sync {tracked.directory().path}" in caplog.text
 
 
-def test_a_run_whose_record_was_deleted_is_not_continued_untold(
+def test_a_run_whose_record_was_deleted_warns_as_it_continues(
     tracked: TrackedRuns, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     hooks = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
@@ -136,20 +131,16 @@ def test_a_run_whose_record_was_deleted_is_not_continued_untold(
     assert tracked.client.get_run(run_id).info.status == "FINISHED"
 
 
-def test_a_run_that_was_killed_outright_is_settled_by_the_next_one(
-    tracked: TrackedRuns, tmp_path: Path
-) -> None:
+def test_a_run_that_was_killed_outright_is_settled_by_the_next_one(tracked: TrackedRuns) -> None:
     """Also where its follower died with it."""
-    hooks = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
-    with pytest.raises(ValueError, match="the hook failed"):
-        tracked.run(hooks=hooks)
+    tracked.run(train=short(steps=2))
     killed, run_id = tracked.directory(), tracked.run_id()
     tracked.seem_killed()
 
     living = RunDirectory(tracked.directory(2).path)
     living.claim()
     living.write(replace(killed.require(), fingerprint="another"))
-    tracked.run(hooks=hooks, resume=Resume.never)
+    tracked.run(resume=Resume.never, train=short(steps=2))
     living.release()
     statuses = [tracked.record(number).status for number in (1, 2, 3)]
     assert statuses == ["KILLED", "RUNNING", "FINISHED"]
@@ -158,18 +149,7 @@ def test_a_run_that_was_killed_outright_is_settled_by_the_next_one(
 
 
 def test_a_killed_run_that_the_store_does_not_know_is_recorded_anew(tracked: TrackedRuns) -> None:
-    tracked.run()
-    tracked.seem_killed(run_id="0" * 32)
-    tracked.directory().update(fingerprint="another")
-    tracked.run()
-    assert [tracked.record(number).status for number in (1, 2)] == ["KILLED", "FINISHED"]
-    files = TrackingDirectory(tracked.directory().path)
-    wait_for(lambda: f"has no run {'0' * 32} any more" in files.log.read_text())
-    wait_for(lambda: files.position(tracked.uri).status == "KILLED")
-
-
-def test_the_data_set_is_recorded_with_its_sizes(tracked: TrackedRuns) -> None:
-    tracked.run()
+    tracked.run(train=short(steps=2))
     inputs = tracked.client.get_run(tracked.run_id()).inputs
     assert inputs is not None
     (used,) = inputs.dataset_inputs
@@ -179,3 +159,11 @@ def test_the_data_set_is_recorded_with_its_sizes(tracked: TrackedRuns) -> None:
     )
     assert json.loads(str(used.dataset.profile)) == {"train": 64, "validation": 20, "test": 20}
     assert len(used.dataset.digest) == 16
+
+    tracked.seem_killed(run_id="0" * 32)
+    tracked.directory().update(fingerprint="another")
+    tracked.run(train=short(steps=2))
+    assert [tracked.record(number).status for number in (1, 2)] == ["KILLED", "FINISHED"]
+    files = TrackingDirectory(tracked.directory().path)
+    wait_for(lambda: f"has no run {'0' * 32} any more" in files.log.read_text())
+    wait_for(lambda: files.position(tracked.uri).status == "KILLED")

@@ -1,13 +1,14 @@
+"""Where the checkpoints of scaffolds come from: paths, and experiments that are trained first."""
+
 from __future__ import annotations
 
-import io
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from rich.console import Console
 
 from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import Mode
@@ -15,17 +16,15 @@ from runner.config.composition import compose_experiment
 from runner.config.fingerprint import Identity, fingerprint
 from runner.config.schema import RunConfig, ScaffoldConfig, VariablesConfig
 from runner.config.validation import validate
-from runner.console import Screen
 from runner.errors import ConfigError, Problem, RunInUseError
 from runner.restoration.plan import LocatedSources
-from runner.run import run_experiment
 from runner.runs.run_directory import RunDirectory
 from runner.system.status import Status
 from runner.tracking import LoggingStore, TrackedRun, open_store
-from runner.training.run import Surroundings
 from runner.training.sources import Sources
 from tests.tiny.composing import composing
 from tests.tiny.configs import tiny
+from tests.tiny.runs import Runs
 
 
 @pytest.fixture
@@ -46,8 +45,12 @@ def _sources(config: RunConfig) -> Sources:
     return Sources(config, open_store(config.tracking, {}))
 
 
-def _quiet(config: RunConfig) -> float | None:
-    return run_experiment(config, Surroundings(screen=Screen(Console(file=io.StringIO()))))
+def _train(config: RunConfig) -> float | None:
+    return Runs(Path(config.run_dir)).start(config)
+
+
+def _nothing(config: RunConfig) -> None:
+    raise AssertionError("it is trained")
 
 
 def _spec(sources: Sources, scaffold: str) -> CheckpointSpec:
@@ -58,9 +61,19 @@ def _spec(sources: Sources, scaffold: str) -> CheckpointSpec:
     return spec
 
 
-def test_paths_are_read_and_null_stays_null(tmp_path: Path) -> None:
-    _quiet(tiny(run_dir=str(tmp_path / "tiny")))
-    checkpoints = tmp_path / "tiny" / "001" / "checkpoints"
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A run of `+experiment=tiny`, to be copied."""
+    folder = tmp_path_factory.mktemp("trained")
+    with composing(folder / "conf"):
+        config = validate(compose_experiment("tiny", ["tracking.uri=null"]))
+    config.run_dir = str(folder / "tiny")
+    _train(config)
+    return RunDirectory(folder / "tiny" / "001")
+
+
+def test_paths_are_read_and_null_stays_null(tmp_path: Path, trained: RunDirectory) -> None:
+    checkpoints = trained.checkpoints
     sources = _sources(_config(tmp_path, body=_scaffold(str(checkpoints)), head=_scaffold(None)))
     spec = _spec(sources, "body")
     assert (spec.path, spec.step) == (str(checkpoints / "model.ckpt-20"), 20)
@@ -94,27 +107,24 @@ def test_an_experiment_that_is_not_trained_gives_what_it_will_save(tmp_path: Pat
 @pytest.mark.usefixtures("conf")
 def test_a_missing_experiment_is_trained_once(tmp_path: Path) -> None:
     same = _scaffold("experiment:tiny")
+    same.overrides = ["train.objective=validation/accuracy", "train.goal=minimize"]
     sources = _sources(_config(tmp_path, body=same, head=same))
-    trained: list[RunConfig] = []
+    tried: list[RunConfig] = []
 
     def train(config: RunConfig) -> None:
-        trained.append(config)
-        _quiet(config)
+        tried.append(config)
+        if len(tried) == 1:
+            raise ValueError("the training failed")
+        _train(config)
 
+    with pytest.raises(ValueError, match="the training failed"):
+        sources.train_missing(train)
     sources.train_missing(train)
     sources.train_missing(train)
-    (config,) = trained
-    assert (config.name, config.run_dir) == ("tiny", str(tmp_path / "runs" / "tiny"))
-    best = tmp_path / "runs" / "tiny" / "001" / "best"
-    assert Path(_spec(sources, "body").path).parent == best
+    assert tried[0] == tried[1], "it is the same run that is continued"
+    assert len(tried) == 2
+    assert (tried[0].name, tried[0].run_dir) == ("tiny", str(tmp_path / "runs" / "tiny"))
 
-
-@pytest.mark.usefixtures("conf")
-def test_any_checkpoint_of_an_experiment_can_be_chosen(tmp_path: Path) -> None:
-    scaffold = _scaffold("experiment:tiny")
-    scaffold.overrides = ["train.objective=validation/accuracy", "train.goal=minimize"]
-    sources = _sources(_config(tmp_path, body=scaffold))
-    sources.train_missing(_quiet)
     run = tmp_path / "runs" / "tiny" / "001"
     best = json.loads((run / "best" / "best.json").read_text())["step"]
     for which, place in {
@@ -123,23 +133,23 @@ def test_any_checkpoint_of_an_experiment_can_be_chosen(tmp_path: Path) -> None:
         "latest": "checkpoints/model.ckpt-20",
         "10": "checkpoints/model.ckpt-10",
     }.items():
-        scaffold.which = which
+        same.which = which
         assert _spec(sources, "body").path == str(run / place)
-    scaffold.which, scaffold.average = None, "last 2"
+    same.which, same.average = None, "last 2"
     assert _spec(sources, "body").path.startswith("average of 2: ")
     assert [each.step for each in sources.origins()["body"]] == [10, 20]
     assert {each.run["experiment"] for each in sources.origins()["body"] if each.run} == {"tiny"}
 
 
 @pytest.mark.usefixtures("conf")
-def test_the_newest_finished_run_of_the_same_configuration_counts(tmp_path: Path) -> None:
-    sources = _sources(_config(tmp_path, body=_scaffold("experiment:tiny")))
-    for _ in range(2):
-        sources.train_missing(_quiet)
-        config = validate(compose_experiment("tiny", ["tracking.uri=null"]))
-        config.run_dir = str(tmp_path / "runs" / "tiny")
-        _quiet(config)
+def test_the_newest_finished_run_of_the_same_configuration_counts(
+    tmp_path: Path, trained: RunDirectory
+) -> None:
     runs = tmp_path / "runs" / "tiny"
+    for number in (1, 2, 3):
+        shutil.copytree(trained.path, runs / f"00{number}")
+    sources = _sources(_config(tmp_path, body=_scaffold("experiment:tiny")))
+    sources.train_missing(_nothing)
     assert Path(_spec(sources, "body").path).parents[1] == runs / "003"
     RunDirectory(runs / "003").update(status="FAILED")
     assert Path(_spec(sources, "body").path).parents[1] == runs / "002"
@@ -159,43 +169,28 @@ class _Remembering(LoggingStore):
 
 
 @pytest.mark.usefixtures("conf")
-def test_a_folder_that_by_now_is_another_runs_is_not_taken(tmp_path: Path) -> None:
+def test_a_folder_that_by_now_is_another_runs_is_not_taken(
+    tmp_path: Path, trained: RunDirectory
+) -> None:
     config = _config(tmp_path, body=_scaffold("experiment:tiny"))
     folder = tmp_path / "elsewhere" / "001"
     sources = Sources(config, _Remembering(folder))
     assert _spec(sources, "body").step is None, "the folder is gone"
-    other = tiny(run_dir=str(folder.parent), seed=5)
-    _quiet(other)
+    shutil.copytree(trained.path, folder)
+    assert _spec(sources, "body").step == 20
+    RunDirectory(folder).update(fingerprint="another")
     assert _spec(sources, "body").step is None, "the folder is another run's"
-    composed = validate(compose_experiment("tiny", ["tracking.uri=null"]))
-    composed.run_dir = str(tmp_path / "same")
-    _quiet(composed)
-    found = Sources(config, _Remembering(tmp_path / "same" / "001"))
-    assert _spec(found, "body").step == 20
 
 
 @pytest.mark.usefixtures("conf")
-def test_overrides_make_it_another_run(tmp_path: Path) -> None:
+def test_overrides_make_it_another_run(tmp_path: Path, trained: RunDirectory) -> None:
     plain, changed = _scaffold("experiment:tiny"), _scaffold("experiment:tiny")
     changed.overrides = ["train.steps=5"]
     first, second = (_sources(_config(tmp_path, body=each)) for each in (plain, changed))
     assert fingerprint(first.settings()) != fingerprint(second.settings())
-    first.train_missing(_quiet)
+    shutil.copytree(trained.path, tmp_path / "runs" / "tiny" / "001")
+    assert _spec(first, "body").step == 20
     assert _spec(second, "body").step is None
-    second.train_missing(_quiet)
-    assert _spec(second, "body").step == 5
-
-
-@pytest.mark.usefixtures("conf")
-def test_a_source_whose_training_failed_is_continued(tmp_path: Path) -> None:
-    scaffold = _scaffold("experiment:tiny")
-    hook = f"{{_target_: tests.tiny.hooks.FailOnce, step: 13, marker: '{tmp_path / 'marker'}'}}"
-    scaffold.overrides = [f"+hooks.disturb={hook}"]
-    sources = _sources(_config(tmp_path, body=scaffold))
-    with pytest.raises(ValueError, match="the hook failed"):
-        sources.train_missing(_quiet)
-    sources.train_missing(_quiet)
-    assert _spec(sources, "body").path.startswith(str(tmp_path / "runs" / "tiny" / "001"))
 
 
 @pytest.mark.usefixtures("conf")
@@ -228,15 +223,15 @@ def test_what_would_stop_the_training_of_a_source_is_a_problem_before(
 ) -> None:
     # Before the first is composed: a process reads the folder once.
     _write_experiment(conf, "middle", str(tmp_path / "nowhere"))
-    _write_experiment(conf, "mended", "experiment:tiny")
+    _write_experiment(conf, "warmed", "experiment:tiny")
     sources = _sources(_config(tmp_path, body=_scaffold("experiment:middle")))
     (problem,) = sources.expected().problems["body"]
     assert problem.state == (
         "scaffolds.body.checkpoint: experiment:middle: scaffolds.body.checkpoint: "
         f"there is no checkpoint at {tmp_path / 'nowhere'}"
     )
-    sources = _sources(_config(tmp_path, body=_scaffold("experiment:mended")))
-    assert _spec(sources, "body").path == "experiment:mended (not trained yet)"
+    sources = _sources(_config(tmp_path, body=_scaffold("experiment:warmed")))
+    assert _spec(sources, "body").path == "experiment:warmed (not trained yet)"
     assert not (tmp_path / "runs").exists()
 
 
@@ -256,7 +251,10 @@ def test_an_experiment_may_start_from_itself_in_another_configuration(tmp_path: 
     assert "@" in str(_sources(config).settings())
 
 
-def test_a_source_that_another_process_trains_is_waited_for(conf: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("conf")
+def test_a_source_that_another_process_trains_is_waited_for(
+    tmp_path: Path, trained: RunDirectory
+) -> None:
     config = _config(tmp_path, body=_scaffold("experiment:tiny"))
     identity = Identity(config)
     source = identity.experiment("body")
@@ -264,24 +262,22 @@ def test_a_source_that_another_process_trains_is_waited_for(conf: Path, tmp_path
     folder.mkdir(parents=True)
     other = FileLock(folder / f".source-{identity.of(source)}.lock")
     other.acquire()
-    told: list[str] = []
+    lines: list[str] = []
 
     def say(line: str) -> None:
-        told.append(line)
-        _quiet(source)
+        lines.append(line)
+        shutil.copytree(trained.path, folder / "001")
         other.release()
 
-    def train(config: RunConfig) -> None:
-        raise AssertionError("it is trained")
-
-    _sources(config).train_missing(train, say)
-    assert told == ["tiny: waiting for another process that trains it"]
+    _sources(config).train_missing(_nothing, say)
+    assert lines == ["tiny: waiting for another process that trains it"]
 
 
-def test_a_source_that_runs_by_itself_is_waited_for(conf: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("conf")
+def test_a_source_that_runs_by_itself_is_waited_for(tmp_path: Path) -> None:
     config = _config(tmp_path, body=_scaffold("experiment:tiny"))
     run = RunDirectory(tmp_path / "runs" / "tiny" / "001")
-    told: list[str] = []
+    lines: list[str] = []
     tried: list[str] = []
 
     def train(source: RunConfig) -> None:
@@ -290,6 +286,6 @@ def test_a_source_that_runs_by_itself_is_waited_for(conf: Path, tmp_path: Path) 
             raise RunInUseError(Problem("in use"), run.path)
 
     run.path.mkdir(parents=True)
-    _sources(config).train_missing(train, told.append)
+    _sources(config).train_missing(train, lines.append)
     assert tried == ["tiny", "tiny"]
-    assert told == [f"tiny: waiting for the process that trains {run.path}"]
+    assert lines == [f"tiny: waiting for the process that trains {run.path}"]

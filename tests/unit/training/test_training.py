@@ -1,4 +1,4 @@
-"""One run from its first step to its last."""
+"""One run from its first step to its last, and the rules that end it or take it back."""
 
 from __future__ import annotations
 
@@ -6,58 +6,53 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
+from runner.config.choices import Mode, NonFinite
+from runner.config.schema import NonFiniteConfig
 from runner.errors import ConfigError, InterruptedRunError, NonFiniteLossError
 from tests.tiny.runs import Runs, disturbed, evaluations, short
 
 
-def test_a_run_leaves_checkpoints_records_and_its_objective(runs: Runs) -> None:
-    objective, lines = runs.run()
-    assert runs.steps() == [10, 20]
-    record = runs.record()
-    assert (record.status, record.objective) == ("FINISHED", objective)
-    best = json.loads(runs.directory().best_record.read_text())
-    assert best["metrics"]["loss"] == objective
-    assert runs.steps("best") == [best["step"]]
+def test_a_run_leaves_checkpoints_records_and_its_objective(whole: Runs) -> None:
+    lines, directory, record = whole.lines(), whole.directory(), whole.record()
+    assert whole.steps() == [10, 20]
+    best = json.loads(directory.best_record.read_text())
+    assert (record.status, record.objective) == ("FINISHED", best["metrics"]["loss"])
+    assert whole.steps("best") == [best["step"]]
     assert evaluations(lines) == [10, 20]
-    assert [line.split()[1] for line in lines if "steps/s" in line] == [
-        "5/20",
-        "10/20",
-        "15/20",
-        "20/20",
-    ]
-    assert runs.values()["global_step"] == 20
-    for file in (runs.directory().config, runs.directory().overrides, runs.directory().plan):
+    logged = [line.split()[1] for line in lines if "steps/s" in line]
+    assert logged == ["5/20", "10/20", "15/20", "20/20"]
+    assert whole.values()["global_step"] == 20
+    for file in (directory.config, directory.overrides, directory.plan):
         assert file.stat().st_size > 0
 
 
-def test_the_last_step_is_evaluated_and_saved_once_whatever_the_rhythm(runs: Runs) -> None:
-    _, lines = runs.run(train=short(steps=17, checkpoint_every=5, keep_checkpoints=3))
-    assert evaluations(lines) == [10, 17]
-    assert runs.steps() == [10, 15, 17]
+def test_the_last_step_is_evaluated_and_saved_once_whatever_the_rhythm(cheap: Runs) -> None:
+    train = short(
+        steps=17, log_every="4 steps", evaluate_every="1 hour", checkpoint_every=5,
+        keep_checkpoints=3,
+    )  # fmt: skip
+    _, lines = cheap.run(train=train)
+    assert evaluations(lines) == [17]
+    assert cheap.steps() == [10, 15, 17]
+    logged = [line.split()[1] for line in lines if "steps/s" in line]
+    assert logged == [f"{step}/17" for step in (4, 8, 12, 16)]
 
 
-def test_the_same_configuration_gives_the_same_result(runs: Runs) -> None:
-    first, _ = runs.run()
-    second, _ = runs.run()
-    assert runs.count() == 2
-    assert first == second
-    for name, value in runs.values(1).items():
-        assert np.array_equal(value, runs.values(2)[name]), name
-
-
-def test_a_preempted_session_is_recovered_within_the_run(runs: Runs, tmp_path: Path) -> None:
+def test_a_preempted_session_is_recovered_within_the_run(
+    runs: Runs, whole: Runs, tmp_path: Path
+) -> None:
     hooks = disturbed("AbortOnce", step=13, marker=str(tmp_path / "marker"))
     objective, lines = runs.run(hooks=hooks)
     assert (runs.record().status, runs.steps()) == ("FINISHED", [10, 20])
     assert evaluations(lines) == [10, 20]
-    assert Runs(tmp_path / "whole").run(hooks=hooks)[0] == objective
+    assert objective == whole.record().objective
 
 
 def test_a_signal_ends_the_run_with_a_checkpoint_of_its_last_step(
-    runs: Runs, tmp_path: Path
+    runs: Runs, whole: Runs, tmp_path: Path
 ) -> None:
     hooks = disturbed("SignalOnce", step=13, marker=str(tmp_path / "marker"), number=15)
     with pytest.raises(InterruptedRunError, match="SIGTERM"):
@@ -66,65 +61,105 @@ def test_a_signal_ends_the_run_with_a_checkpoint_of_its_last_step(
     assert evaluations(runs.lines()) == [10]
     objective, lines = runs.run(hooks=hooks)
     assert lines[0] == f"tiny: resumes in {runs.directory().path}"
-    assert objective == Runs(tmp_path / "whole").run(hooks=hooks)[0]
+    assert objective == whole.record().objective
 
 
-def test_a_hook_may_end_the_run_early(runs: Runs) -> None:
-    _, lines = runs.run(hooks=disturbed("StopEarly", step=7))
-    assert (runs.record().status, runs.steps()) == ("FINISHED", [7])
+def test_a_hook_may_end_the_run_early(cheap: Runs) -> None:
+    _, lines = cheap.run(hooks=disturbed("StopEarly", step=7))
+    assert (cheap.record().status, cheap.steps()) == ("FINISHED", [7])
     assert evaluations(lines) == [7]
 
 
-def _blobs(**arguments: int) -> dict[str, Any]:
-    return {"_target_": "tests.tiny.experiment.Blobs", "batch_size": 8, "seed": 0, **arguments}
+def _poisoned(after: int) -> dict[str, Any]:
+    return {"_target_": "tests.tiny.experiment.Blobs", "poison_after": after}
 
 
-def test_a_loss_of_nan_stops_the_run(runs: Runs) -> None:
-    data = _blobs(poison_after=13)
+def test_a_loss_of_nan_stops_the_run(cheap: Runs) -> None:
+    data = _poisoned(13)
     with pytest.raises(NonFiniteLossError, match=r"the loss is nan at step 14\n") as caught:
-        runs.run(data=data)
+        cheap.run(data=data)
     (problem,) = caught.value.problems
-    assert problem.cause.endswith(f"is {runs.directory().checkpoints / 'model.ckpt-10'}")
+    assert problem.cause.endswith(f"is {cheap.directory().checkpoints / 'model.ckpt-10'}")
     assert problem.remedy.endswith("optimizer.learning_rate=0.005")
-    assert (runs.record().status, runs.steps()) == ("FAILED", [10])
-    # The same command goes on from the last checkpoint, to the same end.
+    assert (cheap.record().status, cheap.steps()) == ("FAILED", [10])
+    # The same command continues from the last checkpoint, to the same end.
     with pytest.raises(NonFiniteLossError):
-        runs.run(data=data)
-    assert runs.lines()[0] == f"tiny: resumes in {runs.directory().path}"
-    assert runs.count() == 1
+        cheap.run(data=data)
+    assert cheap.lines()[0] == f"tiny: resumes in {cheap.directory().path}"
+    assert cheap.count() == 1
 
 
-def test_training_data_that_end_are_not_the_end_of_training(runs: Runs) -> None:
+def test_a_rollback_lowers_the_rate_until_it_is_an_error(cheap: Runs) -> None:
+    rollback = NonFiniteConfig(NonFinite["rollback"], rollbacks=2, learning_rate_scale=0.1)
+    train = short(checkpoint_every=4, non_finite=rollback)
+    with pytest.raises(NonFiniteLossError, match="at step 7, after 2 rollbacks"):
+        cheap.run(data=_poisoned(6), train=train)
+    # The poison is in the data, so no rate helps; the input went back with the weights.
+    values = cheap.values()
+    assert [values["global_step"], values["learning_rate_scale"]] == [4, 1.0]
+    assert cheap.record().status == "FAILED"
+
+
+def test_stop_ends_a_run_in_good_order_and_saves_no_nan(cheap: Runs) -> None:
+    train = short(checkpoint_every=4, non_finite=NonFiniteConfig(NonFinite["stop"]))
+    lines = cheap.shown(data=_poisoned(6), train=train)
+    assert "training stops because the loss is nan at step 7" in lines
+    assert "step 7 is not saved" in lines
+    assert cheap.values()["global_step"] == 4
+    assert cheap.record().status == "FINISHED"
+
+
+def test_training_data_that_end_are_not_the_end_of_training(cheap: Runs) -> None:
     data = {"_target_": "tests.tiny.odd.Once"}
     with pytest.raises(ConfigError, match=r"data\.train\(\) ended before step 20"):
-        runs.run(data=data)
-    assert runs.record().status == "FAILED"
+        cheap.run(data=data)
+    assert cheap.record().status == "FAILED"
 
 
-def test_training_data_whose_position_cannot_be_saved_are_told(runs: Runs) -> None:
-    _, lines = runs.run(data={"_target_": "tests.tiny.odd.Generated"})
-    (line,) = [each for each in lines if each.startswith("input:")]
-    assert "position is not saved (GeneratorDataset does not support checkpointing.)" in line
-    assert (runs.record().status, runs.steps()) == ("FINISHED", [10, 20])
-
-
-@pytest.mark.parametrize("hook", ["FailOnce", "AbortOnce"])
-def test_they_start_anew_where_the_configuration_says_so(
-    runs: Runs, tmp_path: Path, hook: str
+def test_training_data_whose_position_cannot_be_saved_are_reported_and_resumed(
+    cheap: Runs,
 ) -> None:
+    _, lines = cheap.run(data={"_target_": "tests.tiny.odd.Generated"})
+    (noted,) = [index for index, line in enumerate(lines) if line.startswith("input:")]
+    assert "position is not saved (GeneratorDataset does not support" in lines[noted]
+    assert noted < min(index for index, line in enumerate(lines) if "steps/s" in line)
+    assert (cheap.record().status, cheap.steps()) == ("FINISHED", [10, 20])
+
+
+def test_they_start_anew_where_the_configuration_says_so(cheap: Runs, tmp_path: Path) -> None:
+    """After an error of the run, and in a recovered session of the same process."""
     changes: dict[str, Any] = {
         "data": {"_target_": "tests.tiny.odd.Generated"},
         "train": short(save_input=False, checkpoint_every=5, keep_checkpoints=9),
-        "hooks": disturbed(hook, step=13, marker=str(tmp_path / "marker")),
+        "hooks": {
+            name: disturbed(name, step=step, marker=str(tmp_path / name))["disturb"]
+            for name, step in (("FailOnce", 8), ("AbortOnce", 13))
+        },
     }
-    if hook == "FailOnce":
-        with pytest.raises(ValueError, match="the hook failed"):
-            runs.run(**changes)
-    runs.run(**changes)
-    assert (runs.record().status, runs.steps()) == ("FINISHED", [5, 10, 15, 20])
+    with pytest.raises(ValueError, match="the hook failed"):
+        cheap.run(**changes)
+    cheap.run(**changes)
+    assert (tmp_path / "AbortOnce").exists()
+    assert (cheap.record().status, cheap.steps()) == ("FINISHED", [5, 10, 15, 20])
 
 
-def test_an_empty_validation_split_is_an_error(runs: Runs) -> None:
+def test_an_empty_validation_split_is_an_error(cheap: Runs) -> None:
     with pytest.raises(ConfigError, match=r"data\.validation\(\) gives no example"):
-        runs.run(data={"_target_": "tests.tiny.odd.NoValidation"})
-    assert runs.record().status == "FAILED"
+        cheap.run(data={"_target_": "tests.tiny.odd.NoValidation"})
+    assert cheap.record().status == "FAILED"
+
+
+def test_averages_are_what_is_evaluated_and_exported(plain: Runs) -> None:
+    train = short(ema_decay=0.9, accumulate=2)
+    plain.run(train=train)
+    assert ": test  loss" in plain.shown(train=train, mode=Mode.evaluate)[0]
+    plain.shown(train=train, mode=Mode.export)
+    prefix = tf.train.latest_checkpoint(str(plain.directory().best))
+    average = tf.train.load_variable(prefix, "head/kernel/ExponentialMovingAverage")
+    weight = tf.train.load_variable(prefix, "head/kernel")
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.saved_model.load(session, ["serve"], str(plain.directory().export))
+        (exported,) = [each for each in tf.global_variables() if each.shape == average.shape]
+        value = session.run(exported)
+    assert (value == average).all()
+    assert not (value == weight).all()

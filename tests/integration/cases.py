@@ -61,7 +61,7 @@ class Case:
         return RunDirectory(self.folder / "runs" / run)
 
     def marker(self, name: str) -> Path:
-        """A file that tells how far a life has come."""
+        """Returns a file that marks how far a life of the run has come."""
         return self.folder / name
 
 
@@ -76,6 +76,27 @@ def await_for(condition: Callable[[], object], seconds: float = 60.0, every: flo
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(every)
+
+
+def signalled(
+    case: Case, file: Path, *numbers: signal.Signals, pause: float = 0.0
+) -> tuple[int, float]:
+    """Sends signals once a file is there; the exit code, and the seconds from the last to it.
+
+    Args:
+      case: what to start.
+      file: what to wait for.
+      *numbers: the signals.
+      pause: seconds before each of them.
+    """
+    process = case.start()
+    await_for(lambda: file.exists() or not psutil.pid_exists(process.pid), every=0.001)
+    assert file.exists(), case.output()
+    for number in numbers:
+        time.sleep(pause)
+        process.send_signal(number)
+    began = time.monotonic()
+    return process.wait(), time.monotonic() - began
 
 
 def kill(case: Case, moment: str, delay: float, number: signal.Signals = signal.SIGKILL) -> None:
@@ -134,7 +155,7 @@ def kill_often(
 
 
 def history(directory: RunDirectory) -> dict[tuple[str, int], float]:
-    """Returns what the journal holds, what was taken back left out."""
+    """Returns the metrics in the journal, without those that were taken back."""
     found: dict[tuple[str, int], float] = {}
     for segment in segments(TrackingDirectory(directory.path).journal):
         after = segment.after

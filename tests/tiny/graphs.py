@@ -1,0 +1,87 @@
+"""Graphs of tiny experiments, and sessions in which they train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from runner.config.schema import RunConfig
+from runner.graph.build import build_graph
+from runner.graph.experiment import BuiltGraph, Training
+from runner.hooks import evaluate
+from tests.tiny.configs import tiny
+
+
+@dataclass
+class Opened:
+    """A graph in a session."""
+
+    built: BuiltGraph
+    session: tf.Session
+
+    def run(self, fetches: Any) -> Any:
+        return self.session.run(fetches)
+
+    def train(self, steps: int = 1, value: str = "loss") -> list[float]:
+        """Returns a value of each step."""
+        training = training_of(self.built)
+        fetches = (training.values[value], training.train_op)
+        return [float(self.session.run(fetches)[0]) for _ in range(steps)]
+
+    def values(self, *names: str) -> list[Any]:
+        """Returns the values of variables."""
+        found: list[Any] = self.session.run([self.built.variables[name] for name in names])
+        return found
+
+    def after_steps(self, name: str, steps: int) -> list[float]:
+        """Returns the value of a scalar variable after each step."""
+        found = []
+        for _ in range(steps):
+            self.train()
+            found.append(float(self.values(name)[0]))
+        return found
+
+    def evaluate(self) -> dict[str, float]:
+        """Returns the metrics of the graph's split."""
+        return dict(evaluate(self.session, self.built.split))
+
+    def save(self, folder: Path) -> str:
+        """Returns the prefix of a new checkpoint."""
+        prefix = str(folder / "model.ckpt")
+        return str(self.built.saver.save(self.session, prefix, write_meta_graph=False))
+
+
+def build(config: RunConfig | None = None, *, train: bool = True) -> BuiltGraph:
+    """Builds a graph, by default that of the tiny experiment."""
+    return build_graph(config or tiny(), "validation", train=train)
+
+
+def training_of(built: BuiltGraph) -> Training:
+    """Returns the training step of a graph that has one."""
+    assert built.training is not None
+    return built.training
+
+
+@contextmanager
+def opened(
+    graph: BuiltGraph | RunConfig | None = None, *, restore: str | None = None
+) -> Iterator[Opened]:
+    """Opens a session of a built graph or of a configuration's.
+
+    Args:
+      graph: the graph; None for that of the tiny experiment.
+      restore: a checkpoint; None initializes all variables and the input.
+    """
+    built = graph if isinstance(graph, BuiltGraph) else build(graph)
+    with built.graph.as_default(), tf.Session() as session:
+        if restore is None:
+            start = training_of(built).input_initializer
+            session.run([tf.global_variables_initializer(), start])
+        else:
+            built.saver.restore(session, restore)
+        yield Opened(built, session)

@@ -1,0 +1,115 @@
+"""Names of variables, and hooks that refer to parts of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import keras
+import pytest
+import tensorflow.compat.v1 as tf
+
+from runner.config.instantiation import References
+from runner.errors import ConfigError
+from runner.graph.names import (
+    RUN_NAMES,
+    build_hook,
+    finder,
+    first_hooks,
+    model_variables,
+    name_variables,
+)
+from tests.tiny.experiment import Net
+
+NAN = "tensorflow.compat.v1.train.NanTensorHook"
+GRAPH = References({"graph": {"loss": object()}})
+
+
+@pytest.fixture(autouse=True)
+def _graph() -> Iterator[None]:
+    keras.utils.clear_session()
+    with tf.Graph().as_default():
+        yield
+
+
+def test_names_are_paths_without_the_models_name_whatever_was_built_before() -> None:
+    keras.layers.Dense(2)(tf.zeros([1, 8]))
+    net = Net()
+    net(tf.zeros([1, 8]))
+    known = model_variables(net)
+    assert list(known) == [
+        "body/dense/kernel",
+        "body/dense/bias",
+        "body/norm/gamma",
+        "body/norm/beta",
+        "body/norm/moving_mean",
+        "body/norm/moving_variance",
+        "seed_generator/seed_generator_state",
+        "head/kernel",
+        "head/bias",
+    ]
+    assert known.keys() <= name_variables(tf.global_variables(), known).keys()
+
+
+def test_a_callable_that_is_no_model_has_none() -> None:
+    assert model_variables(lambda features, training: features) == {}
+
+
+def test_slots_take_the_name_of_their_variable() -> None:
+    kernel = tf.get_variable("net/kernel_3", initializer=1.0)
+    slot = tf.get_variable("net/kernel_3/Adam", initializer=1.0)
+    nested = tf.get_variable("net/kernel_3/Adam/extra", initializer=1.0)
+    other = tf.get_variable("beta1_power", initializer=1.0)
+    scoped = tf.get_variable("scope/beta1_power", initializer=1.0)
+    named = name_variables([kernel, slot, nested, other, scoped], {"head/kernel": kernel})
+    assert list(named) == [
+        "head/kernel",
+        "head/kernel/Adam",
+        "head/kernel/Adam/extra",
+        "beta1_power",
+        "scope/beta1_power",
+    ]
+
+
+def test_tensorflows_own_names_are_found() -> None:
+    tensor = tf.constant(1, name="one")
+    find = finder(tf.get_default_graph())
+    assert find("one:0") is tensor
+    assert find("one") is tensor.op
+    assert find("two") is None
+    assert find("one:7") is None
+
+
+def test_a_hook_over_the_graph_is_built_at_once_and_one_over_the_run_later() -> None:
+    hooks = first_hooks(
+        {
+            "early": {"_target_": NAN, "loss_tensor": "${graph:loss}"},
+            "late": {"_target_": NAN, "loss_tensor": "${run:saver}"},
+        },
+        GRAPH,
+    )
+    assert list(hooks) == ["early", "late"]
+    assert isinstance(hooks["early"], tf.train.NanTensorHook)
+    assert hooks["late"] is None
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (
+            {"_target_": NAN, "loss_tensor": "${graph:los}"},
+            r"hooks\.mine\.loss_tensor is \$\{graph:los\}(.|\n)*choices: loss",
+        ),
+        ({"_target_": NAN, "loss_tensor": "${run:savr}"}, r"is \$\{run:savr\}(.|\n)*saver"),
+        ({"_target_": NAN, "los": "${run:saver}"}, r"hooks\.mine\.los is not an argument"),
+        ({"_target_": "builtins.dict"}, r"builtins\.dict is not a tf\.compat\.v1\.train\.Sess"),
+    ],
+)
+def test_a_mistake_is_found_before_there_is_a_run(node: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        first_hooks({"mine": node}, GRAPH)
+
+
+def test_what_is_no_hook_is_refused_later_too() -> None:
+    known = GRAPH.also("run", dict.fromkeys(RUN_NAMES, 1))
+    with pytest.raises(ConfigError, match="is not a tf"):
+        build_hook("mine", {"_target_": "builtins.dict", "x": "${run:saver}"}, known)

@@ -1,0 +1,153 @@
+"""What is done with a finished run: its best checkpoint is evaluated and exported."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from runner.checkpoints.locate import require_checkpoint
+from runner.checkpoints.open import open_checkpoint
+from runner.config.choices import Goal, Mode
+from runner.config.schema import TrackingConfig, TrainConfig
+from runner.errors import RunDirectoryError
+from runner.runs.provenance import provenance_of
+from runner.runs.run_directory import RunDirectory
+from runner.tracking.tracking_directory import Opening, TrackingDirectory
+from runner.training.export import exported_model, named
+from tests.tiny.experiment import Blobs
+from tests.tiny.runs import Runs
+
+
+def _outputs(directory: RunDirectory, features: np.ndarray) -> np.ndarray:
+    """Computes with the values of the best checkpoint, in NumPy, what the tiny net computes."""
+    reader = tf.train.load_checkpoint(str(directory.best))
+
+    def get(name: str) -> np.ndarray:
+        return np.asarray(reader.get_tensor(name))
+
+    hidden = features @ get("body/dense/kernel") + get("body/dense/bias")
+    scale = get("body/norm/gamma") / np.sqrt(get("body/norm/moving_variance") + 1e-3)
+    hidden = (hidden - get("body/norm/moving_mean")) * scale + get("body/norm/beta")
+    return np.asarray(hidden @ get("head/kernel") + get("head/bias"))
+
+
+def _test_split() -> tuple[np.ndarray, np.ndarray]:
+    batches = list(Blobs().test().as_numpy_iterator())
+    features, labels = (np.concatenate(each) for each in zip(*batches, strict=True))
+    return features, labels
+
+
+def test_the_best_checkpoint_of_the_newest_finished_run_is_evaluated_on_the_test_split(
+    finished: Runs,
+) -> None:
+    # All paths inside a run directory are relative: it may be moved.
+    shutil.copytree(finished.directory().path, finished.directory(2).path)
+    before = finished.files()
+    features, labels = _test_split()
+    outputs = _outputs(finished.directory(), features)
+    accuracy = (outputs.argmax(axis=1) == labels).mean()
+    losses = np.log(np.exp(outputs).sum(axis=1)) - outputs[np.arange(len(labels)), labels]
+    objective, (line,) = finished.run(mode=Mode.evaluate)
+    assert objective == pytest.approx(losses.mean(), rel=1e-5)
+    assert line.startswith(f"{finished.directory(2).best}/model.ckpt-20: test  loss ")
+    assert f"accuracy {accuracy:.4g}" in line
+    assert finished.files() == before, "nothing changes"
+
+
+def test_the_objective_is_returned(runs: Runs) -> None:
+    train = TrainConfig(steps=5, objective="validation/accuracy", goal=Goal.maximize)
+    runs.run(train=train)
+    value, (line,) = runs.run(train=train, mode=Mode.evaluate)
+    assert re.search(r"accuracy (\S+)", line)[1] == f"{value:.4g}"  # type: ignore[index]
+
+
+def test_an_export_is_served_with_the_same_outputs_for_any_batch_size(
+    finished: Runs, whole: Runs, tmp_path: Path
+) -> None:
+    directory = finished.directory()
+    # The run is recorded in a store that is away: its journal is there, undelivered.
+    tracking = TrackingConfig(uri=f"sqlite:///{tmp_path}/away.db")
+    TrackingDirectory(directory.path).write_opening(Opening("uid", "tiny", "tiny 001"))
+    screen = "\n".join(finished.shown(mode=Mode.export, tracking=tracking))
+    assert f"exported to {directory.export}" in screen
+    assert "the model is not kept with the run: the model of" in screen
+    assert not (tmp_path / "away.db").exists()
+
+    served = tf.saved_model.load(str(directory.export)).signatures["serving_default"]
+    features, _ = _test_split()
+    for count in (1, 20):
+        outputs = served(features=tf.constant(features[:count]))["outputs"].numpy()
+        np.testing.assert_allclose(outputs, _outputs(directory, features[:count]), rtol=1e-4)
+    spec = open_checkpoint(str(directory.export)).spec()
+    kept = open_checkpoint(require_checkpoint(str(directory.best))).spec().tensors
+    model = {"body/dense/kernel", "body/norm/moving_mean", "head/bias"}
+    assert model <= set(spec.tensors) < set(kept), "names are those of the checkpoints"
+
+    beside = (directory.best / "provenance.json").read_bytes()
+    assert (directory.export / "provenance.json").read_bytes() == beside
+    shutil.copytree(directory.export, tmp_path / "elsewhere")
+    found = provenance_of(str(tmp_path / "elsewhere"))
+    assert found is not None
+    assert found["run"]["run_dir"] == str(whole.directory().path)
+
+    with pytest.raises(RunDirectoryError, match="export exists"):
+        finished.shown(mode=Mode.export)
+
+
+def test_structures_are_exported_under_numbered_names(runs: Runs) -> None:
+    runs.changes = {
+        "data": {"_target_": "tests.tiny.odd.Structured"},
+        "model": {"_target_": "tests.tiny.odd.OfStructure"},
+        "loss": {"_target_": "tests.tiny.odd.StructuredLoss"},
+        "metrics": {},
+        "train": TrainConfig(steps=2),
+    }
+    runs.run()
+    runs.shown(mode=Mode.export)
+    served = tf.saved_model.load(str(runs.directory().export)).signatures["serving_default"]
+    assert set(served.structured_input_signature[1]) == {"features_0", "features_1"}
+    one = tf.ones([3, 1])
+    outputs = served(features_0=one * 0, features_1=one * 7)["outputs"]
+    np.testing.assert_allclose(outputs, np.full((3, 1), 7.0))
+
+
+def test_leaves_have_numbers_where_there_are_several() -> None:
+    assert named("x", 1) == {"x": 1}
+    assert named("x", {"b": 2, "a": (0, 1)}) == {"x_0": 0, "x_1": 1, "x_2": 2}
+
+
+def test_a_signature_is_read_with_an_example_of_the_test_split(tmp_path: Path) -> None:
+    folder = tmp_path / "export"
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        features = tf.compat.v1.placeholder(tf.float32, [None, 4])
+        tf.compat.v1.saved_model.simple_save(
+            session, str(folder), {"features": features}, {"outputs": tf.argmax(features, 1)}
+        )
+    found = exported_model(folder, 7, Blobs())
+    assert (found.folder, found.step) == (folder, 7)
+    assert [(each.name, each.dtype, each.shape) for each in found.inputs] == [
+        ("features", np.dtype("float32"), (-1, 4))
+    ]
+    assert [(each.name, each.dtype, each.shape) for each in found.outputs] == [
+        ("outputs", np.dtype("int64"), (-1,))
+    ]
+    (first, _), *_ = Blobs().test().as_numpy_iterator()
+    assert (found.example["features"] == first[:1]).all()
+
+
+@pytest.mark.parametrize("mode", [Mode.evaluate, Mode.export])
+def test_there_must_be_a_finished_run_of_this_configuration(finished: Runs, mode: Mode) -> None:
+    with pytest.raises(RunDirectoryError, match="holds no finished run of this configuration"):
+        finished.shown(mode=mode, seed=1)
+    finished.directory().update(status="KILLED")
+    with pytest.raises(RunDirectoryError, match="001 is KILLED"):
+        finished.shown(mode=mode)
+    shutil.rmtree(finished.folder)
+    with pytest.raises(RunDirectoryError, match="holds no finished run") as caught:
+        finished.shown(mode=mode)
+    assert "holds no run at all" in str(caught.value)
