@@ -8,8 +8,8 @@ The interface:
   files: local and remote files, their digests, the cache of copies.
 
 The formats:
-  tables: TensorFlow's V1 checkpoints, and the same table format in the indices of V2 bundles.
-  bundle: V2 checkpoints saved by name or by object, and SavedModels.
+  bundle: TensorFlow's V1 and V2 checkpoints, saved by name or by object, and SavedModels.
+  tables: damage in the tables that V1 checkpoints and the indices of bundles are.
   keras_files, keras_names: `.keras`, `.h5` and other HDF5 files, and Keras's names of variables.
   array_files: `.npy`, `.npz`, `.safetensors`.
 

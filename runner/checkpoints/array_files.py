@@ -8,7 +8,7 @@ import json
 import os
 import tokenize
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from runner.checkpoints.reader import (
     DAMAGE,
     CheckpointReader,
     CheckpointSpec,
+    FileReader,
     TensorSpec,
     explained,
     require_names,
@@ -31,7 +32,7 @@ GLOBAL_STEP = "global_step"
 _NPY = "an .npy file"
 
 
-class NpyReader(CheckpointReader):
+class NpyReader(FileReader):
     """Reads the file at `path` from a memory map.
 
     A dict saved by `np.save` is pickled and refused; a record takes its place, i.e. an array of
@@ -41,9 +42,6 @@ class NpyReader(CheckpointReader):
 
     format = "NumPy file"
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
         fields = self._fields()
@@ -51,7 +49,6 @@ class NpyReader(CheckpointReader):
             name: TensorSpec(name, array.shape, dtype_name(array.dtype))
             for name, array in sorted(fields.items())
         }
-        refuse_pickle(self.path, tensors.values())
         with explained(self.path, _NPY):
             content = files.digest_of_file(self.path)
         return CheckpointSpec(self.path, step_of(self, tensors), tensors, self.format, content)
@@ -86,13 +83,6 @@ def dtype_name(dtype: np.dtype[np.generic]) -> str:
     return "string" if dtype.kind in "SU" else str(dtype.name)
 
 
-def refuse_pickle(path: str, tensors: Iterable[TensorSpec]) -> None:
-    """Raises `CheckpointError` when an array holds Python objects, i.e. pickled code."""
-    pickled = [tensor.name for tensor in tensors if tensor.dtype == "object"]
-    if pickled:
-        raise CheckpointError(_pickled(path, pickled))
-
-
 def step_of(reader: CheckpointReader, tensors: Mapping[str, TensorSpec]) -> int | None:
     """Returns the value of the integer scalar `global_step`, or None when it is missing."""
     spec = tensors.get(GLOBAL_STEP)
@@ -115,7 +105,7 @@ SUFFIX = ".npy"
 _NPZ = "an .npz archive"
 
 
-class NpzReader(CheckpointReader):
+class NpzReader(FileReader):
     """Reads the archive at `path`; zipfile checks the CRC-32 of every array that is read.
 
     Arrays of Python objects, which are pickled, are never loaded.
@@ -123,15 +113,14 @@ class NpzReader(CheckpointReader):
 
     format = "NumPy archive"
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
         with self._opened() as archive:
             tensors = {name: self._spec(archive, name) for name in sorted(_names(archive))}
             content = files.digest_of_parts(files.checksums(archive))
-        refuse_pickle(self.path, tensors.values())
+        pickled = [name for name, tensor in tensors.items() if tensor.dtype == "object"]
+        if pickled:
+            raise CheckpointError(_pickled(self.path, pickled))
         step = step_of(self, tensors)
         return CheckpointSpec(self.path, step, tensors, self.format, content)
 
@@ -186,16 +175,13 @@ _DTYPES = {
 }
 
 
-class SafetensorsReader(CheckpointReader):
+class SafetensorsReader(FileReader):
     """Reads the file at `path`, one tensor at a time from a memory map.
 
     The format has no checksums: a flipped byte is found by the digest of a pinned file alone.
     """
 
     format = "safetensors"
-
-    def __init__(self, path: str) -> None:
-        self.path = path
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
@@ -231,13 +217,10 @@ WEIGHT_MAP = "weight_map"
 _INDEX = "an index of safetensors shards"
 
 
-class SafetensorsShardsReader(CheckpointReader):
+class SafetensorsShardsReader(FileReader):
     """Reads the shards beside the JSON index at `path` that it names."""
 
     format = "sharded safetensors"
-
-    def __init__(self, path: str) -> None:
-        self.path = path
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`.

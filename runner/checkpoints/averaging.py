@@ -24,8 +24,6 @@ class AverageReader(CheckpointReader):
     """
 
     def __init__(self, readers: Sequence[CheckpointReader]) -> None:
-        if not readers:
-            raise ValueError("an average is of at least one checkpoint")
         self.readers = tuple(readers)
 
     def spec(self) -> CheckpointSpec:

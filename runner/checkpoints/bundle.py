@@ -1,11 +1,9 @@
-"""V2 checkpoints: bundles of `tf.compat.v1.train.Saver` and `tf.train.Checkpoint`, SavedModels."""
+"""TensorFlow's checkpoints: V1, bundles (V2) saved by name or by object, and SavedModels."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import glob
-import math
 import os
 import re
 from collections import Counter, defaultdict
@@ -23,25 +21,23 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from runner.checkpoints import files
 from runner.checkpoints.reader import (
+    DAMAGE,
     Bundle,
     CheckpointReader,
     CheckpointSpec,
+    RenamedReader,
     TensorSpec,
     explained,
     require_names,
 )
-from runner.checkpoints.tables import (
-    GLOBAL_STEP,
-    as_array,
-    is_step,
-    open_reader,
-    require_intact,
-    stored_tensors,
-)
+from runner.checkpoints.tables import require_index_block, require_intact
 from runner.errors import CheckpointError, Problem
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-WHAT = "a TensorFlow checkpoint"
+GLOBAL_STEP = tf.compat.v1.GraphKeys.GLOBAL_STEP
+
+# What TensorFlow's reader raises on a damaged file.
+READ_ERRORS = (tf.errors.OpError, *DAMAGE)
 
 _WILDCARD = re.compile(r"[*?\[]")
 _SHARD = re.compile(r".*\.data-(\d{5})-of-(\d{5})")
@@ -66,16 +62,15 @@ class BundleReader(CheckpointReader):
     partitioned variable together.
     """
 
-    format = "TensorFlow bundle"
+    format, what = "TensorFlow bundle", "a TensorFlow checkpoint"
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
-        with explained(self.prefix, WHAT):
-            require_shards(self.prefix, stored_bytes(self.stored))
-            digest = files.digest_of_file(f"{self.prefix}.index")
+        with explained(self.prefix, self.what):
+            digest = self._digest()
         tensors = {
             name: TensorSpec(name, self.stored[key].shape, self.stored[key].dtype)
             for name, key in sorted(self.keys.items())
@@ -97,9 +92,14 @@ class BundleReader(CheckpointReader):
     @functools.cached_property
     def stored(self) -> Mapping[str, TensorSpec]:
         """The tensors under the keys of the index."""
-        with explained(self.prefix, WHAT, tf.errors.OpError):
-            require_intact(f"{self.prefix}.index")
-            return stored_tensors(self._reader)
+        with explained(self.prefix, self.what, tf.errors.OpError):
+            self._require_intact()
+            reader = self._reader
+            dtypes, shapes = reader.get_variable_to_dtype_map(), reader.get_variable_to_shape_map()
+            return {
+                key: TensorSpec(key, tuple(shape), dtypes[key].name)
+                for key, shape in shapes.items()
+            }
 
     @functools.cached_property
     def keys(self) -> Mapping[str, str]:
@@ -124,18 +124,72 @@ class BundleReader(CheckpointReader):
                     "rename the directory or the checkpoint",
                 )
             )
-        return open_reader(self.prefix, WHAT)
+        return _open_reader(self.prefix, self.what)
+
+    def _require_intact(self) -> None:
+        """Checks what TensorFlow does not check itself; raises OSError or ValueError."""
+        require_intact(f"{self.prefix}.index")
+
+    def _digest(self) -> str:
+        require_shards(self.prefix, sum(each.bytes for each in self.stored.values()))
+        return files.digest_of_file(f"{self.prefix}.index")
 
     def _step(self, tensors: Mapping[str, TensorSpec], aliases: Mapping[str, str]) -> int | None:
         for name in self.step_names():
             tensor = tensors.get(aliases.get(name, name))
-            if tensor is not None and is_step(tensor):
+            if tensor and tensor.shape == () and tensor.dtype in ("int64", "int32"):
                 return int(self._tensor(self.keys[tensor.name]))
         return None
 
     def _tensor(self, key: str) -> NDArray[np.generic]:
-        with explained(self.prefix, WHAT, tf.errors.OpError, of=f"tensor {key}"):
-            return as_array(self._reader.get_tensor(key))
+        with explained(self.prefix, self.what, tf.errors.OpError, of=f"tensor {key}"):
+            value = self._reader.get_tensor(key)
+        # NumPy's own bytes end at their last zeros, so a scalar string is an array of objects.
+        return np.array(value, dtype=object) if isinstance(value, bytes) else np.asarray(value)
+
+
+class V1Reader(BundleReader):
+    """Reads the V1 checkpoint at `prefix`: a file, or a pattern such as `model-7-?????-of-00004`.
+
+    TensorFlow's own reader checks the CRC-32C of every block that is read. `RestoreV2` reads this
+    format too.
+    """
+
+    format, what = "TensorFlow V1 checkpoint", "a TensorFlow V1 checkpoint"
+
+    @functools.cached_property
+    def _reader(self) -> Any:
+        return _open_reader(self.prefix, self.what)
+
+    def _require_intact(self) -> None:
+        for shard in self._shards():
+            require_index_block(shard)
+
+    def _digest(self) -> str:
+        digests = [files.digest_of_file(shard) for shard in self._shards()]
+        return digests[0] if len(digests) == 1 else files.digest_of_parts(digests)
+
+    def _tensor(self, key: str) -> NDArray[np.generic]:
+        try:
+            return super()._tensor(key)
+        except CheckpointError as error:
+            if not isinstance(error.__cause__, tf.errors.UnimplementedError):
+                raise
+        # A partitioned variable, which only the restore operation puts together.
+        dtype = tf.as_dtype(self.stored[key].dtype)
+        with (
+            explained(self.prefix, self.what, tf.errors.OpError, of=f"tensor {key}"),
+            tf.Graph().as_default(),
+            tf.compat.v1.Session() as session,
+        ):
+            (value,) = tf.raw_ops.RestoreV2(
+                prefix=self.prefix, tensor_names=[key], shape_and_slices=[""], dtypes=[dtype]
+            )
+            return np.asarray(session.run(value))
+
+    def _shards(self) -> list[str]:
+        directory, name = os.path.split(self.prefix)
+        return files.matching(directory, name) if "?" in name else [self.prefix]
 
 
 class ObjectBasedReader(BundleReader):
@@ -162,7 +216,7 @@ class ObjectBasedReader(BundleReader):
     def aliases(self) -> dict[str, str]:
         """Returns variable name -> object path."""
         graph = trackable_object_graph_pb2.TrackableObjectGraph()
-        with explained(self.prefix, WHAT, DecodeError, of="its object graph"):
+        with explained(self.prefix, self.what, DecodeError, of="its object graph"):
             graph.ParseFromString(self._tensor(OBJECT_GRAPH).item())
         paths = {key: path for path, key in self.keys.items()}
         named: dict[str, set[str]] = defaultdict(set)
@@ -192,50 +246,37 @@ def object_path(key: str) -> str:
     return re.sub(r"\.(S|\.)", lambda match: "/" if match[1] == "S" else ".", path)
 
 
-class SavedModelReader(CheckpointReader):
-    """Reads the variables of the SavedModel in `directory`, saved by TensorFlow 1 or 2."""
-
-    format = "SavedModel"
-
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
-
-    def spec(self) -> CheckpointSpec:
-        """See `CheckpointReader.spec`."""
-        return dataclasses.replace(self._variables.spec(), path=self.directory, format=self.format)
-
-    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """See `CheckpointReader.read`."""
-        return self._variables.read(names)
-
-    def bundle(self) -> Bundle:
-        """See `CheckpointReader.bundle`."""
-        return self._variables.bundle()
-
-    @functools.cached_property
-    def _variables(self) -> BundleReader:
-        prefix = f"{self.directory.rstrip('/')}/{_VARIABLES}"
-        if not files.exists(f"{prefix}.index"):
-            raise CheckpointError(
-                Problem(
-                    f"the SavedModel {self.directory} holds no variables",
-                    f"there is no {prefix}.index",
-                    "name a SavedModel with variables; those of a frozen graph are constants",
-                )
-            )
-        return open_bundle(prefix)
-
-
 def open_bundle(prefix: str) -> BundleReader:
     """Returns the reader of a bundle saved by name or by object."""
     reader = BundleReader(prefix)
     return ObjectBasedReader(prefix) if OBJECT_GRAPH in reader.stored else reader
 
 
-def stored_bytes(tensors: Mapping[str, TensorSpec]) -> int:
-    """Returns how many bytes the tensors take at least; strings are not counted."""
-    sizes = {dtype: tf.as_dtype(dtype).size or 0 for dtype in {t.dtype for t in tensors.values()}}
-    return sum(math.prod(t.shape) * sizes[t.dtype] for t in tensors.values())
+def open_saved_model(directory: str) -> CheckpointReader:
+    """Returns the reader of the variables of a SavedModel, saved by TensorFlow 1 or 2.
+
+    Raises:
+      CheckpointError: when it has no variables.
+    """
+    prefix = f"{directory.rstrip('/')}/{_VARIABLES}"
+    if not files.exists(f"{prefix}.index"):
+        raise CheckpointError(
+            Problem(
+                f"the SavedModel {directory} holds no variables",
+                f"there is no {prefix}.index",
+                "name a SavedModel with variables; those of a frozen graph are constants",
+            )
+        )
+    return RenamedReader(open_bundle(prefix), path=directory, format="SavedModel")
+
+
+def _open_reader(path: str, what: str) -> Any:
+    """Returns TensorFlow's reader of a V2 bundle's prefix or a V1 checkpoint.
+
+    `tf.train.load_checkpoint` would look into a directory of the same name first.
+    """
+    with explained(path, what, tf.errors.OpError):
+        return tf.compat.v1.train.NewCheckpointReader(path)
 
 
 def require_shards(prefix: str, needed: int) -> None:

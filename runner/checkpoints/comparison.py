@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes  # also registers bfloat16 and its like with NumPy
 import numpy as np
 from numpy.typing import NDArray
 from rich import box
@@ -15,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
+from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec, is_number
 
 
 @dataclass(frozen=True)
@@ -140,18 +138,6 @@ def statistics(value: NDArray[Any]) -> Statistics:
     return Statistics(float(value.min()), float(value.max()), mean, nan)
 
 
-def byte_count(tensor: TensorSpec) -> int | None:
-    """Returns how many bytes a tensor's values take; None for those without a fixed size.
-
-    These are strings, and a `variant`, in which a run keeps its position in the training data.
-    """
-    if tensor.dtype in ("string", "object", "variant"):
-        return None
-    return (
-        math.prod(tensor.shape) * np.dtype(getattr(ml_dtypes, tensor.dtype, tensor.dtype)).itemsize
-    )
-
-
 def listing(
     spec: CheckpointSpec, classes: Mapping[str, str], found: Mapping[str, Statistics]
 ) -> RenderableType:
@@ -167,9 +153,10 @@ def listing(
     columns += ["min", "max", "mean", "NaN"] if found else []
     table = _table(*columns, *(["also called"] if also else []))
     for name, tensor in spec.tensors.items():
-        size = byte_count(tensor)
+        # Strings have no fixed size, nor has a `variant`, the position in a run's training data.
+        size = f"{tensor.bytes:,}" if is_number(tensor.dtype) else ""
         shape = "x".join(map(str, tensor.shape)) or "scalar"
-        cells = [name, shape, tensor.dtype, "" if size is None else f"{size:,}", classes[name]]
+        cells = [name, shape, tensor.dtype, size, classes[name]]
         of = found.get(name)
         if of is not None:
             values = (of.minimum, of.maximum, of.mean)
@@ -181,7 +168,7 @@ def listing(
             cells.append(also.get(name, ""))
         style = "red" if of is not None and of.nan else ""
         table.add_row(*(Text(cell, style=style) for cell in cells))
-    total = sum(byte_count(tensor) or 0 for tensor in spec.tensors.values())
+    total = sum(tensor.bytes for tensor in spec.tensors.values())
     step = "" if spec.step is None else f", step {spec.step}"
     summary = f"{spec.format}{step}: {len(spec.tensors)} tensors, {total:,} bytes"
     return Group(Text(spec.path), Text(summary), Text(spec.digest), table)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 
 from runner.checkpoints import files
 from runner.checkpoints.open import is_v1
@@ -107,7 +106,7 @@ def in_directory(directory: str) -> tuple[str, ...]:
 
 
 def _state(directory: str) -> tuple[str, ...] | None:
-    """Returns the checkpoints that the `checkpoint` file lists, the newest last."""
+    """Returns what `read_state` does; a damaged file is a CheckpointError."""
     file = os.path.join(directory, STATE_FILE)
     if not files.is_file(file):
         return None
@@ -123,26 +122,14 @@ def _state(directory: str) -> tuple[str, ...] | None:
                 in_directory(directory),
             )
         )
-    return (*(path for path in state.kept if path != state.newest), state.newest)
+    return state
 
 
-@dataclass(frozen=True)
-class CheckpointState:
-    """The content of a directory's `checkpoint` file.
+def read_state(directory: str) -> tuple[str, ...] | None:
+    """Returns the checkpoints that the `checkpoint` file lists, the newest last.
 
-    Attributes:
-      newest: the prefix of the newest checkpoint.
-      kept: the prefixes of all checkpoints that were kept, oldest first.
-    """
-
-    newest: str
-    kept: tuple[str, ...]
-
-
-def read_state(directory: str) -> CheckpointState | None:
-    """Returns the content of the `checkpoint` file; None when it is missing or damaged.
-
-    Relative paths in it are relative to the directory.
+    None stands for a file that is missing or damaged. Relative paths in it are relative to the
+    directory.
     """
     # Importing TensorFlow takes seconds, which directories without such a file do not need.
     import tensorflow as tf
@@ -150,6 +137,5 @@ def read_state(directory: str) -> CheckpointState | None:
     state = tf.train.get_checkpoint_state(directory)
     if state is None:
         return None
-    return CheckpointState(
-        str(state.model_checkpoint_path), tuple(map(str, state.all_model_checkpoint_paths))
-    )
+    newest, kept = state.model_checkpoint_path, state.all_model_checkpoint_paths
+    return (*(str(path) for path in kept if path != newest), str(newest))

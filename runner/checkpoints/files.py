@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fnmatch
 import functools
 import hashlib
@@ -11,15 +10,12 @@ import os
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
 from filelock import FileLock
-from numpy.typing import NDArray
 
-from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.errors import CheckpointError, Problem
 
 CACHE = "RUNNER_CACHE"
@@ -233,18 +229,3 @@ def local_copy(path: str) -> str:
                 f"correct the path, or set {CACHE} to a directory with room for the file",
             )
         ) from error
-
-
-class CopyReader(CheckpointReader):
-    """Reads the local copy of a remote file under the name of the original."""
-
-    def __init__(self, path: str, copy: CheckpointReader) -> None:
-        self._path, self._copy = path, copy
-
-    def spec(self) -> CheckpointSpec:
-        """See `CheckpointReader.spec`."""
-        return dataclasses.replace(self._copy.spec(), path=self._path)
-
-    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """See `CheckpointReader.read`."""
-        return self._copy.read(names)

@@ -25,6 +25,7 @@ from runner.checkpoints import files, keras_names
 from runner.checkpoints.reader import (
     CheckpointReader,
     CheckpointSpec,
+    FileReader,
     TensorSpec,
     explained,
     require_names,
@@ -38,7 +39,7 @@ _WEIGHTS, _OPTIMIZER = "model_weights", "optimizer_weights"
 _KERAS3_ITERATIONS, _ITERATIONS = "optimizer/vars/0", ("iter", "iteration", "iterations")
 
 
-class _Hdf5Reader(CheckpointReader):
+class _Hdf5Reader(FileReader):
     """Reads the HDF5 file at `path`; subclasses name its datasets.
 
     Attributes:
@@ -46,9 +47,6 @@ class _Hdf5Reader(CheckpointReader):
     """
 
     format = what = ""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
@@ -163,12 +161,7 @@ class KerasH5Reader(_Hdf5Reader):
     format, what = "Keras HDF5", "a Keras .h5 file"
 
     def _datasets(self, file: h5py.File) -> Mapping[str, h5py.Dataset]:
-        """Returns tensor name -> dataset.
-
-        Raises:
-          KeyError: when a listed weight is not there.
-          ValueError: when a listed weight is not a dataset.
-        """
+        """Returns tensor name -> dataset; a listed weight that is not there is a KeyError."""
         layers = file.get(_WEIGHTS, file)
         entries = [
             (layer, weight, layers[layer][weight])
@@ -184,9 +177,6 @@ class KerasH5Reader(_Hdf5Reader):
             group = file[_OPTIMIZER]
             for weight in _strings(group.attrs, "weight_names"):
                 found[f"{_OPTIMIZER}/{weight.removesuffix(':0')}"] = group[weight]
-        for name, dataset in found.items():
-            if not isinstance(dataset, h5py.Dataset):
-                raise ValueError(f"{name} is listed as a weight and is not a dataset")
         return found
 
     def _aliases(self, file: h5py.File, tensors: Mapping[str, TensorSpec]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import cast
 
 from runner.checkpoints import files
 from runner.checkpoints.averaging import AverageReader
-from runner.checkpoints.reader import DAMAGE, CheckpointReader
+from runner.checkpoints.reader import DAMAGE, CheckpointReader, RenamedReader
 from runner.errors import CheckpointError, Problem
 
 
@@ -25,8 +25,8 @@ class Format(Enum):
     """
 
     BUNDLE = ("TensorFlow bundle", "bundle", "open_bundle")
-    V1 = ("TensorFlow V1 checkpoint", "tables", "V1Reader")
-    SAVED_MODEL = ("SavedModel directory", "bundle", "SavedModelReader")
+    V1 = ("TensorFlow V1 checkpoint", "bundle", "V1Reader")
+    SAVED_MODEL = ("SavedModel directory", "bundle", "open_saved_model")
     HDF5 = ("HDF5 file of Keras", "keras_files", "open_hdf5")
     KERAS = (".keras archive", "keras_files", "KerasArchiveReader")
     SAFETENSORS = (".safetensors", "array_files", "SafetensorsReader")
@@ -39,7 +39,7 @@ class Format(Enum):
         _, module, opener = self.value
         reader = getattr(importlib.import_module(f"runner.checkpoints.{module}"), opener)
         if files.is_remote(path) and self in _THROUGH_COPY:
-            return files.CopyReader(path, reader(files.local_copy(path)))
+            return RenamedReader(reader(files.local_copy(path)), path=path)
         return cast(CheckpointReader, reader(path))
 
 

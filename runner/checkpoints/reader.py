@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import ml_dtypes  # also registers bfloat16 and its like with NumPy
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,6 +30,37 @@ class TensorSpec:
     name: str
     shape: tuple[int, ...]
     dtype: str
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes its values take; 0 for types without a fixed size, such as strings."""
+        if not is_number(self.dtype):
+            return 0
+        return parse_dtype(self.dtype).itemsize * math.prod(self.shape)
+
+
+def parse_dtype(name: str) -> np.dtype[Any]:
+    """Returns NumPy's dtype of this name, including those of `ml_dtypes` such as `bfloat16`.
+
+    Raises:
+      ValueError: when `name` is not a type of numbers or booleans, e.g. `string`.
+    """
+    try:
+        dtype = np.dtype(getattr(ml_dtypes, name, name))
+    except TypeError as error:
+        raise ValueError(f"{name} is not a type of numbers") from error
+    if dtype.kind not in "biufc" and not hasattr(ml_dtypes, name):
+        raise ValueError(f"{name} is not a type of numbers")
+    return dtype
+
+
+def is_number(name: str) -> bool:
+    """Returns whether `parse_dtype` knows the type."""
+    try:
+        parse_dtype(name)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -106,6 +140,37 @@ class CheckpointReader(abc.ABC):
           CheckpointError: when the checkpoint is damaged.
         """
         return None
+
+
+class FileReader(CheckpointReader):
+    """A reader of the checkpoint at `path`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+
+class RenamedReader(CheckpointReader):
+    """Reads the checkpoint of another reader under another path.
+
+    Args:
+      reader: the other reader.
+      **changes: the fields of its spec that differ, e.g. `path`.
+    """
+
+    def __init__(self, reader: CheckpointReader, **changes: Any) -> None:
+        self._reader, self._changes = reader, changes
+
+    def spec(self) -> CheckpointSpec:
+        """See `CheckpointReader.spec`."""
+        return replace(self._reader.spec(), **self._changes)
+
+    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """See `CheckpointReader.read`."""
+        return self._reader.read(names)
+
+    def bundle(self) -> Bundle | None:
+        """See `CheckpointReader.bundle`."""
+        return self._reader.bundle()
 
 
 # What TensorFlow, h5py, zipfile, NumPy and safetensors raise on damaged files, besides exceptions

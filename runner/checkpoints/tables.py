@@ -1,4 +1,4 @@
-"""Sorted string tables: V1 checkpoints, and the indices of V2 bundles, which TensorFlow reads.
+"""Sorted string tables, which V1 checkpoints and the indices of V2 bundles are.
 
 TensorFlow checks the CRC-32C of what it reads, but a damaged index makes it lose tensors silently:
 when it lists the keys and meets a damaged block after the first, it stops there without an error.
@@ -7,35 +7,15 @@ It also tries to allocate whatever a damaged footer claims. So every block is ch
 
 from __future__ import annotations
 
-import functools
-import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from collections.abc import Iterator
+from typing import BinaryIO
 
 import cramjam
 import google_crc32c
-import numpy as np
-import tensorflow as tf
-from numpy.typing import NDArray
 
 from runner.checkpoints import files
 from runner.checkpoints.open import TABLE_MAGIC
-from runner.checkpoints.reader import (
-    DAMAGE,
-    Bundle,
-    CheckpointReader,
-    CheckpointSpec,
-    TensorSpec,
-    explained,
-    require_names,
-)
-
-GLOBAL_STEP = tf.compat.v1.GraphKeys.GLOBAL_STEP
-WHAT = "a TensorFlow V1 checkpoint"
-
-# What TensorFlow's reader raises on a damaged file.
-READ_ERRORS = (tf.errors.OpError, *DAMAGE)
 
 # A table consists of blocks, an index block that lists their positions, and a footer with the
 # position of the index block. A block is followed by its compression and its checksum.
@@ -139,94 +119,3 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         position, shift = position + 1, shift + 7
         if byte < 0x80:
             return value, position
-
-
-def open_reader(path: str, what: str) -> Any:
-    """Returns TensorFlow's reader of a V2 bundle's prefix or a V1 checkpoint.
-
-    `tf.train.load_checkpoint` would look into a directory of the same name first.
-    """
-    with explained(path, what, tf.errors.OpError):
-        return tf.compat.v1.train.NewCheckpointReader(path)
-
-
-def stored_tensors(reader: Any) -> dict[str, TensorSpec]:
-    """Returns every tensor that a TensorFlow reader lists, under its own key."""
-    dtypes = reader.get_variable_to_dtype_map()
-    shapes = reader.get_variable_to_shape_map()
-    return {key: TensorSpec(key, tuple(shape), dtypes[key].name) for key, shape in shapes.items()}
-
-
-def as_array(value: Any) -> NDArray[np.generic]:
-    """Returns what TensorFlow's reader gave as an array.
-
-    A scalar string becomes an array of objects: NumPy's own bytes end at their last zeros.
-    """
-    return np.array(value, dtype=object) if isinstance(value, bytes) else np.asarray(value)
-
-
-def is_step(tensor: TensorSpec | None) -> bool:
-    """Whether a tensor can be the global step."""
-    return tensor is not None and tensor.shape == () and tensor.dtype in ("int64", "int32")
-
-
-class V1Reader(CheckpointReader):
-    """Reads the V1 checkpoint at `path`: a file, or a pattern such as `model-7-?????-of-00004`.
-
-    TensorFlow's own reader checks the CRC-32C of every block that is read.
-    """
-
-    format = "TensorFlow V1 checkpoint"
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def spec(self) -> CheckpointSpec:
-        """See `CheckpointReader.spec`."""
-        tensors = dict(sorted(self._stored.items()))
-        step = int(self._tensor(GLOBAL_STEP)) if is_step(tensors.get(GLOBAL_STEP)) else None
-        with explained(self.path, WHAT):
-            digests = [files.digest_of_file(shard) for shard in self._shards()]
-        digest = digests[0] if len(digests) == 1 else files.digest_of_parts(digests)
-        return CheckpointSpec(self.path, step, tensors, self.format, digest)
-
-    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """See `CheckpointReader.read`."""
-        require_names(self.path, names, self._stored)
-        for name in names:
-            yield name, self._tensor(name)
-
-    def bundle(self) -> Bundle:
-        """See `CheckpointReader.bundle`; `RestoreV2` reads this format too."""
-        return Bundle(self.path, {name: name for name in self._stored})
-
-    @functools.cached_property
-    def _reader(self) -> Any:
-        return open_reader(self.path, WHAT)
-
-    @functools.cached_property
-    def _stored(self) -> Mapping[str, TensorSpec]:
-        with explained(self.path, WHAT, tf.errors.OpError):
-            for shard in self._shards():
-                require_index_block(shard)
-            return stored_tensors(self._reader)
-
-    def _tensor(self, name: str) -> NDArray[np.generic]:
-        with explained(self.path, WHAT, tf.errors.OpError, of=f"tensor {name}"):
-            try:
-                return as_array(self._reader.get_tensor(name))
-            except tf.errors.UnimplementedError:
-                return self._sliced(name)
-
-    def _sliced(self, name: str) -> NDArray[np.generic]:
-        """Reads a partitioned variable, which only the restore operation puts together."""
-        dtype = tf.as_dtype(self._stored[name].dtype)
-        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            (value,) = tf.raw_ops.RestoreV2(
-                prefix=self.path, tensor_names=[name], shape_and_slices=[""], dtypes=[dtype]
-            )
-            return np.asarray(session.run(value))
-
-    def _shards(self) -> list[str]:
-        directory, name = os.path.split(self.path)
-        return files.matching(directory, name) if "?" in name else [self.path]

@@ -132,12 +132,12 @@ class Npz(SplitData):
         arrays = (_array(self.path, self.features), _array(self.path, self.labels))
 
         def look_up(batch: NDArray[np.int64]) -> tuple[NDArray[Any], ...]:
-            return tuple(each[batch] for each in arrays)
+            return tuple(array[batch] for array in arrays)
 
         def gather(batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
             # As constants of the graph the arrays could not exceed its limit of 2 GB.
             found = tf.numpy_function(
-                look_up, [batch], [each.dtype for each in arrays], stateful=False
+                look_up, [batch], [array.dtype for array in arrays], stateful=False
             )
             return tuple(
                 tf.ensure_shape(tensor, [None, *each.shape[1:]])

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import abc
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.checkpoints.reader import TensorSpec
+from runner.checkpoints.reader import is_number, parse_dtype
 
 
 class Conversion(abc.ABC):
@@ -42,7 +40,7 @@ class Conversion(abc.ABC):
         """
 
     @abc.abstractmethod
-    def describe(self) -> str:
+    def __str__(self) -> str:
         """Returns a few words for the plan, e.g. `transposed (3, 2, 0, 1)`."""
 
 
@@ -62,7 +60,7 @@ class Combination(abc.ABC):
         """Returns the combined value."""
 
     @abc.abstractmethod
-    def describe(self) -> str:
+    def __str__(self) -> str:
         """Returns a few words for the plan, e.g. `sum`."""
 
 
@@ -96,8 +94,7 @@ class Cast(Conversion):
             raise ValueError(f"{int(lost.sum())} values are outside the range of {self.dtype}")
         return converted
 
-    def describe(self) -> str:
-        """See `Conversion.describe`."""
+    def __str__(self) -> str:
         return f"cast to {self.dtype}"
 
 
@@ -121,8 +118,7 @@ class Transpose(Conversion):
         """See `Conversion.apply`."""
         return np.transpose(value, self.axes)
 
-    def describe(self) -> str:
-        """See `Conversion.describe`."""
+    def __str__(self) -> str:
         return f"transposed {self.axes}"
 
 
@@ -138,16 +134,13 @@ class Reshape(Conversion):
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """See `Conversion.shape`."""
-        if math.prod(shape) != math.prod(self.new):
-            raise ValueError(f"{list(shape)} and {list(self.new)} differ in size")
         return self.new
 
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
         return value.reshape(self.new)
 
-    def describe(self) -> str:
-        """See `Conversion.describe`."""
+    def __str__(self) -> str:
         return f"reshaped to {list(self.new)}"
 
 
@@ -160,19 +153,13 @@ class Slice(Conversion):
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """See `Conversion.shape`."""
-        ends = [offset + size for offset, size in zip(self.offset, self.size, strict=True)]
-        if len(shape) != len(ends) or any(
-            end > have for end, have in zip(ends, shape, strict=True)
-        ):
-            raise ValueError(f"{list(shape)} has no block of {list(self.size)} at {self.offset}")
         return self.size
 
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
         return value[_block(self.offset, self.size)]
 
-    def describe(self) -> str:
-        """See `Conversion.describe`."""
+    def __str__(self) -> str:
         ranges = (f"{at}:{at + size}" for at, size in zip(self.offset, self.size, strict=True))
         return f"slice [{', '.join(ranges)}]"
 
@@ -199,8 +186,6 @@ class PadOrSlice(Conversion):
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """See `Conversion.shape`."""
-        if len(shape) != len(self.new):
-            raise ValueError(f"{list(shape)} and {list(self.new)} differ in rank")
         return self.new
 
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -208,12 +193,11 @@ class PadOrSlice(Conversion):
         common = value[_block(self.offset, self._common())]
         if not self.needs_initial:
             return common
-        result = copy_of_initial(initial, self.new)
+        result = np.array(initial)
         result[_block((0,) * len(self.new), self._common())] = common
         return result
 
-    def describe(self) -> str:
-        """See `Conversion.describe`."""
+    def __str__(self) -> str:
         kept = ", the rest keeps its initial value" if self.needs_initial else ""
         return f"common part {list(self._common())} of {list(self.old)}{kept}"
 
@@ -233,14 +217,6 @@ def _outside(value: NDArray[Any], limits: np.iinfo[Any]) -> NDArray[np.bool_]:
     whole = np.trunc(value)
     outside = ~((whole >= float(limits.min)) & (whole < float(limits.max) + 1.0))
     return outside
-
-
-def copy_of_initial(initial: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Returns a copy of the variable's initial value, checked to be one."""
-    if initial is None or initial.shape != shape:
-        given = None if initial is None else list(initial.shape)
-        raise ValueError(f"an initial value of shape {list(shape)} is needed, not {given}")
-    return initial.copy()
 
 
 def _block(offset: Sequence[int], size: Sequence[int]) -> tuple[slice, ...]:
@@ -266,8 +242,6 @@ class VocabularyRemap(Conversion):
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """See `Conversion.shape`."""
-        if self.axis >= len(shape) or max(self.old_index, default=-1) >= shape[self.axis]:
-            raise ValueError(f"axis {self.axis} of {list(shape)} is too short for the vocabulary")
         return (*shape[: self.axis], len(self.old_index), *shape[self.axis + 1 :])
 
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -275,14 +249,13 @@ class VocabularyRemap(Conversion):
         index = np.asarray(self.old_index, np.int64)
         if not self.needs_initial:
             return np.take(value, index, axis=self.axis)
-        result = copy_of_initial(initial, self.shape(value.shape))
+        result = np.array(initial)
         known = np.flatnonzero(index >= 0)
         rows = np.moveaxis(result, self.axis, 0)
         rows[known] = np.moveaxis(value, self.axis, 0)[index[known]]
         return result
 
-    def describe(self) -> str:
-        """See `Conversion.describe`."""
+    def __str__(self) -> str:
         new = self.old_index.count(-1)
         kept = f", {new:,} keep their initial value" if new else ""
         return f"{len(self.old_index) - new:,} tokens moved along axis {self.axis}{kept}"
@@ -335,30 +308,6 @@ def read_vocabulary(path: str) -> tuple[str, ...]:
     return tuple(text.removesuffix("\n").split("\n")) if text else ()
 
 
-def parse_dtype(name: str) -> np.dtype[Any]:
-    """Returns NumPy's dtype of this name, including those of `ml_dtypes` such as `bfloat16`.
-
-    Raises:
-      ValueError: when `name` is not a type of numbers or booleans, e.g. `string`.
-    """
-    try:
-        dtype = np.dtype(getattr(ml_dtypes, name, name))
-    except TypeError as error:
-        raise ValueError(f"{name} is not a type of numbers") from error
-    if dtype.kind not in "biufc" and not hasattr(ml_dtypes, name):
-        raise ValueError(f"{name} is not a type of numbers")
-    return dtype
-
-
-def is_number(name: str) -> bool:
-    """Returns whether `parse_dtype` knows the type."""
-    try:
-        parse_dtype(name)
-    except ValueError:
-        return False
-    return True
-
-
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Returns whether these are real floating-point numbers, of NumPy or of `ml_dtypes`."""
     return dtype.kind == "f" or (dtype.kind == "V" and "float" in dtype.name)
@@ -378,10 +327,3 @@ def casts_freely(old: str, new: str) -> bool:
     integers = source.kind in "iu" and target.kind in "iu"
     complexes = source.kind == target.kind == "c"
     return (integers or complexes) and np.can_cast(source, target, "safe")
-
-
-def size_in_bytes(tensor: TensorSpec) -> int:
-    """Returns how many bytes a tensor takes; 0 for types without a fixed size, as strings."""
-    if not is_number(tensor.dtype):
-        return 0
-    return parse_dtype(tensor.dtype).itemsize * math.prod(tensor.shape)

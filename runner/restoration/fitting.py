@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from runner.checkpoints.reader import TensorSpec
+from runner.checkpoints.reader import TensorSpec, is_number
 from runner.config.choices import ShapePolicy
 from runner.config.hydra_grammar import override
 from runner.config.schema import ScaffoldConfig
@@ -24,7 +24,6 @@ from runner.restoration.conversions import (
     Transpose,
     VocabularyRemap,
     casts_freely,
-    is_number,
     remap,
 )
 from runner.restoration.named_conversions import NAMED_CONVERSIONS, Target
@@ -58,13 +57,13 @@ class SourceTensor:
     @property
     def steps(self) -> tuple[str, ...]:
         """What happens to the tensors on their way to the variable, in words and in order."""
-        combined = (self.combination.describe(),) if self.combination else ()
-        return (*combined, *(each.describe() for each in self.conversions))
+        combined = (self.combination,) if self.combination else ()
+        return tuple(map(str, (*combined, *self.conversions)))
 
     @property
     def needs_initial(self) -> bool:
         """Whether `convert` must be given the variable's initial value."""
-        return any(each.needs_initial for each in self.conversions)
+        return any(step.needs_initial for step in self.conversions)
 
     def convert(
         self, values: Sequence[NDArray[Any]], initial: NDArray[Any] | None = None
@@ -180,13 +179,7 @@ class Fitter:
             combination, steps, shape = self._layout(tensors, rules, target)
             moved = self._vocabulary(rules, shape, variable.full_shape)
         except ValueError as error:
-            joined = " + ".join(each.name for each in tensors)
-            problem = Problem(
-                f"{self.key}: {joined} cannot be converted for {variable.full_name}",
-                str(error),
-                "fix the rule in convert, transpose or vocabulary, or exclude the variable",
-            )
-            raise MisfitError("layout", problem) from error
+            raise self._unconvertible(variable, tensors, error) from error
         last: Conversion | None = moved
         after = shape if moved is None else moved.shape(shape)
         new = variable.full_shape
@@ -206,15 +199,14 @@ class Fitter:
             steps += parts
         cast, notes = self._cast(variable, tensors)
         conversions = (*steps, *cast, *([last] if last else []))
-        piece = SourceTensor(
-            self._scaffold, tensors[0], conversions, tuple(tensors[1:]), combination
-        )
+        first, *others = tensors
+        piece = SourceTensor(self._scaffold, first, conversions, tuple(others), combination)
         return piece, notes
 
     def _layout(
         self, tensors: Sequence[TensorSpec], rules: Rules, target: Target
     ) -> tuple[Combination | None, list[Conversion], tuple[int, ...]]:
-        shapes = [each.shape for each in tensors]
+        shapes = [tensor.shape for tensor in tensors]
         steps: list[Conversion] = []
         combination = None
         if rules.convert is not None:
@@ -226,6 +218,17 @@ class Fitter:
         for step in steps:
             shape = step.shape(shape)
         return combination, steps, shape
+
+    def _unconvertible(
+        self, variable: VariableSpec, tensors: Sequence[TensorSpec], error: ValueError
+    ) -> MisfitError:
+        joined = " + ".join(tensor.name for tensor in tensors)
+        problem = Problem(
+            f"{self.key}: {joined} cannot be converted for {variable.full_name}",
+            str(error),
+            "fix the rule in convert, transpose or vocabulary, or exclude the variable",
+        )
+        return MisfitError("layout", problem)
 
     def _vocabulary(
         self, rules: Rules, shape: tuple[int, ...], new: tuple[int, ...]
@@ -252,7 +255,7 @@ class Fitter:
         self, variable: VariableSpec, tensors: Sequence[TensorSpec]
     ) -> tuple[tuple[Conversion, ...], tuple[str, ...]]:
         new = variable.tensor.dtype
-        old = next((each.dtype for each in tensors if each.dtype != new), new)
+        old = next((tensor.dtype for tensor in tensors if tensor.dtype != new), new)
         if old == new:
             return (), ()
         numbers = is_number(old) and is_number(new)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from string import Template
 
-from runner.restoration.conversions import size_in_bytes
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.problems import plural
 from runner.restoration.report import VariablePlacement, at_step, report_rows, summary
@@ -109,8 +108,9 @@ def html(
 
 def _sources(plan: RestorationPlan) -> str:
     sizes = {**dict.fromkeys(plan.sources, 0), "": 0}
-    for each in plan.assignments:
-        sizes[each.pieces[0].source if each.pieces else ""] += size_in_bytes(each.variable.tensor)
+    for assignment in plan.assignments:
+        origin = assignment.pieces[0].source if assignment.pieces else ""
+        sizes[origin] += assignment.variable.tensor.bytes
     texts = {"": ""}
     for name, source in plan.sources.items():
         if source is None:
@@ -128,8 +128,8 @@ def _sources(plan: RestorationPlan) -> str:
 def _placement(plan: RestorationPlan, placement: VariablePlacement) -> str:
     sizes, texts = {}, {}
     for device, held in placement.by_device(plan).items():
-        sizes[device] = sum(size_in_bytes(each.tensor) for each in held)
-        names = [f"{each.name} {_size(size_in_bytes(each.tensor))}" for each in held]
+        sizes[device] = sum(each.tensor.bytes for each in held)
+        names = [f"{each.name} {_size(each.tensor.bytes)}" for each in held]
         texts[device] = _details(plural(len(held), "variable"), names)
     return f"<h2>{escape(placement.title.capitalize())}</h2>{_bar(sizes, texts)}"
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
-from runner.restoration.conversions import size_in_bytes
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.runs import provenance
@@ -52,13 +51,16 @@ def plan_document(
     return {
         "schema": SCHEMA,
         "sound": not plan.problems,
-        "problems": [{**vars(each), "choices": list(each.choices)} for each in plan.problems],
+        "problems": [
+            {**vars(problem), "choices": list(problem.choices)} for problem in plan.problems
+        ],
         "notes": list(plan.notes),
         "sources": {name: _source(plan, name, spec) for name, spec in plan.sources.items()},
         "unusable": sorted(plan.unusable),
         "variables": [
-            _variable(each, plan) | ({"device": devices[each.variable.name]} if devices else {})
-            for each in plan.assignments
+            _variable(assignment, plan)
+            | ({"device": devices[assignment.variable.name]} if devices else {})
+            for assignment in plan.assignments
         ],
     }
 
@@ -84,22 +86,6 @@ def provenance_document(
       averaged, of {`source` (scaffold), `path`, `tensors` (names), `step`, `digest`, `run_id` (of
       the MLflow run that wrote it, or null), `conversions` (in words, in order)}.
     """
-
-    def piece(each: SourceTensor) -> dict[str, Any]:
-        spec = plan.sources[each.source]
-        if spec is None:
-            raise ValueError(f"the plan restores from {each.source}, which has no checkpoint")
-        writers = {origin.run["run_id"] if origin.run else None for origin in origins[each.source]}
-        return {
-            "source": each.source,
-            "path": spec.path,
-            "tensors": list(each.names),
-            "step": spec.step,
-            "digest": spec.digest,
-            "run_id": writers.pop() if len(writers) == 1 else None,
-            "conversions": list(each.steps),
-        }
-
     return {
         "schema": provenance.SCHEMA,
         "run": dict(run),
@@ -109,11 +95,33 @@ def provenance_document(
             if spec is not None
         },
         "variables": {
-            each.variable.name: {"pieces": [piece(one) for one in each.pieces]}
-            if each.pieces
-            else {"initializer": each.variable.initializer}
-            for each in plan.assignments
+            assignment.variable.name: {
+                "pieces": [
+                    _origin(piece, plan.sources[piece.source], origins[piece.source])
+                    for piece in assignment.pieces
+                ]
+            }
+            if assignment.pieces
+            else {"initializer": assignment.variable.initializer}
+            for assignment in plan.assignments
         },
+    }
+
+
+def _origin(
+    piece: SourceTensor, source: CheckpointSpec | None, origins: Sequence[Origin]
+) -> dict[str, Any]:
+    if source is None:
+        raise ValueError(f"the plan restores from {piece.source}, which has no checkpoint")
+    writers = {origin.run["run_id"] if origin.run else None for origin in origins}
+    return {
+        "source": piece.source,
+        "path": source.path,
+        "tensors": list(piece.names),
+        "step": source.step,
+        "digest": source.digest,
+        "run_id": writers.pop() if len(writers) == 1 else None,
+        "conversions": list(piece.steps),
     }
 
 
@@ -129,11 +137,11 @@ def _source(
         "digest": source.digest,
         "step": source.step,
         "tensors": len(source.tensors),
-        "bytes": sum(size_in_bytes(each) for each in source.tensors.values()),
+        "bytes": sum(tensor.bytes for tensor in source.tensors.values()),
         "unused": list(plan.unused[scaffold]),
         "finite": scaffold in plan.finite,
         "restored": len(restored),
-        "restored_bytes": sum(size_in_bytes(each.variable.tensor) for each in restored),
+        "restored_bytes": sum(each.variable.tensor.bytes for each in restored),
     }
 
 
@@ -148,7 +156,7 @@ def _variable(assignment: Assignment, plan: RestorationPlan) -> dict[str, Any]:
     return {
         **_tensor(variable.tensor),
         "state": variable.state.value,
-        "bytes": size_in_bytes(variable.tensor),
+        "bytes": variable.tensor.bytes,
         "scaffold": assignment.scaffold,
         "origin": "checkpoint" if assignment.pieces else origin,
         "initializer": variable.initializer,

@@ -75,9 +75,11 @@ def match(
     bad = bad_expressions(scaffold, config)
     if bad:
         bad += unknown_conversions(scaffold, config)
-        return Matches({each.name: Match() for each in variables}, tuple(bad), (*source.tensors,))
+        return Matches(
+            {variable.name: Match() for variable in variables}, tuple(bad), (*source.tensors,)
+        )
     matcher = _Matcher(config, source, owners, Fitter(scaffold, config, vocabulary))
-    by_variable = {each.name: matcher.match(each) for each in variables}
+    by_variable = {variable.name: matcher.match(variable) for variable in variables}
     return Matches(
         _with_shared(by_variable, variables),
         tuple(matcher.problems(scaffold, variables)),
@@ -133,7 +135,7 @@ class _Matcher:
         if None in tensors:
             wanted = names[tensors.index(None)]
             return self._missing(variable, wanted, renamed is not None, len(names) == 1)
-        known = [each for each in tensors if each is not None]
+        known = [tensor for tensor in tensors if tensor is not None]
         try:
             leaf = rule_name.rpartition("/")[2]
             target = Target(leaf, variable.full_shape, linear=owner is not None)
@@ -149,7 +151,7 @@ class _Matcher:
     def problems(self, scaffold: str, variables: Sequence[VariableSpec]) -> list[Problem]:
         """Returns the problems of all the variables that were matched."""
         key = f"scaffolds.{scaffold}"
-        names = [each.full_name for each in variables]
+        names = [variable.full_name for variable in variables]
         problems = unknown_conversions(scaffold, self._config)
         # A scaffold that claims nothing uses no rule; that it claims nothing is reported already.
         if names:

@@ -43,8 +43,7 @@ class GateOrder(_OfGates):
         gates = np.split(value, 4, axis=-1)
         return np.concatenate([gates[self.old.index(gate)] for gate in self.new], axis=-1)
 
-    def describe(self) -> str:
-        """See `Conversion.describe`."""
+    def __str__(self) -> str:
         return f"gates {self.old} to {self.new}"
 
 
@@ -67,8 +66,7 @@ class AddForgetBias(_OfGates):
         np.split(result, 4, axis=-1)[self.order.index("f")][...] += self.amount
         return result
 
-    def describe(self) -> str:
-        """See `Conversion.describe`."""
+    def __str__(self) -> str:
         return f"forget bias +{self.amount:g}"
 
 
@@ -93,8 +91,7 @@ class TakeGate(_OfGates):
         gate: NDArray[Any] = np.split(value, 4, axis=-1)[self.order.index(self.gate)]
         return gate
 
-    def describe(self) -> str:
-        """See `Conversion.describe`."""
+    def __str__(self) -> str:
         return f"gate {self.gate} of {self.order}"
 
 
@@ -112,8 +109,7 @@ class JoinGates(Combination):
         """See `Combination.apply`."""
         return np.concatenate(values, axis=-1)
 
-    def describe(self) -> str:
-        """See `Combination.describe`."""
+    def __str__(self) -> str:
         return "gates joined"
 
 
@@ -134,8 +130,7 @@ class Sum(Combination):
             total += value
         return total
 
-    def describe(self) -> str:
-        """See `Combination.describe`."""
+    def __str__(self) -> str:
         return "summed"
 
 
@@ -166,24 +161,20 @@ class Layout:
     combination: Combination | None = None
 
 
-def _only(leaf: str, name: str) -> tuple[str, ...]:
-    return (name,)
-
-
 @dataclass(frozen=True)
 class NamedConversion:
     """One entry of the registry.
 
     Attributes:
       description: from which layout to which.
-      build: makes the steps for a variable and the shapes of its tensors; a ValueError says what
-        does not fit.
+      build: makes the steps for a variable and the shapes of its tensors; a ValueError reports
+        what does not fit.
       names: makes the tensors' names from the variable's leaf and the renamed name.
     """
 
     description: str
     build: Callable[[Target, Sequence[Shape]], Layout]
-    names: Callable[[str, str], tuple[str, ...]] = _only
+    names: Callable[[str, str], tuple[str, ...]] = lambda leaf, name: (name,)
 
 
 def _torch_conv(target: Target, shapes: Sequence[Shape]) -> Layout:
@@ -203,10 +194,6 @@ def _torch_depthwise(target: Target, shapes: Sequence[Shape]) -> Layout:
         raise ValueError(f"{out} outputs are not a multiple of the {channels} channels")
     split = Reshape((channels, out // channels, height, width))
     return Layout((split, Transpose((2, 3, 0, 1))))
-
-
-def _torch_dense(target: Target, shapes: Sequence[Shape]) -> Layout:
-    return Layout((Transpose((1, 0)),))
 
 
 def _torch_lstm(target: Target, shapes: Sequence[Shape]) -> Layout:
@@ -273,7 +260,9 @@ NAMED_CONVERSIONS: dict[str, NamedConversion] = {
         "depthwise kernel (channels * multiplier, 1, h, w) to (h, w, channels, multiplier)",
         _torch_depthwise,
     ),
-    "torch_dense": NamedConversion("dense kernel (out, in) to (in, out)", _torch_dense),
+    "torch_dense": NamedConversion(
+        "dense kernel (out, in) to (in, out)", lambda target, shapes: Layout((Transpose((1, 0)),))
+    ),
     "torch_lstm": NamedConversion(
         "PyTorch LSTM weight_ih, weight_hh and bias_ih + bias_hh (gates i, f, g, o) to a Keras "
         "LSTM's kernel, recurrent_kernel and bias; rename the bias to bias_ih...",

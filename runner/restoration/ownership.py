@@ -44,7 +44,7 @@ def assign_owners(
       states: variable name -> its class of state.
       scaffolds: scaffold name -> its configuration, in order of application.
       collision: what happens to a variable that several scaffolds claim.
-      kept_for: what an optimizer keeps for several variables -> those variables.
+      kept_for: what an optimizer keeps for several variables -> those variables, if any.
     """
     claims: dict[str, list[str]] = {}
     problems: list[Problem] = []
@@ -94,7 +94,7 @@ def _claimed(
         and (
             name in matched.selected
             or owners.get(name) in matched.selected
-            or (name in kept_for and matched.selected.issuperset(kept_for[name]))
+            or (bool(kept_for.get(name)) and matched.selected.issuperset(kept_for[name]))
             or state is StateClass.GLOBAL_STEP
         )
     ]
@@ -131,7 +131,7 @@ def _empty_classes(
                 "its patterns match only variables of other classes than "
                 + ", ".join(each.value for each in config.state),
                 f"fix scaffolds.{scaffold}.variables, or add the class to its `state`",
-                tuple(each.value for each in StateChoice),
+                tuple(choice.value for choice in StateChoice),
             )
         ]
     return [
@@ -139,7 +139,7 @@ def _empty_classes(
             f"scaffolds.{scaffold}.state: no selected variable is of the class {choice.value}",
             "the graph keeps no such state for the variables that the patterns match",
             "delete it from `state`, or fix the patterns",
-            tuple(each.value for each in StateChoice if each in present),
+            tuple(choice.value for choice in StateChoice if choice in present),
         )
         for choice in config.state
         if choice not in present and choice not in _BY_DEFAULT

@@ -1,6 +1,12 @@
 """The restoration plan: variables + checkpoints + rules -> where every variable's value comes from.
 
-`make_plan` makes it from metadata; reports show it; a `Restorer` carries it out.
+`make_plan` makes it from metadata in four steps; reports show it; a `Restorer` carries it out.
+
+1. Ownership: the scaffolds' patterns and classes of state decide which variables each claims.
+2. Matching: `rename` turns a claimed variable's name into that of a tensor of the scaffold's
+   checkpoint; `convert`, `transpose`, `vocabulary`, `shape` and `cast` make the tensor fit.
+3. Collision: of several claims the first or last wins, or the mean of all is taken.
+4. Expectations: `restoration.expect` is compared with what came out.
 """
 
 from __future__ import annotations
@@ -23,7 +29,7 @@ from runner.restoration.matching import Match, Matches, match
 from runner.restoration.ownership import assign_owners
 from runner.restoration.patterns import compile_pattern
 from runner.restoration.problems import bad_expression, some
-from runner.restoration.variables import WARM_STARTED, StateClass, VariableSpec, owners_of
+from runner.restoration.variables import WARM_STARTED, Owner, StateClass, VariableSpec, owners_of
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,9 @@ class RestorationPlan:
     def restored(self, scaffold: str) -> tuple[Assignment, ...]:
         """Returns the assignments that take something from the scaffold's checkpoint."""
         return tuple(
-            each for each in self.assignments if scaffold in (piece.source for piece in each.pieces)
+            assignment
+            for assignment in self.assignments
+            if scaffold in (piece.source for piece in assignment.pieces)
         )
 
     def require_sound(self) -> None:
@@ -124,12 +132,6 @@ def make_plan(
 ) -> RestorationPlan:
     """Plans a warm start: variables + checkpoints + rules -> an assignment for every variable.
 
-    1. Ownership: the scaffolds' patterns and classes of state decide which variables each claims.
-    2. Matching: `rename` turns a claimed variable's name into that of a tensor of the scaffold's
-       checkpoint; `convert`, `transpose`, `vocabulary`, `shape` and `cast` make the tensor fit.
-    3. Collision: of several claims the first or last wins, or the mean of all is taken.
-    4. Expectations: `restoration.expect` is compared with what came out.
-
     It is pure: it reads names, shapes and dtypes (and the vocabulary files), opens no session, and
     returns what stands in the way as problems, all of them, instead of raising the first.
 
@@ -140,35 +142,27 @@ def make_plan(
       collision: what happens to a variable that several scaffolds claim.
       expect: a scaffold, or a pattern over variables -> how many of them must be restored.
       vocabulary: reads the tokens of a vocabulary file.
-
-    Raises:
-      ValueError: when `located` is not about exactly these scaffolds.
     """
-    if set(located.specs) != set(scaffolds):
-        raise ValueError(f"sources {sorted(located.specs)} are not for {sorted(scaffolds)}")
-    states = {each.full_name: each.state for each in variables}
-    kept_for = {each.full_name: each.kept_for for each in variables if each.kept_for}
+    states = {spec.full_name: spec.state for spec in variables}
+    kept_for = {spec.full_name: spec.kept_for for spec in variables}
     ownership = assign_owners(states, scaffolds, collision, kept_for)
-    problems = list(ownership.problems)
+    claimants = {spec.name: ownership.claims.get(spec.full_name, ()) for spec in variables}
+    owners = owners_of(states)
     matches: dict[str, Matches] = {}
     for scaffold, config in scaffolds.items():
-        claimed = [
-            each for each in variables if scaffold in ownership.claims.get(each.full_name, ())
-        ]
-        found = _match(scaffold, config, located, claimed, states, vocabulary)
-        matches[scaffold] = found
-        problems += found.problems
+        claimed = [spec for spec in variables if scaffold in claimants[spec.name]]
+        matches[scaffold] = _match(scaffold, config, located, claimed, owners, vocabulary)
     assignments = tuple(
-        _assignment(each, ownership.claims.get(each.full_name, ()), scaffolds, matches)
-        for each in variables
+        _assignment(spec, claimants[spec.name], scaffolds, matches) for spec in variables
     )
+    problems = [*ownership.problems, *(problem for m in matches.values() for problem in m.problems)]
     problems += _unmet(assignments, expect or {}, tuple(scaffolds), located.problems)
     return RestorationPlan(
         assignments,
         dict(located.specs),
         {scaffold: found.unused for scaffold, found in matches.items()},
         tuple(problems),
-        tuple(_notes(assignments, scaffolds, located, states)),
+        tuple(_notes(assignments, scaffolds, located, owners)),
         frozenset(name for name, config in scaffolds.items() if config.finite),
         frozenset(located.problems),
     )
@@ -179,11 +173,10 @@ def _match(
     config: ScaffoldConfig,
     located: LocatedSources,
     claimed: Sequence[VariableSpec],
-    states: Mapping[str, StateClass],
+    owners: Mapping[str, Owner],
     vocabulary: Callable[[str], Sequence[str]],
 ) -> Matches:
     source, unusable = located.specs[scaffold], located.problems.get(scaffold)
-    owners = owners_of(states)
     if unusable:
         # Reports what is wrong with the rules too, whatever the checkpoint holds.
         config, source = replace(config, missing=Missing.init), CheckpointSpec("", None, {})
@@ -223,7 +216,7 @@ def _notes(
     assignments: Sequence[Assignment],
     scaffolds: Mapping[str, ScaffoldConfig],
     located: LocatedSources,
-    states: Mapping[str, StateClass],
+    owners: Mapping[str, Owner],
 ) -> list[str]:
     notes = [
         f"{name}: the checkpoint is optional and absent; its variables are initialised"
@@ -237,13 +230,12 @@ def _notes(
         for name, config in scaffolds.items()
         if StateChoice.optimizer_slots in config.state and located.specs[name] is not None
     ]
-    followers = owners_of(states)
     shared = [
-        each.variable.name
-        for each in assignments
-        if each.variable.state is StateClass.OPTIMIZER_SLOT
-        and each.variable.full_name not in followers
-        and each.scaffold is None
+        assignment.variable.name
+        for assignment in assignments
+        if assignment.variable.state is StateClass.OPTIMIZER_SLOT
+        and assignment.variable.full_name not in owners
+        and assignment.scaffold is None
     ]
     if with_slots and shared:
         notes.append(
@@ -287,27 +279,29 @@ def _unmet(
                     nearest(key, scaffolds),
                 )
             )
-            continue
-        known = [each for each in concerned if each.scaffold not in unusable]
-        restored = [each.variable.name for each in known if each.pieces]
-        initialised = [each.variable.name for each in known if not each.pieces]
-        some_may_be = restored or len(known) < len(concerned)
-        if expected is Expect.scratch:
-            unmet = f"{some(restored)} would be restored" if restored else ""
-        elif initialised and (expected is Expect.all or not some_may_be):
-            unmet = f"{some(initialised)} would be initialised"
-        else:
-            unmet = ""
-        if unmet:
+        elif unmet := _unexpected(expected, concerned, unusable):
             problems.append(
                 Problem(
                     f"restoration.expect.{key} is `{expected.value}`, but {unmet}",
                     _EXPECTED[expected],
                     "fix the scaffold's checkpoint, rename or missing, or the expectation",
-                    tuple(each.value for each in Expect if each is not expected),
+                    tuple(choice.value for choice in Expect if choice is not expected),
                 )
             )
     return problems
+
+
+def _unexpected(expected: Expect, concerned: Sequence[Assignment], unusable: Container[str]) -> str:
+    """Returns what would happen against the expectation; empty when it is met."""
+    known = [assignment for assignment in concerned if assignment.scaffold not in unusable]
+    restored = [each.variable.name for each in known if each.pieces]
+    initialised = [each.variable.name for each in known if not each.pieces]
+    if expected is Expect.scratch:
+        return f"{some(restored)} would be restored" if restored else ""
+    some_may_be = restored or len(known) < len(concerned)
+    if initialised and (expected is Expect.all or not some_may_be):
+        return f"{some(initialised)} would be initialised"
+    return ""
 
 
 def _concerned(
@@ -315,14 +309,18 @@ def _concerned(
 ) -> list[Assignment]:
     if key in scaffolds:
         return [
-            each
-            for each in assignments
-            if each.scaffold == key or any(piece.source == key for piece in each.pieces)
+            assignment
+            for assignment in assignments
+            if assignment.scaffold == key or any(piece.source == key for piece in assignment.pieces)
         ]
     pattern = compile_pattern(key)
-    matched = [each for each in assignments if pattern.fullmatch(each.variable.full_name)]
+    matched = [
+        assignment for assignment in assignments if pattern.fullmatch(assignment.variable.full_name)
+    ]
     # `cnn/*` matches optimizer slots too, which a warm start brings only on request.
     requested = [
-        each for each in matched if each.scaffold is not None or each.variable.state in WARM_STARTED
+        assignment
+        for assignment in matched
+        if assignment.scaffold is not None or assignment.variable.state in WARM_STARTED
     ]
     return requested or matched

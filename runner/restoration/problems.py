@@ -69,7 +69,7 @@ def missing_problems(
     if rules is None:
         return _one_by_one(scaffold, source, misses)
     lost = {miss.variable for miss in own}
-    rest = [each for each in misses if not each.renameable and each.follows not in lost]
+    rest = [miss for miss in misses if not miss.renameable and miss.follows not in lost]
     problems = _one_by_one(scaffold, source, rest)
     return [_with_rename(scaffold, source, own, rules), *problems]
 

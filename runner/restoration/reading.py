@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from runner.checkpoints.reader import Bundle, CheckpointReader
 from runner.config.schema import CHIEF, PS
 from runner.errors import CheckpointError, Problem
-from runner.restoration.conversions import Slice, is_float, size_in_bytes
+from runner.restoration.conversions import Slice, is_float
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, mean
 
@@ -59,9 +60,9 @@ def restore_operation(
         the run returns.
     """
     chains: dict[tuple[str, str], list[Assignment]] = {}
-    for each in assignments:
-        device = variables[each.variable.name].device
-        chains.setdefault((each.pieces[0].source, device), []).append(each)
+    for assignment in assignments:
+        device = variables[assignment.variable.name].device
+        chains.setdefault((assignment.pieces[0].source, device), []).append(assignment)
     ends = []
     with tf.name_scope("restore_bundles"):
         for (source, device), chain in chains.items():
@@ -105,7 +106,8 @@ def _restore_chunk(
 
     def look_at_all(*arrays: NDArray[Any]) -> None:
         for (piece, _), array in zip(looked, arrays, strict=True):
-            look(piece.source, piece.tensor.name, array, _offset(piece))
+            block = _block(piece)
+            look(piece.source, piece.tensor.name, array, block.offset if block else None)
 
     if looked:
         # One operation a chunk: one a tensor would be thousands of operations.
@@ -116,27 +118,27 @@ def _restore_chunk(
 
 def slice_spec(piece: SourceTensor) -> str:
     """Returns how `RestoreV2` spells the block of a tensor that is taken; empty for the whole."""
-    for block in piece.conversions:
-        if isinstance(block, Slice):
-            ranges = (f"{at},{size}" for at, size in zip(block.offset, block.size, strict=True))
-            return f"{' '.join(map(str, piece.tensor.shape))} {':'.join(ranges)}"
-    return ""
+    block = _block(piece)
+    if block is None:
+        return ""
+    ranges = (f"{at},{size}" for at, size in zip(block.offset, block.size, strict=True))
+    return f"{' '.join(map(str, piece.tensor.shape))} {':'.join(ranges)}"
 
 
-def _offset(piece: SourceTensor) -> tuple[int, ...] | None:
-    return next((each.offset for each in piece.conversions if isinstance(each, Slice)), None)
+def _block(piece: SourceTensor) -> Slice | None:
+    return next((step for step in piece.conversions if isinstance(step, Slice)), None)
 
 
 def _bounded(assignments: Sequence[Assignment], limit: int) -> Iterator[list[Assignment]]:
     """Yields the assignments in runs of variables of at most `limit` bytes, a larger one alone."""
     run: list[Assignment] = []
     size = 0
-    for each in assignments:
-        needed = size_in_bytes(each.variable.tensor)
+    for assignment in assignments:
+        needed = assignment.variable.tensor.bytes
         if run and size + needed > limit:
             yield run
             run, size = [], 0
-        run.append(each)
+        run.append(assignment)
         size += needed
     if run:
         yield run
@@ -196,16 +198,20 @@ def converted_values(
         for source, reader in readers.items()
         if (names := _names(source, assignments))
     }
-    for each in assignments:
+    for assignment in assignments:
         values = [
-            _convert(each, piece, streams[piece.source], initial.get(each.variable.name))
-            for piece in each.pieces
+            _convert(
+                assignment, piece, streams[piece.source], initial.get(assignment.variable.name)
+            )
+            for piece in assignment.pieces
         ]
-        yield each, values[0] if len(values) == 1 else mean(values)
+        yield assignment, values[0] if len(values) == 1 else mean(values)
 
 
 def _names(source: str, assignments: Sequence[Assignment]) -> list[str]:
-    pieces = [piece for each in assignments for piece in each.pieces if piece.source == source]
+    pieces = [
+        piece for assignment in assignments for piece in assignment.pieces if piece.source == source
+    ]
     return [name for piece in pieces for name in piece.names]
 
 
@@ -257,8 +263,8 @@ def in_scaffold(source: str, error: CheckpointError) -> CheckpointError:
     """Returns the error with the name of the scaffold in every problem."""
     return CheckpointError(
         *(
-            Problem(f"scaffolds.{source}: {each.state}", each.cause, each.remedy, each.choices)
-            for each in error.problems
+            replace(problem, state=f"scaffolds.{source}: {problem.state}")
+            for problem in error.problems
         )
     )
 
@@ -283,7 +289,7 @@ class NonFinite:
           value: its value, of any dtype, or that of a block.
           offset: where the block begins in the tensor; None for the whole.
         """
-        if (value.dtype.kind == "c" or is_float(value.dtype)) and not _surely_finite(value):
+        if value.dtype.kind == "c" or is_float(value.dtype):
             count = value.size - int(np.count_nonzero(np.isfinite(value)))
             if count:
                 self._counts.setdefault((source, tensor), {})[offset] = count
@@ -317,15 +323,3 @@ class NonFinite:
                 _LOGGER.warning("%s; %s.finite=true refuses them", state, key)
         if problems:
             raise CheckpointError(*problems)
-
-
-def _surely_finite(value: NDArray[Any]) -> bool:
-    """Returns True if every element is finite; may return False although it is.
-
-    A scalar product takes half the time of asking every element, and no memory for the answers.
-    """
-    if value.dtype not in (np.float32, np.float64) or not value.flags.c_contiguous:
-        return False
-    flat = value.reshape(-1)
-    with np.errstate(all="ignore"):
-        return bool(np.isfinite(np.dot(flat, flat)))

@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.restoration.conversions import size_in_bytes
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.problems import plural
@@ -51,17 +50,17 @@ def report_rows(plan: RestorationPlan, *, full: bool = False) -> list[Row]:
     """Returns the rows of a report: numbered layers that agree as one, with `full` each alone."""
     rows = [
         Row(
-            each.variable.name,
-            "x".join(map(str, each.variable.tensor.shape)) or "scalar",
-            each.variable.tensor.dtype,
-            _origin(each, plan),
-            _training(each),
-            "; ".join(each.notes),
-            each.pieces[0].source if each.pieces else "",
+            assignment.variable.name,
+            "x".join(map(str, assignment.variable.tensor.shape)) or "scalar",
+            assignment.variable.tensor.dtype,
+            _origin(assignment, plan),
+            _training(assignment),
+            "; ".join(assignment.notes),
+            assignment.pieces[0].source if assignment.pieces else "",
             1,
-            size_in_bytes(each.variable.tensor),
+            assignment.variable.tensor.bytes,
         )
-        for each in plan.assignments
+        for assignment in plan.assignments
     ]
     return rows if full else collapse(rows)
 
@@ -71,7 +70,7 @@ def _origin(assignment: Assignment, plan: RestorationPlan) -> str:
         if assignment.scaffold in plan.unusable:
             return f"{assignment.scaffold}: its checkpoint cannot be used"
         return f"initializer {assignment.variable.initializer}"
-    return ", ".join(_piece(each, plan) for each in assignment.pieces)
+    return ", ".join(_piece(piece, plan) for piece in assignment.pieces)
 
 
 def _piece(piece: SourceTensor, plan: RestorationPlan) -> str:
@@ -211,8 +210,8 @@ class VariablePlacement:
     def by_device(self, plan: RestorationPlan) -> dict[str, list[VariableSpec]]:
         """Returns the variables of the plan that each device holds, by the device's name."""
         held: dict[str, list[VariableSpec]] = {name: [] for name in sorted(self.devices.values())}
-        for each in plan.assignments:
-            held[self.devices[each.variable.name]].append(each.variable)
+        for assignment in plan.assignments:
+            held[self.devices[assignment.variable.name]].append(assignment.variable)
         return held
 
     def lines(self, plan: RestorationPlan, *, full: bool) -> list[str]:
@@ -224,10 +223,10 @@ class VariablePlacement:
         """
         lines = [f"{self.title}:"]
         for device, held in self.by_device(plan).items():
-            size = sum(size_in_bytes(each.tensor) for each in held)
+            size = sum(each.tensor.bytes for each in held)
             lines.append(f"  {device}: {plural(len(held), 'variable')}, {size:,} bytes")
             if full:
-                lines += [f"    {v.name}  {size_in_bytes(v.tensor):,} bytes" for v in held]
+                lines += [f"    {v.name}  {v.tensor.bytes:,} bytes" for v in held]
         return lines
 
 
@@ -262,10 +261,10 @@ def table(plan: RestorationPlan, *, full: bool = False) -> RenderableType:
         ]
         grid.add_row(*cells, *([Text(row.notes)] if with_notes else []))
     lines = [Text(line) for line in (*summary(plan), *_details(plan, full))]
-    problems = [str(each) for each in plan.problems]
+    problems = [str(problem) for problem in plan.problems]
     if problems:
         problems.insert(0, f"\n{plural(len(problems), 'problem')}:")
-    return Group(grid, *lines, *(Text(each, style="red") for each in problems))
+    return Group(grid, *lines, *(Text(problem, style="red") for problem in problems))
 
 
 def text(plan: RestorationPlan, *, full: bool = False) -> str:
@@ -280,7 +279,7 @@ def summary(plan: RestorationPlan) -> list[str]:
     """Returns a line for each source, one for the initialised rest and one for what is frozen."""
     lines = []
     for scaffold, source in plan.sources.items():
-        owned = [each for each in plan.assignments if each.scaffold == scaffold]
+        owned = [assignment for assignment in plan.assignments if assignment.scaffold == scaffold]
         if scaffold in plan.unusable:
             lines.append(f"{scaffold}: {_count(owned)}, the checkpoint cannot be used")
             continue
@@ -289,14 +288,14 @@ def summary(plan: RestorationPlan) -> list[str]:
             continue
         restored = _count(plan.restored(scaffold))
         line = f"{scaffold}: {restored} from {source.path}{at_step(source)}"
-        initialised = sum(not each.pieces for each in owned)
+        initialised = sum(not assignment.pieces for assignment in owned)
         if initialised:
             line += f", {initialised} initialised"
         line += f"; {plural(len(plan.unused[scaffold]), 'tensor')} unused"
         lines.append(line + (f"; {source.digest}" if source.digest else ""))
-    rest = [each for each in plan.assignments if each.scaffold is None]
+    rest = [assignment for assignment in plan.assignments if assignment.scaffold is None]
     lines.append(f"no scaffold: {_count(rest)} from initializers")
-    frozen = [each for each in plan.assignments if _training(each) == "frozen"]
+    frozen = [assignment for assignment in plan.assignments if _training(assignment) == "frozen"]
     if frozen:
         lines.append(f"frozen: {_count(frozen)}")
     return lines
@@ -312,5 +311,5 @@ def _details(plan: RestorationPlan, full: bool) -> Iterator[str]:
 
 
 def _count(assignments: Sequence[Assignment]) -> str:
-    values = sum(math.prod(each.variable.tensor.shape) for each in assignments)
+    values = sum(math.prod(assignment.variable.tensor.shape) for assignment in assignments)
     return f"{plural(len(assignments), 'variable')} ({plural(values, 'value')})"

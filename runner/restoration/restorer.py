@@ -78,10 +78,10 @@ class Restorer:
             self._plan.require_sound()
             readers = self._readers()
             bundles = {name: found for name in readers if (found := readers[name].bundle())}
-            for each in self._plan.assignments:
-                if each.pieces:
-                    in_graph = each.pieces[0].source in bundles and restored_in_graph(each)
-                    (self._in_graph if in_graph else self._streamed).append(each)
+            restored = [each for each in self._plan.assignments if each.pieces]
+            for each in restored:
+                in_graph = each.pieces[0].source in bundles and restored_in_graph(each)
+                (self._in_graph if in_graph else self._streamed).append(each)
             if self._in_graph:
                 self._restore_op = restore_operation(
                     self._in_graph, self._variables, bundles, self._non_finite.look
@@ -116,7 +116,6 @@ class Restorer:
         if self._init_op is None:
             raise RuntimeError("Restorer.build must be called before restore")
         readers = self._readers()
-        self._require_unchanged(readers)
         self._run_restore_op(session, readers)
         hashes: dict[str, str] = {}
         for batch in batches(self._streamed, self._variables):
@@ -139,7 +138,9 @@ class Restorer:
                 require_equal(session, hashes, self._variables, batch)
 
     def _readers(self) -> dict[str, CheckpointReader]:
-        used = {piece.source for each in self._plan.assignments for piece in each.pieces}
+        used = {
+            piece.source for assignment in self._plan.assignments for piece in assignment.pieces
+        }
         readers = {}
         for source in self._plan.sources:
             if source in used:
@@ -154,32 +155,11 @@ class Restorer:
         if self._initialize is Initialize.all:
             return variables
         overwritten = {
-            self._variables[each.variable.name].op.name
-            for each in self._plan.assignments
-            if each.pieces and not any(piece.needs_initial for piece in each.pieces)
+            self._variables[assignment.variable.name].op.name
+            for assignment in self._plan.assignments
+            if assignment.pieces and not any(piece.needs_initial for piece in assignment.pieces)
         }
         return remaining(variables, overwritten, other_inits)
-
-    def _require_unchanged(self, readers: Mapping[str, CheckpointReader]) -> None:
-        """Checks that bundles, whose digest is known without reading them, are as planned."""
-        problems = []
-        for source, reader in readers.items():
-            planned = self._plan.sources[source]
-            if planned is None:
-                raise ValueError(f"the plan restores from {source}, which has no checkpoint")
-            if reader.bundle() is None:
-                continue
-            digest = reader.spec().digest
-            if planned.digest not in ("", digest):
-                problems.append(
-                    Problem(
-                        f"scaffolds.{source}: {planned.path} has changed since it was planned",
-                        f"its digest is {digest}, in the plan {planned.digest}",
-                        "wait until it is written, and start again",
-                    )
-                )
-        if problems:
-            raise CheckpointError(*problems)
 
     def _run_restore_op(
         self, session: tf.compat.v1.Session, readers: Mapping[str, CheckpointReader]
@@ -270,7 +250,7 @@ def require_equal(
     Raises:
       CheckpointError: with every variable that differs.
     """
-    values = session.run([variables[each.variable.name] for each in assignments])
+    values = session.run([variables[assignment.variable.name] for assignment in assignments])
     problems = []
     for each, value in zip(assignments, values, strict=True):
         found = value_hash(np.asarray(value))

@@ -13,9 +13,8 @@ from typing import TypeAlias
 import tensorflow as tf
 from google.protobuf import text_format
 
-from runner.checkpoints.bundle import BundleReader
+from runner.checkpoints.bundle import READ_ERRORS, BundleReader
 from runner.checkpoints.contents import STATE_FILE, read_state
-from runner.checkpoints.tables import READ_ERRORS
 from runner.errors import CheckpointError, Problem
 from runner.runs.run_directory import RunDirectory
 from runner.system.atomic_files import sync_to_disk, write_text
@@ -86,10 +85,7 @@ def state(directory: Path) -> list[str]:
         found = read_state(str(directory))
     except (tf.errors.OpError, ValueError):  # Not text, or without a checkpoint.
         return []
-    if found is None:
-        return []
-    older = [each for each in found.kept if each != found.newest]
-    return [Path(each).name for each in (*older, found.newest)]
+    return [Path(path).name for path in found or ()]
 
 
 def write_state(directory: Path, names: Sequence[str]) -> None:

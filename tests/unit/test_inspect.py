@@ -13,8 +13,6 @@ import pytest
 import tensorflow as tf
 from rich.console import Console
 
-from runner.checkpoints.comparison import byte_count
-from runner.checkpoints.reader import TensorSpec
 from runner.console import Screen
 from runner.inspect import main, state_class
 from runner.restoration.variables import StateClass
@@ -182,13 +180,6 @@ def test_a_pipe_that_closes_early_is_no_error(tmp_path: Path) -> None:
 )
 def test_classes(name: str, others: list[str], expected: StateClass) -> None:
     assert state_class(name, name, dict.fromkeys([name, *others])) is expected
-
-
-@pytest.mark.parametrize(
-    ("dtype", "size"), [("float32", 24), ("bfloat16", 12), ("float8_e4m3fn", 6), ("string", None)]
-)
-def test_bytes(dtype: str, size: int | None) -> None:
-    assert byte_count(TensorSpec("t", (2, 3), dtype)) == size
 
 
 def _with_input(folder: Path, value: float) -> str:

@@ -90,11 +90,6 @@ def test_checkpoints_of_different_models_are_refused(tmp_path: Path) -> None:
     assert "c is float64 [] in the first and missing in the second" in text
 
 
-def test_an_average_of_nothing_is_a_mistake_of_the_caller() -> None:
-    with pytest.raises(ValueError, match="at least one checkpoint"):
-        AverageReader([])
-
-
 def test_averaging_streams(tmp_path: Path) -> None:
     for number in range(3):
         np.savez(tmp_path / f"{number}.npz", a=np.full(4, float(number)), b=np.ones(2))

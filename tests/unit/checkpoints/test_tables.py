@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from runner.checkpoints.bundle import BundleReader
-from runner.checkpoints.tables import V1Reader, require_index_block, require_intact
+from runner.checkpoints.bundle import BundleReader, V1Reader
+from runner.checkpoints.tables import require_index_block, require_intact
 from runner.errors import CheckpointError
 from tests.tiny.tables import recompressed, stored
 

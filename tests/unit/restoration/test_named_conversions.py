@@ -307,7 +307,7 @@ def test_a_step_on_gates(step: Conversion, given: Array, expected: Array, words:
     np.testing.assert_array_equal(given, before)
     assert found.dtype == given.dtype
     assert step.shape(given.shape) == expected.shape
-    assert step.describe() == words
+    assert str(step) == words
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_tensors_that_become_one(
     np.testing.assert_array_equal(step.apply(given), expected)
     np.testing.assert_array_equal(given, before)
     assert step.shape([each.shape for each in given]) == expected.shape
-    assert step.describe() == words
+    assert str(step) == words
 
 
 @pytest.mark.parametrize("shape", [(), (3, 6)])

@@ -15,7 +15,7 @@ from runner.errors import PlanError, Problem
 from runner.restoration.conversions import Cast, PadOrSlice, Transpose
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.named_conversions import Sum
-from runner.restoration.plan import LocatedSources, RestorationPlan, make_plan, mean
+from runner.restoration.plan import RestorationPlan, mean
 from runner.restoration.variables import VariableSpec
 from tests.tiny.plans import by_name, checkpoint, one, origins, plan, scaffold, slot, variable
 
@@ -93,11 +93,6 @@ def test_each_scaffold_brings_its_own() -> None:
     }
     assert [each.scaffold for each in made.assignments] == ["cnn", "lstm", "head", None]
     assert made.unused == {"cnn": (), "lstm": ("extra",), "head": ()}
-
-
-def test_sources_are_for_the_scaffolds() -> None:
-    with pytest.raises(ValueError, match=r"sources \['b'\] are not for \['a'\]"):
-        make_plan([], {"a": scaffold()}, LocatedSources({"b": None}))
 
 
 @pytest.mark.parametrize(
