@@ -15,10 +15,6 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-# Private: the only description of the object graph, which no public module offers.
-# tests/unit/checkpoints/test_bundle.py (names of variables) notices when it goes.
-from tensorflow.core.protobuf import trackable_object_graph_pb2
-
 from runner.checkpoints import files
 from runner.checkpoints.reader import (
     DAMAGE,
@@ -32,6 +28,7 @@ from runner.checkpoints.reader import (
 )
 from runner.checkpoints.tables import require_index_block, require_intact
 from runner.errors import CheckpointError, Problem
+from runner.tensorflow_internals import TrackableObjectGraph
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 GLOBAL_STEP = tf.compat.v1.GraphKeys.GLOBAL_STEP
@@ -215,7 +212,7 @@ class ObjectBasedReader(BundleReader):
 
     def aliases(self) -> dict[str, str]:
         """Returns variable name -> object path."""
-        graph = trackable_object_graph_pb2.TrackableObjectGraph()
+        graph = TrackableObjectGraph()
         with explained(self.prefix, self.what, DecodeError, of="its object graph"):
             graph.ParseFromString(self._tensor(OBJECT_GRAPH).item())
         paths = {key: path for path, key in self.keys.items()}

@@ -11,6 +11,7 @@ from runner.config.instantiation import References, build_target, check_target, 
 from runner.errors import ConfigError, Problem
 from runner.graph.experiment import Training
 from runner.restoration.variables import Partition
+from runner.tensorflow_internals import slice_of
 
 
 def model_variables(model: Any) -> dict[str, tf.Variable]:
@@ -68,8 +69,7 @@ def name_variables(
 
 def partition_of(variable: tf.Variable) -> Partition | None:
     """Returns which part of a partitioned variable this is; None for a whole one."""
-    # Private: nothing public says which part of the whole a variable is.
-    part = variable._get_save_slice_info()
+    part = slice_of(variable)
     if part is None:
         return None
     return Partition(part.full_name, tuple(part.full_shape), tuple(part.var_offset))

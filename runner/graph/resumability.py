@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import tensorflow as tf
 
+from runner.tensorflow_internals import function_nodes
+
 # These draw from a generator inside the kernel, which starts anew with every session.
 _RANDOM = {
     "Multinomial",
@@ -73,9 +75,7 @@ def _called(
         if name in seen:
             continue
         seen.add(name)
-        # Private, because the public way serialises the whole graph with all its constants.
-        function = graph._get_function(name)
-        for inner in function.cached_definition.node_def if function is not None else ():
+        for inner in function_nodes(graph, name):
             yield inner.op, f"{node.name}/{inner.name}"
             yield from _called(graph, inner, seen)
 

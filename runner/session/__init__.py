@@ -5,8 +5,7 @@
   initializes everything and then restores from several; the Scaffold that names one of them.
 - `cached_session`: the session that all of them return; `fetches` prepares what a step fetches and
   feeds, `caller_thread` chooses the thread of a tiny one.
-- `tensorflow_internals`: all the private API of TensorFlow that is used here.
 
 Programs use these classes as `runner.*`. Nothing here knows the configuration or a run directory;
-hooks have a room of their own.
+hooks have a room of their own, and TensorFlow's private API is in `runner.tensorflow_internals`.
 """

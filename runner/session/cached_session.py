@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from runner.session.caller_thread import ShortStep, needs_pool
 from runner.session.fetches import Build, Feed, append_key, convert_all, plan_feeds, plan_fetches
-from runner.session.tensorflow_internals import Step, prepare_step, session_config
+from runner.tensorflow_internals import Step, prepare_step, session_config
 
 # Kinds of steps that are kept; each holds the executor of its part of the graph. A new one replaces
 # the least recently used.

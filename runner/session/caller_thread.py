@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy.typing as npt
 import tensorflow as tf
 
-from runner.session.tensorflow_internals import Step
+from runner.tensorflow_internals import Step
 
 # Longer steps gain nothing that can be measured, and may lose by one thread.
 LONGEST_S = 0.5e-3

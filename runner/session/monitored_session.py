@@ -17,7 +17,7 @@ from runner.session.session_manager import (
     pair_sources,
     with_arguments_of,
 )
-from runner.session.tensorflow_internals import (
+from runner.tensorflow_internals import (
     SupervisorWithManager,
     init_singular_session,
     is_coordinated,

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.checkpoints.locate import latest_checkpoint, require_checkpoint
 from runner.errors import CheckpointError, ConfigError, Problem
-from runner.session.tensorflow_internals import SessionManagerWithLocalInit
+from runner.tensorflow_internals import SessionManagerWithLocalInit
 
 if TYPE_CHECKING:
     from runner.restoration.restorer import Restorer

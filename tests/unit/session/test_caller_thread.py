@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.session.caller_thread import LONGEST_S, SAMPLES, ShortStep, needs_pool
-from runner.session.tensorflow_internals import Step
+from runner.tensorflow_internals import Step
 
 
 class Trial:

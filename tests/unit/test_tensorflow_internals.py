@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.session.tensorflow_internals import prepare_step, session_config
+from runner.tensorflow_internals import (
+    TrackableObjectGraph,
+    function_nodes,
+    prepare_step,
+    session_config,
+    slice_of,
+)
 
 SIGNATURES: list[tuple[Any, list[str]]] = [
     (tf.Session._make_callable_from_options, ["self", "callable_options"]),
@@ -45,3 +52,31 @@ def test_a_prepared_step_gives_values_and_the_errors_of_session_run(inline: bool
         with pytest.raises(tf.errors.InvalidArgumentError) as raised:
             step(np.float32("nan"))
         assert raised.value.op.name == "checked"
+
+
+def test_the_nodes_of_a_function_are_found_by_its_name() -> None:
+    with tf.Graph().as_default() as graph:
+        called = tf.function(lambda: tf.random_uniform([], name="draw"))()
+        (name,) = (
+            value.func.name for value in called.op.node_def.attr.values() if value.HasField("func")
+        )
+    assert "RandomUniform" in {node.op for node in function_nodes(graph, name)}
+    assert list(function_nodes(graph, "absent")) == []
+
+
+def test_a_part_of_a_variable_knows_the_whole() -> None:
+    with tf.Graph().as_default():
+        partitioner = tf.fixed_size_partitioner(2)
+        parts = tf.get_variable("v", [4, 3], partitioner=partitioner)
+        whole = tf.get_variable("w", [4, 3])
+        found = [slice_of(part) for part in parts]
+    assert [(part.full_name, list(part.full_shape)) for part in found] == [("v", [4, 3])] * 2
+    assert [list(part.var_offset) for part in found] == [[0, 0], [2, 0]]
+    assert slice_of(whole) is None
+
+
+def test_a_checkpoint_by_object_describes_its_objects(tmp_path: Path) -> None:
+    prefix = tf.train.Checkpoint(v=tf.Variable(1.0, use_resource=True)).write(str(tmp_path / "c"))
+    reader = tf.train.load_checkpoint(str(prefix))
+    graph = TrackableObjectGraph.FromString(reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH"))
+    assert [child.local_name for child in graph.nodes[0].children] == ["v"]

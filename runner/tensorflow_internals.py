@@ -1,4 +1,4 @@
-"""The private API of TensorFlow that this room uses: what for, and why nothing public serves.
+"""The private API of TensorFlow that the rooms use: what for, and why nothing public serves.
 
 `tests/unit/session/test_tensorflow_internals.py` fails when TensorFlow changes any of it.
 """
@@ -11,6 +11,11 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import CallableOptions
+
+# The only description of the objects in a checkpoint; no public module offers this message.
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
+    TrackableObjectGraph as TrackableObjectGraph,
+)
 from tensorflow.python.distribute import distribute_coordinator_context
 
 _Session: TypeAlias = tf.compat.v1.Session
@@ -24,6 +29,23 @@ def is_coordinated() -> bool:
     `tf.compat.v1.train.MonitoredTrainingSession` asks the same; nothing public answers it.
     """
     return distribute_coordinator_context.get_current_worker_context() is not None
+
+
+def function_nodes(graph: tf.Graph, name: str) -> Sequence[tf.compat.v1.NodeDef]:
+    """Returns the nodes of a function that a graph calls; empty for a function it does not hold.
+
+    The public way, `Graph.as_graph_def`, serialises the whole graph with all its constants.
+    """
+    function = graph._get_function(name)
+    return function.cached_definition.node_def if function is not None else ()
+
+
+def slice_of(variable: tf.Variable) -> Any:
+    """Returns which part of a partitioned variable this is; None for a whole one.
+
+    The result has `full_name`, `full_shape` and `var_offset`. Nothing public has them.
+    """
+    return variable._get_save_slice_info()
 
 
 def session_config(session: _Session) -> tf.compat.v1.ConfigProto:
