@@ -1,7 +1,7 @@
 """The life of a run: build, locate and plan, train sources, claim, recover, restore and train.
 
 The steps are methods of `Run` in `runner.training.run`, which holds what they share, or functions
-that take it whole.
+that take the `Run`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def train(run: Run) -> float:
 
     It resumes an interrupted run of the same configuration if there is one.
     """
-    # A mistake in the configuration is found before anything is made, then a problem of the plan.
+    # Configuration mistakes surface first, then plan problems, before anything is written.
     run.build()
     resumed = run.run_to_resume()
     fresh = resumed is None or not resumed.has_checkpoint()

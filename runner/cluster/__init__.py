@@ -17,7 +17,8 @@ They have in common:
 `local` starts the tasks of a cluster on this machine. The local cluster may be a trial of a sweep,
 which its chief reaches through `trial_link`.
 
-The command line comes in by `coordinator_of` and `run_task` of `chief`, `local` and `trial_link`.
+Doors for the command line: `chief.coordinator_of`, `chief.run_task`, `local.LocalCluster`,
+`local.task_command` and `trial_link.linked_trial`.
 Which tasks there are, and where, is for `runner.config` to say; how a run trains is for
 `runner.training`, which does not know this room.
 """

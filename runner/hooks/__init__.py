@@ -1,9 +1,9 @@
 """SessionRunHooks, each usable alone or as `_target_: runner.hooks.NAME`, and their helpers.
 
-scheduled.py has the base of those that act on a schedule. checkpoint.py saves and keeps the best,
-evaluation.py evaluates, stop.py ends training, nan_loss.py reacts to a loss that is NaN; metrics.py
-records what training and evaluation give, measurements.py what they cost, progress.py shows how far
-they are.
+scheduled.py has the base of those that act on a schedule. checkpoint.py saves checkpoints and
+chooses the best, evaluation.py evaluates, stop.py ends training, nan_loss.py reacts to a loss that
+is NaN; metrics.py hands training metrics to a callback and writes summaries for TensorBoard,
+measurements.py records what steps cost, progress.py shows how far training is.
 
 A hook takes tensors, savers and functions, and no configuration: which hooks a run has, and in
 which order, is decided in `runner.training`.

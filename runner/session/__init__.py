@@ -2,9 +2,10 @@
 
 - `monitored_session`: the monitored sessions, the session creators and the Supervisor.
 - `session_manager`: the SessionManager, which restores the model's own checkpoint, or else
-  initializes everything and then restores from several; the Scaffold that names one of them.
+  initializes everything and then restores from several, or by the `Restorer` of a plan, as a run
+  does; the Scaffold that names one of them.
 - `cached_session`: the session that all of them return; `fetches` prepares what a step fetches and
-  feeds, `caller_thread` chooses the thread of a tiny one.
+  feeds, `caller_thread` may run a tiny step in the caller's thread.
 
 Programs use these classes as `runner.*`. Nothing here knows the configuration or a run directory;
 hooks have a room of their own, and TensorFlow's private API is in `runner.tensorflow_internals`.

@@ -17,9 +17,9 @@ A sweep in the order of its life:
   figures          drawn by Matplotlib and Optuna
 A search also has:
   search_space     the distributions that trials are drawn from
-  study            Optuna's study: draws trials, decides which are pruned, knows other processes'
+  study            Optuna's study: draws trials, decides which are pruned, tracks others'
   search           the loop that asks for trials, runs and records them
 
-Doors: `job.job_of` and `job.carry_out` for the command line, `job.Trial` for clusters, and
+Doors: `job.job_of`, `job.carry_out` and `job.Trial` for the command line, and
 `sweeper.RunnerSweeper` for the plugins. Training, tracking formats and Hydra's errors are not here.
 """

@@ -4,7 +4,8 @@
   outside itself; `watch`: `TrialWatch`, the seam at which a sweep watches it.
 - `sources`: finds each scaffold's checkpoint, trains the experiments that they come from, and
   plans with them (`plan_run`).
-- `loop`: `train_run`, the session and the loop; `loop_hooks`: its hooks, in their order.
+- `loop`: `train_run`, the session and the loop; `loop_hooks`: its hooks, in their order,
+  and where their metrics go.
 - `recording`: what is recorded of a run at its start and its end.
 - `evaluation`, `export`: what `mode=evaluate` and `mode=export` do with a finished run.
 
