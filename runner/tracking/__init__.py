@@ -4,8 +4,8 @@ A run appends to a journal on disk and never waits for a store; a process of its
 journal and delivers each record once.
 
 - `tracker`: `Tracker` for one run and `RunStore` for all; used directly, they only log
-- `journal_store`, `journal`, `tracking_directory`: recording with secrets masked, its line format, and
-  its files
+- `journal_store`, `journal`, `tracking_directory`: recording with secrets masked, its line format,
+  and its files
 - `follower`, `delivery`, `follower_process`: from the journal to a store, to all stores of a run
   (`python -m runner.sync`), and the process that does so beside a run
 - `encoding`: names and values within MLflow's limits
