@@ -134,11 +134,11 @@ MLFLOW_SCHEMES = ("runs:/", "models:/", "mlflow-artifacts:")
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value must be, besides of its key's type.
+    """What a value must be, besides its key's type.
 
     Attributes:
       cause: returns why a value is refused, or an empty string.
-      remedy: what to type instead; by default the field's default.
+      remedy: what to type instead, `{key}` standing for the key; by default the field's default.
       choices: the valid values, where they can be listed.
     """
 
@@ -238,7 +238,7 @@ WHICH = rule(
     ),
     choices=("latest", "best"),
 )
-AVERAGE = rule(_average, "for example average='last 5'")
+AVERAGE = rule(_average, "for example ++{key}='last 5'")
 STATE = rule(
     _is(len, "its checkpoint would bring nothing"),
     "to initialise the scaffold, set checkpoint=null",
@@ -278,7 +278,7 @@ def rule_problems(values: Any, kind: Any, prefix: str = "") -> list[Problem]:
         elif checked is not None and value is not None:
             cause = checked.cause(value)
             default = "" if each.default in (None, dataclasses.MISSING) else each.default
-            remedy = checked.remedy or (
+            remedy = checked.remedy.replace("{key}", key) or (
                 f"the default is {_shown(default)}" if default != "" else ""
             )
             choices = ranked(str(value), checked.choices)
