@@ -45,13 +45,7 @@ def read_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
     Raises:
       ConfigError: with everything that is not in its documented form.
     """
-    text = environ.get(VARIABLE, "").strip()
-    try:
-        content = json.loads(text or "{}")
-    except ValueError as error:
-        raise ConfigError(_malformed(f" is {text!r}", f"it is not JSON: {error}")) from error
-    if not isinstance(content, Mapping):
-        raise ConfigError(_malformed(f" is {text!r}", "it is not a JSON object"))
+    content = _parsed(environ)
     if not content.get("cluster"):
         return None
     problems: list[Problem] = []
@@ -83,6 +77,17 @@ def read_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
         task=task,
         evaluator=bool(evaluators),
     )
+
+
+def _parsed(environ: Mapping[str, str]) -> Mapping[str, Any]:
+    text = environ.get(VARIABLE, "").strip()
+    try:
+        content = json.loads(text or "{}")
+    except ValueError as error:
+        raise ConfigError(_malformed(f" is {text!r}", f"it is not JSON: {error}")) from error
+    if not isinstance(content, Mapping):
+        raise ConfigError(_malformed(f" is {text!r}", "it is not a JSON object"))
+    return content
 
 
 def write_tf_config(

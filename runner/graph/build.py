@@ -66,8 +66,7 @@ def build_graph(
         source = _training_input(data, replica) if train else None
         step = None
         if source is not None:
-            forward = _forward(config, model, functions, training=True)
-            step = TrainingStep(config, source, forward, tuple(functions), replica)
+            step = _training_step(config, source, model, functions, replica)
         evaluation = _split(split, data, _forward(config, model, functions, training=False))
         keras_names = model_variables(model)
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
@@ -75,10 +74,7 @@ def build_graph(
         trained = _trained(own, policies)
         training = step.build(list(trained.values())) if step is not None else None
         variables = name_variables(tf.compat.v1.global_variables(), keras_names)
-        hooks: dict[str, tf.compat.v1.train.SessionRunHook | None] = {}
-        if training is not None:
-            names = graph_names(variables, training)
-            hooks = first_hooks(config.hooks, References({"graph": names}, finder(graph)))
+        hooks = _hooks(config, graph, variables, training)
         averaged = frozenset(trained) if not train and _reads_averages(config) else frozenset()
         saver = _saver(config, variables, averaged, source)
     specs = _specs(variables, own, policies, training)
@@ -92,6 +88,30 @@ def _functions(config: RunConfig) -> dict[str, PerExample]:
     for name, node in config.metrics.items():
         functions[name] = build_target(f"metrics.{name}", node)
     return functions
+
+
+def _training_step(
+    config: RunConfig,
+    source: TrainingInput,
+    model: Model,
+    functions: Mapping[str, PerExample],
+    replica: Replica,
+) -> TrainingStep:
+    forward = _forward(config, model, functions, training=True)
+    return TrainingStep(config, source, forward, tuple(functions), replica)
+
+
+def _hooks(
+    config: RunConfig,
+    graph: tf.Graph,
+    variables: Mapping[str, tf.Variable],
+    training: Training | None,
+) -> dict[str, tf.compat.v1.train.SessionRunHook | None]:
+    """Builds the hooks of a training graph that need only the graph."""
+    if training is None:
+        return {}
+    names = graph_names(variables, training)
+    return first_hooks(config.hooks, References({"graph": names}, finder(graph)))
 
 
 def _training_input(data: Data, replica: Replica) -> TrainingInput:

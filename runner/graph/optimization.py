@@ -228,7 +228,7 @@ def accumulate(
 ) -> Batch:
     """Returns means over `count` batches, taken one after another so that memory holds one.
 
-    Each run of the train op is one update. Sparse gradients become dense.
+    Each run of the train op is one update; sparse gradients become dense.
 
     Args:
       one_batch: computes metrics and gradients of the next batch.
@@ -252,22 +252,19 @@ def accumulate(
         )
 
     def loop() -> Any:
-        start = (
-            tf.constant(0),
-            {name: tf.constant(0.0) for name in names},
-            [tf.zeros(each.shape, each.dtype) for each in variables],
-            tf.constant(0.0, tf.float64),
-        )
+        sums = {name: tf.constant(0.0) for name in names}
+        totals = [tf.zeros(each.shape, each.dtype) for each in variables]
+        start = (tf.constant(0), sums, totals, tf.constant(0.0, tf.float64))
         return tf.while_loop(lambda index, *_: index < count, add, start, parallel_iterations=1)
 
     # A tf.function keeps side effects, such as those of batch norm, within the loop's body.
     _, sums, totals, waited = tf.function(loop, autograph=False)()
     means = {name: value / count for name, value in sums.items()}
     gradients = [
-        (total / tf.cast(count, total.dtype) if index in used else None, variable)
-        for index, (total, variable) in enumerate(zip(totals, variables, strict=True))
+        total / tf.cast(count, total.dtype) if index in used else None
+        for index, total in enumerate(totals)
     ]
-    return means, gradients, waited
+    return means, list(zip(gradients, variables, strict=True)), waited
 
 
 # How `tf.train.ExponentialMovingAverage` names the average of a variable.
