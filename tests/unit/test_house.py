@@ -66,6 +66,30 @@ def test_a_room_imports_only_rooms_before_it(name: str) -> None:
     assert {each for each in imported if each[1] not in allowed} == set()
 
 
+# Their arguments are TensorFlow's.
+TENSORFLOW_SIGNATURES = {
+    "runner.session.monitored_session.MonitoredTrainingSession",
+    "runner.session.monitored_session.__init__",
+    "runner.session.session_manager.prepare_session",
+}
+
+
+def test_files_and_functions_stay_short() -> None:
+    found = []
+    for module, path in MODULES.items():
+        source = path.read_text(encoding="utf-8")
+        found += [f"{module} is long"] * (source.count("\n") > 400)
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef):
+                name, given = f"{module}.{node.name}", node.args
+                arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+                count = len([each for each in arguments if each.arg not in ("self", "cls")])
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if name not in TENSORFLOW_SIGNATURES and (count > 6 or lines > 45):
+                    found.append(f"{name} has {count} parameters and {lines} lines")
+    assert found == []
+
+
 def test_only_mlflow_modules_import_mlflow() -> None:
     packages = {
         name: {each.split(".")[0] for each in imports(path)}
