@@ -58,7 +58,7 @@ class Run:
         self.overrides, self.dedicated = context.overrides, context.dedicated
         self.screen, self.watch = context.screen, context.watch
         self.coordinator = context.coordinator
-        self.store = open_store(config.tracking, asdict(config))
+        self.store = open_store(config.tracking, asdict(config), self.mask)
         self.sources = Sources(config, self.store)
         self.container = Path(config.run_dir)
         self.plan: RestorationPlan | None = None
@@ -75,9 +75,14 @@ class Run:
         return plain
 
     @cached_property
+    def settings(self) -> dict[str, object]:
+        """What identifies the run, with its sources' experiments identified likewise."""
+        return self.sources.settings()
+
+    @cached_property
     def fingerprint(self) -> str:
         """Identifies runs whose configuration has the same result."""
-        return fingerprint(self.sources.settings())
+        return fingerprint(self.settings)
 
     @cached_property
     def record(self) -> RunRecord:
@@ -86,7 +91,7 @@ class Run:
             self.config.name,
             self.fingerprint,
             Status.RUNNING,
-            self.mask.settings(self.sources.settings()),
+            self.mask.settings(self.settings),
             trial=self.watch.name(self.container),
         )
 
