@@ -19,8 +19,6 @@ from runner.config.choices import MLFLOW_SCHEMES
 from runner.errors import CheckpointError, Problem
 
 LATEST, BEST_OF_RUN = "latest", "best"
-# How many entries of a directory that holds no checkpoint an error lists.
-_NAMED = 3
 _LAST = re.compile(r"last\s+(\d+)")
 
 
@@ -287,7 +285,8 @@ def _nothing(path: str) -> NoCheckpointError:
     remedy = "correct the path, or set `optional: true` to initialise these variables instead"
     if files.is_directory(path):
         runs, here = tuple(contents.runs_in(path)), contents.in_directory(path)
-        cause = "no `checkpoint` file is in it" if here else _inside(path)
+        cause = "no `checkpoint` file is in it"
+        cause += "" if here else ", no SavedModel, and no file of a known format"
         return NoCheckpointError(
             Problem(
                 f"the directory {path} holds no checkpoint",
@@ -300,18 +299,6 @@ def _nothing(path: str) -> NoCheckpointError:
     near = tuple(os.path.join(parent, each) for each in get_close_matches(name, _siblings(parent)))
     state, cause = f"there is no checkpoint at {path}", "neither a directory nor a prefix"
     return NoCheckpointError(Problem(state, cause, remedy, near))
-
-
-def _inside(path: str) -> str:
-    """Describes what is in a directory in place of a checkpoint."""
-    names = files.names_in(path)
-    if not names:
-        return "it is empty"
-    rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return (
-        "no `checkpoint` file is in it, no SavedModel, and no file of a known format, but "
-        f"{', '.join(sorted(names)[:_NAMED])}{rest}"
-    )
 
 
 def _siblings(parent: str) -> list[str]:

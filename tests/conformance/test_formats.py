@@ -13,10 +13,9 @@ import pytest
 import tensorflow as tf
 
 from runner.checkpoints import contents
-from runner.checkpoints.averaging import AverageReader
 from runner.checkpoints.comparison import differences
 from runner.checkpoints.locate import latest_checkpoint, require_checkpoint, resolve
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.open import AverageReader, open_checkpoint
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.errors import CheckpointError
 from tests.conformance.goldens import MAKERS, STEP, Golden, make, relocated, tensors
