@@ -44,14 +44,14 @@ def resolve(
     """
     path = _on_disk(checkpoint, artifacts)
     with _readable(path):
-        return _resolved(path, which, average, artifacts)
+        if average is None:
+            return [_chosen(path, which)]
+        return _averaged(path, which, average, artifacts)
 
 
-def _resolved(
-    path: str, which: str, average: str | Sequence[str | int] | None, artifacts: Artifacts | None
+def _averaged(
+    path: str, which: str, average: str | Sequence[str | int], artifacts: Artifacts | None
 ) -> list[str]:
-    if average is None:
-        return [_chosen(path, which)]
     if which != LATEST:
         raise _invalid(
             f"both which={which} and an average are asked for", "leave one of the two out"
@@ -233,14 +233,12 @@ def _steps(path: str) -> dict[int, str]:
 
 def _last(path: str, count: int) -> list[str]:
     if not files.is_directory(path):
-        raise (
-            _nothing(path)
-            if not contents.is_checkpoint(path)
-            else _invalid(
+        if contents.is_checkpoint(path):
+            raise _invalid(
                 f"average is `last {count}`, and {path} is one checkpoint",
                 "name the directory that holds it and the others",
             )
-        )
+        raise _nothing(path)
     folder = os.path.join(path, CHECKPOINTS) if contents.is_run(path) else path
     found = contents.in_order(folder)
     if len(found) < count:

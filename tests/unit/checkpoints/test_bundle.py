@@ -120,19 +120,18 @@ def test_keras_exports_are_known_by_the_variables_names(tmp_path: Path) -> None:
 def test_an_object_graph_that_ends_in_zeros_is_read_whole(tmp_path: Path) -> None:
     """NumPy's own bytes would lose them."""
     prefix = str(tmp_path / "model")
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        variable = tf.compat.v1.get_variable(
-            "text", initializer=tf.constant(b"ends in zeros\x00\x00")
-        )
-        session.run(variable.initializer)
-        tf.compat.v1.train.Saver([variable]).save(session, prefix)
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=["text"],
+        shape_and_slices=[""],
+        tensors=[tf.constant(b"ends in zeros\x00\x00")],
+    )
     ((_, value),) = BundleReader(prefix).read(["text"])
     assert value.item() == b"ends in zeros\x00\x00"
 
 
 def test_a_damaged_object_graph_is_explained(tmp_path: Path) -> None:
-    prefix = tf.train.Checkpoint(v=tf.Variable(1.0)).write(str(tmp_path / "model"))
-    reader = ObjectBasedReader(prefix)
+    reader = _write(tmp_path, v=tf.Variable(1.0))
     reader._tensor = lambda key: np.array(b"\xff\xff", dtype=object)  # type: ignore[method-assign]
     with pytest.raises(CheckpointError, match="its object graph: "):
         reader.aliases()
