@@ -66,7 +66,8 @@ def build_graph(
         source = _training_input(data, replica) if train else None
         step = None
         if source is not None:
-            step = _training_step(config, source, model, functions, replica)
+            forward = _forward(config, model, functions, training=True)
+            step = TrainingStep(config, source, forward, tuple(functions), replica)
         evaluation = _split(split, data, _forward(config, model, functions, training=False))
         keras_names = model_variables(model)
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
@@ -75,7 +76,8 @@ def build_graph(
         training = step.build(list(trained.values())) if step is not None else None
         variables = name_variables(tf.compat.v1.global_variables(), keras_names)
         hooks = _hooks(config, graph, variables, training)
-        averaged = frozenset(trained) if not train and _reads_averages(config) else frozenset()
+        averages = not train and config.train.ema_decay is not None and config.train.evaluate_ema
+        averaged = frozenset(trained) if averages else frozenset()
         saver = _saver(config, variables, averaged, source)
     specs = _specs(variables, own, policies, training)
     sizes = data.sizes() if isinstance(data, Sized) else {}
@@ -84,21 +86,8 @@ def build_graph(
 
 def _functions(config: RunConfig) -> dict[str, PerExample]:
     """Returns the loss and the metrics by name."""
-    functions: dict[str, PerExample] = {"loss": build_target("loss", config.loss)}
-    for name, node in config.metrics.items():
-        functions[name] = build_target(f"metrics.{name}", node)
-    return functions
-
-
-def _training_step(
-    config: RunConfig,
-    source: TrainingInput,
-    model: Model,
-    functions: Mapping[str, PerExample],
-    replica: Replica,
-) -> TrainingStep:
-    forward = _forward(config, model, functions, training=True)
-    return TrainingStep(config, source, forward, tuple(functions), replica)
+    metrics = {name: build_target(f"metrics.{name}", node) for name, node in config.metrics.items()}
+    return {"loss": build_target("loss", config.loss), **metrics}
 
 
 def _hooks(
@@ -283,10 +272,6 @@ def _initializer(variable: tf.Variable) -> str:
     while value.type in ("Identity", "AddV2", "Mul", "Cast", "Reshape") and value.inputs:
         value = value.inputs[0].op
     return str(value.type)
-
-
-def _reads_averages(config: RunConfig) -> bool:
-    return config.train.ema_decay is not None and config.train.evaluate_ema
 
 
 def saved_as(

@@ -10,8 +10,7 @@ from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.graph.build import saved_as
 from runner.graph.experiment import BuiltGraph, Training
-from runner.graph.input_pipeline import input_ended
-from runner.graph.resumability import not_resumed_exactly
+from runner.graph.input_pipeline import input_ended, not_resumed_exactly
 from runner.restoration.restorer import Restorer
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
 from runner.training.loop_hooks import loop_hooks

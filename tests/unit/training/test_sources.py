@@ -17,7 +17,6 @@ from runner.config.fingerprint import Identity, fingerprint
 from runner.config.schema import RunConfig, ScaffoldConfig, VariablesConfig
 from runner.config.validation import validate
 from runner.errors import ConfigError, Problem, RunInUseError
-from runner.restoration.plan import LocatedSources
 from runner.runs.run_directory import RunDirectory
 from runner.system.status import Status
 from runner.tracking import RunStore, TrackedRun, open_store
@@ -33,8 +32,8 @@ def conf(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def _scaffold(checkpoint: str | None, *, optional: bool = False) -> ScaffoldConfig:
-    return ScaffoldConfig(VariablesConfig(["body/*"]), checkpoint, optional=optional)
+def _scaffold(checkpoint: str | None) -> ScaffoldConfig:
+    return ScaffoldConfig(VariablesConfig(["body/*"]), checkpoint)
 
 
 def _config(folder: Path, **scaffolds: ScaffoldConfig) -> RunConfig:
@@ -79,11 +78,6 @@ def test_paths_are_read_and_null_stays_null(tmp_path: Path, trained: RunDirector
     assert (spec.path, spec.step) == (str(checkpoints / "model.ckpt-20"), 20)
     assert "body/dense/kernel" in spec.tensors
     assert sources.expected().specs["head"] is None
-
-
-def test_an_optional_checkpoint_may_be_absent(tmp_path: Path) -> None:
-    config = _config(tmp_path, body=_scaffold(str(tmp_path / "nowhere"), optional=True))
-    assert _sources(config).expected() == LocatedSources({"body": None}, {})
 
 
 def test_every_absent_checkpoint_is_reported_with_its_scaffold(tmp_path: Path) -> None:
@@ -175,40 +169,37 @@ def test_a_folder_that_by_now_is_another_runs_is_not_taken(
     config = _config(tmp_path, body=_scaffold("experiment:tiny"))
     folder = tmp_path / "elsewhere" / "001"
     sources = Sources(config, _Remembering(folder))
-    assert _spec(sources, "body").step is None, "the folder is gone"
+    tried: list[RunConfig] = []
+
+    def missing() -> bool:
+        """Whether it would be trained."""
+        tried.clear()
+        sources.train_missing(tried.append)
+        return bool(tried)
+
+    assert missing(), "the folder is gone"
     shutil.copytree(trained.path, folder)
-    assert _spec(sources, "body").step == 20
+    assert not missing()
     RunDirectory(folder).update(fingerprint="another")
-    assert _spec(sources, "body").step is None, "the folder is another run's"
+    assert missing(), "the folder is another run's"
 
 
 @pytest.mark.usefixtures("conf")
-def test_overrides_make_it_another_run(tmp_path: Path, trained: RunDirectory) -> None:
+def test_overrides_make_it_another_run_and_the_mode_does_not(
+    tmp_path: Path, trained: RunDirectory
+) -> None:
     plain, changed = _scaffold("experiment:tiny"), _scaffold("experiment:tiny")
     changed.overrides = ["train.steps=5"]
-    first, second = (_sources(_config(tmp_path, body=each)) for each in (plain, changed))
+    configs = [_config(tmp_path, body=each) for each in (plain, changed)]
+    for config in configs:
+        config.mode = Mode.plan
+    first, second = (_sources(config) for config in configs)
     assert fingerprint(first.settings()) != fingerprint(second.settings())
     shutil.copytree(trained.path, tmp_path / "runs" / "tiny" / "001")
-    assert _spec(first, "body").step == 20
-    assert _spec(second, "body").step is None
-
-
-@pytest.mark.usefixtures("conf")
-def test_mode_and_resume_are_not_inherited(tmp_path: Path) -> None:
-    config = _config(tmp_path, body=_scaffold("experiment:tiny"))
-    config.mode = Mode.plan
-    trained: list[RunConfig] = []
-    _sources(config).train_missing(trained.append)
-    assert trained[0].mode is Mode.train
-
-
-@pytest.mark.usefixtures("conf")
-def test_an_unknown_experiment_is_reported_with_its_scaffold(tmp_path: Path) -> None:
-    sources = _sources(_config(tmp_path, body=_scaffold("experiment:tinny")))
-    with pytest.raises(
-        ConfigError, match=r"scaffolds\.body\.checkpoint: experiment 'tinny' is not known"
-    ):
-        sources.settings()
+    first.train_missing(_nothing)
+    tried: list[RunConfig] = []
+    second.train_missing(tried.append)
+    assert [(each.mode, each.train.steps) for each in tried] == [(Mode.train, 5)]
 
 
 def _write_experiment(conf: Path, name: str, source: str) -> None:
@@ -221,18 +212,13 @@ def _write_experiment(conf: Path, name: str, source: str) -> None:
 def test_what_would_stop_the_training_of_a_source_is_a_problem_before(
     conf: Path, tmp_path: Path
 ) -> None:
-    # Before the first is composed: a process reads the folder once.
     _write_experiment(conf, "middle", str(tmp_path / "nowhere"))
-    _write_experiment(conf, "warmed", "experiment:tiny")
     sources = _sources(_config(tmp_path, body=_scaffold("experiment:middle")))
     (problem,) = sources.expected().problems["body"]
     assert problem.state == (
         "scaffolds.body.checkpoint: experiment:middle: scaffolds.body.checkpoint: "
         f"there is no checkpoint at {tmp_path / 'nowhere'}"
     )
-    sources = _sources(_config(tmp_path, body=_scaffold("experiment:warmed")))
-    assert _spec(sources, "body").path == "experiment:warmed (not trained yet)"
-    assert not (tmp_path / "runs").exists()
 
 
 def test_an_experiment_may_not_be_its_own_source(conf: Path, tmp_path: Path) -> None:
