@@ -47,11 +47,6 @@ def build_model(config: RunConfig) -> Model:
     return model
 
 
-def jit_compile(config: RunConfig) -> bool | None:
-    """Returns what `tf.function` takes: True compiles by XLA, None lets TensorFlow decide."""
-    return True if config.model.get("jit_compile") else None
-
-
 @contextmanager
 def dtype_policy(config: RunConfig) -> Iterator[None]:
     """Makes the configured policy that of every Keras layer made within."""

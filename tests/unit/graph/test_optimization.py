@@ -142,7 +142,7 @@ def test_what_an_optimizer_keeps_once_is_known() -> None:
 def test_a_multiplier_without_a_rate_is_refused() -> None:
     step = tf.train.get_or_create_global_step()
     with pytest.raises(ConfigError, match=r"is 0\.5, and there is no optimizer\.learning_rate"):
-        build_optimizer({"_target_": "tests.tiny.odd.NoRate"}, step, None, 0.5)
+        build_optimizer({"_target_": "tests.tiny.odd.fixed_descent"}, step, None, 0.5)
 
 
 def _gradients() -> Gradients:

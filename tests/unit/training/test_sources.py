@@ -26,7 +26,7 @@ from tests.tiny.configs import tiny
 from tests.tiny.runs import Runs
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def conf(tmp_path: Path) -> Iterator[Path]:
     with composing(tmp_path / "conf") as folder:
         yield folder
@@ -90,7 +90,6 @@ def test_every_absent_checkpoint_is_reported_with_its_scaffold(tmp_path: Path) -
     }
 
 
-@pytest.mark.usefixtures("conf")
 def test_an_experiment_that_is_not_trained_gives_what_it_will_save(tmp_path: Path) -> None:
     spec = _spec(_sources(_config(tmp_path, body=_scaffold("experiment:tiny"))), "body")
     assert (spec.path, spec.step) == ("experiment:tiny (not trained yet)", None)
@@ -98,7 +97,6 @@ def test_an_experiment_that_is_not_trained_gives_what_it_will_save(tmp_path: Pat
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.usefixtures("conf")
 def test_a_missing_experiment_is_trained_once(tmp_path: Path) -> None:
     same = _scaffold("experiment:tiny")
     same.overrides = ["train.objective=validation/accuracy", "train.goal=minimize"]
@@ -135,7 +133,6 @@ def test_a_missing_experiment_is_trained_once(tmp_path: Path) -> None:
     assert {each.run["experiment"] for each in sources.origins()["body"] if each.run} == {"tiny"}
 
 
-@pytest.mark.usefixtures("conf")
 def test_the_newest_finished_run_of_the_same_configuration_counts(
     tmp_path: Path, trained: RunDirectory
 ) -> None:
@@ -162,7 +159,6 @@ class _Remembering(RunStore):
         return [TrackedRun("1", experiment, Status.FINISHED, self.folder, tags)]
 
 
-@pytest.mark.usefixtures("conf")
 def test_a_folder_that_by_now_is_another_runs_is_not_taken(
     tmp_path: Path, trained: RunDirectory
 ) -> None:
@@ -184,7 +180,6 @@ def test_a_folder_that_by_now_is_another_runs_is_not_taken(
     assert missing(), "the folder is another run's"
 
 
-@pytest.mark.usefixtures("conf")
 def test_overrides_make_it_another_run_and_the_mode_does_not(
     tmp_path: Path, trained: RunDirectory
 ) -> None:
@@ -231,13 +226,11 @@ def test_an_experiment_may_not_be_its_own_source(conf: Path, tmp_path: Path) -> 
     assert problem.cause == "warm <- hen <- egg <- hen"
 
 
-@pytest.mark.usefixtures("conf")
 def test_an_experiment_may_start_from_itself_in_another_configuration(tmp_path: Path) -> None:
     config = tiny(run_dir=str(tmp_path / "tiny"), scaffolds={"b": _scaffold("experiment:tiny")})
     assert "@" in str(_sources(config).settings())
 
 
-@pytest.mark.usefixtures("conf")
 def test_a_source_that_another_process_trains_is_waited_for(
     tmp_path: Path, trained: RunDirectory
 ) -> None:
@@ -259,7 +252,6 @@ def test_a_source_that_another_process_trains_is_waited_for(
     assert lines == ["tiny: waiting for another process that trains it"]
 
 
-@pytest.mark.usefixtures("conf")
 def test_a_source_that_runs_by_itself_is_waited_for(tmp_path: Path) -> None:
     config = _config(tmp_path, body=_scaffold("experiment:tiny"))
     run = RunDirectory(tmp_path / "runs" / "tiny" / "001")
