@@ -82,9 +82,8 @@ class TrainingStep:
                 )
             )
         rate, scale = self._learning_rate()
-        optimizers = scaled_losses(
-            config, build_optimizers(config.optimizer, schedules, global_step, rate)
-        )
+        built = build_optimizers(config.optimizer, schedules, global_step, rate)
+        optimizers = scaled_losses(config, built)
         (means, waited), train_op = self._update(optimizers, schedules)
         averages = None
         if config.train.ema_decay is not None:

@@ -1,9 +1,6 @@
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,19 +59,6 @@ def test_sizes_are_those_of_the_splits() -> None:
         assert sum(len(labels) for _, labels in read(data, split)) == data.sizes()[split]
 
 
-def test_scikit_learn_is_not_imported_before_data_is_asked_for() -> None:
-    program = (
-        "import sys, types\n"  # Below TensorFlow, Keras imports some of scikit-learn.
-        "sys.modules['tensorflow'] = types.ModuleType('tensorflow')\n"
-        "from experiments.digits import Digits\n"
-        "Digits(batch_size=1, seed=0)\n"
-        "print(sorted(name for name in sys.modules if 'sklearn' in name))"
-    )
-    root = Path(__file__).parents[3]
-    output = subprocess.check_output([sys.executable, "-c", program], cwd=root, text=True)
-    assert output.strip() == "[]"
-
-
 def test_an_epoch_holds_every_training_image_once_and_the_next_has_another_order() -> None:
     batches = read(Digits(batch_size=539, seed=0), "train", 4)
     images, labels = batches[0]
@@ -107,23 +91,19 @@ def test_the_seed_decides_the_training_batches(make: Callable[[int, int], object
     assert labels(3) != labels(4)
 
 
-@pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_sequences_are_made_of_their_own_splits_images_and_labelled_with_sums(split: str) -> None:
+@pytest.mark.parametrize(
+    ("split", "every_step"), [("train", True), ("validation", False), ("test", True)]
+)
+def test_sequences_are_made_of_their_own_splits_images_and_labelled_with_sums(
+    split: str, every_step: bool
+) -> None:
     digits = digit_of(getattr(load_splits(), split))
-    data = DigitSequences(batch_size=8, seed=0, length=5, modulus=7)
+    data = DigitSequences(batch_size=8, seed=0, length=5, modulus=7, every_step=every_step)
     images, labels = read(data, split, 1)[0]
     assert images.shape == (8, 5, 8, 8, 1)
     shown = np.array([digits[key] for key in keys(images)]).reshape(8, 5)
-    np.testing.assert_array_equal(labels, np.cumsum(shown, axis=1) % 7)
-
-
-def test_only_the_whole_sequence_is_labelled_without_every_step() -> None:
-    every, last = (
-        read(DigitSequences(16, 0, length=4, every_step=each), "validation", 1)[0]
-        for each in (True, False)
-    )
-    np.testing.assert_array_equal(every[0], last[0])
-    np.testing.assert_array_equal(every[1][:, -1], last[1])
+    sums = np.cumsum(shown, axis=1) % 7
+    np.testing.assert_array_equal(labels, sums if every_step else sums[:, -1])
 
 
 def test_evaluation_sequences_are_the_same_for_every_seed() -> None:

@@ -144,7 +144,7 @@ def test_training_data_start_anew_where_the_configuration_says_so(
 
 def test_averages_are_what_is_evaluated_and_exported(plain: Runs) -> None:
     accuracy = tiny().metrics
-    train = short(ema_decay=0.9, accumulate=2, objective="validation/accuracy", goal=Goal.maximize)
+    train = short(steps=10, ema_decay=0.9, objective="validation/accuracy", goal=Goal.maximize)
     plain.changes |= {"metrics": accuracy, "train": train}
     plain.run()
     objective, (line,) = plain.run(mode=Mode.evaluate)
