@@ -79,13 +79,20 @@ def _number(objective: float | None) -> float:
 
 
 def _session_creator(run: Run) -> ChiefSessionCreator:
-    training = run.training
-    restorer = _restorer(run)
-    initializers: list[tf.Operation] = []  # The session manager has the restorer initialise.
-    if restorer is None:
+    training, built, settings = run.training, run.built, run.config.restoration
+    initializers: list[tf.Operation] = []
+    restorer = None
+    if run.plan is None:
         initializers.append(tf.compat.v1.global_variables_initializer())
     else:
-        restorer.build([training.input_initializer])
+        restorer = Restorer(
+            run.plan,
+            built.variables,
+            run.sources.open,
+            initialize=settings.initialize,
+            verify=settings.verify,
+        )
+        restorer.build([training.input_initializer])  # The session manager has it initialise.
     local_initializers = [tf.compat.v1.train.Scaffold.default_local_init_op()]
     # Local initialisers run in every new session, the others only where nothing is resumed.
     starts = initializers if training.input_is_saved else local_initializers
@@ -97,19 +104,6 @@ def _session_creator(run: Run) -> ChiefSessionCreator:
     )
     return run.coordinator.session_creator(
         run, scaffold=scaffold, checkpoint_dir=str(run.directory.checkpoints), restorer=restorer
-    )
-
-
-def _restorer(run: Run) -> Restorer | None:
-    if run.plan is None:
-        return None
-    settings = run.config.restoration
-    return Restorer(
-        run.plan,
-        run.built.variables,
-        run.sources.open,
-        initialize=settings.initialize,
-        verify=settings.verify,
     )
 
 

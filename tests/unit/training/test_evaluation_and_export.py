@@ -77,8 +77,8 @@ def test_an_export_is_served_with_the_same_outputs_for_any_batch_size(
         np.testing.assert_allclose(outputs, _outputs(directory, features[:count]), rtol=1e-4)
     model = exported_model(directory.export, 20, Blobs())
     assert (model.folder, model.step) == (directory.export, 20)
-    fields = [(each.name, each.dtype, each.shape) for each in (*model.inputs, *model.outputs)]
-    assert fields == [("features", np.float32, (-1, 8)), ("outputs", np.float32, (-1, 2))]
+    fields = [(each.name, each.dtype.name, each.shape) for each in (*model.inputs, *model.outputs)]
+    assert fields == [("features", "float32", (-1, 8)), ("outputs", "float32", (-1, 2))]
     assert (model.example["features"] == features[:1]).all()
 
     spec = open_checkpoint(str(directory.export)).spec()

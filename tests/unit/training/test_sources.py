@@ -16,7 +16,7 @@ from runner.config.composition import compose_experiment
 from runner.config.fingerprint import Identity, fingerprint
 from runner.config.schema import RunConfig, ScaffoldConfig, VariablesConfig
 from runner.config.validation import validate
-from runner.errors import ConfigError, Problem, RunInUseError
+from runner.errors import Problem, RunInUseError
 from runner.runs.run_directory import RunDirectory
 from runner.system.status import Status
 from runner.tracking import RunStore, TrackedRun, open_store
@@ -214,16 +214,6 @@ def test_what_would_stop_the_training_of_a_source_is_a_problem_before(
         "scaffolds.body.checkpoint: experiment:middle: scaffolds.body.checkpoint: "
         f"there is no checkpoint at {tmp_path / 'nowhere'}"
     )
-
-
-def test_an_experiment_may_not_be_its_own_source(conf: Path, tmp_path: Path) -> None:
-    _write_experiment(conf, "hen", "experiment:egg")
-    _write_experiment(conf, "egg", "experiment:hen")
-    sources = _sources(_config(tmp_path, body=_scaffold("experiment:hen")))
-    with pytest.raises(ConfigError, match="its own source") as caught:
-        sources.settings()
-    (problem,) = caught.value.problems
-    assert problem.cause == "warm <- hen <- egg <- hen"
 
 
 def test_an_experiment_may_start_from_itself_in_another_configuration(tmp_path: Path) -> None:
