@@ -83,7 +83,7 @@ def signalled(
       pause: seconds before each of them.
     """
     process = case.start()
-    wait_for(lambda: file.exists() or not psutil.pid_exists(process.pid), every=0.001)
+    wait_for(lambda: file.exists() or not psutil.pid_exists(process.pid), every=0.005)
     assert file.exists(), case.output()
     for number in numbers:
         time.sleep(pause)
@@ -112,7 +112,7 @@ def kill(case: Case, moment: str, delay: float, number: signal.Signals = signal.
         waited = moment == STARTING and time.monotonic() - began >= delay
         return waited or marker.exists() or not psutil.pid_exists(process.pid)
 
-    wait_for(come, every=0.001)
+    wait_for(come, every=0.005)
     if moment != STARTING:
         time.sleep(delay)
     process.send_signal(number)

@@ -153,6 +153,8 @@ def test_a_run_whose_record_was_deleted_warns_as_it_continues(
         tracked.run(hooks=hooks)
     run_id = tracked.tracked().info.run_id
     assert tracked.tracked().info.status == "FAILED"
+    assert tracked.tracked().data.tags["runner.exception"] == "ValueError: the hook failed"
+    assert "traceback.txt" in [each.path for each in tracked.client.list_artifacts(run_id)]
     tracked.client.delete_run(run_id)
     tracked.run(hooks=hooks)
     assert tracked.record().status == "FINISHED"
