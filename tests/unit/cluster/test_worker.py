@@ -14,16 +14,19 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster.channel import Channel, ready_flags, session_flags
+from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import session_config
-from runner.cluster.worker import ChiefHook, is_leaving
+from runner.cluster.worker import ChiefHook, is_leaving, train_worker
 from runner.config.choices import NonFinite
 from runner.config.schema import NonFiniteConfig, TrainConfig
-from runner.errors import ClusterError, InterruptedRunError, NonFiniteLossError
+from runner.errors import ClusterError, ConfigError, InterruptedRunError, NonFiniteLossError
+from runner.graph.build import build_graph
 from runner.system.signals import Interruption
 from tests.unit.cluster.conftest import InProcess, Lines
 
 v1 = tf.compat.v1
 LAST = 10
+MODEL: dict[str, Any] = {"model": {"_target_": "tests.tiny.odd.PlainModel"}}
 
 
 @dataclass
@@ -193,6 +196,22 @@ def test_a_loss_that_is_not_finite_fails_or_asks_for_the_end(servers: InProcess)
         assert found.lines()[1:] == [
             "asks the chief to end the training: this worker's loss is nan at step 3"
         ]
+
+
+def test_a_worker_whose_data_end_fails(servers: InProcess) -> None:
+    data = {"_target_": "tests.tiny.odd.Once"}
+    task = servers.task("worker", data=data, train=TrainConfig(steps=20), **MODEL)
+    replica = ClusterReplica(task.cluster)
+    built = build_graph(task.config, "validation", train=True, replica=replica)
+    with tf.Graph().as_default():
+        set_ready = ready_flags(1)[0].set_op
+        with v1.Session(servers.target("chief")) as chief:
+            chief.run(set_ready)
+    with v1.Session(servers.target("worker"), built.graph, session_config(task.cluster)) as session:
+        session.run([variable.initializer for variable in built.variables.values()])
+    # MonitoredSession alone would take it for an orderly end.
+    with pytest.raises(ConfigError, match=r"^data\.train\(\) ended before step 20"):
+        train_worker(task, built, replica.update)
 
 
 @pytest.mark.parametrize(
