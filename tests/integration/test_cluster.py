@@ -22,7 +22,7 @@ from subprocess import Popen
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.cluster.addresses import free_addresses
+from runner.cluster.local import free_addresses
 
 from .conftest import Command, wait_for
 

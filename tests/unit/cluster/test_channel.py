@@ -1,8 +1,9 @@
-"""What one task announces through the parameter servers, others read."""
+"""Tasks know who answers, and read what others announce through the parameter servers."""
 
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,9 @@ import tensorflow as tf
 
 from runner.cluster.channel import (
     Channel,
+    FirstServer,
     State,
+    answers,
     left_flag,
     ready_flags,
     released_flag,
@@ -19,8 +22,11 @@ from runner.cluster.channel import (
     session_flags,
     shared_settings,
 )
-from runner.cluster.sessions import FirstServer, session_config
+from runner.cluster.local import free_addresses
+from runner.cluster.sessions import ClusterTask, session_config
+from runner.config.cluster_spec import in_use
 from runner.config.schema import (
+    AddressesConfig,
     ClusterConfig,
     MaskConfig,
     SessionConfig,
@@ -28,8 +34,36 @@ from runner.config.schema import (
     TrainConfig,
 )
 from runner.errors import ClusterError
+from runner.system.signals import Interruption
 from tests.tiny.configs import tiny
-from tests.unit.cluster.conftest import InProcess
+from tests.unit.cluster.conftest import InProcess, Lines
+
+
+def test_only_an_address_with_a_listener_answers_and_the_others_are_named() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        listening = f"127.0.0.1:{server.getsockname()[1]}"
+        assert in_use(listening)
+        assert answers(listening)
+        free, other = found = free_addresses(2)
+        assert len({*found}) == 2
+        assert not any(in_use(each) or answers(each) for each in [*found, "malformed"])
+
+        lines = Lines()
+
+        def wait(*addresses: str) -> None:
+            config = AddressesConfig([], [], [*addresses])
+            cluster = ClusterConfig(addresses=config, max_wait_secs=0.2, recovery_wait_secs=0.1)
+            ClusterTask(tiny(cluster=cluster), lines.screen, Interruption()).wait_for_servers()
+
+        wait(listening)
+        assert lines() == []
+        with pytest.raises(ClusterError, match=f"^ps 1 at {free} does not answer"):
+            wait(listening, free)
+        assert lines() == [f"waits for ps 1 at {free}, 0.2 s at most"]
+        with pytest.raises(ClusterError, match=f"^ps 0 at {free}, ps 1 at {other} do not answer"):
+            wait(free, other)
 
 
 def test_metrics_and_announcements_reach_other_tasks(in_process: Callable[..., InProcess]) -> None:

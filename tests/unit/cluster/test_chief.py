@@ -22,9 +22,9 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster import chief
-from runner.cluster.addresses import free_addresses
 from runner.cluster.channel import Channel, Flag, left_flag, released_flag
 from runner.cluster.chief import Chief, is_over, serve
+from runner.cluster.local import free_addresses
 from runner.cluster.sessions import session_config
 from runner.config.schema import (
     AddressesConfig,

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from runner.cluster.addresses import free_addresses
 from runner.cluster.channel import Channel
 from runner.cluster.evaluator import (
     FollowedRun,
@@ -19,6 +18,7 @@ from runner.cluster.evaluator import (
     follow_checkpoints,
     sent,
 )
+from runner.cluster.local import free_addresses
 from runner.cluster.sessions import FirstServer, session_config
 from runner.config.schema import AddressesConfig, ClusterConfig
 from runner.console import Screen

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from runner.cluster.replica import BySize, ClusterReplica
+from runner.cluster.replica import ClusterReplica
 from runner.config.choices import Placement
 from runner.config.schema import ClusterConfig, TaskConfig
 from runner.errors import ConfigError
 from runner.graph.build import build_graph
 from runner.graph.replica import Replica
-from tests.tiny.configs import tiny
+from tests.tiny.configs import PLAIN, tiny
 
 v1 = tf.compat.v1
 
@@ -45,17 +45,9 @@ def test_variables_are_placed_in_turn_or_by_size() -> None:
     assert by_size == ["/job:ps/task:0", "/job:ps/task:1", "/job:ps/task:1"]
 
 
-def test_an_unknown_shape_counts_as_one_element() -> None:
-    strategy = BySize(2)
-    with tf.Graph().as_default() as graph:
-        for shape in (None, [1], [1]):
-            tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=tf.TensorShape(shape))
-        assert [strategy(each) for each in graph.get_operations()] == [0, 1, 0]
-
-
 def test_everything_else_is_on_the_task_itself() -> None:
     replica = ClusterReplica(cluster("worker", 1, ps=2))
-    graph = build_graph(tiny(), "validation", train=True, replica=replica).graph
+    graph = build_graph(tiny(**PLAIN), "validation", train=True, replica=replica).graph
     places = {
         kind: {each.device for each in graph.get_operations() if each.type == kind}
         for kind in ("IteratorV2", "MatMul", "StatefulPartitionedCall", "VarHandleOp")
@@ -76,7 +68,7 @@ def test_large_variables_are_cut() -> None:
 def test_asking_for_parts_where_none_are_made_is_refused() -> None:
     replica = ClusterReplica(cluster(partition_bytes=16))
     with pytest.raises(ConfigError, match="partition_bytes is 16, and cuts no variable"):
-        build_graph(tiny(), "validation", train=True, replica=replica)
+        build_graph(tiny(**PLAIN), "validation", train=True, replica=replica)
 
 
 def test_batches_are_dealt_out_without_overlap() -> None:
@@ -87,9 +79,3 @@ def test_batches_are_dealt_out_without_overlap() -> None:
     tasks = (cluster(), cluster("worker", 0), cluster("worker", 1))
     dealt = [batches(ClusterReplica(task)) for task in tasks]
     assert [each for turn in zip(*dealt, strict=True) for each in turn] == batches(Replica())
-
-
-def test_asynchronous_workers_share_no_update() -> None:
-    replica = ClusterReplica(cluster())
-    assert replica.shared_update(None, [], lambda gradients: gradients, None) is None
-    assert replica.update is None

@@ -29,10 +29,6 @@ def trial(report: Callable[[Mapping[str, float], int], bool] | None = None) -> T
     return Trial("sweeps/001", {"seed": "3"}, report)
 
 
-def test_a_process_without_the_variable_is_no_trial() -> None:
-    assert linked_trial({}) is None
-
-
 def test_the_sweep_learns_what_the_chiefs_report(tmp_path: Path) -> None:
     swept = trial()
     link = TrialLink(swept)
