@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -86,23 +84,16 @@ def test_metrics_and_announcements_reach_other_tasks(in_process: Callable[..., I
         assert of_chief.receive(chief) == []
 
         assert of_worker.run.read(worker) is None
-        of_chief.run.write(chief, "001")
         of_chief.run.write(chief, "002")
         assert of_worker.run.read(worker) == "002"
 
         assert of_chief.running(chief) == ["worker0", "evaluator"]
         of_worker.ended["worker0"].set(worker)
-        of_worker.ended["evaluator"].set(worker)
-        assert of_chief.running(chief) == []
-        of_worker.ended["evaluator"].clear(worker)
         assert of_chief.running(chief) == ["evaluator"]
         assert of_worker.state(worker) == State(False, False, False)
         of_chief.saved.set(chief)
         of_chief.finished.set(chief)
         assert of_worker.state(worker) == State(finished=True, saved=True, ready=False)
-        assert not of_chief.stop.is_set(chief)
-        of_worker.stop.set(worker)
-        assert of_chief.stop.is_set(chief)
     # From outside the cluster.
     ask = FirstServer(servers.cluster).ask
     assert ask(lambda session, channel: channel.run.read(session)) == "002"
@@ -138,45 +129,30 @@ DATA = {"_target_": "tests.tiny.experiment.Blobs", "token": "a secret"}
 TRACKING = TrackingConfig(uri=None, mask=MaskConfig(names=["*token"]))
 
 
-@pytest.mark.parametrize(
-    ("changes", "differences"),
-    [
-        # What is a task's own may differ, and secrets are not compared.
-        (
-            {
-                "cluster": ClusterConfig(max_wait_secs=1.0),
-                "data": {**DATA, "token": "another secret"},
-                "tracking": TrackingConfig(uri="elsewhere", mask=TRACKING.mask),
-                "session": SessionConfig(intra_op_threads=1),
-                "run_dir": "elsewhere",
-                "train": TrainConfig(steps=20, log_every=1, evaluate_every=10, checkpoint_every=1),
-            },
-            None,
-        ),
-        (
-            {"cluster": ClusterConfig(synchronous=True), "data": {**DATA, "size": 3}, "seed": 9},
-            "cluster.synchronous is True here and False there; "
-            "data.size is 3 here and not set there; seed is 9 here and 0 there",
-        ),
-        ({"model": {str(key): key for key in range(9)}}, "there; 5 more"),
-    ],
-)
-def test_a_task_with_other_settings_is_refused(
-    changes: dict[str, Any], differences: str | None
-) -> None:
-    own = tiny(**{"data": DATA, "tracking": TRACKING, **changes})
+def test_a_task_with_other_settings_is_refused() -> None:
     of_chief = shared_settings(tiny(data=DATA, tracking=TRACKING))
     assert "secret" not in of_chief
+    # What is a task's own may differ, and secrets are not compared.
+    alike = tiny(
+        cluster=ClusterConfig(max_wait_secs=1.0),
+        data={**DATA, "token": "another secret"},
+        tracking=TrackingConfig(uri="elsewhere", mask=TRACKING.mask),
+        session=SessionConfig(intra_op_threads=1),
+        run_dir="elsewhere",
+        train=TrainConfig(steps=20, log_every=1, evaluate_every=10, checkpoint_every=1),
+    )
+    require_agreement(alike, of_chief)
+    own = tiny(
+        cluster=ClusterConfig(synchronous=True), data={**DATA, "size": 3}, tracking=TRACKING, seed=9
+    )
     require_agreement(own, None)
-    require_agreement(own, shared_settings(own))
-    if differences is None:
-        require_agreement(own, of_chief)
-        return
     with pytest.raises(ClusterError) as error:
         require_agreement(own, of_chief)
     (problem,) = error.value.problems
-    assert problem.state.startswith("this task has other settings than the chief: ")
-    assert problem.state.endswith(differences)
-    assert problem.cause
-    assert problem.remedy
-    assert json.loads(of_chief)["seed"] == "0"
+    assert problem.state == (
+        "this task has other settings than the chief: cluster.synchronous is True here and False "
+        "there; data.size is 3 here and not set there; seed is 9 here and 0 there"
+    )
+    own.model = {str(key): key for key in range(9)}
+    with pytest.raises(ClusterError, match="there; 8 more"):
+        require_agreement(own, of_chief)

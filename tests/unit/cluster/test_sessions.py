@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster.channel import FirstServer, shared_settings
+from runner.cluster.evaluator import sent
 from runner.cluster.local import free_addresses
 from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import (
@@ -179,6 +180,7 @@ def test_a_first_server_that_is_away_answers_nothing() -> None:
         cluster = ClusterConfig(addresses=AddressesConfig(["a:1"], [], [server]))
         first = FirstServer(cluster)
         assert first.ask(lambda session, channel: channel.run.read(session)) is None
+        assert not sent(first, {"loss": 0.5}, 1)
         first.require_agreement(tiny())
 
 

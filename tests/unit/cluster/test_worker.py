@@ -26,7 +26,6 @@ from tests.unit.cluster.conftest import InProcess, Lines
 
 v1 = tf.compat.v1
 LAST = 10
-MODEL: dict[str, Any] = {"model": {"_target_": "tests.tiny.odd.PlainModel"}}
 
 
 @dataclass
@@ -199,8 +198,8 @@ def test_a_loss_that_is_not_finite_fails_or_asks_for_the_end(servers: InProcess)
 
 
 def test_a_worker_whose_data_end_fails(servers: InProcess) -> None:
-    data = {"_target_": "tests.tiny.odd.Once"}
-    task = servers.task("worker", data=data, train=TrainConfig(steps=20), **MODEL)
+    data, model = {"_target_": "tests.tiny.odd.Once"}, {"_target_": "tests.tiny.odd.PlainModel"}
+    task = servers.task("worker", data=data, model=model)
     replica = ClusterReplica(task.cluster)
     built = build_graph(task.config, "validation", train=True, replica=replica)
     with tf.Graph().as_default():
@@ -214,17 +213,8 @@ def test_a_worker_whose_data_end_fails(servers: InProcess) -> None:
         train_worker(task, built, replica.update)
 
 
-@pytest.mark.parametrize(
-    ("remaining", "synchronous", "leaves"),
-    [
-        (None, False, False),
-        (None, True, False),
-        (20.0, False, True),
-        (20.0, True, False),
-        (1.5, True, True),
-    ],
-)
-def test_a_synchronous_worker_stays_after_a_signal_as_long_as_it_can(
-    remaining: float | None, synchronous: bool, leaves: bool
-) -> None:
-    assert is_leaving(remaining, synchronous=synchronous) == leaves
+def test_a_synchronous_worker_stays_after_a_signal_as_long_as_it_can() -> None:
+    assert not is_leaving(None, synchronous=False)
+    assert is_leaving(20.0, synchronous=False)
+    assert not is_leaving(20.0, synchronous=True)
+    assert is_leaving(1.5, synchronous=True)
