@@ -168,9 +168,6 @@ def test_variables_read_in_a_loop_stay_on_their_servers(
 def test_sessions_see_the_servers_and_their_own_task() -> None:
     cluster = ClusterConfig(task=TaskConfig("worker", 1), max_wait_secs=3.0)
     assert list(session_config(cluster).device_filters) == ["/job:ps", "/job:worker/task:1"]
-    assert session_config(cluster).operation_timeout_in_ms == 0
-    cluster.synchronous = True
-    assert session_config(cluster).operation_timeout_in_ms == 3000
 
 
 def test_a_first_server_that_is_away_answers_nothing() -> None:

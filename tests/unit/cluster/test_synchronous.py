@@ -18,7 +18,7 @@ from runner.config.schema import ClipConfig, TrainConfig
 from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph
 from runner.graph.replica import Replica
-from tests.tiny.configs import tiny
+from tests.tiny.configs import PLAIN, tiny
 from tests.tiny.runs import wait_for
 from tests.unit.cluster.conftest import InProcess
 
@@ -59,14 +59,14 @@ class Copy:
 
     @contextmanager
     def session(
-        self, restarted: Callable[[], bool] | None = None, *, anew: bool = True
+        self, restarted: Callable[[], bool] | None = None
     ) -> Iterator[tuple[Any, tf.train.Coordinator]]:
         """A session, after its hook has run; the first of a chief initialises the variables."""
         hook = self.update.hook(restarted)
         coordinator = tf.train.Coordinator()
         config = session_config(self.servers.config(self.kind))
         with v1.Session(self.servers.target(self.kind), self.graph, config) as session:
-            if restarted is not None and anew:
+            if restarted is not None:
                 session.run(self.initialise)
             session.run(self.local)
             hook.after_create_session(session, coordinator)
@@ -89,11 +89,7 @@ def servers(in_process: Callable[..., InProcess]) -> InProcess:
 def waiting(session: Any, copy: Copy, watching: Any, watched: Copy) -> Iterator[None]:
     """A worker waits in a step, its gradients handed in; the step ends before the block does.
 
-    Args:
-      session: the worker's.
-      copy: its graph.
-      watching: a session of the chief's.
-      watched: the graph of that.
+    That is seen from another session, the chief's.
     """
 
     def step() -> None:
@@ -116,7 +112,7 @@ def test_two_workers_match_one_process_with_the_doubled_batch(
     def build(batch_size: int, replica: Replica) -> BuiltGraph:
         config = tiny(
             data={"_target_": "tests.tiny.experiment.Blobs", "batch_size": batch_size, "seed": 0},
-            model={"_target_": "tests.tiny.odd.Plain"},
+            **PLAIN,
             # Always reached: the averages are clipped, and not the gradients of each worker.
             train=TrainConfig(steps=STEPS, clip=ClipConfig(global_norm=0.05)),
         )

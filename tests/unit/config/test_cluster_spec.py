@@ -170,17 +170,9 @@ def test_an_address_is_a_host_and_a_port() -> None:
     assert split("host:2222") == ("host", 2222)
     assert split("my_host-1.lan:80") == ("my_host-1.lan", 80)
     assert split("[::1]:80") == ("::1", 80)
-    refused = [
-        "host",
-        ":80",
-        "host:",
-        "host:0",
-        "host:65536",
-        "host:port",
-        "http://localhost:80",
-        "::1:80",
-    ]
-    assert [each for each in [*refused, "local host:80"] if split(each)] == []
+    for refused in ("host", ":80", "host:", "host:port", "local host:80", "http://a:80", "::1:80"):
+        assert split(refused) is None
+    assert (split("host:0"), split("host:65536")) == (None, None)
 
 
 def test_only_a_port_that_is_taken_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
