@@ -127,9 +127,8 @@ class _Planner:
         known = [build for build in builds if build is not None]
         if len(known) < len(builds):
             return None
-        if kind is _MAPPING:
-            return _mapping(own_class, list(zip(structure, known, strict=True)))
-        return _sequence(own_class, known)
+        names = tuple(structure) if kind is _MAPPING else None
+        return _container(own_class, names, known)
 
     def _plan_leaf(self, leaf: Any) -> Build | None:
         if not _belongs(leaf, self._graph):
@@ -138,7 +137,7 @@ class _Planner:
         element = self._graph.as_graph_element(leaf)
         if isinstance(element, tf.Operation):
             self.operations[element.name] = element
-            return _nothing if self._graph.is_fetchable(element) else None
+            return (lambda values: None) if self._graph.is_fetchable(element) else None
         handle = element.op.type.startswith("GetSessionHandle")
         if handle or not self._graph.is_fetchable(element.op):
             return None
@@ -148,22 +147,12 @@ class _Planner:
         return operator.itemgetter(list(self.tensors).index(element.name))
 
 
-def _nothing(values: Sequence[Any]) -> None:
-    """Returns the value of a fetched operation."""
-
-
-def _sequence(kind: type, builds: Sequence[Build]) -> Build:
-    if kind is list:
-        return lambda values: [build(values) for build in builds]
-    if kind is tuple:
-        return lambda values: tuple([build(values) for build in builds])
+def _container(kind: type, names: Sequence[Any] | None, builds: Sequence[Build]) -> Build:
+    if names is not None:
+        return lambda values: kind(zip(names, [build(values) for build in builds], strict=True))
+    if kind in (list, tuple):
+        return lambda values: kind([build(values) for build in builds])
     return lambda values: kind(*[build(values) for build in builds])
-
-
-def _mapping(kind: type, builds: Sequence[tuple[Any, Build]]) -> Build:
-    if kind is dict:
-        return lambda values: {name: build(values) for name, build in builds}
-    return lambda values: kind((name, build(values)) for name, build in builds)
 
 
 _Array: TypeAlias = npt.NDArray[Any]
