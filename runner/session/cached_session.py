@@ -115,9 +115,8 @@ class CachedSession(tf.compat.v1.Session):
         config = session_config(self)
         # A cost model is part of the metadata, which prepared steps do not give.
         self._caches = not self.sess_str and not config.graph_options.build_cost_model
-        self._choose_threads = config.inter_op_parallelism_threads == 0 and not len(
-            config.session_inter_op_thread_pool
-        )
+        pools = config.session_inter_op_thread_pool
+        self._choose_threads = config.inter_op_parallelism_threads == 0 and not pools
 
     def _prepare(self, fetches: Any, feed_dict: Any, key: Hashable) -> _Prepared | None:
         """Returns a new kind of step, or None for what `Session.run` has to do."""
