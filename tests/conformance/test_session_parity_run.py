@@ -9,7 +9,7 @@ import collections
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -22,11 +22,6 @@ from tests.tiny.outcomes import outcome
 Point = collections.namedtuple("Point", ["x", "y"])
 Sessions = tuple[tf.Session, tf.Session]
 KINDS = pytest.mark.parametrize("kind", [tf.Session, runner.CachedSession])
-
-
-class Pair(NamedTuple):
-    first: Any
-    second: Any
 
 
 class Model:
@@ -99,7 +94,6 @@ def is_left(sessions: Sessions, case: Callable[[], tuple[Any, Any]]) -> bool:
 # Steps that are prepared, and those that are left to Session.run.
 FETCHES: dict[str, Callable[[Model], Any]] = {
     "tensor": lambda m: m.constant,
-    "scalar": lambda m: m.number,
     "string tensor": lambda m: m.strings,
     "operation": lambda m: m.constant.op,
     "resource variable": lambda m: m.variable,
@@ -111,7 +105,6 @@ FETCHES: dict[str, Callable[[Model], Any]] = {
     "dictionary": lambda m: {"a": m.constant, 2: m.number, True: m.strings},
     "ordered dictionary": lambda m: collections.OrderedDict([("b", m.constant), ("a", m.number)]),
     "named tuple": lambda m: Point(m.constant, [m.number]),
-    "typed named tuple": lambda m: Pair({"a": m.constant.op}, Point(m.number, m.number)),
     "nested": lambda m: {"a": [m.constant, (m.number, {"b": [m.strings]})], "c": []},
     "empty parts": lambda m: [[], {}, (), m.number],
     "unfed placeholder": lambda m: m.total,
@@ -132,7 +125,6 @@ LEFT_FETCHES: dict[str, Callable[[Model], Any]] = {
     "a number": lambda m: [m.constant, 3],
     "resource": lambda m: m.variable.handle,
     "not fetchable": lambda m: [m.number, m.hidden],
-    "not fetchable operation": lambda m: m.hidden.op,
 }
 
 
@@ -147,10 +139,8 @@ FEEDS: dict[str, Callable[[Model], tuple[Any, Any]]] = {
     "array of another dtype": lambda m: (m.total, {m.vector: np.ones([3, 2], np.int64)}),
     "array of another byte order": lambda m: (m.total, {m.vector: np.full([1, 2], 3.0, ">f4")}),
     "array of columns": lambda m: (m.total, {m.vector: np.ones([2, 3], np.float32).T}),
-    "strided array": lambda m: (m.total, {m.vector: np.ones([6, 4], np.float32)[::2, 1:3]}),
     "masked array": lambda m: (m.total, {m.vector: np.ma.masked_equal([[1.0, 2.0]], 2.0)}),
     "list": lambda m: (m.total, {m.vector: [[1, 2], [3, 4.5]]}),
-    "list of arrays": lambda m: (m.total, {m.vector: [np.ones(2), np.zeros(2)]}),
     "python float": lambda m: ([m.doubled], {m.scalar: 0.5}),
     "python integer": lambda m: ([m.doubled], {m.scalar: 3}),
     "numpy scalar": lambda m: ([m.doubled], {m.scalar: np.float64(0.1)}),
@@ -161,7 +151,6 @@ FEEDS: dict[str, Callable[[Model], tuple[Any, Any]]] = {
     "bool": lambda m: (m.same_flag, {m.flag: False}),
     "strings": lambda m: (m.same_text, {m.text: ["a", b"b", "ä"]}),
     "array of strings": lambda m: (m.same_text, {m.text: np.array(["a", "bcd"])}),
-    "array of bytes": lambda m: (m.same_text, {m.text: np.array([b"a", b"bcd"])}),
     "bfloat16": lambda m: (m.same_half, {m.half: [1.0, 2.5]}),
     "any shape": lambda m: (m.same_anything, {m.anything: [[1, 2]]}),
     "several": lambda m: ((m.total, m.doubled), {m.vector: [[1, 2]], m.scalar: 1}),
@@ -221,41 +210,29 @@ def test_fed_values_may_change_in_dtype_and_shape_from_call_to_call(
         assert left is (np.shape(value) == (4, 3))
 
 
-def test_each_run_changes_the_variables_once(
-    model: Model, sessions: tuple[tf.Session, tf.Session]
-) -> None:
+def test_each_run_changes_the_state_once(model: Model, sessions: Sessions) -> None:
+    drawn = []
     for session in sessions:
+        values = []
         for _ in range(60):  # Past the trial of the caller's thread.
-            assert session.run(model.increment) is None
+            _, value = session.run([model.increment, model.random])
+            values.append(value.tolist())
             with pytest.raises(tf.errors.InvalidArgumentError):
-                session.run([model.checked, model.increment], {model.scalar: float("inf")})
-    before, after = (session.run(model.count) for session in sessions)
-    assert before >= 60
-    assert after >= 60
-
-
-def test_random_operations_go_on_from_where_they_are(
-    model: Model, sessions: tuple[tf.Session, tf.Session]
-) -> None:
-    plain, fast = ([session.run(model.random).tolist() for _ in range(70)] for session in sessions)
-    assert fast == plain
-    assert len({tuple(values) for values in fast}) == 70
+                session.run([model.checked, model.random], {model.scalar: float("inf")})
+        assert session.run(model.count) == 60
+        assert len({tuple(value) for value in values}) == 60
+        drawn.append(values[:1])
+    assert drawn[0] == drawn[1]
 
 
 def test_results_are_not_changed_by_later_steps() -> None:
-    with tf.Graph().as_default():
-        for resource in (True, False):
-            weights = tf.get_variable(f"w{resource}", initializer=[1.0] * 64, use_resource=resource)
-            change = tf.assign_add(weights, [1.0] * 64)
-            with runner.CachedSession() as session:
-                session.run(tf.global_variables_initializer())
-                first = session.run(weights)
-                if resource:
-                    session.run(change)
-                    assert first.tolist() == [1.0] * 64
-                assert (
-                    session.run([change, change.op])[0].tolist() == [3.0 if resource else 2.0] * 64
-                )
+    with tf.Graph().as_default(), runner.CachedSession() as session:
+        weights = tf.get_variable("weights", initializer=[1.0] * 64, use_resource=True)
+        change = tf.assign_add(weights, [1.0] * 64)
+        session.run(weights.initializer)
+        first = session.run(weights)
+        assert session.run([change, change.op])[0].tolist() == [2.0] * 64
+        assert first.tolist() == [1.0] * 64
 
 
 def test_tensor_handles_options_and_metadata(model: Model, sessions: Sessions) -> None:
@@ -334,12 +311,12 @@ def test_threads_share_a_session(model: Model, sessions: Sessions) -> None:
     wrong: list[Any] = []
 
     def work(offset: int) -> None:
-        for number in range(200):
-            value = offset + number
-            fetches = {"a": model.doubled, "b": [model.increment]} if number % 2 else model.doubled
-            result = fast.run(fetches, {model.scalar: value})
-            found = result["a"] if number % 2 else result
-            if found != 2 * value:
+        for value in range(offset, offset + 100):
+            found = [fast.run(model.doubled, {model.scalar: value})]
+            found.append(
+                fast.run({"a": model.doubled, "b": [model.increment]}, {model.scalar: value})
+            )
+            if found != [2 * value, {"a": 2 * value, "b": [None]}]:
                 wrong.append((value, found))
 
     threads = [threading.Thread(target=work, args=(1000 * index,)) for index in range(6)]
