@@ -312,11 +312,12 @@ def test_threads_share_a_session(model: Model, sessions: Sessions) -> None:
 
     def work(offset: int) -> None:
         for value in range(offset, offset + 100):
-            found = [fast.run(model.doubled, {model.scalar: value})]
-            found.append(
-                fast.run({"a": model.doubled, "b": [model.increment]}, {model.scalar: value})
-            )
-            if found != [2 * value, {"a": 2 * value, "b": [None]}]:
+            feed = {model.scalar: value}
+            found = [
+                fast.run(model.doubled, feed),
+                fast.run([model.doubled, model.increment], feed),
+            ]
+            if found != [2 * value, [2 * value, None]]:
                 wrong.append((value, found))
 
     threads = [threading.Thread(target=work, args=(1000 * index,)) for index in range(6)]
