@@ -34,14 +34,16 @@ def _hook(counter: Counter, directory: Path, every: int) -> CheckpointHook:
     return CheckpointHook(counter.saver, directory, counter.step, every)
 
 
-def test_it_saves_at_multiples_and_at_the_end(counter: Counter, tmp_path: Path) -> None:
+def test_it_saves_at_multiples_and_once_at_the_end(counter: Counter, tmp_path: Path) -> None:
     counter.run([StopAtStepHook(7), _hook(counter, tmp_path, every=3)])
     assert _steps(tmp_path) == [6, 7]  # The saver keeps two.
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("-7")
     assert tf.train.load_variable(str(tmp_path), "global_step") == 7
+    assert not list(tmp_path.glob("*.meta"))
+    assert not list(tmp_path.glob("graph*"))
 
 
-def test_the_last_step_is_saved_once(
+def test_a_resumed_session_removes_the_oldest_and_saves_the_last_step_once(
     counter: Counter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[int] = []
@@ -52,11 +54,11 @@ def test_the_last_step_is_saved_once(
         return str(save(session, path, global_step=global_step, **kwargs))
 
     monkeypatch.setattr(counter.saver, "save", count)
-    counter.run([StopAtStepHook(6), _hook(counter, tmp_path, every=3)])
-    assert saved == [3, 6]
+    for last in (6, 6, 9):
+        counter.run([StopAtStepHook(last), _hook(counter, tmp_path, every=3)], own=tmp_path)
     # Resumed at its last step it has nothing to save.
-    counter.run([StopAtStepHook(6), _hook(counter, tmp_path, every=3)], own=tmp_path)
-    assert saved == [3, 6]
+    assert saved == [3, 6, 9]
+    assert _steps(tmp_path) == [6, 9]
 
 
 def test_where_others_train_meanwhile_the_step_is_that_of_the_save(
@@ -75,18 +77,6 @@ def test_where_others_train_meanwhile_the_step_is_that_of_the_save(
     counter.run([_Others(), StopAtStepHook(12), hook])
     assert _steps(tmp_path) == [11, 22]
     assert tf.train.load_variable(str(tmp_path), "global_step") == 22
-
-
-def test_the_graph_is_not_saved(counter: Counter, tmp_path: Path) -> None:
-    counter.run([StopAtStepHook(2), _hook(counter, tmp_path, every=1)])
-    assert not list(tmp_path.glob("*.meta"))
-    assert not list(tmp_path.glob("graph*"))
-
-
-def test_a_resumed_session_continues_to_remove_the_oldest(counter: Counter, tmp_path: Path) -> None:
-    counter.run([StopAtStepHook(2), _hook(counter, tmp_path, every=1)])
-    counter.run([StopAtStepHook(4), _hook(counter, tmp_path, every=1)], own=tmp_path)
-    assert _steps(tmp_path) == [3, 4]
 
 
 def test_nothing_is_saved_after_an_error(counter: Counter, tmp_path: Path) -> None:
@@ -135,33 +125,19 @@ def test_the_best_is_kept(
     assert str(best.best()) == str(values[step - 1])
 
 
-def test_a_resumed_run_knows_what_to_beat(counter: Counter, tmp_path: Path) -> None:
+def test_the_best_one_is_apart_from_the_newest_and_known_to_a_resumed_run(
+    counter: Counter, tmp_path: Path
+) -> None:
+    newest, best = tmp_path / "newest", tmp_path / "best"
+    best.mkdir()
+    hook = CheckpointHook(another_saver(counter.saver, 3), newest, counter.step, 1)
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
-        assert _best(counter, tmp_path).best() is None
-        assert _best(counter, tmp_path).offer(session, {"loss": 2.0}, 5)
-        assert not _best(counter, tmp_path).offer(session, {"loss": 3.0}, 6)
-        assert _best(counter, tmp_path).offer(session, {"loss": 1.0}, 7)
-    assert _steps(tmp_path) == [7]
-
-
-def test_the_best_one_is_apart_from_the_newest(counter: Counter, tmp_path: Path) -> None:
-    best = _best(counter, tmp_path / "best")
-    (tmp_path / "best").mkdir()
-
-    class _Offer(tf.train.SessionRunHook):
-        def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
-            return tf.train.SessionRunArgs(counter.step)
-
-        def after_run(
-            self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
-        ) -> None:
-            best.offer(run_context.session, {"loss": 1.0}, int(run_values.results))
-
-    newest = _hook(counter, tmp_path / "newest", every=1)
-    counter.run([StopAtStepHook(5), _Offer(), newest])
-    assert _steps(tmp_path / "best") == [1]
-    assert _steps(tmp_path / "newest") == [4, 5]
+        assert _best(counter, best).best() is None
+        for step, loss, kept in ((5, 2.0, True), (6, 3.0, False), (7, 1.0, True)):
+            assert _best(counter, best).offer(session, {"loss": loss}, step) is kept
+    counter.run([StopAtStepHook(4), hook, _hook(counter, tmp_path / "two", every=1)])
+    assert (_steps(best), _steps(newest), _steps(tmp_path / "two")) == ([7], [2, 3, 4], [3, 4])
 
 
 def _poisoned(counter: Counter, at: int) -> FiniteCheck:
@@ -214,16 +190,6 @@ def test_the_best_is_not_kept_when_it_is_not_finite(counter: Counter, tmp_path: 
         session.run(counter.train_op)
         assert not best.offer(session, {"loss": 1.0}, 1)
     assert best.best() == 2.0
-
-
-def test_another_saver_leaves_the_first_ones_files_alone(counter: Counter, tmp_path: Path) -> None:
-    other = another_saver(counter.saver, 0)
-    hooks = [
-        CheckpointHook(counter.saver, tmp_path / "own", counter.step, 1),
-        CheckpointHook(other, tmp_path / "other", counter.step, 1),
-    ]
-    counter.run([*hooks, StopAtStepHook(4)])
-    assert (_steps(tmp_path / "own"), _steps(tmp_path / "other")) == ([3, 4], [1, 2, 3, 4])
 
 
 def _failing(message: str) -> tf.Operation:

@@ -26,10 +26,6 @@ def _hook(counter: Counter, directory: Path, bad: float, at: int) -> NanLossHook
     return NanLossHook(loss, counter.step, directory, "lower the learning rate")
 
 
-def test_numbers_pass(counter: Counter, tmp_path: Path) -> None:
-    assert counter.run([StopAtStepHook(5), _hook(counter, tmp_path, float("nan"), at=6)]) == 5
-
-
 @pytest.mark.parametrize("bad", ["nan", "inf", "-inf"])
 def test_it_stops_where_the_loss_is_no_number(counter: Counter, tmp_path: Path, bad: str) -> None:
     hook = _hook(counter, tmp_path, float(bad), at=3)
@@ -97,13 +93,17 @@ def test_a_rollback_goes_back_to_the_last_checkpoint_with_a_lower_rate(
     assert tf.train.load_variable(str(tmp_path), "scale") == 0.5
 
 
-def test_rollbacks_to_one_checkpoint_lower_the_rate_further(
+def test_rollbacks_to_one_checkpoint_lower_the_rate_further_until_too_many(
     counter: Counter, tmp_path: Path
 ) -> None:
     case = _Diverging(counter, needed=0.3)
+    with pytest.raises(NonFiniteLossError, match="at step 5, after 1 rollbacks"):
+        case.run(counter, tmp_path, action="rollback", rollbacks=1)
+    case.lines.clear()
+    case.scales.clear()
     case.run(counter, tmp_path, action=NonFinite["rollback"])
     assert [line.rpartition(" ")[2] for line in case.lines] == ["0.5", "0.25"]
-    assert case.scales == [1.0] * 4 + [0.25] * 4
+    assert case.scales == [0.25] * 4
 
 
 def test_without_a_checkpoint_a_rollback_begins_again(counter: Counter, tmp_path: Path) -> None:
@@ -112,20 +112,10 @@ def test_without_a_checkpoint_a_rollback_begins_again(counter: Counter, tmp_path
     assert "back to the beginning" in case.lines[0]
 
 
-def test_too_many_rollbacks_are_an_error(counter: Counter, tmp_path: Path) -> None:
-    case = _Diverging(counter, needed=0.0)
-    with pytest.raises(NonFiniteLossError, match="at step 5, after 2 rollbacks"):
-        case.run(counter, tmp_path, action="rollback", rollbacks=2)
-    assert len(case.lines) == 2
-
-
 def test_stop_ends_the_training_in_good_order(counter: Counter, tmp_path: Path) -> None:
     case = _Diverging(counter, needed=0.0)
     assert case.run(counter, tmp_path, action="stop") == 5
     assert case.lines == ["training stops because the loss is nan at step 5"]
-
-
-def test_an_action_that_there_is_not() -> None:
     with pytest.raises(ValueError, match="no action 'ignore'; choices: stop, raise, rollback"):
         NanLossPolicy("ignore")
 

@@ -25,22 +25,11 @@ from tests.tiny.counter import Counter
 from tests.tiny.hooks import AbortOnce
 
 
-def test_it_stops_at_the_step(counter: Counter) -> None:
-    assert counter.run([StopAtStepHook(7)]) == 7
-
-
-def test_a_resumed_session_takes_only_the_steps_that_are_left(
-    counter: Counter, tmp_path: Path
-) -> None:
+def test_it_stops_at_the_step_in_a_resumed_session_too(counter: Counter, tmp_path: Path) -> None:
     save = CheckpointHook(counter.saver, tmp_path, counter.step, every=100)
     assert counter.run([StopAtStepHook(4), save]) == 4
-    assert counter.run([StopAtStepHook(7)], own=tmp_path) == 3
-
-
-def test_a_session_resumed_at_its_last_step_takes_none(counter: Counter, tmp_path: Path) -> None:
-    save = CheckpointHook(counter.saver, tmp_path, counter.step, every=100)
-    counter.run([StopAtStepHook(4), save])
     assert counter.run([StopAtStepHook(4)], own=tmp_path) == 0
+    assert counter.run([StopAtStepHook(7)], own=tmp_path) == 3
 
 
 def test_it_stops_after_the_step_in_which_it_is_asked(counter: Counter) -> None:
@@ -62,21 +51,15 @@ def test_a_session_that_is_lost_after_the_last_step_is_saved_takes_no_further(
 
 def test_it_stops_after_the_step_in_which_the_limit_passes(counter: Counter) -> None:
     assert counter.run([WallClockLimitHook("1 minute", Clock(tick=20.0))]) == 3
-
-
-def test_within_the_limit_training_continues(counter: Counter) -> None:
     assert counter.run([WallClockLimitHook("1 hour", Clock(tick=20.0)), StopAtStepHook(9)]) == 9
+    with pytest.raises(ValueError, match="'long' is not a duration"):
+        WallClockLimitHook("long")
 
 
 def test_a_recovered_session_does_not_begin_a_new_limit(counter: Counter, tmp_path: Path) -> None:
     hooks = [WallClockLimitHook(100, Clock(tick=20.0)), AbortOnce(2, str(tmp_path / "marker"))]
     # Two steps are lost and taken again: five looks in all, four runs that came to an end.
     assert counter.run(hooks) == 4
-
-
-def test_a_limit_that_is_no_duration() -> None:
-    with pytest.raises(ValueError, match="'long' is not a duration"):
-        WallClockLimitHook("long")
 
 
 NAN = math.nan
@@ -141,13 +124,11 @@ def _early(evaluation: Any, **arguments: Any) -> EarlyStoppingHook:
     )
 
 
-def test_it_stops_when_patience_runs_out(counter: Counter) -> None:
+def test_it_stops_when_patience_runs_out(counter: Counter, tmp_path: Path) -> None:
     evaluation = _Evaluation(counter, VALUES)
-    assert counter.run([evaluation, _early(evaluation), StopAtStepHook(6)]) == 4
-
-
-def test_with_more_patience_training_continues(counter: Counter) -> None:
-    evaluation = _Evaluation(counter, VALUES)
+    # A history that cannot be written stops nothing.
+    early = _early(evaluation, directory=tmp_path / "gone")
+    assert counter.run([evaluation, early, StopAtStepHook(6)]) == 4
     assert counter.run([evaluation, _early(evaluation, patience=3), StopAtStepHook(6)]) == 6
 
 
@@ -162,34 +143,21 @@ def test_a_resumed_run_counts_on_from_its_checkpoint(counter: Counter, tmp_path:
         assert counter.run([evaluation, hook, StopAtStepHook(6)], own=tmp_path / "saved") == 1
 
 
-def test_a_run_that_was_killed_when_it_had_stopped_takes_no_step(
-    counter: Counter, tmp_path: Path
-) -> None:
-    evaluation = _Evaluation(counter, VALUES)
-    save = CheckpointHook(counter.saver, tmp_path / "saved", counter.step, every=4)
-    counter.run([evaluation, _early(evaluation, directory=tmp_path), save])
-    again = [evaluation, _early(evaluation, directory=tmp_path)]
-    assert counter.run(again, own=tmp_path / "saved") == 0
-
-
-def test_an_evaluation_that_is_made_up_for_may_be_the_last(
-    counter: Counter, tmp_path: Path
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_run_that_was_killed_when_it_should_have_stopped_takes_no_step(
+    counter: Counter, tmp_path: Path, cut: bool
 ) -> None:
     evaluation = _Evaluation(counter, VALUES)
     hook = _early(evaluation, directory=tmp_path)
     save = CheckpointHook(counter.saver, tmp_path / "saved", counter.step, every=4)
-    # A signal cuts the evaluation of step 4, and with it the hook's knowledge of it.
-    counter.run([evaluation, hook, StopAtStepHook(3)])
-    counter.run([save, StopAtStepHook(4)])
-    evaluation = _Evaluation(counter, VALUES, made_up=4)
+    if cut:  # A signal cuts the evaluation of step 4, and with it the hook's knowledge of it.
+        counter.run([evaluation, hook, StopAtStepHook(3)])
+        counter.run([save, StopAtStepHook(4)])
+    else:
+        counter.run([evaluation, hook, save])
+    evaluation = _Evaluation(counter, VALUES, made_up=4 if cut else 0)
     again = [evaluation, _early(evaluation, directory=tmp_path)]
     assert counter.run(again, own=tmp_path / "saved") == 0
-
-
-def test_a_history_that_cannot_be_written_stops_nothing(counter: Counter, tmp_path: Path) -> None:
-    evaluation = _Evaluation(counter, VALUES)
-    hook = _early(evaluation, directory=tmp_path / "gone")
-    assert counter.run([evaluation, hook, StopAtStepHook(6)]) == 4
 
 
 def test_without_an_evaluation_it_waits(counter: Counter) -> None:
