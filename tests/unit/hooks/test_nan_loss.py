@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.config.choices import NonFinite
-from runner.errors import NonFiniteLossError
+from runner.errors import NonFiniteLossError, Problem
 from runner.hooks import (
     CheckpointHook,
     FiniteCheck,
@@ -28,21 +29,18 @@ def _hook(counter: Counter, directory: Path, bad: float, at: int) -> NanLossHook
 
 @pytest.mark.parametrize("bad", ["nan", "inf", "-inf"])
 def test_it_stops_where_the_loss_is_no_number(counter: Counter, tmp_path: Path, bad: str) -> None:
-    hook = _hook(counter, tmp_path, float(bad), at=3)
-    with pytest.raises(NonFiniteLossError, match=f"the loss is {bad} at step 3\n") as caught:
-        counter.run([hook, StopAtStepHook(5)])
-    (problem,) = caught.value.problems
+    def run(*more: tf.train.SessionRunHook) -> Problem:
+        hook = _hook(counter, tmp_path, float(bad), at=3)
+        with pytest.raises(NonFiniteLossError, match=f"the loss is {bad} at step 3\n") as caught:
+            counter.run([hook, *more, StopAtStepHook(5)])
+        return caught.value.problems[0]
+
+    problem = run()
     assert problem.cause == "no checkpoint was saved before it"
     assert problem.remedy == "lower the learning rate"
-
-
-def test_as_the_first_hook_it_keeps_the_bad_step_from_being_saved(
-    counter: Counter, tmp_path: Path
-) -> None:
-    hook = _hook(counter, tmp_path, float("nan"), at=3)
-    save = CheckpointHook(counter.saver, tmp_path, counter.step, every=1)
-    with pytest.raises(NonFiniteLossError, match=r"the last checkpoint before it is .*ckpt-2"):
-        counter.run([hook, save, StopAtStepHook(5)])
+    # As the first hook it keeps the bad step from being saved.
+    problem = run(CheckpointHook(counter.saver, tmp_path, counter.step, every=1))
+    assert problem.cause == f"the last checkpoint before it is {tmp_path}/model.ckpt-2"
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("-2")
 
 
@@ -60,20 +58,14 @@ class _Diverging:
 
     def run(self, counter: Counter, directory: Path, last: int = 8, **arguments: Any) -> int:
         counter.saver = self.saver
-        hook = NanLossHook(
-            self.loss,
-            counter.step,
-            directory,
-            "lower it",
-            NanLossPolicy(scale=self.scale, **arguments),
-            self.lines.append,
-        )
-        record = MetricsHook(
-            {"scale": self.scale},
-            counter.step,
-            1,
-            lambda values, step: self.scales.append(values["scale"]),
-        )
+        policy = NanLossPolicy(scale=self.scale, **arguments)
+        given = (self.loss, counter.step, directory, "lower it")
+        hook = NanLossHook(*given, policy, self.lines.append)
+
+        def note(values: Mapping[str, float], step: int) -> None:
+            self.scales.append(values["scale"])
+
+        record = MetricsHook({"scale": self.scale}, counter.step, 1, note)
         save = CheckpointHook(self.saver, directory, counter.step, every=2)
         return counter.run([hook, record, save, StopAtStepHook(last)], own=directory)
 
