@@ -61,6 +61,8 @@ class Model:
         self.sparse_sum = tf.sparse.reduce_sum(self.sparse)
         self.fixed = tf.constant(1.0)
         tf.get_default_graph().prevent_feeding(self.fixed)
+        with tf.Graph().as_default():
+            self.foreign = tf.placeholder(tf.float32, [])
         self.hidden = tf.constant(1.0)
         tf.get_default_graph().prevent_fetching(self.hidden.op)
         self.init = tf.global_variables_initializer()
@@ -124,6 +126,7 @@ LEFT_FETCHES: dict[str, Callable[[Model], Any]] = {
     "None among others": lambda m: [m.constant, None],
     "a number": lambda m: [m.constant, 3],
     "resource": lambda m: m.variable.handle,
+    "of another graph": lambda m: [m.number, m.foreign],
     "not fetchable": lambda m: [m.number, m.hidden],
 }
 
@@ -176,6 +179,7 @@ LEFT_FEEDS: dict[str, Callable[[Model], tuple[Any, Any]]] = {
     "None": lambda m: ([m.doubled], {m.scalar: None}),
     "a tensor": lambda m: ([m.doubled], {m.scalar: m.number}),
     "fetched too": lambda m: ([m.doubled, m.scalar], {m.scalar: 1.5}),
+    "of another graph": lambda m: (m.number, {m.foreign: 1.0}),
     "not feedable": lambda m: (m.number, {m.fixed: 1.0}),
     "by name": lambda m: (m.doubled, {"scalar:0": 1.5}),
     "unknown name": lambda m: (m.doubled, {"unknown:0": 1.5}),
@@ -327,14 +331,3 @@ def test_threads_share_a_session(model: Model, sessions: Sessions) -> None:
         thread.join()
     assert wrong == []
     assert fast.run(model.count) == 600
-
-
-@KINDS
-def test_elements_of_another_graph_are_refused(kind: type[tf.Session], model: Model) -> None:
-    with tf.Graph().as_default(), kind() as session:
-        own = tf.placeholder(tf.float32, [])
-        for _ in range(2):
-            with pytest.raises(ValueError, match="is not an element of this graph"):
-                session.run(model.number)
-            with pytest.raises(TypeError, match="is not an element of this graph"):
-                session.run(own, {model.scalar: 1.0})

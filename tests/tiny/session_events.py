@@ -28,14 +28,11 @@ class Hook(tf.train.SessionRunHook):
         name: str,
         fetches: Any = None,
         feed: dict[Any, Any] | None = None,
-        options: tf.RunOptions | None = None,
         after: Callable[[Any, Any], None] | None = None,
     ) -> None:
         self.events, self.name = events, name
-        self.request = tf.train.SessionRunArgs(fetches, feed, options)
+        self.request = tf.train.SessionRunArgs(fetches, feed)
         self.after = after
-        self.results: list[Any] = []
-        self.values: list[tf.train.SessionRunValues] = []
         self.sessions: list[tf.Session] = []
 
     def begin(self) -> None:
@@ -53,8 +50,6 @@ class Hook(tf.train.SessionRunHook):
         return None if empty else self.request
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: Any) -> None:
-        self.results.append(run_values.results)
-        self.values.append(run_values)
         self.events.append(f"{self.name}: after_run {run_values.results}")
         if self.after is not None:
             self.after(run_context, run_values)

@@ -69,7 +69,6 @@ def test_it_evaluates_at_multiples_and_once_at_the_end(
     unless_cut = _Results()
     cuts = Cuts(lambda: bool(unless_cut.steps))
     other = EvaluationHook(_split([1.0]), counter.step, 3, unless_cut, cuts=cuts)
-    assert hook.latest is None
     counter.run([StopAtStepHook(steps), hook, other])
     assert seen == [(step, step, 1.5) for step in evaluated]  # It takes no training step.
     assert hook.latest == (evaluated[-1], {"mean": 1.5})

@@ -19,6 +19,7 @@ from runner.hooks import (
     StopWhenHook,
     WallClockLimitHook,
 )
+from runner.hooks.scheduled import ScheduledHook
 from runner.hooks.stop import exhausted
 from tests.tiny.clock import Clock
 from tests.tiny.counter import Counter
@@ -89,30 +90,25 @@ def test_patience_counts_what_did_not_improve(
     assert exhausted(values, patience, min_delta, Goal[goal]) is expected
 
 
-class _Evaluation(tf.train.SessionRunHook):
+class _Evaluation(ScheduledHook):
     """Gives one value a step, like an EvaluationHook that evaluates every step."""
 
     metrics = ("accuracy",)
+    latest: tuple[int, dict[str, float]] | None = None
 
     def __init__(self, counter: Counter, values: Sequence[float], made_up: int = 0) -> None:
         """Gives one at once, too, where a session starts from the step `made_up`."""
-        self._counter, self._values, self._made_up = counter, values, made_up
-        self.latest: tuple[int, dict[str, float]] | None = None
+        super().__init__(counter.step, 1)
+        self._values, self._made_up = values, made_up
 
     def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
-        step = int(session.run(self._counter.step_variable))
-        self.latest = (step, self._at(step)) if step and step == self._made_up else None
+        super().after_create_session(session, coord)
+        self.latest = None
+        if self._step and self._step == self._made_up:
+            self.act(session, self._step)
 
-    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
-        return tf.train.SessionRunArgs(self._counter.step)
-
-    def after_run(
-        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
-    ) -> None:
-        self.latest = (int(run_values.results), self._at(int(run_values.results)))
-
-    def _at(self, step: int) -> dict[str, float]:
-        return {"accuracy": self._values[step - 1]}
+    def act(self, session: tf.Session, step: int) -> None:
+        self.latest = (step, {"accuracy": self._values[step - 1]})
 
 
 VALUES = [0.1, 0.5, 0.4, 0.4, 0.9, 0.9]

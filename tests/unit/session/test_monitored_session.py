@@ -275,7 +275,8 @@ def imported_anew(absent: Collection[str]) -> Iterator[None]:
         return [name for name in sys.modules if name.partition(".")[0] in {"runner", *absent}]
 
     before = {name: sys.modules.pop(name) for name in known()}
-    sys.modules.update(dict.fromkeys(absent))
+    nothing: dict[str, Any] = dict.fromkeys(absent)
+    sys.modules.update(nothing)
     try:
         yield
     finally:
