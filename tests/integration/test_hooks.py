@@ -49,7 +49,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
 
 def test_every_stock_hook_by_config(tmp_path: Path, logged: pytest.LogCaptureFixture) -> None:
     events, checkpoints = tmp_path / "events", tmp_path / "checkpoints"
-    hooks = {
+    hooks: dict[str, dict[str, Any]] = {
         "log": {
             "_target_": f"{TRAIN}.LoggingTensorHook",
             "tensors": {"the_loss": "${graph:loss}", "kernel": "${graph:body/dense/kernel}"},
