@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import runner
@@ -88,6 +88,16 @@ def key(structure: Any) -> list[Any]:
     return found
 
 
+A, B, _ = TENSORS
+
+
+@example([[A], B], [[A, B]])
+@example([A, [], B], [[], A, B])
+@example((A, B), Point(A, B))
+@example({"x": A, "y": B}, {"y": A, "x": B})
+@example({"x": A}, OrderedDict(x=A))
+@example({1: A}, {True: A})
+@example({1: A}, {1.0: A})
 @given(STRUCTURES, STRUCTURES)
 def test_structures_have_one_key_exactly_if_they_fetch_the_same(first: Any, second: Any) -> None:
     assert (key(first) == key(second)) is (shape(first) == shape(second))
