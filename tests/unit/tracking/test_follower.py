@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import logging
-import zlib
 from pathlib import Path
 
 import pytest
 
 from runner.system.status import Status
 from runner.tracking.follower import Destination, Follower
-from runner.tracking.journal import Artifact, End, Journal, Metrics, Tags, Text, segments
+from runner.tracking.journal import Artifact, End, Metrics, Tags, Text, segments
 from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
 from tests.tiny.following import (
     URI,
@@ -17,15 +16,9 @@ from tests.tiny.following import (
     edit_opening,
     follow,
     loss,
-    make_directory,
     record,
     twin,
 )
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> TrackingDirectory:
-    return make_directory(tmp_path / "run")
 
 
 def test_everything_arrives_and_then_the_status(directory: TrackingDirectory) -> None:
@@ -54,108 +47,40 @@ def test_everything_arrives_and_then_the_status(directory: TrackingDirectory) ->
 
 
 def test_nothing_is_delivered_twice_by_the_next_follower(directory: TrackingDirectory) -> None:
-    store = Memory()
     record(directory, loss(1), End(Status.FINISHED))
-    assert follow(directory, store)
+    assert follow(directory, Memory())
     other = Memory()
     assert follow(directory, other)
-    assert (other.points, other.statuses) == (set(), [])
     record(directory, Metrics({"test/loss": 1.0}, 1, 0), End(Status.FINISHED))
     assert follow(directory, other)
-    assert [status for status, _ in other.statuses] == []
-    assert len(other.points) == 1
-
-
-def test_a_run_is_running_while_it_is_written_and_killed_when_it_dies(
-    directory: TrackingDirectory,
-) -> None:
-    store = Memory()
-    directory.claim()
-    record(directory, loss(1))
-    assert follow(directory, store, lambda seconds: directory.release())
-    assert [status for status, _ in store.statuses] == [Status.RUNNING, Status.KILLED]
-    directory.claim()
-    assert follow(directory, store, lambda seconds: directory.release())
-    assert [status for status, _ in store.statuses][2:] == [Status.RUNNING, Status.KILLED]
-
-
-def test_the_end_is_the_runs_own_whenever_it_is_delivered(directory: TrackingDirectory) -> None:
-    store = Memory()
-    record(directory, loss(1, time=1000), End(Status.KILLED, 0, 2000))
-    assert follow(directory, store)
-    record(directory, loss(2, time=5000), End(Status.FINISHED, 0, 6000))
-    assert follow(directory, store)
-    assert store.end_times == [2000, 6000]
+    assert (len(other.points), other.statuses) == (1, [])
 
 
 def test_a_killed_run_ended_when_it_last_recorded_a_metric(directory: TrackingDirectory) -> None:
     store = Memory()
-    directory.claim()
-    record(directory, loss(1, time=1000), loss(2, time=2000), Tags({"host": "here"}))
-    assert follow(directory, store, lambda seconds: directory.release())
-    assert [status for status, _ in store.statuses] == [Status.RUNNING, Status.KILLED]
-    assert store.end_times == [None, 2000]
+    for time in (1000, 2000):
+        directory.claim()
+        record(directory, loss(1, time=time - 500), loss(2, time=time), Tags({"host": "here"}))
+        assert follow(directory, store, lambda seconds: directory.release())
+    assert [status for status, _ in store.statuses] == [Status.RUNNING, Status.KILLED] * 2
+    assert store.end_times == [None, 1000, None, 2000]
 
 
-def test_what_is_added_to_a_run_that_has_ended_leaves_its_end(
-    directory: TrackingDirectory,
-) -> None:
-    record(directory, loss(1, time=1000), End(Status.FINISHED, 0, 2000))
+def test_the_end_is_the_runs_own_and_that_of_the_training(directory: TrackingDirectory) -> None:
+    store = Memory()
+    record(directory, loss(1, time=1000), End(Status.KILLED, 0, 2000))
+    assert follow(directory, store)
+    record(directory, loss(2, time=5000), End(Status.FINISHED, 0, 6000))
     edit_opening(directory, ended="FINISHED")
     record(directory, Metrics({"test/loss": 1.0}, 1, 9000), End(Status.FINISHED))
-    store = Memory()
     assert follow(directory, store)
-    assert (store.statuses, store.end_times) == ([(Status.FINISHED, "")], [2000])
-
-
-def test_the_end_is_recorded_after_a_follower_died_before_it(
-    directory: TrackingDirectory,
-) -> None:
-    store = Memory()
-    record(directory, loss(1), End(Status.FINISHED, 0, 2000))
-    requests = iter(range(100))
-
-    def die() -> None:
-        if next(requests) == 1:
-            raise Killed
-
-    store.before = die
-    with pytest.raises(Killed):
-        follow(directory, store)
-    assert store.end_times == []
-    assert follow(directory, store)
-    assert store.end_times == [2000]
-
-
-def test_a_journal_that_does_not_say_when_the_run_ended_is_delivered(
-    directory: TrackingDirectory,
-) -> None:
-    store = Memory()
-    record(directory, loss(1, time=1000))
-    body = b'["e","FINISHED",0]'
-    with segments(directory.journal)[0].path.open("ab") as file:
-        file.write(b"%08x %b\n" % (zlib.crc32(body), body))
-    assert follow(directory, store)
-    assert (store.statuses, store.end_times) == ([(Status.FINISHED, "")], [None])
-
-
-def test_what_is_recorded_while_it_follows_is_delivered(directory: TrackingDirectory) -> None:
-    store = Memory()
+    # Killed without a word, too.
     directory.claim()
-    journal = Journal(directory.journal)
-    steps = iter(range(1, 6))
-
-    def wait(seconds: float) -> None:
-        assert seconds == 1.0
-        step = next(steps, None)
-        if step is None:
-            journal.close()
-            directory.release()
-        else:
-            journal.append(loss(step))
-
-    assert follow(directory, store, wait)
-    assert store.history("loss") == twin(5)
+    record(directory, Metrics({"test/gain": 1.0}, 1, 9500))
+    assert follow(directory, store, lambda seconds: directory.release())
+    assert store.statuses == [(Status.KILLED, ""), (Status.FINISHED, "")]
+    assert store.end_times == [2000, 6000]
+    assert store.history("test/loss") == store.history("test/gain") == [(1, 1.0)]
 
 
 def test_a_store_that_is_away_is_tried_again_after_growing_delays(
@@ -245,7 +170,7 @@ def test_a_follower_killed_around_a_request_loses_and_doubles_nothing(
     directory: TrackingDirectory, moment: str, died_in: int
 ) -> None:
     store = Memory()
-    record(directory, *(loss(step, time=step) for step in range(1, 2501)), End(Status.FINISHED))
+    record(directory, *(loss(step) for step in range(1, 2501)), End(Status.FINISHED, 0, 9000))
     requests = iter(range(100))
 
     def die() -> None:
@@ -257,4 +182,4 @@ def test_a_follower_killed_around_a_request_loses_and_doubles_nothing(
         follow(directory, store)
     assert follow(directory, store)
     assert store.history("loss") == twin(2500)
-    assert store.statuses[-1] == (Status.FINISHED, "")
+    assert (store.statuses[-1], store.end_times[-1]) == ((Status.FINISHED, ""), 9000)
