@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
 from runner.system.status import Status
-from runner.tracking import RunStore
+from runner.tracking import RunStore, open_store
 from runner.tracking.journal import Dataset
 from runner.tracking.tracker import ExportedModel
 
@@ -41,16 +42,17 @@ def test_a_run_is_logged_from_start_to_end(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_found_again(tmp_path: Path) -> None:
-    store = RunStore()
-    store.open(tmp_path, "digits", "one", {})
+@pytest.mark.parametrize(
+    "config", [TrackingConfig(uri=None), TrackingConfig(uri=None, tensorboard=True)]
+)
+def test_without_mlflow_nothing_is_found_again(config: TrackingConfig, tmp_path: Path) -> None:
+    store = open_store(config, {})
     assert (store.run_id(tmp_path), store.recorded(tmp_path)) == (None, False)
     assert (store.store, store.open_command()) == ("", "")
     assert store.finished("digits", {}) == []
     assert store.keep_model(tmp_path, ExportedModel(tmp_path, 1, (), (), {})) is None
     store.settle(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(TrackingError, match="runs:/1/x is in MLflow, and tracking is off"):
-        store.download("runs:/1/x", ".")
-    with pytest.raises(TrackingError, match="models:/x@y is in MLflow, and tracking is off"):
-        store.pin("models:/x@y")
+    for ask in (store.pin, lambda uri: store.download(uri, ".")):
+        with pytest.raises(TrackingError, match="runs:/1/x is in MLflow, and tracking is off"):
+            ask("runs:/1/x")
