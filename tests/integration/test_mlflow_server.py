@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -25,7 +23,7 @@ from runner.errors import TrackingError
 from runner.tracking.delivery import sync
 from runner.tracking.mlflow_store import MlflowStore
 from tests.tiny.following import twin
-from tests.tiny.forked import Forks
+from tests.tiny.forked import Forked, Forks, environment
 from tests.tiny.recording import Recording
 from tests.tiny.runs import wait_for
 
@@ -47,26 +45,28 @@ class Server:
       artifacts: the `mlflow-artifacts:` URI of the run's files.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, forks: Forks) -> None:
+        self._folder, self._forks = folder, forks
         self.port = free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Forked | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
-        command += ["--workers", "1", "--port", str(self.port)]
-        command += ["--backend-store-uri", f"sqlite:///{self._folder / 'mlflow.db'}"]
-        command += ["--artifacts-destination", str(self._folder / "served")]
-        with (self._folder / "log").open("ab") as output:
-            self._process = subprocess.Popen(
-                command,
+        """Forks what `mlflow server` starts, which would import everything twice."""
+        command = [sys.executable, "-m", "uvicorn", "--host", "127.0.0.1", "--port", str(self.port)]
+        given = {
+            "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{self._folder / 'mlflow.db'}",
+            "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
+            "_MLFLOW_SERVER_ARTIFACT_DESTINATION": str(self._folder / "served"),
+            "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
+        }
+        with (self._folder / "log").open("ab") as log:
+            self._process = self._forks.start(
+                [*command, "mlflow.server.fastapi_app:app"],
                 cwd=self._folder,
-                # Without eight further processes, which run jobs.
-                env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
+                env={**environment(), **given},
+                stdout=log.fileno(),
+                stderr=log.fileno(),
             )
         wait_for(self._answers, 120.0)
 
@@ -82,9 +82,8 @@ class Server:
 
     def kill(self) -> None:
         if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()
             self._process.wait()
-            self._process = None
 
     def _answers(self) -> bool:
         assert self._process is not None
@@ -103,10 +102,12 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def server(migrated_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(
+    migrated_database: Path, tmp_path_factory: pytest.TempPathFactory, forks: Forks
+) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
     shutil.copy(migrated_database, folder / "mlflow.db")
-    server = Server(folder)
+    server = Server(folder, forks)
     try:
         server.start()
         server.fill()
