@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import logging
 import math
 import posixpath
 import re
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,23 +104,13 @@ def encode(*records: Record, encoder: Encoder | None = None) -> list[Entry]:
 
 
 def test_metrics_become_points_with_encoded_names() -> None:
-    assert encode(Metrics({"f(1)": 1, "loss": cast(float, np.float32(0.5))}, 7, 99)) == [
+    assert encode(Metrics({"f(1)": 1.0, "loss": 0.5}, 7, 99)) == [
         MetricPoint("f_x0028_1_x0029_", 1.0, 99, 7),
         MetricPoint("loss", 0.5, 99, 7),
     ]
     (point,) = encode(Metrics({"loss": math.nan}, 1, 0))
     assert isinstance(point, MetricPoint)
     assert math.isnan(point.value)
-
-
-@pytest.mark.parametrize("value", ["high", None, np.zeros(2), 10**400])
-def test_a_metric_that_is_not_a_number_is_left_out_and_named(
-    value: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    entries = encode(Metrics({"bad": value, "good": 1.0}, 1, 0))
-    assert entries == [Tag("runner.metrics_refused", "bad"), MetricPoint("good", 1.0, 0, 1)]
-    assert "Metric 'bad' has a value that is not a number" in caplog.text
-    assert caplog.records[0].levelno == logging.WARNING
 
 
 def test_parameters_become_strings_and_long_ones_are_shortened_and_named() -> None:

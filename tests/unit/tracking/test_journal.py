@@ -8,7 +8,6 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,17 +88,10 @@ class Colour(Enum):
     red = 1
 
 
-def test_values_are_written_as_numbers_and_as_people_write_them() -> None:
-    values = {"nan": math.nan, "f": np.float32(0.5), "i": np.int64(3), "no number": [1.0]}
-    decoded = decode_line(encode_line(Metrics(values, 1, 2)))  # type: ignore[arg-type]
+def test_values_are_written_as_people_write_them() -> None:
+    decoded = decode_line(encode_line(Metrics({"nan": math.nan}, 1, 2)))
     assert isinstance(decoded, Metrics)
     assert math.isnan(decoded.values["nan"])
-    assert dict[str, object](decoded.values) | {"nan": 0} == {
-        "nan": 0,
-        "f": 0.5,
-        "i": 3.0,
-        "no number": [1.0],
-    }
     assert decode_line(encode_line(Parameters({"c": Colour.red, "n": None, "l": [1]}))) == (
         Parameters({"c": "red", "n": "None", "l": "[1]"})
     )

@@ -118,23 +118,12 @@ def test_more_than_one_request_holds_arrives_whole(
         assert steps(client, run_id, key) == list(range(1250))
 
 
-def test_numbers_that_are_not_finite_are_kept_or_named(
-    store: MlflowStore, client: MlflowClient
-) -> None:
-    run_id = record(store, Metrics({"nan": math.nan, "inf": math.inf, "minus": -math.inf}, 1, 0))
-    run = read(client, run_id)
-    assert math.isnan(run.data.metrics["nan"])
-    # What MLflow makes of infinity; the tag says that it was one.
-    assert run.data.metrics["inf"] == -run.data.metrics["minus"] == sys.float_info.max
-    assert run.data.tags["runner.infinite_metrics"] == "inf\nminus"
-
-
 def test_names_and_values_of_any_kind_arrive(store: MlflowStore, client: MlflowClient) -> None:
     names = ["f(x)=1", "größe", "a//b", "../up", "🎯", "tab\t", "100%", '["a.b"]', "k" * 300]
     run_id = record(
         store,
         Parameters(dict.fromkeys(names, "v" * 7000)),
-        Metrics(dict.fromkeys(names, 1.0), 1, 0),
+        Metrics({**dict.fromkeys(names, 1.0), "nan": math.nan, "inf": math.inf}, 1, 0),
         Tags(dict.fromkeys(names, "v" * 9000)),
         tags={"tag @ start": "'quoted' \x00"},
     )
@@ -142,6 +131,10 @@ def test_names_and_values_of_any_kind_arrive(store: MlflowStore, client: MlflowC
     for held in (run.data.params, run.data.metrics, run.data.tags):
         assert set(names[:-1]) <= {decode_key(key) for key in held}
         assert any(key.startswith("kkk") and len(key) == 250 for key in held)
+    # What MLflow makes of infinity; the tag says that it was one.
+    assert run.data.metrics["inf"] == sys.float_info.max
+    assert run.data.tags["runner.infinite_metrics"] == "inf"
+    assert math.isnan(run.data.metrics["nan"])
     assert {len(value) for value in run.data.params.values()} == {6000}
     assert {len(run.data.tags[encode_key(name)]) for name in names[:-1]} == {8000}
     assert run.data.tags["runner.keys_shortened"] == "k" * 300
@@ -332,11 +325,18 @@ def _kept(run: Run) -> list[LoggedModelOutput]:
     return run.outputs.model_outputs if run.outputs else []
 
 
-def test_mlflow_loads_what_is_kept_and_registered(
+def test_mlflow_loads_what_is_kept_and_registered_once(
     store: MlflowStore, run_id: str, model: ExportedModel, client: MlflowClient, mlflow_here: Any
 ) -> None:
     kept = store.keep_model(run_id, model, None, None)
-    assert store.keep_model(run_id, model, "net", "champion") == "models:/net@champion"
+    for register, alias, uri in (
+        (None, None, kept),
+        ("net", None, "models:/net/1"),
+        ("net", None, "models:/net/1"),
+        ("net", "champion", "models:/net@champion"),
+    ):
+        assert store.keep_model(run_id, model, register, alias) == uri
+    assert len(client.search_model_versions("name = 'net'")) == 1
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     for uri in (kept, "models:/net/1", "models:/net@champion"):
         served = mlflow_here.tensorflow.load_model(uri)
@@ -348,17 +348,6 @@ def test_mlflow_loads_what_is_kept_and_registered(
     run = client.get_run(run_id)
     assert run.info.status == "FINISHED"
     assert [each.step for each in _kept(run)] == [12]
-
-
-def test_one_model_is_kept_and_registered_once(
-    store: MlflowStore, run_id: str, model: ExportedModel, client: MlflowClient
-) -> None:
-    kept = store.keep_model(run_id, model, None, None)
-    assert store.keep_model(run_id, model, None, None) == kept
-    assert store.keep_model(run_id, model, "net", None) == "models:/net/1"
-    assert store.keep_model(run_id, model, "net", None) == "models:/net/1"
-    assert store.keep_model(run_id, model, "net", "new") == "models:/net@new"
-    assert len(client.search_model_versions("name = 'net'")) == 1
 
 
 def test_what_mlflow_refuses_leaves_no_half_of_a_model(
