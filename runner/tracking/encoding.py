@@ -73,11 +73,6 @@ class Batch:
 
     entries: tuple[SmallEntry, ...]
 
-    def halves(self) -> tuple[Batch, Batch]:
-        """Returns two batches that hold everything of this one."""
-        middle = len(self.entries) // 2
-        return Batch(self.entries[:middle]), Batch(self.entries[middle:])
-
 
 Delivery: TypeAlias = Batch | Artifact | Text | Dataset
 

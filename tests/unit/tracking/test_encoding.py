@@ -4,7 +4,6 @@ import math
 import posixpath
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -31,7 +30,6 @@ from runner.tracking.encoding import (
 from runner.tracking.journal import (
     Artifact,
     Dataset,
-    Metrics,
     Parameters,
     Record,
     Text,
@@ -103,38 +101,6 @@ def encode(*records: Record, encoder: Encoder | None = None) -> list[Entry]:
     return list((encoder or Encoder({}, {})).encode(records))
 
 
-def test_metrics_become_points_with_encoded_names() -> None:
-    assert encode(Metrics({"f(1)": 1.0, "loss": 0.5}, 7, 99)) == [
-        MetricPoint("f_x0028_1_x0029_", 1.0, 99, 7),
-        MetricPoint("loss", 0.5, 99, 7),
-    ]
-    (point,) = encode(Metrics({"loss": math.nan}, 1, 0))
-    assert isinstance(point, MetricPoint)
-    assert math.isnan(point.value)
-
-
-def test_parameters_become_strings_and_long_ones_are_shortened_and_named() -> None:
-    assert encode(Parameters({"rate": 0.1, "goal": None, "surrogate": "\ud800"})) == [
-        Parameter("rate", "0.1"),
-        Parameter("goal", "None"),
-        Parameter("surrogate", "\\ud800"),
-    ]
-    assert encode(Parameters({"fits": "v" * 6000})) == [Parameter("fits", "v" * 6000)]
-    note, parameter = encode(Parameters({"f(x)": "v" * 6001}))
-    assert note == Tag("runner.parameters_shortened", "f(x)")
-    assert isinstance(parameter, Parameter)
-    assert len(parameter.value) == 6000
-
-
-def test_parameters_that_the_run_has_are_not_sent_again_and_changed_ones_are_noted() -> None:
-    known = {"a": "1", "f_x0028_x_x0029_": "2", "steps": "10"}
-    encoder = Encoder(known, {"runner.parameters_changed": "rate: 1 -> 2"})
-    changed = Tag("runner.parameters_changed", "rate: 1 -> 2\nsteps: 10 -> 20")
-    new = Parameters({"a": 1, "f(x)": 2, "new": 3, "steps": 20})
-    assert encode(new, encoder=encoder) == [Parameter("new", "3"), changed]
-    assert encode(new, encoder=encoder) == []
-
-
 def test_long_values_that_changed_past_the_limit_are_seen_to_differ() -> None:
     encoder = Encoder({}, {})
     encode(Parameters({"a": "v" * 7000 + "1"}), encoder=encoder)
@@ -182,14 +148,6 @@ def test_batches_keep_the_order_and_every_limit_and_lose_nothing(
         kind, count = type(runs[0][0]), runs[0][1]
         limit = {MetricPoint: 1000, Artifact: 1}.get(kind, 100)
         assert len(list(batches(entries))) == math.ceil(count / limit)
-
-
-@given(st.lists(st.sampled_from([POINT, PARAMETER, TAG]), min_size=2))
-def test_halves_hold_everything_once(entries: list[Any]) -> None:
-    first, second = Batch(tuple(entries)).halves()
-    assert [*first.entries, *second.entries] == entries
-    assert first.entries
-    assert second.entries
 
 
 def test_a_summary_counts_and_names_what_is_missing() -> None:

@@ -47,7 +47,7 @@ def test_a_run_holds_everything_that_was_recorded(
     assert read(client, run_.run_id).info.status == "RUNNING"
     for delivery in run_.deliveries(
         [
-            Parameters({"train.steps": 10, "name": "cnn"}),
+            Parameters({"train.steps": 10, "name": "cnn", "goal": None}),
             Metrics({"loss": 0.5}, 1, 5),
             Metrics({"loss": 0.25}, 2, 6),
             Tags({"sources": "none"}),
@@ -64,7 +64,7 @@ def test_a_run_holds_everything_that_was_recorded(
     assert run.info.run_name == "digits-1"
     assert run.info.status == "FINISHED"
     assert before <= run.info.start_time <= run.info.end_time <= time.time_ns() // 1_000_000
-    assert run.data.params == {"train.steps": "10", "name": "cnn"}
+    assert run.data.params == {"train.steps": "10", "name": "cnn", "goal": "None"}
     assert run.data.metrics == {"loss": 0.25}
     assert steps(client, run_.run_id, "loss") == [1, 2]
     assert {

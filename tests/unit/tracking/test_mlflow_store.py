@@ -217,14 +217,8 @@ def test_what_is_not_an_mlflow_server_cannot_be_opened(monkeypatch: pytest.Monke
 # Creating a database
 
 
-def test_the_file_and_its_directory_are_created(tmp_path: Path) -> None:
-    database = tmp_path / "new folder" / "mlflow.db"
-    with exclusive(database), closing(sqlite3.connect(database)) as connection:
-        assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
-
-
 def test_a_creation_that_was_cut_short_begins_anew(tmp_path: Path) -> None:
-    database = tmp_path / "mlflow.db"
+    database = tmp_path / "new folder" / "mlflow.db"
 
     def create(table: str) -> list[tuple[str]]:
         with exclusive(database), closing(sqlite3.connect(database)) as connection:
@@ -238,7 +232,7 @@ def test_a_creation_that_was_cut_short_begins_anew(tmp_path: Path) -> None:
         create("half")
     assert create("one") == [("one",)]
     assert create("two") == [("one",), ("two",)], "what was completed stays"
-    assert [path.name for path in tmp_path.glob("*.creating")] == []
+    assert [path.name for path in database.parent.glob("*.creating")] == []
 
 
 def test_a_lock_that_is_kept_is_an_error(tmp_path: Path) -> None:
