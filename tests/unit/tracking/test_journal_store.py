@@ -74,21 +74,6 @@ def test_everything_is_in_the_journal_at_once_without_secrets(tmp_path: Path) ->
     tracker.close(Status.FINISHED)
 
 
-def test_only_the_first_close_counts_and_reports_what_is_not_delivered(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    directory = TrackingDirectory(tmp_path)
-    tracker = make_store().open(tmp_path, "digits", "one", {})
-    assert directory.is_written()
-    tracker.close(Status.KILLED)
-    tracker.close(Status.FINISHED)
-    assert not directory.is_written()
-    (end,) = recorded(tmp_path)
-    assert isinstance(end, End)
-    assert end == End(Status.KILLED, 0, end.time)
-    assert caplog.text.count("python -m runner.sync") == 1
-
-
 def test_a_run_that_is_opened_again_is_the_same_run(tmp_path: Path) -> None:
     make_store().open(tmp_path, "digits", "one", {"a": "1"}).close(Status.KILLED)
     first = TrackingDirectory(tmp_path).opening()
@@ -105,7 +90,7 @@ def test_a_run_that_is_opened_again_is_the_same_run(tmp_path: Path) -> None:
 
 
 def test_a_run_starts_once_and_ends_anew_each_time_it_is_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = [1000]
     monkeypatch.setattr("runner.tracking.journal_store.now", lambda: clock[0])
@@ -116,7 +101,12 @@ def test_a_run_starts_once_and_ends_anew_each_time_it_is_resumed(
     for status in (Status.KILLED, Status.FINISHED):
         tracker = open_run()
         clock[0] += 500
+        assert TrackingDirectory(tmp_path).is_written()
         tracker.close(status)
+        tracker.close(Status.FAILED)  # It is closed.
+        assert not TrackingDirectory(tmp_path).is_written()
+        assert caplog.text.count("python -m runner.sync") == 1, "what is not delivered is reported"
+        caplog.clear()
         clock[0] += 9000
     added = open_run(Status.FINISHED)
     added.log_metrics({"test/loss": 1.0}, 1)
