@@ -195,7 +195,7 @@ class TensorBoardRun(Destination):
     def deliveries(self, records: Iterable[Record]) -> Iterable[Delivery]:
         """Yields all metrics at once."""
         points = tuple(
-            MetricPoint(name, float(value), record.time, int(record.step))
+            MetricPoint(name, value, record.time, record.step)
             for record in records
             if isinstance(record, Metrics)
             for name, value in record.values.items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 import posixpath
 import re
@@ -13,8 +12,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from runner.tracking.journal import Artifact, Dataset, Metrics, Parameters, Record, Tags, Text
-
-logger = logging.getLogger(__name__)
 
 MAX_ENTRIES = 1000
 """Metrics, parameters and tags together in one request."""
@@ -31,7 +28,6 @@ PARAMETERS_CHANGED_TAG = "runner.parameters_changed"
 TAGS_SHORTENED_TAG = "runner.tags_shortened"
 KEYS_SHORTENED_TAG = "runner.keys_shortened"
 INFINITE_METRICS_TAG = "runner.infinite_metrics"
-METRICS_REFUSED_TAG = "runner.metrics_refused"
 
 # Enough of a changed value to recognise it; the whole of the new one is in the config.
 _MAX_CHANGED_VALUE = 200
@@ -76,11 +72,6 @@ class Batch:
     """Metrics, parameters and tags that one request delivers."""
 
     entries: tuple[SmallEntry, ...]
-
-    def halves(self) -> tuple[Batch, Batch]:
-        """Returns two batches that hold everything of this one."""
-        middle = len(self.entries) // 2
-        return Batch(self.entries[:middle]), Batch(self.entries[middle:])
 
 
 Delivery: TypeAlias = Batch | Artifact | Text | Dataset
@@ -200,7 +191,6 @@ class Encoder:
       both values, in `runner.parameters_changed`.
     - NaN is a metric value like any other. Databases hold no infinity, so MLflow stores
       1.797e308 in its place: `runner.infinite_metrics` names the metrics that had one.
-    - A metric value that is not a number is left out, and named in `runner.metrics_refused`.
 
     Args:
       parameters: encoded names and values of the parameters that the run already has.
@@ -237,18 +227,12 @@ class Encoder:
             yield tag
 
     def _metrics(self, record: Metrics) -> Iterator[Entry]:
-        for name, given in record.values.items():
-            try:
-                value = float(given)
-            except (TypeError, ValueError, OverflowError) as error:
-                logger.warning("Metric %r has a value that is not a number: %s", name, error)
-                yield from self._note(METRICS_REFUSED_TAG, name)
-                continue
+        for name, value in record.values.items():
             if math.isinf(value):
                 yield from self._note(INFINITE_METRICS_TAG, name)
             key = encode_key(name)
             yield from self._note_long(key, name)
-            yield MetricPoint(shorten_key(key), value, record.time, int(record.step))
+            yield MetricPoint(shorten_key(key), value, record.time, record.step)
 
     def _new_parameters(self, record: Parameters) -> Iterator[Entry]:
         for name, given in record.values.items():

@@ -103,7 +103,7 @@ def encode_line(record: Record) -> bytes:
     """Returns `CRC32 JSON` and a line feed, the only one in it.
 
     Raises:
-      TypeError, ValueError: JSON cannot represent the record, such as a name that is not a string.
+      TypeError, ValueError: JSON cannot represent the record, such as a value of NumPy's.
     """
     body = _encode(_plain(record)).encode()
     return b"%08x %b\n" % (zlib.crc32(body), body)
@@ -153,16 +153,8 @@ def _text(value: object) -> str:
     return value.name if isinstance(value, Enum) else str(value)
 
 
-def _number(value: object) -> float | str:
-    """Converts numbers of NumPy and TensorFlow; other values stay, to be reported by name."""
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return str(value)
-
-
 # Made once: `json.dumps` with any argument makes an encoder at every call.
-_encode = json.JSONEncoder(default=_number, separators=(",", ":")).encode
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Segment(NamedTuple):

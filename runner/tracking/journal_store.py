@@ -199,7 +199,7 @@ class JournalStore(RunStore):
 
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
         """Asks MLflow."""
-        return self._mlflow().finished(experiment, tags) if self._address else []
+        return self._found().finished(experiment, tags)
 
     @property
     def store(self) -> str:
@@ -208,13 +208,11 @@ class JournalStore(RunStore):
 
     def pin(self, uri: str) -> str:
         """Asks MLflow."""
-        return self._mlflow().pin(uri) if self._address else super().pin(uri)
+        return self._found().pin(uri)
 
     def download(self, uri: str, folder: str) -> str:
         """Asks MLflow."""
-        return (
-            self._mlflow().download(uri, folder) if self._address else super().download(uri, folder)
-        )
+        return self._found().download(uri, folder)
 
     def keep_model(
         self,
@@ -272,6 +270,10 @@ class JournalStore(RunStore):
 
     def _follower(self) -> FollowerProcess:
         return self._given_follower or start_follower(self._address.uri if self._address else None)
+
+    def _found(self) -> RunStore | MlflowStore:
+        """Returns MLflow, or what finds nothing where nothing is recorded there."""
+        return self._mlflow() if self._address else RunStore()
 
     def _mlflow(self) -> MlflowStore:
         if self._opened is None:

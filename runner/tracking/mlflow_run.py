@@ -102,8 +102,9 @@ class MlflowRun(Destination):
             if not self._is_final(error, failures):
                 raise
             if isinstance(delivery, Batch) and len(delivery.entries) > 1:
-                for half in delivery.halves():
-                    self.deliver(half, failures)
+                middle = len(delivery.entries) // 2
+                for half in (delivery.entries[:middle], delivery.entries[middle:]):
+                    self.deliver(Batch(half), failures)
             else:
                 self.refused.append(delivery)
                 logger.warning("MLflow refuses %s: %s", named(delivery), self.describe(error))

@@ -38,6 +38,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("small_disk")
 def test_a_full_disk_costs_saves_and_nothing_else(make_case: MakeCase) -> None:
     twin, case = make_case("twin", *ARGUMENTS), make_case("case", *ARGUMENTS)

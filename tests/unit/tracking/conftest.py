@@ -1,4 +1,4 @@
-"""A store of its own for each test that asks for one."""
+"""A store or a journal of its own for each test that asks for one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 from mlflow import MlflowClient
 
 from runner.tracking.mlflow_store import MlflowStore
+from runner.tracking.tracking_directory import TrackingDirectory
+from tests.tiny.following import make_directory
 
 
 @pytest.fixture
@@ -21,3 +23,9 @@ def store(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ml
 def client(store: MlflowStore) -> MlflowClient:
     """MLflow's own client of the store."""
     return MlflowClient(store.address.uri, store.address.uri)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> TrackingDirectory:
+    """That of a run to be recorded in a store in memory."""
+    return make_directory(tmp_path / "run")

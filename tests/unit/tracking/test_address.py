@@ -46,15 +46,13 @@ def test_other_uris_are_kept(uri: str, kept: str, scheme: str) -> None:
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("file:///data/mlruns", r"plain directories\n.*tracking\.uri=sqlite:///mlflow\.db"),
-        ("file:mlruns", "plain directories"),
+        ("file:mlruns", r"plain directories\n.*tracking\.uri=sqlite:///mlflow\.db"),
         ("mlruns", r"no scheme.*\n.*tracking\.uri=sqlite:///mlflow\.db"),
         ("results/a.db", r"no scheme.*\n.*tracking\.uri=sqlite:///results/a\.db"),
         ("/abs/a.db", r"tracking\.uri=sqlite:////abs/a\.db"),
         ("localhost:5000", r"no scheme(.*\n)+.*choices: .*http://HOST:PORT"),
         ("sqlit:///a.db", r"no scheme 'sqlit'(.*\n)+.*choices: sqlite"),
         ("http://", "names no host"),
-        ("http://:5000", "names no host"),
         ("http://host:port", "Port could not be cast"),
         ("sqlite://a.db", r"three slashes.*\n.*tracking\.uri=sqlite:///a\.db"),
         ("sqlite://", r"three slashes.*\n.*tracking\.uri=sqlite:///mlflow\.db"),
@@ -88,13 +86,8 @@ def test_passwords_are_not_shown(uri: str) -> None:
     for text in (address.shown, address.open_command(), address.masked(f"cannot reach {uri}")):
         assert "s3" not in text
         assert "et@" not in text
-
-
-def test_the_password_of_a_refused_uri_is_not_shown() -> None:
-    with pytest.raises(TrackingUriError, match=r"knows no scheme 'oracle'") as raised:
+    with pytest.raises(TrackingUriError, match=r"me:\*\*\*@db(.*\n)*.*knows no scheme 'oracle'"):
         resolve("oracle://me:s3cret@db/x", HERE)
-    assert "s3cret" not in str(raised.value)
-    assert "me:***@db" in str(raised.value)
 
 
 def test_artifacts_go_beside_the_database_in_a_folder_for_each_experiment() -> None:
@@ -108,7 +101,7 @@ def test_artifacts_go_beside_the_database_in_a_folder_for_each_experiment() -> N
         assert "/" not in folder
 
 
-def test_the_command_that_opens_a_database_survives_a_shell(
+def test_the_command_that_opens_a_store_survives_a_shell(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "my env/bin/python"))
@@ -121,18 +114,11 @@ def test_the_command_that_opens_a_database_survives_a_shell(
     monkeypatch.setenv("PATH", "")
     elsewhere = shlex.split(address.open_command())
     assert elsewhere == [str(tmp_path / "my env/bin/mlflow"), *arguments]
+    page = shlex.split(resolve("http://host:5000", HERE).open_command())
+    assert page == [str(tmp_path / "my env/bin/python"), "-m", "webbrowser", "http://host:5000"]
 
     monkeypatch.chdir(tmp_path)
     assert shlex.split(address.open_command()) == ["my env/bin/mlflow", *arguments]
 
     monkeypatch.setenv("PATH", str(tmp_path / "my env/bin"))
     assert shlex.split(address.open_command()) == ["mlflow", *arguments]
-
-
-def test_the_command_that_opens_a_server_opens_its_page(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(sys, "executable", "/opt/python")
-    address = resolve("http://host:5000", HERE)
-    assert address.open_command() == "/opt/python -m webbrowser http://host:5000"

@@ -31,6 +31,14 @@ def logging_as_before() -> Iterator[None]:
     root.setLevel(level)
 
 
+GONE = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def uri(database: Path) -> str:
+    return f"sqlite:///{database}"
+
+
 def record(path: Path, uri: str, **changes: object) -> TrackingDirectory:
     directory = TrackingDirectory(path)
     opening = Opening("u" + path.name, "digits", path.name, {}, None, (uri,), patience_seconds=0.0)
@@ -57,31 +65,22 @@ def runs(uri: str) -> dict[str, tuple[str, int]]:
     }
 
 
-def test_what_was_left_is_delivered_and_a_second_time_nothing(
-    tmp_path: Path, database: Path, capsys: pytest.CaptureFixture[str]
+def test_what_was_left_is_delivered_to_all_stores_and_a_second_time_nothing(
+    tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    uri = f"sqlite:///{database}"
-    directory = record(tmp_path / "run", uri)
-    assert main([str(directory.run_directory)]) == 0
+    directory = record(tmp_path / "run", GONE, stores=(GONE, "tensorboard:"))
+    assert main([str(directory.run_directory), "--uri", uri]) == 0
     assert main([str(directory.run_directory)]) == 0
     assert runs(uri) == {"run": ("FINISHED", 5)}
+    assert len(list(directory.tensorboard.iterdir())) == 1
     assert capsys.readouterr().out == ""
 
 
-def test_all_stores_of_a_run_are_delivered_to(tmp_path: Path, database: Path) -> None:
-    uri = f"sqlite:///{database}"
-    directory = record(tmp_path / "run", uri, stores=(uri, "tensorboard:"))
-    assert sync(directory)
-    assert runs(uri) == {"run": ("FINISHED", 5)}
-    assert len(list(directory.tensorboard.iterdir())) == 1
-
-
 def test_a_store_that_is_away_holds_back_no_other(
-    tmp_path: Path, database: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     away = f"sqlite:///{tmp_path}/notes.db"
     (tmp_path / "notes.db").write_text("notes " * 1000)
-    uri = f"sqlite:///{database}"
     directory = record(tmp_path / "run", uri, stores=(away, uri))
     assert main([str(directory.run_directory)]) == 1
     assert runs(uri) == {"run": ("FINISHED", 5)}
@@ -91,50 +90,35 @@ def test_a_store_that_is_away_holds_back_no_other(
     assert "not a database" in directory.log.read_text()
 
 
-def test_a_run_can_be_delivered_to_another_store(tmp_path: Path, database: Path) -> None:
-    uri = f"sqlite:///{database}"
-    directory = record(tmp_path / "run", "http://127.0.0.1:9")
-    assert main([str(directory.run_directory), "--uri", uri]) == 0
-    assert runs(uri) == {"run": ("FINISHED", 5)}
-
-
-def test_a_part_waits_for_the_run_that_it_is_a_part_of(tmp_path: Path, database: Path) -> None:
-    uri = f"sqlite:///{database}"
-    parent = record(tmp_path / "sweep", uri)
-    part = record(tmp_path / "part", uri, parent=str(parent.run_directory))
-    assert main([str(part.run_directory)]) == 1
-    assert "is a part of the one in" in part.log.read_text()
-    assert main([str(parent.run_directory)]) == 0
-    assert main([str(part.run_directory)]) == 0
-    run = MlflowClient(tracking_uri=uri).get_run(str(part.position(uri).run_id))
-    assert run.data.tags["mlflow.parentRunId"] == parent.position(uri).run_id
-
-
-def test_a_part_that_was_moved_with_its_database_needs_no_delivery_of_the_whole(
-    tmp_path: Path, database: Path
+def test_a_part_needs_the_run_that_it_is_a_part_of_even_moved(
+    tmp_path: Path, uri: str, database: Path
 ) -> None:
-    uri = f"sqlite:///{database}"
     old, new = tmp_path / "old", tmp_path / "new"
     parent = record(old / "sweep", uri)
     part = record(old / "part", uri, parent=str(parent.run_directory))
+    assert main([str(part.run_directory)]) == 1
+    assert "is a part of the one in" in part.log.read_text()
     assert main([str(parent.run_directory)]) == main([str(part.run_directory)]) == 0
+    run = MlflowClient(tracking_uri=uri).get_run(str(part.position(uri).run_id))
+    assert run.data.tags["mlflow.parentRunId"] == parent.position(uri).run_id
+    # Both are known there already.
     old.rename(new)
     moved = f"sqlite:///{database.rename(new / 'mlflow.db')}"
     assert main([str(new / "part"), "--uri", moved]) == 0
     assert runs(moved) == {"sweep": ("FINISHED", 5), "part": ("FINISHED", 5)}
 
 
-@pytest.mark.parametrize("held", ["writer.lock", "lock"])
-@pytest.mark.parametrize("in_time", [True, False])
+@pytest.mark.parametrize(
+    ("held", "in_time"), [("writer.lock", True), ("lock", True), ("lock", False)]
+)
 def test_a_part_waits_for_a_run_that_is_about_to_be_delivered(
     tmp_path: Path,
-    database: Path,
+    uri: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     held: str,
     in_time: bool,
 ) -> None:
-    uri = f"sqlite:///{database}"
     sweep = record(tmp_path / "sweep", uri)
     part = record(tmp_path / "part", uri, parent=str(sweep.run_directory))
     sweep.delivery_lock(uri)  # Makes the folder that holds it.
@@ -157,9 +141,8 @@ def test_a_part_waits_for_a_run_that_is_about_to_be_delivered(
 
 
 def test_one_process_delivers_and_another_waits(
-    tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uri = f"sqlite:///{database}"
     directory = record(tmp_path / "run", uri)
     other = directory.delivery_lock(uri)
     other.acquire()
@@ -173,21 +156,18 @@ def test_one_that_waits_in_vain_reports_it(
 ) -> None:
     monkeypatch.setattr("runner.tracking.delivery._LOCK_SECONDS", 3.0)
     monkeypatch.setattr("runner.tracking.delivery._wait", lambda *_: None)
-    directory = record(tmp_path / "run", "http://127.0.0.1:9")
-    with directory.delivery_lock("http://127.0.0.1:9"):
+    directory = record(tmp_path / "run", GONE)
+    with directory.delivery_lock(GONE):
         assert not sync(directory)
     assert "Another process delivers" in directory.log.read_text()
 
 
-def test_a_directory_without_a_journal_is_reported(
+def test_what_cannot_be_delivered_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(tmp_path)]) == 2
     assert "holds nothing to deliver" in capsys.readouterr().err
-
-
-def test_a_malformed_uri_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = record(tmp_path / "run", "http://127.0.0.1:9")
+    directory = record(tmp_path / "run", GONE)
     assert main([str(directory.run_directory), "--uri", "sqlit:///x"]) == 2
     assert "knows no scheme" in capsys.readouterr().err
 

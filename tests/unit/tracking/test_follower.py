@@ -1,31 +1,21 @@
 from __future__ import annotations
 
 import logging
-import zlib
+import math
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from runner.system.status import Status
-from runner.tracking.follower import Destination, Follower
+from runner.tracking.encoding import Delivery
+from runner.tracking.follower import RECORDED_AGAIN_TAG, Destination, Follower
 from runner.tracking.journal import Artifact, End, Journal, Metrics, Tags, Text, segments
+from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
-from tests.tiny.following import (
-    URI,
-    Killed,
-    Memory,
-    edit_opening,
-    follow,
-    loss,
-    make_directory,
-    record,
-    twin,
-)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> TrackingDirectory:
-    return make_directory(tmp_path / "run")
+from tests.tiny.following import URI, Killed, Memory, edit_opening, follow, loss, record, twin
 
 
 def test_everything_arrives_and_then_the_status(directory: TrackingDirectory) -> None:
@@ -54,108 +44,40 @@ def test_everything_arrives_and_then_the_status(directory: TrackingDirectory) ->
 
 
 def test_nothing_is_delivered_twice_by_the_next_follower(directory: TrackingDirectory) -> None:
-    store = Memory()
     record(directory, loss(1), End(Status.FINISHED))
-    assert follow(directory, store)
+    assert follow(directory, Memory())
     other = Memory()
     assert follow(directory, other)
-    assert (other.points, other.statuses) == (set(), [])
     record(directory, Metrics({"test/loss": 1.0}, 1, 0), End(Status.FINISHED))
     assert follow(directory, other)
-    assert [status for status, _ in other.statuses] == []
-    assert len(other.points) == 1
-
-
-def test_a_run_is_running_while_it_is_written_and_killed_when_it_dies(
-    directory: TrackingDirectory,
-) -> None:
-    store = Memory()
-    directory.claim()
-    record(directory, loss(1))
-    assert follow(directory, store, lambda seconds: directory.release())
-    assert [status for status, _ in store.statuses] == [Status.RUNNING, Status.KILLED]
-    directory.claim()
-    assert follow(directory, store, lambda seconds: directory.release())
-    assert [status for status, _ in store.statuses][2:] == [Status.RUNNING, Status.KILLED]
-
-
-def test_the_end_is_the_runs_own_whenever_it_is_delivered(directory: TrackingDirectory) -> None:
-    store = Memory()
-    record(directory, loss(1, time=1000), End(Status.KILLED, 0, 2000))
-    assert follow(directory, store)
-    record(directory, loss(2, time=5000), End(Status.FINISHED, 0, 6000))
-    assert follow(directory, store)
-    assert store.end_times == [2000, 6000]
+    assert (len(other.points), other.statuses) == (1, [])
 
 
 def test_a_killed_run_ended_when_it_last_recorded_a_metric(directory: TrackingDirectory) -> None:
     store = Memory()
-    directory.claim()
-    record(directory, loss(1, time=1000), loss(2, time=2000), Tags({"host": "here"}))
-    assert follow(directory, store, lambda seconds: directory.release())
-    assert [status for status, _ in store.statuses] == [Status.RUNNING, Status.KILLED]
-    assert store.end_times == [None, 2000]
+    for time in (1000, 2000):
+        directory.claim()
+        record(directory, loss(1, time=time - 500), loss(2, time=time), Tags({"host": "here"}))
+        assert follow(directory, store, lambda seconds: directory.release())
+    assert [status for status, _ in store.statuses] == [Status.RUNNING, Status.KILLED] * 2
+    assert store.end_times == [None, 1000, None, 2000]
 
 
-def test_what_is_added_to_a_run_that_has_ended_leaves_its_end(
-    directory: TrackingDirectory,
-) -> None:
-    record(directory, loss(1, time=1000), End(Status.FINISHED, 0, 2000))
+def test_the_end_is_the_runs_own_and_that_of_the_training(directory: TrackingDirectory) -> None:
+    store = Memory()
+    record(directory, loss(1, time=1000), End(Status.KILLED, 0, 2000))
+    assert follow(directory, store)
+    record(directory, loss(2, time=5000), End(Status.FINISHED, 0, 6000))
     edit_opening(directory, ended="FINISHED")
     record(directory, Metrics({"test/loss": 1.0}, 1, 9000), End(Status.FINISHED))
-    store = Memory()
     assert follow(directory, store)
-    assert (store.statuses, store.end_times) == ([(Status.FINISHED, "")], [2000])
-
-
-def test_the_end_is_recorded_after_a_follower_died_before_it(
-    directory: TrackingDirectory,
-) -> None:
-    store = Memory()
-    record(directory, loss(1), End(Status.FINISHED, 0, 2000))
-    requests = iter(range(100))
-
-    def die() -> None:
-        if next(requests) == 1:
-            raise Killed
-
-    store.before = die
-    with pytest.raises(Killed):
-        follow(directory, store)
-    assert store.end_times == []
-    assert follow(directory, store)
-    assert store.end_times == [2000]
-
-
-def test_a_journal_that_does_not_say_when_the_run_ended_is_delivered(
-    directory: TrackingDirectory,
-) -> None:
-    store = Memory()
-    record(directory, loss(1, time=1000))
-    body = b'["e","FINISHED",0]'
-    with segments(directory.journal)[0].path.open("ab") as file:
-        file.write(b"%08x %b\n" % (zlib.crc32(body), body))
-    assert follow(directory, store)
-    assert (store.statuses, store.end_times) == ([(Status.FINISHED, "")], [None])
-
-
-def test_what_is_recorded_while_it_follows_is_delivered(directory: TrackingDirectory) -> None:
-    store = Memory()
+    # Killed without a word, too.
     directory.claim()
-    journal = Journal(directory.journal)
-    steps = iter(range(1, 6))
-
-    def wait(seconds: float) -> None:
-        assert seconds == 1.0
-        step = next(steps, None)
-        if step is None:
-            journal.close()
-            directory.release()
-        else:
-            journal.append(loss(step))
-
-    assert follow(directory, store, wait)
-    assert store.history("loss") == twin(5)
+    record(directory, Metrics({"test/gain": 1.0}, 1, 9500))
+    assert follow(directory, store, lambda seconds: directory.release())
+    assert store.statuses == [(Status.KILLED, ""), (Status.FINISHED, "")]
+    assert store.end_times == [2000, 6000]
+    assert store.history("test/loss") == store.history("test/gain") == [(1, 1.0)]
 
 
 def test_a_store_that_is_away_is_tried_again_after_growing_delays(
@@ -245,7 +167,7 @@ def test_a_follower_killed_around_a_request_loses_and_doubles_nothing(
     directory: TrackingDirectory, moment: str, died_in: int
 ) -> None:
     store = Memory()
-    record(directory, *(loss(step, time=step) for step in range(1, 2501)), End(Status.FINISHED))
+    record(directory, *(loss(step) for step in range(1, 2501)), End(Status.FINISHED, 0, 9000))
     requests = iter(range(100))
 
     def die() -> None:
@@ -257,4 +179,181 @@ def test_a_follower_killed_around_a_request_loses_and_doubles_nothing(
         follow(directory, store)
     assert follow(directory, store)
     assert store.history("loss") == twin(2500)
+    assert (store.statuses[-1], store.end_times[-1]) == ((Status.FINISHED, ""), 9000)
+
+
+# Runs that resume: each step is delivered once.
+
+
+def test_steps_recorded_again_are_delivered_once_with_their_first_time(
+    directory: TrackingDirectory,
+) -> None:
+    store = Memory()
+    record(directory, *(loss(step, time=1) for step in range(1, 9)))
+    assert follow(directory, store)
+    record(directory, *(loss(step, time=2) for step in range(5, 13)), after=4)
+    assert follow(directory, store)
+    # Also of the step itself, such as the evaluation at the end.
+    for time in (3, 4):
+        record(directory, loss(12, time), Metrics({"other": 1.0}, 12, time), after=12)
+    assert follow(directory, store)
+    assert sorted((step, time) for _, _, time, step in store.points) == [
+        *((step, 1) for step in range(1, 9)),
+        *((step, 2) for step in range(9, 13)),
+        (12, 3),
+    ]
+    assert (store.history("loss"), store.history("other")) == (twin(12), [(12, 1.0)])
+    assert RECORDED_AGAIN_TAG not in store.tags
+
+
+def test_steps_not_delivered_yet_are_void_once_they_are_recorded_again(
+    directory: TrackingDirectory,
+) -> None:
+    store = Memory()
+    record(directory, *(loss(step) for step in range(1, 9)), Tags({"kept": "1"}))
+    record(directory, *(loss(step, value=-float(step)) for step in range(5, 8)), after=4)
+    record(directory, *(loss(step, value=-float(step)) for step in range(7, 10)), after=6)
+    assert follow(directory, store)
+    assert store.history("loss") == [*twin(4), *((step, -float(step)) for step in range(5, 10))]
+    assert store.tags == {"kept": "1"}
+
+
+def test_a_store_that_has_lost_the_run_is_given_all_of_it_anew(
+    directory: TrackingDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    record(directory, *(loss(step) for step in range(1, 9)))
+    assert follow(directory, Memory())
+    other = Memory()
+    other.run_id = "r2"
+    record(directory, *(loss(step) for step in range(5, 13)), End(Status.FINISHED), after=4)
+    assert follow(directory, other)
+    assert other.history("loss") == twin(12)
+    assert other.statuses == [(Status.FINISHED, "")]
+    assert directory.position(URI).run_id == "r2"
+    assert "memory has no run r1 any more" in caplog.text
+
+
+def test_a_value_that_differs_is_delivered_too_and_named(directory: TrackingDirectory) -> None:
+    store = Memory()
+    record(directory, *(loss(step) for step in range(1, 4)), Metrics({"n": math.nan}, 2, 0))
+    assert follow(directory, store)
+    again = [loss(2, 5), loss(3, 5, value=9.0), Metrics({"n": math.nan}, 2, 5)]
+    record(directory, *again, after=1)
+    assert follow(directory, store)
+    assert store.history("loss") == [*twin(3), (3, 9.0)]
+    assert len(store.history("n")) == 1
+    assert store.tags == {RECORDED_AGAIN_TAG: "loss"}
+
+
+class Training:
+    """A run whose process, and whose follower's, die at random; checkpoints every 10 steps."""
+
+    def __init__(self, directory: TrackingDirectory, seed: int, steps: int) -> None:
+        self.directory, self.random, self.steps = directory, random.Random(seed), steps
+        self.journal: Journal | None = None
+        self.step, self.saved, self.time = 0, 0, 0
+
+    def resume(self, seconds: float = 0.0) -> None:
+        if self.journal is None:
+            self.directory.claim()
+            self.journal = Journal(self.directory.journal)
+            self.journal.append(Tags({f"life{self.time}": "1"}))
+            self.step = self.saved
+            self.journal.rewind(self.step)
+        for _ in range(self.random.randrange(40)):
+            if self.step == self.steps:
+                self.journal.append(End(Status.FINISHED))
+                self._die(self.journal)
+                return
+            self.step += 1
+            self.time += 1
+            values = {"loss": self.step / 3}
+            if self.step % 5 == 0:
+                values["accuracy"] = 1 / self.step
+            self.journal.append(Metrics(values, self.step, self.time))
+            if self.step % 10 == 0:
+                self.saved = self.step
+        match self.random.randrange(6):
+            case 0:
+                self._die(self.journal)
+            case 1:  # A session lost and recovered in the same process.
+                self.step = self.saved
+                self.journal.rewind(self.step)
+
+    def _die(self, journal: Journal) -> None:
+        journal.close()
+        self.directory.release()
+        self.journal = None
+
+    @property
+    def done(self) -> bool:
+        return self.step == self.steps and self.journal is None
+
+    def live(self, connect: Callable[[Callable[[], None]], Destination]) -> None:
+        """Trains to the end and delivers, a new follower for each that dies."""
+
+        def strike() -> None:
+            match self.random.randrange(12):
+                case 0:
+                    raise Killed
+                case 1:
+                    raise ConnectionError("away")
+
+        while True:
+            wait = self.resume if not self.done else (lambda seconds: None)
+            try:
+                delivered = Follower(
+                    self.directory, URI, lambda *_: connect(strike), wait=wait
+                ).run()
+            except Killed:
+                continue
+            if delivered and self.done:
+                return
+            if not self.done:
+                self.resume()
+
+
+ACCURACY = [(step, 1 / step) for step in range(5, 201, 5)]
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_however_often_a_process_dies_each_step_is_there_once(
+    directory: TrackingDirectory, seed: int
+) -> None:
+    store = Memory()
+
+    def connect(strike: Callable[[], None]) -> Destination:
+        store.before = store.after = strike
+        return store
+
+    Training(directory, seed, 200).live(connect)
+    assert store.history("loss") == twin(200)
+    assert store.history("accuracy") == ACCURACY
+    assert RECORDED_AGAIN_TAG not in store.tags
     assert store.statuses[-1] == (Status.FINISHED, "")
+
+
+def test_mlflow_holds_each_step_once_too(
+    directory: TrackingDirectory, store: MlflowStore, client: MlflowClient
+) -> None:
+    def connect(strike: Callable[[], None]) -> Destination:
+        opening = directory.opening()
+        assert opening is not None
+        run = store.open_run(opening, directory.position(URI).run_id, None)
+        deliver = run.deliver
+
+        def struck(delivery: Delivery, failures: int = 0) -> None:
+            strike()
+            deliver(delivery, failures)
+            strike()
+
+        run.deliver = struck  # type: ignore[method-assign]
+        return run
+
+    Training(directory, 0, 200).live(connect)
+    (run,) = client.search_runs(["1"])
+    for key, expected in (("loss", twin(200)), ("accuracy", ACCURACY)):
+        history = client.get_metric_history(run.info.run_id, key)
+        assert sorted((each.step, each.value) for each in history) == expected
+    assert run.info.status == "FINISHED"
+    assert RECORDED_AGAIN_TAG not in run.data.tags

@@ -54,22 +54,24 @@ def kill(follower: FollowerProcess) -> None:
     follower._process.wait()
 
 
-@pytest.mark.parametrize("uri", [None, "sqlite:///{}/notes.db", "sqlite:///{}/new.db"])
-def test_one_without_runs_ends_at_once_and_makes_no_database(
-    follower: FollowerProcess, uri: str | None, tmp_path: Path
+def test_one_that_takes_long_is_left_to_itself(
+    follower: FollowerProcess, tmp_path: Path, database: Path
 ) -> None:
-    (tmp_path / "notes.db").write_text("notes " * 1000)
-    follower.start(uri and uri.format(tmp_path))
+    uri = f"sqlite:///{database}"
+    names = ("alone", "sweep", "trial")
+    runs = alone, sweep, trial = [open_run(tmp_path / name, uri) for name in names]
+    follower.start(None)
+    follower.follow(alone.run_directory)
+    follower.follow(sweep.run_directory)
+    follower.follow(trial.run_directory, sweep.run_directory)
+    assert follower.finish(alone.run_directory, 0.0) == [alone.run_directory]
+    assert follower.finish(trial.run_directory, 60.0) == []
+    left = follower.finish(sweep.run_directory, 60.0, longest=0.0)
+    assert left == [sweep.run_directory, trial.run_directory]
+    for run in runs:
+        run.release()
     assert ended(follower) == 0
-    assert not (tmp_path / "new.db").exists()
-
-
-def test_the_store_is_opened_before_the_run_is_known(
-    follower: FollowerProcess, database: Path
-) -> None:
-    follower.start(f"sqlite:///{database}")
-    assert ended(follower) == 0
-    assert Path(f"{database}.lock").exists()
+    assert [run.position(uri).status for run in runs] == ["KILLED"] * 3
 
 
 def test_what_it_warns_of_is_logged_here(
@@ -105,19 +107,6 @@ def test_one_that_cannot_be_started_or_has_died_is_reported(
     assert "not delivered for now" in caplog.text
 
 
-def test_one_that_takes_long_is_left_to_itself(
-    follower: FollowerProcess, tmp_path: Path, database: Path
-) -> None:
-    uri = f"sqlite:///{database}"
-    directory = open_run(tmp_path / "run", uri)
-    follower.start(None)
-    follower.follow(directory.run_directory)
-    assert follower.finish(directory.run_directory, 0.0) == [directory.run_directory]
-    directory.release()
-    assert ended(follower) == 0
-    assert directory.position(uri).status == "KILLED"
-
-
 def test_one_process_delivers_all_runs_and_a_sweep_waits_for_its_trials(
     tmp_path: Path, database: Path
 ) -> None:
@@ -126,7 +115,8 @@ def test_one_process_delivers_all_runs_and_a_sweep_waits_for_its_trials(
     assert start_follower(uri) is follower
     # A trial of a sweep in another process waits for itself.
     alone = open_run(tmp_path / "alone", uri)
-    follower.follow(alone.run_directory, tmp_path / "elsewhere")
+    for _ in range(2):  # Each is answered.
+        follower.follow(alone.run_directory, tmp_path / "elsewhere")
     end_run(alone)
     assert follower.finish(alone.run_directory, 60.0) == []
     assert alone.position(uri).status == "FINISHED"
@@ -152,33 +142,6 @@ def test_one_process_delivers_all_runs_and_a_sweep_waits_for_its_trials(
     assert f"as run {sweep.position(uri).run_id}." not in second.log.read_text()
 
 
-def test_the_wait_for_a_sweep_takes_no_longer_than_it_may(
-    follower: FollowerProcess, tmp_path: Path, database: Path
-) -> None:
-    uri = f"sqlite:///{database}"
-    sweep, trial = open_run(tmp_path / "sweep", uri), open_run(tmp_path / "trial", uri)
-    follower.start(None)
-    follower.follow(sweep.run_directory)
-    follower.follow(trial.run_directory, sweep.run_directory)
-    assert follower.finish(trial.run_directory, 60.0) == []
-    left = follower.finish(sweep.run_directory, 60.0, longest=0.0)
-    assert left == [sweep.run_directory, trial.run_directory]
-    sweep.release()
-    trial.release()
-
-
-def test_a_directory_that_is_named_twice_is_answered_twice(
-    follower: FollowerProcess, tmp_path: Path, database: Path
-) -> None:
-    directory = open_run(tmp_path / "run", f"sqlite:///{database}")
-    follower.start(None)
-    end_run(directory)
-    follower.follow(directory.run_directory)
-    follower.follow(directory.run_directory)
-    assert follower.finish(directory.run_directory, 60.0) == []
-    assert follower._owed[directory.run_directory] == 0
-
-
 LEAVING = """
 import os, sys, threading
 from pathlib import Path
@@ -201,6 +164,25 @@ def test_a_real_process_answers_and_is_not_warned_of_at_exit(tmp_path: Path) -> 
     assert "ResourceWarning" not in done.stderr
 
 
+def serve_in_this_process(monkeypatch: pytest.MonkeyPatch, lines: str) -> int:
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+    monkeypatch.setattr("os.nice", lambda increment: increment)
+    monkeypatch.setattr("runner.sync._log_warnings", lambda: None)
+    return main([AWAIT])
+
+
+@pytest.mark.parametrize("name", ["notes.db", "new.db", "mlflow.db"])
+def test_a_store_that_exists_is_opened_before_a_run_is_known(
+    tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (database.parent / "notes.db").write_text("notes " * 1000)
+    assert serve_in_this_process(monkeypatch, f"sqlite:///{database.parent / name}\n") == 0
+    assert [path.name for path in database.parent.glob("*.lock")] == ["mlflow.db.lock"] * (
+        name == "mlflow.db"
+    )
+    assert not (database.parent / "new.db").exists()
+
+
 class Pipe(io.StringIO):
     """Records each write by itself, so that a line written in two parts shows."""
 
@@ -218,12 +200,10 @@ def test_answers_given_at_the_same_time_are_lines_of_their_own(
 ) -> None:
     names = [str(tmp_path / str(number)) for number in range(20)]
     both = Pipe()  # As in the process that follows runs.
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n" + "".join(f"{name}\n" for name in names)))
     monkeypatch.setattr("sys.stdout", both)
     monkeypatch.setattr("sys.stderr", both)
-    monkeypatch.setattr("os.nice", lambda increment: increment)
-    monkeypatch.setattr("runner.sync._log_warnings", lambda: None)
-    assert main([AWAIT]) == 1
+    lines = "\n" + "".join(f"{name}\n" for name in names)
+    assert serve_in_this_process(monkeypatch, lines) == 1
     answers = [line for line in both.writes if ANSWER in line]
     assert sorted(answers) == sorted(f"{ANSWER}0{name}\n" for name in names)
     reported = [text for text in both.writes if text.startswith("runner.sync: ")]

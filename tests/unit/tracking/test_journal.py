@@ -3,15 +3,11 @@ from __future__ import annotations
 import errno
 import math
 import os
-import signal
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,17 +88,10 @@ class Colour(Enum):
     red = 1
 
 
-def test_values_are_written_as_numbers_and_as_people_write_them() -> None:
-    values = {"nan": math.nan, "f": np.float32(0.5), "i": np.int64(3), "no number": [1.0]}
-    decoded = decode_line(encode_line(Metrics(values, 1, 2)))  # type: ignore[arg-type]
+def test_values_are_written_as_people_write_them() -> None:
+    decoded = decode_line(encode_line(Metrics({"nan": math.nan}, 1, 2)))
     assert isinstance(decoded, Metrics)
     assert math.isnan(decoded.values["nan"])
-    assert dict[str, object](decoded.values) | {"nan": 0} == {
-        "nan": 0,
-        "f": 0.5,
-        "i": 3.0,
-        "no number": [1.0],
-    }
     assert decode_line(encode_line(Parameters({"c": Colour.red, "n": None, "l": [1]}))) == (
         Parameters({"c": "red", "n": "None", "l": "[1]"})
     )
@@ -119,10 +108,12 @@ def records(directory: Path) -> list[list[Record | None]]:
     return [[line.record for line in read_lines(each.path)] for each in segments(directory)]
 
 
-def test_what_is_appended_is_read_back_in_order_and_from_any_line(tmp_path: Path) -> None:
+def test_what_is_appended_is_in_the_file_at_once_and_read_from_any_line(tmp_path: Path) -> None:
+    assert segments(tmp_path / "journal") == []
     journal = Journal(tmp_path / "journal")
     for step in range(3):
         journal.append(metrics(step))
+    (tmp_path / "journal" / "notes.journal").touch()
     (segment,) = segments(tmp_path / "journal")
     lines = list(read_lines(segment.path))
     assert [line.record for line in lines] == [metrics(step) for step in range(3)]
@@ -132,20 +123,6 @@ def test_what_is_appended_is_read_back_in_order_and_from_any_line(tmp_path: Path
     assert [line.record for line in read_lines(segment.path, lines[-1].end)] == [metrics(3)]
     sync_to_disk(segment.path)
     journal.close()
-
-
-def test_no_folder_holds_no_segments_and_other_files_are_none(tmp_path: Path) -> None:
-    assert segments(tmp_path / "journal") == []
-    (tmp_path / "notes.journal").touch()
-    assert segments(tmp_path) == []
-
-
-def test_a_process_writes_a_segment_of_its_own(tmp_path: Path) -> None:
-    for value in ("a", "b"):
-        journal = Journal(tmp_path)
-        journal.append(Tags({"t": value}))
-        journal.close()
-    assert [(each.number, each.after) for each in segments(tmp_path)] == [(1, None), (2, None)]
 
 
 @given(st.lists(_records, min_size=1, max_size=5), st.data())
@@ -168,36 +145,11 @@ def test_a_torn_tail_is_left_and_a_damaged_line_is_reported(
     assert list(read_lines(path)) == lines
 
 
-def test_a_process_that_is_killed_has_written_all_it_appended(tmp_path: Path) -> None:
-    script = (
-        "import os, sys, signal; from pathlib import Path\n"
-        "from runner.tracking.journal import Journal, Metrics\n"
-        "journal = Journal(Path(sys.argv[1]))\n"
-        "for step in range(1000): journal.append(Metrics({'loss': step / 3}, step, 0))\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert records(tmp_path) == [[metrics(step) for step in range(1000)]]
-
-
-@pytest.mark.parametrize("recorded", [[], [1, 2, 3]])
-def test_a_run_that_had_not_been_further_does_not_go_back(
-    tmp_path: Path, recorded: list[int]
-) -> None:
-    journal = Journal(tmp_path)
-    journal.append(Tags({"t": "1"}))
-    for step in recorded:
-        journal.append(metrics(step))
-    journal.rewind(max(recorded, default=0))
-    journal.append(metrics(4))
-    journal.close()
-    assert [each.after for each in segments(tmp_path)] == [None]
-
-
 def test_going_back_begins_a_segment_that_says_how_far(tmp_path: Path) -> None:
     first = Journal(tmp_path)
-    first.append(metrics(5))
+    first.rewind(0)  # Nothing is recorded yet.
+    for step in (4, 5):
+        first.append(metrics(step))
     first.close()
     second = Journal(tmp_path)
     second.append(Tags({"t": "resumed"}))
@@ -211,7 +163,7 @@ def test_going_back_begins_a_segment_that_says_how_far(tmp_path: Path) -> None:
     second.close()
     assert [each.after for each in segments(tmp_path)] == [None, None, 3, 5]
     assert records(tmp_path) == [
-        [metrics(5)],
+        [metrics(4), metrics(5)],
         [Tags({"t": "resumed"})],
         [metrics(4), metrics(6), metrics(7)],
         [metrics(6)],
@@ -268,31 +220,18 @@ def test_a_full_disk_loses_nothing_that_fits_into_memory(
     assert caplog.text.count("No space left on device") == 1
 
 
-def test_what_does_not_fit_into_memory_either_is_counted(
+def test_what_does_not_fit_into_memory_or_still_waits_at_the_end_is_counted(
     tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = Journal(tmp_path, capacity=250)
     for step in range(20):
         journal.append(metrics(step))
-    disk.room = 10_000
-    journal.append(metrics(20))
-    kept = len(records(tmp_path)[0]) if segments(tmp_path) else 0
-    journal.close()
-    assert journal.lost + len(records(tmp_path)[0]) == 21
-    assert journal.lost > 0
-    assert kept <= 4
-    assert "waits in memory" in caplog.text
-
-
-def test_what_waits_while_the_run_ends_or_goes_back_is_counted(
-    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
-) -> None:
-    journal = Journal(tmp_path)
-    for step in range(3):
-        journal.append(metrics(step))
+    lost = journal.lost
+    assert 10 < lost < 20
     journal.rewind(1)
-    assert journal.lost == 3
+    assert journal.lost == 20
+    assert f"{20 - lost} records could not be written" in caplog.text
     journal.append(metrics(2))
     journal.close()
-    assert journal.lost == 4
-    assert "3 records could not be written" in caplog.text
+    assert journal.lost == 21
+    assert records(tmp_path) == [[], []]

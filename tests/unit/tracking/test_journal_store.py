@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import subprocess
-import sys
+import logging
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -75,21 +74,6 @@ def test_everything_is_in_the_journal_at_once_without_secrets(tmp_path: Path) ->
     tracker.close(Status.FINISHED)
 
 
-def test_only_the_first_close_counts_and_reports_what_is_not_delivered(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    directory = TrackingDirectory(tmp_path)
-    tracker = make_store().open(tmp_path, "digits", "one", {})
-    assert directory.is_written()
-    tracker.close(Status.KILLED)
-    tracker.close(Status.FINISHED)
-    assert not directory.is_written()
-    (end,) = recorded(tmp_path)
-    assert isinstance(end, End)
-    assert end == End(Status.KILLED, 0, end.time)
-    assert caplog.text.count("python -m runner.sync") == 1
-
-
 def test_a_run_that_is_opened_again_is_the_same_run(tmp_path: Path) -> None:
     make_store().open(tmp_path, "digits", "one", {"a": "1"}).close(Status.KILLED)
     first = TrackingDirectory(tmp_path).opening()
@@ -106,7 +90,7 @@ def test_a_run_that_is_opened_again_is_the_same_run(tmp_path: Path) -> None:
 
 
 def test_a_run_starts_once_and_ends_anew_each_time_it_is_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = [1000]
     monkeypatch.setattr("runner.tracking.journal_store.now", lambda: clock[0])
@@ -117,7 +101,12 @@ def test_a_run_starts_once_and_ends_anew_each_time_it_is_resumed(
     for status in (Status.KILLED, Status.FINISHED):
         tracker = open_run()
         clock[0] += 500
+        assert TrackingDirectory(tmp_path).is_written()
         tracker.close(status)
+        tracker.close(Status.FAILED)  # It is closed.
+        assert not TrackingDirectory(tmp_path).is_written()
+        assert caplog.text.count("python -m runner.sync") == 1, "what is not delivered is reported"
+        caplog.clear()
         clock[0] += 9000
     added = open_run(Status.FINISHED)
     added.log_metrics({"test/loss": 1.0}, 1)
@@ -186,27 +175,6 @@ def test_a_killed_run_is_settled_unless_its_status_is_delivered(
     assert paths == [tmp_path] * followed
 
 
-def test_runs_and_artifacts_are_mlflows(tmp_path: Path, database: Path) -> None:
-    store = make_store(TrackingConfig(uri=f"sqlite:///{database}"))
-    assert store.finished("digits", {}) == []
-    assert store.store == f"sqlite:///{database}"
-    assert store.pin("runs:/1/best") == "runs:/1/best"
-    with pytest.raises(TrackingError, match="runs:/1/best cannot be downloaded"):
-        store.download("runs:/1/best", str(tmp_path))
-
-
-def test_event_files_alone_hold_no_runs_models_and_artifacts(tmp_path: Path) -> None:
-    store = make_store(TrackingConfig(uri=None, tensorboard=True))
-    assert store.run_id(tmp_path) is None
-    assert store.finished("digits", {}) == []
-    assert (store.store, store.open_command()) == ("", "")
-    assert store.keep_model(tmp_path, ExportedModel(tmp_path, 1, (), (), {})) is None
-    with pytest.raises(TrackingError, match="runs:/1/best is in MLflow, and tracking is off"):
-        store.pin("runs:/1/best")
-    with pytest.raises(TrackingError, match="runs:/1/best is in MLflow, and tracking is off"):
-        store.download("runs:/1/best", str(tmp_path))
-
-
 def test_the_model_of_a_run_that_mlflow_does_not_have_is_not_kept(tmp_path: Path) -> None:
     store = make_store()
     model = ExportedModel(tmp_path, 1, (), (), {})
@@ -243,28 +211,53 @@ def test_a_uri_or_tensorboard_turns_tracking_on(
     assert is_tracked(config) == (kind is JournalStore)
     assert type(open_store(config, {})) is kind
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_malformed_uri_is_refused_at_once() -> None:
     with pytest.raises(TrackingError, match="knows no scheme 'sqlit'"):
-        open_store(TrackingConfig(uri="sqlit:///mlflow.db"), {})
+        open_store(replace(config, uri="sqlit:///mlflow.db"), {})
 
 
-def test_a_run_is_recorded_without_mlflow_and_tensorflow(tmp_path: Path) -> None:
-    script = (
-        "import sys; from pathlib import Path\n"
-        "from runner.config.masking import Mask\n"
-        "from runner.config.schema import TrackingConfig\n"
-        "from runner.system.status import Status\n"
-        "from runner.tracking.follower_process import FollowerProcess\n"
-        "from runner.tracking.journal_store import JournalStore\n"
-        "config = TrackingConfig(uri='sqlite:///mlflow.db', close_seconds=0.0)\n"
-        "store = JournalStore(config, Mask(config.mask, {}), FollowerProcess())\n"
-        "tracker = store.open(Path('run'), 'digits', 'one', {})\n"
-        "tracker.log_metrics({'loss': 1.0}, 1)\n"
-        "tracker.close(Status.FINISHED)\n"
-        "heavy = {'mlflow', 'tensorflow', 'keras', 'sqlalchemy'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+# Without MLflow
+
+
+def test_a_run_is_logged_from_start_to_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    store = RunStore()
+    tracker = store.open(tmp_path, "digits", "digits-1", {"host": "here"}, parent="p")
+    tracker.log_parameters({"rate": 0.001, "name": "cnn"})
+    tracker.log_dataset(Dataset("digits", "abc", "train", "here", {"examples": 3}))
+    tracker.rewind(10)
+    tracker.log_metrics({"loss": 0.123456789, "count": 3}, step=20)
+    tracker.log_artifact(Path("run/plan.txt"), "plans")
+    tracker.log_text("all is well", "report.txt")
+    tracker.close(Status.KILLED)
+    tracker.close(Status.FINISHED)
+    assert caplog.messages == [
+        "run digits-1 of digits",
+        "tags: host=here",
+        "parameters: rate=0.001, name=cnn",
+        "train data: digits, digest abc, examples=3",
+        "run digits-1: resumes from step 10",
+        "step 20: loss=0.123457, count=3",
+        "artifact: run/plan.txt",
+        "report.txt:\nall is well",
+        "run digits-1: KILLED",
+    ]
+    assert "tracking is off" in tracker.location()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "config", [TrackingConfig(uri=None), TrackingConfig(uri=None, tensorboard=True)]
+)
+def test_without_mlflow_nothing_is_found_again(config: TrackingConfig, tmp_path: Path) -> None:
+    store = open_store(config, {})
+    assert (store.run_id(tmp_path), store.recorded(tmp_path)) == (None, False)
+    assert (store.store, store.open_command()) == ("", "")
+    assert store.finished("digits", {}) == []
+    assert store.keep_model(tmp_path, ExportedModel(tmp_path, 1, (), (), {})) is None
+    store.settle(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    for ask in (store.pin, lambda uri: store.download(uri, ".")):
+        with pytest.raises(TrackingError, match="runs:/1/x is in MLflow, and tracking is off"):
+            ask("runs:/1/x")

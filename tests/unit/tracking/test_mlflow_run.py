@@ -16,12 +16,11 @@ import pytest
 import tensorflow as tf
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModelOutput, Run
-from mlflow.entities import RunStatus as MlflowStatus
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from runner.errors import TrackingError
 from runner.system.status import Status
-from runner.tracking.encoding import Batch, MetricPoint, Parameter, Tag, decode_key
+from runner.tracking.encoding import Batch, MetricPoint, Parameter, Tag, decode_key, encode_key
 from runner.tracking.journal import Artifact, Dataset, Metrics, Parameters, Tags, Text
 from runner.tracking.mlflow_run import MlflowRun
 from runner.tracking.mlflow_store import MlflowStore
@@ -43,11 +42,12 @@ def test_a_run_holds_everything_that_was_recorded(
     (tmp_path / "plan.txt").write_text("the plan")
     (tmp_path / "best" / "deep").mkdir(parents=True)
     (tmp_path / "best" / "deep" / "weights").write_bytes(b"\x00\x01")
+    before = time.time_ns() // 1_000_000
     run_ = store.open_run(opening("digits", "digits-1", {"host": "here"}), None, "0" * 32)
     assert read(client, run_.run_id).info.status == "RUNNING"
     for delivery in run_.deliveries(
         [
-            Parameters({"train.steps": 10, "name": "cnn"}),
+            Parameters({"train.steps": 10, "name": "cnn", "goal": None}),
             Metrics({"loss": 0.5}, 1, 5),
             Metrics({"loss": 0.25}, 2, 6),
             Tags({"sources": "none"}),
@@ -63,8 +63,8 @@ def test_a_run_holds_everything_that_was_recorded(
     run = read(client, run_.run_id)
     assert run.info.run_name == "digits-1"
     assert run.info.status == "FINISHED"
-    assert run.info.end_time >= run.info.start_time
-    assert run.data.params == {"train.steps": "10", "name": "cnn"}
+    assert before <= run.info.start_time <= run.info.end_time <= time.time_ns() // 1_000_000
+    assert run.data.params == {"train.steps": "10", "name": "cnn", "goal": "None"}
     assert run.data.metrics == {"loss": 0.25}
     assert steps(client, run_.run_id, "loss") == [1, 2]
     assert {
@@ -83,44 +83,22 @@ def test_a_run_holds_everything_that_was_recorded(
     assert [(tag.key, tag.value) for tag in data.tags] == [("mlflow.data.context", "train")]
 
 
-@pytest.mark.parametrize(
-    "status", [Status(each) for each in ("RUNNING", "FINISHED", "FAILED", "KILLED")]
-)
-def test_the_status_is_the_one_that_was_given(
+@pytest.mark.parametrize("status", [Status.FINISHED, Status.FAILED, Status.KILLED])
+def test_status_and_times_are_those_that_were_given_and_the_start_is_the_first(
     store: MlflowStore, client: MlflowClient, status: Status
 ) -> None:
-    run_id = record(store, status=status)
-    assert read(client, run_id).info.status == status.value
-    assert (read(client, run_id).info.end_time is None) == (status is Status.RUNNING)
-
-
-def test_its_times_are_those_that_were_given_and_its_start_the_first(
-    store: MlflowStore, client: MlflowClient
-) -> None:
-    opened = replace(opening(), start_time=1_700_000_000_000)
-    first = store.open_run(opened, None, None)
-    first.finish(Status.KILLED, "", 1_700_000_001_000)
-    info = read(client, first.run_id).info
-    assert (info.start_time, info.end_time) == (1_700_000_000_000, 1_700_000_001_000)
-
-    second = store.open_run(opened, first.run_id, None)
-    second.finish(Status.RUNNING, "")
-    second.finish(Status.FINISHED, "", 1_700_000_009_000)
-    info = read(client, first.run_id).info
-    assert (info.start_time, info.end_time) == (1_700_000_000_000, 1_700_000_009_000)
-
-
-def test_unknown_times_are_the_present(store: MlflowStore, client: MlflowClient) -> None:
-    before = time.time_ns() // 1_000_000
-    run_ = store.open_run(opening(), None, None)
-    run_.finish(Status.FINISHED, "")
-    info = read(client, run_.run_id).info
-    assert before <= info.start_time <= info.end_time <= time.time_ns() // 1_000_000
-
-
-def test_what_is_missing_is_a_tag(mlflow_run: MlflowRun, client: MlflowClient) -> None:
-    mlflow_run.finish(Status.FINISHED, "2 tags")
-    assert read(client, mlflow_run.run_id).data.tags["runner.not_delivered"] == "2 tags"
+    opened, start = replace(opening(), start_time=1_700_000_000_000), 1_700_000_000_000
+    run_id = None
+    for end in (start + 1000, start + 9000):
+        run = store.open_run(opened, run_id, None)
+        run_id = run.run_id
+        run.finish(Status.RUNNING, "")
+        assert read(client, run_id).info.status == "RUNNING"
+        run.finish(status, "2 tags", end)
+        found = read(client, run_id)
+        assert (found.info.start_time, found.info.end_time) == (start, end)
+        assert found.info.status == status.value
+    assert found.data.tags["runner.not_delivered"] == "2 tags"
 
 
 def test_more_than_one_request_holds_arrives_whole(
@@ -140,23 +118,12 @@ def test_more_than_one_request_holds_arrives_whole(
         assert steps(client, run_id, key) == list(range(1250))
 
 
-def test_numbers_that_are_not_finite_are_kept_or_named(
-    store: MlflowStore, client: MlflowClient
-) -> None:
-    run_id = record(store, Metrics({"nan": math.nan, "inf": math.inf, "minus": -math.inf}, 1, 0))
-    run = read(client, run_id)
-    assert math.isnan(run.data.metrics["nan"])
-    # What MLflow makes of infinity; the tag says that it was one.
-    assert run.data.metrics["inf"] == -run.data.metrics["minus"] == sys.float_info.max
-    assert run.data.tags["runner.infinite_metrics"] == "inf\nminus"
-
-
 def test_names_and_values_of_any_kind_arrive(store: MlflowStore, client: MlflowClient) -> None:
     names = ["f(x)=1", "größe", "a//b", "../up", "🎯", "tab\t", "100%", '["a.b"]', "k" * 300]
     run_id = record(
         store,
         Parameters(dict.fromkeys(names, "v" * 7000)),
-        Metrics(dict.fromkeys(names, 1.0), 1, 0),
+        Metrics({**dict.fromkeys(names, 1.0), "nan": math.nan, "inf": math.inf}, 1, 0),
         Tags(dict.fromkeys(names, "v" * 9000)),
         tags={"tag @ start": "'quoted' \x00"},
     )
@@ -164,11 +131,16 @@ def test_names_and_values_of_any_kind_arrive(store: MlflowStore, client: MlflowC
     for held in (run.data.params, run.data.metrics, run.data.tags):
         assert set(names[:-1]) <= {decode_key(key) for key in held}
         assert any(key.startswith("kkk") and len(key) == 250 for key in held)
+    # What MLflow makes of infinity; the tag says that it was one.
+    assert run.data.metrics["inf"] == sys.float_info.max
+    assert run.data.tags["runner.infinite_metrics"] == "inf"
+    assert math.isnan(run.data.metrics["nan"])
     assert {len(value) for value in run.data.params.values()} == {6000}
+    assert {len(run.data.tags[encode_key(name)]) for name in names[:-1]} == {8000}
     assert run.data.tags["runner.keys_shortened"] == "k" * 300
-    assert set(
-        run.data.tags["runner.parameters_shortened"].replace("tab ", "tab\t").split("\n")
-    ) == set(names)
+    for kind in ("parameters", "tags"):
+        noted = run.data.tags[f"runner.{kind}_shortened"].replace("tab ", "tab\t")
+        assert set(noted.split("\n")) == set(names)
     assert run.data.tags["tag _x0040_ start"] == "'quoted' \\x00"
 
 
@@ -231,73 +203,60 @@ def test_a_batch_delivered_twice_is_there_once(mlflow_run: MlflowRun, client: Ml
     assert mlflow_run.refused == []
 
 
-def test_an_artifact_that_has_gone_is_refused(
-    mlflow_run: MlflowRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_an_artifact_that_cannot_be_kept_is_refused_after_a_few_attempts(
+    mlflow_run: MlflowRun, client: MlflowClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    artifact = Artifact(tmp_path / "gone.txt", "plans")
-    mlflow_run.deliver(artifact)
-    assert mlflow_run.refused == [artifact]
+    gone, obstructed = Artifact(tmp_path / "gone.txt"), Artifact(tmp_path / "plan.txt", "plans")
+    mlflow_run.deliver(gone)
     assert "MLflow refuses artifact gone.txt: FileNotFoundError" in caplog.text
-
-
-def test_an_error_of_unknown_kind_is_final_after_a_few_attempts(
-    mlflow_run: MlflowRun, client: MlflowClient, tmp_path: Path
-) -> None:
-    artifact = Artifact(tmp_path / "plan.txt", "plans")
-    artifact.path.write_text("the plan")
+    obstructed.path.write_text("the plan")
     # A file where the folder should be.
     client.log_text(mlflow_run.run_id, "in the way", "plans")
     for failures in range(4):
         with pytest.raises(OSError, match="plans"):
-            mlflow_run.deliver(artifact, failures)
-    assert not mlflow_run.refused
-    mlflow_run.deliver(artifact, 4)
-    assert list(mlflow_run.refused) == [artifact]
+            mlflow_run.deliver(obstructed, failures)
+    assert mlflow_run.refused == [gone]
+    mlflow_run.deliver(obstructed, 4)
+    assert mlflow_run.refused == [gone, obstructed]
 
 
-def test_a_run_deleted_while_it_is_recorded_is_waited_for(
-    mlflow_run: MlflowRun, client: MlflowClient
+FULL = "BEGIN SELECT RAISE(FAIL, 'full'); END"
+
+
+@pytest.mark.parametrize(
+    ("error", "breaking", "repairing"),
+    [
+        (
+            "must be in the 'active' state",
+            "UPDATE runs SET lifecycle_stage = 'deleted'",
+            "UPDATE runs SET lifecycle_stage = 'active'",
+        ),
+        ("no such table", "ALTER TABLE metrics RENAME TO m", "ALTER TABLE m RENAME TO metrics"),
+        (
+            # Can be read, and MLflow's own error is the same as for a record that it cannot take.
+            "full",
+            f"CREATE TRIGGER m BEFORE INSERT ON metrics {FULL};"
+            f"CREATE TRIGGER t BEFORE UPDATE ON tags {FULL};"
+            f"CREATE TRIGGER u BEFORE INSERT ON tags {FULL}",
+            "DROP TRIGGER m; DROP TRIGGER t; DROP TRIGGER u",
+        ),
+    ],
+    ids=["deleted", "away", "read-only"],
+)
+def test_a_run_that_cannot_be_written_to_for_a_time_is_waited_for_however_long(
+    mlflow_run: MlflowRun,
+    client: MlflowClient,
+    database: Path,
+    error: str,
+    breaking: str,
+    repairing: str,
 ) -> None:
     batch = Batch((MetricPoint("loss", 1.0, 0, 1),))
-    client.delete_run(mlflow_run.run_id)
-    with pytest.raises(Exception, match="must be in the 'active' state"):
-        mlflow_run.deliver(batch, 100)
-    client.restore_run(mlflow_run.run_id)
-    mlflow_run.deliver(batch, 101)
-    assert read(client, mlflow_run.run_id).data.metrics == {"loss": 1.0}
-    assert mlflow_run.refused == []
-
-
-def test_a_store_that_is_away_is_waited_for_however_long(
-    mlflow_run: MlflowRun, database: Path
-) -> None:
     with closing(sqlite3.connect(database)) as connection:
-        connection.execute("ALTER TABLE metrics RENAME TO moved")
-    batch = Batch((MetricPoint("loss", 1.0, 0, 1),))
-    with pytest.raises(Exception, match="no such table"):
-        mlflow_run.deliver(batch, 100)
-    with closing(sqlite3.connect(database)) as connection:
-        connection.execute("ALTER TABLE moved RENAME TO metrics")
-    mlflow_run.deliver(batch, 101)
-    assert mlflow_run.refused == []
-
-
-def test_a_store_that_is_read_only_for_a_time_is_waited_for_however_long(
-    mlflow_run: MlflowRun, database: Path, client: MlflowClient
-) -> None:
-    def sql(statement: str) -> None:
-        with closing(sqlite3.connect(database)) as connection, connection:
-            connection.execute(statement)
-
-    batch = Batch((MetricPoint("loss", 1.0, 0, 1),))
-    # Reading goes on, and MLflow's own error is the same as for a record that it cannot take.
-    sql("CREATE TRIGGER m BEFORE INSERT ON metrics BEGIN SELECT RAISE(FAIL, 'full'); END")
-    sql("CREATE TRIGGER t BEFORE UPDATE ON tags BEGIN SELECT RAISE(FAIL, 'full'); END")
-    sql("CREATE TRIGGER u BEFORE INSERT ON tags BEGIN SELECT RAISE(FAIL, 'full'); END")
-    with pytest.raises(Exception, match="full"):
-        mlflow_run.deliver(batch, 100)
-    for name in "mtu":
-        sql(f"DROP TRIGGER {name}")
+        connection.executescript(breaking)
+        with pytest.raises(Exception, match=error):
+            mlflow_run.deliver(batch, 100)
+        connection.executescript(repairing)
     mlflow_run.deliver(batch, 101)
     assert mlflow_run.refused == []
     assert steps(client, mlflow_run.run_id, "loss") == [1]
@@ -322,12 +281,6 @@ def test_the_load_of_the_machine_is_recorded_until_the_run_ends(
     assert "system/cpu_utilization_percentage" in metrics
     mlflow_run.finish(Status.FINISHED, "")
     assert "SystemMetricsMonitor" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_the_statuses_of_a_run_are_those_of_mlflow() -> None:
-    known = {MlflowStatus.to_string(status) for status in MlflowStatus.all_status()}
-    used = (Status.RUNNING, Status.FINISHED, Status.FAILED, Status.KILLED)
-    assert {status.value for status in used} < known
 
 
 # Models
@@ -372,11 +325,18 @@ def _kept(run: Run) -> list[LoggedModelOutput]:
     return run.outputs.model_outputs if run.outputs else []
 
 
-def test_mlflow_loads_what_is_kept_and_registered(
+def test_mlflow_loads_what_is_kept_and_registered_once(
     store: MlflowStore, run_id: str, model: ExportedModel, client: MlflowClient, mlflow_here: Any
 ) -> None:
     kept = store.keep_model(run_id, model, None, None)
-    assert store.keep_model(run_id, model, "net", "champion") == "models:/net@champion"
+    for register, alias, uri in (
+        (None, None, kept),
+        ("net", None, "models:/net/1"),
+        ("net", None, "models:/net/1"),
+        ("net", "champion", "models:/net@champion"),
+    ):
+        assert store.keep_model(run_id, model, register, alias) == uri
+    assert len(client.search_model_versions("name = 'net'")) == 1
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     for uri in (kept, "models:/net/1", "models:/net@champion"):
         served = mlflow_here.tensorflow.load_model(uri)
@@ -388,17 +348,6 @@ def test_mlflow_loads_what_is_kept_and_registered(
     run = client.get_run(run_id)
     assert run.info.status == "FINISHED"
     assert [each.step for each in _kept(run)] == [12]
-
-
-def test_one_model_is_kept_and_registered_once(
-    store: MlflowStore, run_id: str, model: ExportedModel, client: MlflowClient
-) -> None:
-    kept = store.keep_model(run_id, model, None, None)
-    assert store.keep_model(run_id, model, None, None) == kept
-    assert store.keep_model(run_id, model, "net", None) == "models:/net/1"
-    assert store.keep_model(run_id, model, "net", None) == "models:/net/1"
-    assert store.keep_model(run_id, model, "net", "new") == "models:/net@new"
-    assert len(client.search_model_versions("name = 'net'")) == 1
 
 
 def test_what_mlflow_refuses_leaves_no_half_of_a_model(
