@@ -103,7 +103,7 @@ def encode_line(record: Record) -> bytes:
     """Returns `CRC32 JSON` and a line feed, the only one in it.
 
     Raises:
-      TypeError, ValueError: JSON cannot represent the record, such as a value of NumPy's.
+      TypeError, ValueError: JSON cannot represent the record, such as a value that is not a number.
     """
     body = _encode(_plain(record)).encode()
     return b"%08x %b\n" % (zlib.crc32(body), body)
@@ -153,8 +153,9 @@ def _text(value: object) -> str:
     return value.name if isinstance(value, Enum) else str(value)
 
 
-# Made once: `json.dumps` with any argument makes an encoder at every call.
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+# Made once: `json.dumps` with any argument makes an encoder at every call. Scalars of NumPy and
+# TensorFlow are numbers too.
+_encode = json.JSONEncoder(default=float, separators=(",", ":")).encode
 
 
 class Segment(NamedTuple):
