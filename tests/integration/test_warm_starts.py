@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from runner.tracking.tracking_directory import TrackingDirectory
-from tests.tiny.experiment import Blobs
 from tests.tiny.forked import Forks
 
 from .conftest import Command, finish, said
@@ -28,16 +26,15 @@ WARM = (
     "restoration.verify=true",
     "restoration.initialize=remaining",
 )
-BODY = "++scaffolds.body={variables: {include: ['body/*']}, checkpoint: '%s'}"
+HEAD = "++scaffolds.head={variables: {include: ['head/*']}, checkpoint: 'experiment:tiny'}"
 
 
 @dataclass
 class Chain:
-    """`tiny` is the source of `warm`, trained twice, which is that of `third` through MLflow."""
+    """`tiny` is the source of `warm`, which is that of `third` through MLflow, beside `tiny`."""
 
     command: Command
-    first: CompletedProcess[str]
-    second: CompletedProcess[str]
+    warm: CompletedProcess[str]
     third: CompletedProcess[str]
 
     @property
@@ -52,50 +49,58 @@ class Chain:
 @pytest.fixture(scope="module")
 def chain(make_command: Callable[[], Command], tmp_path_factory: pytest.TempPathFactory) -> Chain:
     command = make_command()
-    first, second = command.run(*WARM), command.run(*WARM)
-    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
-    run, _ = command.tracked("warm")
-    body = BODY % f"runs:/{run.info.run_id}/best"
+    warm = command.run(*WARM)
+    assert warm.returncode == 0, warm.stderr
+    (run,) = command.tracked("warm")
+    body = f"scaffolds.body.checkpoint=runs:/{run.info.run_id}/best"
     few = ("train.steps=2", "train.evaluate_every=2")
     os.environ["RUNNER_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     try:
-        third = command.run("+experiment=tiny", "name=third", body, *few)
+        third = command.run("+experiment=warm", "name=third", body, HEAD, *few)
     finally:
         del os.environ["RUNNER_CACHE"]
-    return Chain(command, first, second, third)
+    assert third.returncode == 0, third.stderr
+    return Chain(command, warm, third)
 
 
-def test_the_source_is_trained_first_only_once_and_changes_nothing(chain: Chain) -> None:
-    assert [line for line in chain.first.stdout.splitlines() if ": runs in" in line] == [
+def _line(done: CompletedProcess[str], start: str) -> str:
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith(start))
+    return line
+
+
+def test_the_source_is_trained_first_and_only_once(chain: Chain) -> None:
+    assert [line for line in chain.warm.stdout.splitlines() if ": runs in" in line] == [
         "tiny: runs in runs/tiny/001",
         "warm: runs in runs/warm/001",
     ]
-    assert "tiny: " not in chain.second.stdout
-    assert chain.command.statuses("tiny") == ["FINISHED"]
-    assert chain.command.statuses("warm") == ["FINISHED", "FINISHED"]
-    objectives = [chain.command.record(f"warm/00{number}").objective for number in (1, 2)]
-    assert objectives[0] == objectives[1]
+    assert "tiny: " not in chain.third.stdout
+    assert chain.command.statuses("tiny") == chain.command.statuses("warm") == ["FINISHED"]
 
 
 def test_the_values_come_from_the_best_checkpoint_of_the_source(chain: Chain) -> None:
     best = chain.runs / "tiny" / "001" / "best"
-    (line,) = (line for line in chain.second.stdout.splitlines() if line.startswith("  body:"))
-    assert f"6 variables (52 values) from {best}/model.ckpt-20 @ step 20" in line
-    for run in chain.command.tracked("warm"):
-        assert run.data.tags["runner.source.body"] == f"{best}/model.ckpt-20"
+    assert f"6 variables (52 values) from {best}/model.ckpt-20 @ step 20" in _line(
+        chain.warm, "  body:"
+    )
+    (run,) = chain.command.tracked("warm")
+    assert run.data.tags["runner.source.body"] == f"{best}/model.ckpt-20"
+    from_mlflow = _line(chain.third, "  body:")
+    assert "6 variables (52 values)" in from_mlflow
+    assert "@ step 12" in from_mlflow
+    assert f"from {best}/model.ckpt-20 @ step 20" in _line(chain.third, "  head:")
 
 
 def test_nothing_but_the_run_is_on_the_screen(chain: Chain) -> None:
-    assert said(chain.second) == []
-    lines = chain.second.stdout.splitlines()
-    (_, run) = chain.command.tracked("warm")
-    assert lines[-3] == (
+    assert said(chain.third) == []
+    results, files, opening = chain.third.stdout.splitlines()[-3:]
+    (run,) = chain.command.tracked("third")
+    assert results == (
         f"results: sqlite:///{chain.command.folder / 'mlflow.db'}, run {run.info.run_id}"
     )
-    assert lines[-2] == "files:   runs/warm/002"
-    assert lines[-1].startswith("open:    ")
+    assert files == "files:   runs/third/001"
+    assert opening.startswith("open:    ")
     # The program is quoted where the environment's path has a space in it.
-    assert "mlflow ui --backend-store-uri" in lines[-1].replace("'", "")
+    assert "mlflow ui --backend-store-uri" in opening.replace("'", "")
 
 
 def test_the_run_directory_holds_everything(chain: Chain) -> None:
@@ -118,7 +123,7 @@ def test_the_run_directory_holds_everything(chain: Chain) -> None:
 
 
 def test_mlflow_holds_everything(chain: Chain) -> None:
-    (run, _) = chain.command.tracked("warm")
+    (run,) = chain.command.tracked("warm")
     record = chain.command.record("warm/001")
     directory = TrackingDirectory(chain.runs / "warm" / "001")
     position = directory.position(f"sqlite:///{chain.command.folder / 'mlflow.db'}")
@@ -169,104 +174,54 @@ def test_mlflow_holds_everything(chain: Chain) -> None:
     }
 
 
-def test_the_best_checkpoint_is_evaluated_into_the_same_run(chain: Chain) -> None:
-    done = chain.command.run(*WARM, "mode=evaluate")
-    assert done.returncode == 0, done.stderr
-    assert "runs/warm/002/best/model.ckpt-12: test  loss" in done.stdout
-    first, second = chain.command.tracked("warm")
-    assert (first.info.status, second.info.status) == ("FINISHED", "FINISHED")
-    assert {"test/loss", "test/accuracy"} <= set(second.data.metrics)
-    assert not {"test/loss", "test/accuracy"} & set(first.data.metrics)
-    shown = float(done.stdout.split("test  loss ")[1].split()[0])
-    assert second.data.metrics["test/loss"] == pytest.approx(shown, rel=1e-3)
-
-
-def test_the_best_checkpoint_is_exported_and_served(chain: Chain) -> None:
+def test_an_exported_model_is_with_the_run_and_registered_afterwards(chain: Chain) -> None:
     done = chain.command.run(*WARM, "mode=export")
-    assert done.returncode == 0, done.stderr
-    run = chain.runs / "warm" / "002"
-    served = tf.saved_model.load(str(run / "export")).signatures["serving_default"]
-    reader = tf.train.load_checkpoint(str(run / "best"))
-    (features, _), *_ = Blobs().test().as_numpy_iterator()
-
-    def dense(values: np.ndarray, name: str) -> np.ndarray:
-        product = values @ reader.get_tensor(f"{name}/kernel")
-        return np.asarray(product + reader.get_tensor(f"{name}/bias"))
-
-    hidden = dense(features, "body/dense") - reader.get_tensor("body/norm/moving_mean")
-    hidden /= np.sqrt(reader.get_tensor("body/norm/moving_variance") + 1e-3)
-    hidden = hidden * reader.get_tensor("body/norm/gamma") + reader.get_tensor("body/norm/beta")
-    expected = dense(dense(hidden, "extra"), "head")
-    outputs = served(features=tf.constant(features))["outputs"].numpy()
-    np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
-
-    # The model is with the run in MLflow, and is registered afterwards without a second export.
-    client, run_id = chain.command.client(), chain.command.tracked("warm")[1].info.run_id
-    outputs_of_run = client.get_run(run_id).outputs
-    assert outputs_of_run is not None
-    (kept,) = outputs_of_run.model_outputs
+    client, (run,) = chain.command.client(), chain.command.tracked("warm")
+    outputs = client.get_run(run.info.run_id).outputs
+    assert outputs is not None
+    (kept,) = outputs.model_outputs
     assert f"model:   models:/{kept.model_id}" in done.stdout
-    again = chain.command.run(*WARM, "mode=export")
-    assert (again.returncode, again.stdout) == (2, "")
-    assert "export.register=NAME registers it as it is" in again.stderr
     naming = chain.command.run(
         *WARM, "mode=export", "export.register=warm net", "export.alias=champion"
     )
     assert naming.stdout == "model:   models:/warm net@champion\n"
-    assert client.get_model_version_by_alias("warm net", "champion").run_id == run_id
-    assert chain.command.statuses("warm") == ["FINISHED", "FINISHED"]
+    version = client.get_model_version_by_alias("warm net", "champion")
+    assert version.run_id == run.info.run_id
+    assert chain.command.statuses("warm") == ["FINISHED"]
 
 
-def test_a_run_in_mlflow_is_a_source(chain: Chain) -> None:
-    assert chain.third.returncode == 0, chain.third.stderr
-    assert said(chain.third) == []
-    (line,) = (each for each in chain.third.stdout.splitlines() if each.startswith("  body:"))
-    assert "6 variables (52 values)" in line
-    assert "@ step 12" in line
-
-
-def test_the_provenance_is_beside_every_checkpoint_and_leads_back(chain: Chain) -> None:
+def test_the_provenance_is_beside_every_checkpoint_and_leads_back(
+    chain: Chain, forks: Forks
+) -> None:
     places = [chain.provenance(f"third/001/{each}") for each in ("", "checkpoints", "best")]
     assert places[0] == places[1] == places[2]
-    warm, _ = chain.command.tracked("warm")
+    (warm,) = chain.command.tracked("warm")
     (piece,) = places[0]["variables"]["body/dense/kernel"]["pieces"]
     assert piece["run_id"] == warm.info.run_id
     assert (piece["tensors"], piece["step"]) == (["body/dense/kernel"], 12)
     assert piece["digest"].startswith("sha256:")
-    assert "initializer" in places[0]["variables"]["head/kernel"]
+    assert "initializer" in places[0]["variables"]["extra/kernel"]
     (source,) = places[0]["sources"]["body"]
     assert source["provenance"] == chain.provenance("warm/001")
     (first,) = source["provenance"]["sources"]["body"]
     assert first["provenance"] == chain.provenance("tiny/001")
     assert first["run"]["run_id"] == chain.command.tracked("tiny")[0].info.run_id
 
-
-def test_the_chain_is_printed(chain: Chain, forks: Forks) -> None:
-    process = forks.start(
-        [sys.executable, "-m", "runner.inspect", "runs/third/001", "--provenance"],
-        cwd=chain.command.folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    done = finish(process)
-    assert done.returncode == 0, done.stderr
-    runs = [line.strip().split(" in ")[0] for line in done.stdout.splitlines() if " in /" in line]
-    assert runs == ["third", "warm", "tiny"]
+    inspect = [sys.executable, "-m", "runner.inspect", "runs/third/001", "--provenance"]
+    folder, pipe = chain.command.folder, subprocess.PIPE
+    shown = finish(forks.start(inspect, cwd=folder, stdout=pipe, stderr=pipe)).stdout.splitlines()
+    runs = [line.strip().split(" in ")[0] for line in shown if " in /" in line]
+    assert runs == ["third", "warm", "tiny", "tiny"]
 
 
-def test_the_plan_is_with_the_run(chain: Chain) -> None:
-    run, _ = chain.command.tracked("warm")
-    artifacts = {each.path for each in chain.command.client().list_artifacts(run.info.run_id)}
-    assert {"plan.txt", "plan.json", "plan.html", "provenance.json"} <= artifacts
-    beside = chain.command.client().list_artifacts(run.info.run_id, "checkpoints")
-    assert "checkpoints/provenance.json" in {each.path for each in beside}
+def test_the_digest_of_the_source_is_with_the_run(chain: Chain) -> None:
+    (run,) = chain.command.tracked("warm")
     folder = chain.runs / "warm" / "001"
-    plan = json.loads((folder / "plan.json").read_text())
-    digest = plan["sources"]["body"]["digest"]
+    digest = json.loads((folder / "plan.json").read_text())["sources"]["body"]["digest"]
     assert run.data.tags["runner.source.body.digest"] == digest
-    assert digest in (folder / "plan.txt").read_text()
-    assert digest in (folder / "plan.html").read_text()
-    assert f"; {digest}" in chain.first.stdout
+    for text in map(Path.read_text, (folder / "plan.txt", folder / "plan.html")):
+        assert digest in text
+    assert f"; {digest}" in chain.warm.stdout
 
 
 def test_a_plan_with_problems_ends_with_3_and_creates_nothing(

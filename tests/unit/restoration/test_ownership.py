@@ -8,7 +8,6 @@ from runner.config.choices import Collision, StateChoice
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import Problem
 from runner.restoration.ownership import Ownership, assign_owners
-from runner.restoration.problems import some
 from runner.restoration.variables import StateClass
 from tests.tiny.plans import scaffold
 
@@ -34,94 +33,94 @@ def owned(
     return assign_owners(STATES, scaffolds, collision)
 
 
-def claimed(config: ScaffoldConfig) -> set[str]:
-    ownership = owned({"net": config})
-    assert not ownership.problems
-    return set(ownership.claims)
-
-
 def only(ownership: Ownership) -> Problem:
     (problem,) = ownership.problems
     return problem
 
 
-def test_weights_and_batch_norm_are_the_default() -> None:
-    assert claimed(scaffold("cnn/*")) == {"cnn/kernel", "cnn/moving_mean"}
-    assert claimed(scaffold("*")) == {"cnn/kernel", "cnn/moving_mean", "head/kernel"}
+WITH_SLOTS = [StateChoice.weights, StateChoice.optimizer_slots]
+AVERAGES = [StateChoice.moving_averages]
 
 
-def test_classes_are_chosen() -> None:
-    assert claimed(scaffold("cnn/*", state=[StateChoice.batch_norm])) == {"cnn/moving_mean"}
-    assert claimed(scaffold(state=ALL)) == set(STATES) - {"drop/seed_generator_state"}
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        # Weights and batch norm are the default.
+        (scaffold("cnn/*"), {"cnn/kernel", "cnn/moving_mean"}),
+        (scaffold("*"), {"cnn/kernel", "cnn/moving_mean", "head/kernel"}),
+        (scaffold("cnn/*", state=[StateChoice.batch_norm]), {"cnn/moving_mean"}),
+        (scaffold(state=ALL), set(STATES) - {"drop/seed_generator_state"}),
+        # Slots and averages go with their variable, unless a pattern names them.
+        (
+            scaffold("re:cnn/kernel", state=WITH_SLOTS),
+            {"cnn/kernel", "cnn/kernel/Adam", "cnn/kernel/Adam_1"},
+        ),
+        (
+            scaffold("*", exclude=["re:cnn/.*l", "*/Adam_1"], state=WITH_SLOTS),
+            {"head/kernel", "head/kernel/Adam", "beta1_power"},
+        ),
+        (
+            scaffold("*/Adam", state=[StateChoice.optimizer_slots]),
+            {"cnn/kernel/Adam", "head/kernel/Adam"},
+        ),
+        (scaffold("re:cnn/kernel", state=AVERAGES), {"cnn/kernel/ExponentialMovingAverage"}),
+        # The global step needs no pattern.
+        (
+            scaffold("head/*", state=[StateChoice.weights, StateChoice.global_step]),
+            {"head/kernel", "global_step"},
+        ),
+    ],
+)
+def test_what_a_scaffold_claims(config: ScaffoldConfig, expected: set[str]) -> None:
+    ownership = owned({"net": config})
+    assert not ownership.problems
+    assert set(ownership.claims) == expected
 
 
-def test_slots_go_with_their_variable() -> None:
-    choices = [StateChoice.weights, StateChoice.optimizer_slots]
-    assert claimed(scaffold("re:cnn/kernel", state=choices)) == {
-        "cnn/kernel",
-        "cnn/kernel/Adam",
-        "cnn/kernel/Adam_1",
-    }
-    without = scaffold("*", exclude=["re:cnn/.*l", "*/Adam_1"], state=choices)
-    assert claimed(without) == {"head/kernel", "head/kernel/Adam", "beta1_power"}
-    alone = scaffold("*/Adam", state=[StateChoice.optimizer_slots])
-    assert claimed(alone) == {"cnn/kernel/Adam", "head/kernel/Adam"}
+NOTHING = "nothing is included, or all of it is excluded again"
 
 
-def test_averages_go_with_their_variable() -> None:
-    choices = [StateChoice.moving_averages]
-    assert claimed(scaffold("re:cnn/kernel", state=choices)) == {
-        "cnn/kernel/ExponentialMovingAverage"
-    }
-
-
-def test_the_global_step_needs_no_pattern_but_may_be_excluded() -> None:
-    choices = [StateChoice.weights, StateChoice.global_step]
-    assert claimed(scaffold("head/*", state=choices)) == {"head/kernel", "global_step"}
-    problem = only(owned({"net": scaffold("head/*", exclude=["global_step"], state=choices)}))
-    assert problem.state == (
-        "scaffolds.net.state: no selected variable is of the class global_step"
-    )
-    assert problem.choices == ("weights",)
-
-
-def test_a_pattern_that_matches_nothing_is_a_problem() -> None:
-    problem = only(owned({"net": scaffold("cnn/*", "haed/*")}))
-    assert problem.state == ("scaffolds.net.variables: 'haed/*' matches no variable of the model")
-    assert problem.remedy == "fix the pattern, or delete the scaffold: ~scaffolds.net"
-    assert problem.choices[0] == "head/*"
-
-
-def test_patterns_that_match_other_classes_only_are_a_problem() -> None:
-    problem = only(owned({"net": scaffold("head/*", state=[StateChoice.batch_norm])}))
-    assert problem.state == "scaffolds.net owns no variable"
-    assert "other classes than batch_norm" in problem.cause
-
-
-@pytest.mark.parametrize("patterns", [((), ()), (("cnn/*",), ("*",))])
-def test_a_scaffold_that_owns_nothing_is_a_problem(
-    patterns: tuple[tuple[str, ...], tuple[str, ...]],
+@pytest.mark.parametrize(
+    ("config", "state", "cause", "choice"),
+    [
+        (
+            scaffold(
+                "head/*", exclude=["global_step"], state=[*WITH_SLOTS, StateChoice.global_step]
+            ),
+            ".state: no selected variable is of the class global_step",
+            "the graph keeps no such state",
+            "weights",
+        ),
+        (
+            scaffold("cnn/*", "haed/*"),
+            ".variables: 'haed/*' matches no variable of the model",
+            "patterns match whole names",
+            "head/*",
+        ),
+        (
+            scaffold("head/*", exclude=["head/kernels"]),
+            ".variables: 'head/kernels' matches no variable of the model",
+            "patterns match whole names",
+            "head/kernel",
+        ),
+        (
+            scaffold("head/*", state=[StateChoice.batch_norm]),
+            " owns no variable",
+            "its patterns match only variables of other classes than batch_norm",
+            "weights",
+        ),
+        (ScaffoldConfig(VariablesConfig([])), " owns no variable", NOTHING, None),
+        (scaffold("cnn/*", exclude=["*"]), " owns no variable", NOTHING, None),
+        (scaffold("re:(cnn"), ".variables holds '(cnn'", "not a regular expression", None),
+    ],
+)
+def test_a_scaffold_that_does_not_claim_what_it_says(
+    config: ScaffoldConfig, state: str, cause: str, choice: str | None
 ) -> None:
-    include, exclude = map(list, patterns)
-    config = ScaffoldConfig(variables=VariablesConfig(include, exclude))
-    problem = only(owned({"net": config}))
-    assert problem.state == "scaffolds.net owns no variable"
-    assert problem.cause == "nothing is included, or all of it is excluded again"
-
-
-@pytest.mark.parametrize("place", ["include", "exclude"])
-def test_patterns_of_both_kinds_must_match(place: str) -> None:
-    patterns: dict[str, list[str]] = {"include": ["head/*"], "exclude": [], place: ["head/kernels"]}
-    config = ScaffoldConfig(variables=VariablesConfig(**patterns))
-    problem = only(owned({"net": config}))
-    assert problem.state.startswith("scaffolds.net.variables: 'head/kernels' matches no")
-    assert problem.choices[0] == "head/kernel"
-
-
-def test_a_bad_expression_is_a_problem() -> None:
-    problem = only(owned({"net": scaffold("re:(cnn"), "head": scaffold("head/*")}))
-    assert problem.state == "scaffolds.net.variables holds '(cnn'"
-    assert "not a regular expression: missing )" in problem.cause
+    problem = only(owned({"net": config, "head": scaffold("head/*")}, Collision.first))
+    assert problem.state == f"scaffolds.net{state}"
+    assert problem.cause.startswith(cause)
+    assert next(iter(problem.choices), None) == choice
 
 
 def test_a_collision_is_a_problem_unless_one_wins() -> None:
@@ -142,10 +141,8 @@ def test_a_collision_is_a_problem_unless_one_wins() -> None:
         assert ownership.claims["head/kernel"] == ("b",)
 
 
-def test_collisions_of_three_are_told_once() -> None:
-    three = {name: scaffold("*") for name in "abc"}
-    problem = only(owned(three))
-    assert problem.state == (
+def test_a_collision_of_three_is_one_problem() -> None:
+    assert only(owned({name: scaffold("*") for name in "abc"})).state == (
         "scaffolds a and b and c claim the same variables: cnn/kernel, cnn/moving_mean, head/kernel"
     )
 
@@ -167,8 +164,3 @@ def test_owners_of_a_mean_must_agree_on_training() -> None:
     assert problem.state == (
         "scaffolds a and b share cnn/kernel, but not `trainable`: a has False, b has True"
     )
-
-
-def test_some_names_and_how_many_more() -> None:
-    assert some(["a", "b", "c"]) == "a, b, c"
-    assert some([str(number) for number in range(1003)]) == "0, 1, 2 and 1,000 more"

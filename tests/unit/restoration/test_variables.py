@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.restoration.variables import (
+    EMA_SUFFIX,
     MovingAverages,
     Owner,
     Partition,
@@ -53,39 +54,20 @@ SLOT, AVERAGE = StateClass.OPTIMIZER_SLOT, StateClass.MOVING_AVERAGE
         ("cnn/kernel/Adam_1", SLOT, Owner("cnn/kernel", "/Adam_1")),
         ("cnn/kernel/a/b", SLOT, Owner("cnn/kernel", "/a/b")),
         ("cnn/Adam", SLOT, Owner("cnn", "/Adam")),
-        (
-            "cnn/kernel/ExponentialMovingAverage",
-            AVERAGE,
-            Owner("cnn/kernel", "/ExponentialMovingAverage"),
-        ),
         ("beta1_power", SLOT, None),
         ("other/kernel/Adam", SLOT, None),
         ("cnn/kernel/Adam", StateClass.WEIGHT, None),
         ("cnn/bias", SLOT, Owner("cnn", "/bias")),
+        (f"cnn/norm/moving_mean{EMA_SUFFIX}", AVERAGE, Owner("cnn/norm/moving_mean", EMA_SUFFIX)),
+        (f"cnn/kernel/Adam{EMA_SUFFIX}", AVERAGE, Owner("cnn/kernel", f"/Adam{EMA_SUFFIX}")),
     ],
 )
 def test_the_owner_is_the_longest_variable_name_above(
     name: str, state: StateClass, expected: Owner | None
 ) -> None:
-    states = {"cnn/kernel": StateClass.WEIGHT, "cnn": StateClass.WEIGHT, name: state}
+    states = dict.fromkeys(("cnn/kernel", "cnn"), StateClass.WEIGHT)
+    states |= {"cnn/kernel/Adam": SLOT, "cnn/norm/moving_mean": StateClass.BATCH_NORM, name: state}
     assert owners_of(states).get(name) == expected
-
-
-def test_owners_are_variables_of_the_model() -> None:
-    states = {
-        "a/k": StateClass.WEIGHT,
-        "a/k/Adam": SLOT,
-        "a/k/Adam/ExponentialMovingAverage": AVERAGE,
-        "n/moving_mean": StateClass.BATCH_NORM,
-        "n/moving_mean/ExponentialMovingAverage": AVERAGE,
-    }
-    assert owners_of(states) == {
-        "a/k/Adam": Owner("a/k", "/Adam"),
-        "a/k/Adam/ExponentialMovingAverage": Owner("a/k", "/Adam/ExponentialMovingAverage"),
-        "n/moving_mean/ExponentialMovingAverage": Owner(
-            "n/moving_mean", "/ExponentialMovingAverage"
-        ),
-    }
 
 
 def test_averages_as_tensorflow_and_keras_name_them() -> None:
