@@ -10,10 +10,9 @@ import pytest
 
 from runner.config.choices import ShapePolicy, StateChoice
 from runner.config.schema import ScaffoldConfig, VocabularyConfig
-from runner.errors import Problem
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.variables import Partition, VariableSpec
-from tests.tiny.plans import Shape, by_name, checkpoint, one, scaffold, slot, variable
+from tests.tiny.plans import Shape, by_name, checkpoint, one, only, scaffold, slot, variable
 
 
 def fit(
@@ -21,20 +20,13 @@ def fit(
 ) -> RestorationPlan:
     """The plan of one variable `w` and one tensor `w`."""
     source = checkpoint(shapes={"w": tensor}, dtype=old)
-    plan = one([variable("w", shape, new)], config, source)
-    assert isinstance(plan, RestorationPlan)
-    return plan
+    return one([variable("w", shape, new)], config, source)
 
 
 def steps(plan: RestorationPlan, name: str = "w") -> list[str]:
     assert not plan.problems, str(plan.problems[0])
     (piece,) = by_name(plan)[name].pieces
     return list(piece.steps)
-
-
-def only(plan: RestorationPlan) -> Problem:
-    (problem,) = plan.problems
-    return problem
 
 
 RESHAPE: dict[str, Any] = {"shape": ShapePolicy.reshape}

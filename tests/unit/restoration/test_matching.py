@@ -12,20 +12,23 @@ from hypothesis import strategies as st
 
 from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import Missing, StateChoice
-from runner.errors import Problem
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.patterns import Renames
-from runner.restoration.plan import RestorationPlan
 from runner.restoration.problems import suggest
 from runner.restoration.variables import VariableSpec
-from tests.tiny.plans import Shape, by_name, checkpoint, one, origins, scaffold, slot, variable
+from tests.tiny.plans import (
+    Shape,
+    by_name,
+    checkpoint,
+    one,
+    only,
+    origins,
+    scaffold,
+    slot,
+    variable,
+)
 
 SLOTS = [StateChoice.weights, StateChoice.optimizer_slots]
-
-
-def only(plan: RestorationPlan) -> Problem:
-    (problem,) = plan.problems
-    return problem
 
 
 KERNEL = [variable("a/k")]
@@ -211,15 +214,6 @@ def test_all_rules_that_are_not_valid_are_reported_at_once() -> None:
     assert set(found[-1].choices) == set(NAMED_CONVERSIONS)
 
 
-def test_an_unknown_conversion_hides_no_other_problem() -> None:
-    config = scaffold(convert={"a/*": "torch_dens"})
-    plan = one([variable("a/k"), variable("b/k", (5,))], config, checkpoint("a/k", "b/k"))
-    states = [each.state for each in plan.problems]
-    assert states[0] == "scaffolds.net.convert: 'torch_dens' is not a named conversion"
-    assert states[1].startswith("scaffolds.net: b/k has shape [5]")
-    assert len(states) == 2
-
-
 def test_problems_of_one_dtype_are_one() -> None:
     variables = [variable(f"w{number}") for number in range(40)]
     source = checkpoint(*(each.name for each in variables), dtype="int32")
@@ -270,9 +264,7 @@ def test_a_single_miss_has_its_nearest_names(
 
 
 def test_a_regular_rename_is_ready_to_paste() -> None:
-    plan: RestorationPlan = one(
-        VARIABLES, scaffold(), checkpoint(shapes=source("cnn/", "features/"))
-    )
+    plan = one(VARIABLES, scaffold(), checkpoint(shapes=source("cnn/", "features/")))
     (problem,) = plan.problems
     assert problem.state == (
         "scaffolds.net: no tensors for 4 variables, "

@@ -106,13 +106,6 @@ def test_a_glob_is_that_of_a_shell_but_for_slashes(name: str, pattern: str) -> N
     assert matched == fnmatch.fnmatchcase(name, pattern)
 
 
-@given(TEXTS, st.text("ab/_.1\\", max_size=4))
-def test_a_prefix_is_the_same_as_its_expression(name: str, value: str) -> None:
-    escaped = value.replace("\\", r"\\")
-    expression = Renames({r"re:a/(.*)": rf"{escaped}\g<1>"})
-    assert Renames({"a/": value}).find(name) == expression.find(name)
-
-
 @given(st.lists(TEXTS, max_size=5), st.dictionaries(TEXTS, TEXTS, max_size=4))
 def test_the_first_rule_that_matches_is_used(names: list[str], rules: dict[str, str]) -> None:
     renames = Renames(rules)

@@ -8,20 +8,10 @@ from runner.restoration.variables import (
     EMA_SUFFIX,
     MovingAverages,
     Owner,
-    Partition,
     StateClass,
     classify,
     owners_of,
 )
-from tests.tiny.plans import variable
-
-
-def test_a_part_is_known_by_its_whole() -> None:
-    whole = variable("emb", (5, 2))
-    assert (whole.full_name, whole.full_shape) == ("emb", (5, 2))
-    part = variable("emb/part_0", (3, 2), partition=Partition("emb", (5, 2), (0, 0)))
-    assert (part.name, part.full_name) == ("emb/part_0", "emb")
-    assert (part.tensor.shape, part.full_shape) == ((3, 2), (5, 2))
 
 
 @pytest.mark.parametrize(
