@@ -231,7 +231,7 @@ def test_a_plan_with_problems_ends_with_3_and_creates_nothing(
     # A run in MLflow is a source, and so is an experiment, which is not trained a second time.
     assert re.search(r"^body: 6 variables .* @ step 12;", done.stdout, re.MULTILINE)
     best = f"{warm.runs}/tiny/001/best/model.ckpt-20"
-    assert f"head: 2 variables (15 values) from {best} @ step 20" in done.stdout
+    assert f" from {best} @ step 20" in _line(done, "head:")
     # The follower, started at once, may have looked at the database and left its lock.
     lock = warm.command.folder / "mlflow.db.lock"
     assert [each for each in sorted(warm.command.folder.rglob("*")) if each != lock] == [

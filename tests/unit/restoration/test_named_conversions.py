@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 
 from runner.restoration.conversions import Combination, Conversion
 from runner.restoration.named_conversions import (
-    KERAS,
     NAMED_CONVERSIONS,
-    TF1,
     AddForgetBias,
     GateOrder,
     JoinGates,
@@ -250,9 +248,9 @@ def test_what_a_conversion_refuses(
 
 
 STEPS_IN_WORDS = {
-    GateOrder(TF1, KERAS): "gates icfo to ifco",
-    TakeGate(KERAS, "c"): "gate c of ifco",
-    AddForgetBias(KERAS, 1.0): "forget bias +1",
+    GateOrder(): "gates icfo to ifco",
+    TakeGate("c"): "gate c of ifco",
+    AddForgetBias(1.0): "forget bias +1",
     JoinGates(): "gates joined",
     Sum(): "summed",
 }

@@ -7,8 +7,7 @@ import pytest
 from runner.config.choices import Collision, StateChoice
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import Problem
-from runner.restoration.ownership import Ownership, assign_owners
-from runner.restoration.variables import StateClass
+from runner.restoration.variables import Ownership, StateClass, assign_owners
 from tests.tiny.plans import scaffold
 
 STATES = {

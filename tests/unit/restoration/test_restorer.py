@@ -277,7 +277,7 @@ def test_an_error_that_is_no_damage_keeps_its_reason(
     restorer = case.restorer()
     restorer.build()
 
-    class Lost(tf1.Session):
+    class Lost(tf.compat.v1.Session):
         def run(self, *_: Any, **__: Any) -> Any:
             raise raised(None, None, "lost")
 
