@@ -1,4 +1,4 @@
-"""The plan in words: rows, summary, table and placement, and one golden for each format.
+"""The plan in words: rows, summary, table and placement, one golden for each format, provenance.
 
 `RUNNER_GOLDENS=write pytest tests/unit/restoration/test_report.py` writes the goldens anew.
 """
@@ -21,10 +21,11 @@ from runner.config.choices import Collision, Mode, PlanFormat
 from runner.config.schema import ClusterConfig, PlanConfig
 from runner.errors import Problem
 from runner.restoration.html_report import html
-from runner.restoration.json_report import json_text, plan_document
+from runner.restoration.json_report import json_text, plan_document, provenance_document
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import Row, VariablePlacement, collapse, report_rows, table, text
 from runner.restoration.variables import Partition
+from runner.runs.provenance import Origin, chain
 from tests.tiny import runs
 from tests.tiny.plans import checkpoint, one, plan, scaffold, variable
 
@@ -279,3 +280,66 @@ def test_every_form_of_the_plan_shows_the_placement(tmp_path: Path) -> None:
     found = json.loads("\n".join(as_json))["variables"]
     assert {each["device"] for each in found} == set(SERVERS)
     assert "Placement on the cluster (round_robin)" in "\n".join(page)
+
+
+RUN = {"experiment": "warm", "run_dir": "runs/warm/001", "tracking_uri": "db", "run_id": "r2"}
+FIRST = {
+    "schema": 1,
+    "run": {"experiment": "cnn", "run_dir": "runs/cnn/001", "tracking_uri": "db", "run_id": "r1"},
+    "sources": {},
+    "variables": {"body/kernel": {"initializer": "Const"}},
+}
+
+
+def _warm() -> RestorationPlan:
+    return plan(
+        [variable("body/kernel", (3, 2)), variable("head/kernel")],
+        {"body": scaffold("body/*", transpose={"body/kernel": [1, 0]})},
+        {"body": checkpoint("body/kernel", digest="sha256:ab")},
+    )
+
+
+def _origin(run_id: str = "r1") -> Origin:
+    run = {**FIRST["run"], "run_id": run_id}  # type: ignore[dict-item]
+    return Origin("experiment:cnn", "ckpt/model", 7, "sha256:ab", run, FIRST)
+
+
+def test_every_variable_has_its_origin() -> None:
+    found = provenance_document(_warm(), RUN, {"body": (_origin(),)})
+    assert json.loads(json.dumps(found)) == found
+    assert found["run"] == RUN
+    assert found["variables"] == {
+        "body/kernel": {
+            "pieces": [
+                {
+                    "source": "body",
+                    "path": "ckpt/model",
+                    "tensors": ["body/kernel"],
+                    "step": 7,
+                    "digest": "sha256:ab",
+                    "run_id": "r1",
+                    "conversions": ["transposed (1, 0)"],
+                }
+            ]
+        },
+        "head/kernel": {"initializer": "Const"},
+    }
+    assert found["sources"]["body"] == [vars(_origin())]
+
+
+def test_an_average_of_several_runs_was_written_by_none_of_them() -> None:
+    found = provenance_document(_warm(), RUN, {"body": (_origin(), _origin("r0"))})
+    assert found["variables"]["body/kernel"]["pieces"][0]["run_id"] is None
+    assert [each["run"]["run_id"] for each in found["sources"]["body"]] == ["r1", "r0"]
+
+
+def test_the_chain_goes_back_to_the_first_source() -> None:
+    lines = list(chain(provenance_document(_warm(), RUN, {"body": (_origin(),)})))
+    assert lines == [
+        "warm in runs/warm/001, MLflow run r2",
+        "  body/kernel <- body: body/kernel @ step 7 (transposed (1, 0))",
+        "  1 from initializers: head/kernel",
+        "  body: ckpt/model sha256:ab, MLflow run r1",
+        "    cnn in runs/cnn/001, MLflow run r1",
+        "      1 from initializers: body/kernel",
+    ]

@@ -46,10 +46,10 @@ def test_variables_take_the_tensors_of_their_sources_and_others_their_initial_va
     case.take(make_variable("c", 0.0, **kwargs), ("lstm", "y"))
     case.take(make_variable("head", [7.0], **kwargs))
     values = case.run(initialize=initialize, verify=True)
-    np.testing.assert_array_equal(values["a"], cnn["x"])
-    np.testing.assert_array_equal(values["b"], lstm["x"])
-    np.testing.assert_array_equal(values["c"], lstm["y"])
-    np.testing.assert_array_equal(values["head"], [7.0])
+    expected = {"a": cnn["x"], "b": lstm["x"], "c": lstm["y"], "head": np.array([7.0])}
+    assert {name: value.tolist() for name, value in values.items()} == {
+        name: value.tolist() for name, value in expected.items()
+    }
 
 
 @pytest.mark.parametrize("use_resource", [True, False])
