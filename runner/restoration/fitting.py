@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -298,15 +299,8 @@ class Fitter:
 def _axes(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
     """Returns axes that turn one shape into the other; for convolution kernels the usual ones."""
     usual = (*range(2, len(old)), 1, 0)
-    if tuple(old[axis] for axis in usual) == new:
-        return usual
-    left = list(range(len(old)))
-    axes = []
-    for size in new:
-        axis = next(each for each in left if old[each] == size)
-        left.remove(axis)
-        axes.append(axis)
-    return tuple(axes)
+    every = itertools.chain([usual], itertools.permutations(range(len(old))))
+    return next(axes for axes in every if tuple(old[axis] for axis in axes) == new)
 
 
 def _part(

@@ -77,13 +77,13 @@ def test_each_scaffold_brings_its_own() -> None:
 )
 def test_collisions_that_are_allowed(collision: Collision, expected: list[str]) -> None:
     made = plan(
-        [variable("w")],
-        {"a": scaffold(), "b": scaffold()},
-        {"a": checkpoint("w"), "b": checkpoint("w")},
+        [variable("w"), variable("v")],
+        {"a": scaffold("w"), "b": scaffold()},
+        {"a": checkpoint("w"), "b": checkpoint("w", "v")},
         collision,
     )
     assert not made.problems
-    assert origins(made) == {"w": expected}
+    assert origins(made) == {"w": expected, "v": ["b: v"]}
     means = ("mean of 2 checkpoints",) if collision is Collision.mean else ()
     assert by_name(made)["w"].notes == means
     loser = {"first": "b", "last": "a", "mean": ""}[collision.value]

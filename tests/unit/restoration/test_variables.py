@@ -195,22 +195,13 @@ def test_a_scaffold_that_does_not_claim_what_it_says(
     assert next(iter(problem.choices), None) == choice
 
 
-def test_a_collision_is_a_problem_unless_one_wins() -> None:
+def test_a_collision_is_a_problem() -> None:
     scaffolds = {"a": scaffold("cnn/*"), "b": scaffold("*/kernel")}
     problem = only(owned(scaffolds))
     assert problem.state == "scaffolds a and b claim the same variables: cnn/kernel"
     assert problem.choices == tuple(
         f"restoration.collision={each}" for each in ("first", "last", "mean")
     )
-    for collision, winners in (
-        (Collision.first, ("a",)),
-        (Collision.last, ("b",)),
-        (Collision.mean, ("a", "b")),
-    ):
-        ownership = owned(scaffolds, collision)
-        assert not ownership.problems
-        assert ownership.claims["cnn/kernel"] == winners
-        assert ownership.claims["head/kernel"] == ("b",)
 
 
 def test_a_collision_of_three_is_one_problem() -> None:
