@@ -33,19 +33,20 @@ VALUE = np.arange(12, dtype=np.float32).reshape(3, 4)
         (Reshape((2, 6)), VALUE.reshape(2, 6), "reshaped to [2, 6]"),
         (Slice((1, 0), (2, 3)), VALUE[1:3, :3], "slice [1:3, 0:3]"),
         (Cast("int32"), VALUE.astype(np.int32), "cast to int32"),
+        (PadOrSlice((3, 4), (2, 2), (0, 0)), VALUE[:2, :2], "common part [2, 2] of [3, 4]"),
         (
-            PadOrSlice((3, 4), (2, 2), (0, 0)),
-            VALUE[:2, :2],
-            "common part [2, 2] of [3, 4]",
+            PadOrSlice((3, 4), (5, 2), (0, 0)),
+            np.pad(VALUE[:, :2], [(0, 2), (0, 0)], constant_values=-1),
+            "common part [3, 2] of [3, 4], the rest keeps its initial value",
         ),
     ],
 )
 def test_a_step_gives_the_shape_it_says(conversion: Conversion, expected: Any, words: str) -> None:
-    result = conversion.apply(VALUE)
+    result = conversion.apply(VALUE, np.full((5, 2), -1, np.float32))
     assert result.dtype == expected.dtype
     np.testing.assert_array_equal(result, expected)
     assert conversion.shape(VALUE.shape) == expected.shape
-    assert not conversion.needs_initial
+    assert conversion.needs_initial == ("initial" in words)
     assert str(conversion) == words
 
 
@@ -53,12 +54,6 @@ def test_a_step_gives_the_shape_it_says(conversion: Conversion, expected: Any, w
 def test_axes_that_are_no_permutation_are_refused(axes: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"do not permute the axes of \[3, 4\]"):
         Transpose(axes).shape(VALUE.shape)
-
-
-def test_padding_keeps_the_initial_value_around_the_common_part() -> None:
-    conversion = PadOrSlice((3, 4), (5, 2), (0, 0))
-    assert conversion.needs_initial
-    assert str(conversion) == "common part [3, 2] of [3, 4], the rest keeps its initial value"
 
 
 SHAPE = st.tuples(st.integers(1, 6), st.integers(1, 6))
