@@ -99,7 +99,7 @@ class Restorer:
           RuntimeError: when `build` was not called.
         """
         if self._init_op is None:
-            raise RuntimeError("Restorer.build must be called first")
+            raise RuntimeError("Restorer.build must be called before its operation is used")
         return self._init_op
 
     def restore(self, session: tf.compat.v1.Session) -> None:
@@ -114,7 +114,7 @@ class Restorer:
           RuntimeError: when `build` was not called.
         """
         if self._init_op is None:
-            raise RuntimeError("Restorer.build must be called first")
+            raise RuntimeError("Restorer.build must be called before restore")
         readers = self._readers()
         self._run_restore_op(session, readers)
         hashes: dict[str, str] = {}
