@@ -8,8 +8,6 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-import runner
-
 
 class Events(list[str]):
     """Notes what happens, hooks and scaffold included."""
@@ -97,14 +95,3 @@ class _NotingSaver(tf.train.Saver):
     def restore(self, sess: tf.Session, save_path: str) -> None:
         self._events.append(f"restore {Path(save_path).name}")
         super().restore(sess, save_path)
-
-
-def on_both(play: Callable[[Any, Events], None]) -> tuple[list[str], list[str]]:
-    """What happened with TensorFlow's classes, and with ours."""
-    seen = []
-    for api in (tf.train, runner):
-        events = Events()
-        with tf.Graph().as_default():
-            play(api, events)
-        seen.append(list(events))
-    return seen[0], seen[1]
