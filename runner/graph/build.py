@@ -32,8 +32,7 @@ from runner.graph.precision import (
 )
 from runner.graph.replica import Replica
 from runner.graph.training_step import Forward, TrainingStep
-from runner.restoration.ownership import assign_owners
-from runner.restoration.variables import WARM_STARTED, VariableSpec, classify
+from runner.restoration.variables import WARM_STARTED, VariableSpec, assign_owners, classify
 
 
 def build_graph(

@@ -2,9 +2,8 @@
 
 variables + checkpoints + rules -> plan -> report, or restore:
 
-- `variables`: specs of variables, their classes of state, and what a slot belongs to.
+- `variables`: specs of variables, their classes of state, and which scaffolds claim them.
 - `patterns`: globs, regular expressions and renames over names.
-- `ownership`: which scaffolds claim a variable.
 - `matching`: which tensors a claimed variable takes; `fitting`: by which conversions they fit.
 - `conversions`: the steps from a tensor to a variable; `named_conversions`: layouts of frameworks.
 - `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: what is wrong.

@@ -16,7 +16,10 @@ from runner.checkpoints.reader import is_number, parse_dtype
 
 
 class Conversion(abc.ABC):
-    """One step from a checkpoint's tensor to a variable's value; each is a frozen dataclass."""
+    """One step from a checkpoint's tensor to a variable's value; each is a frozen dataclass.
+
+    `str` gives a few words for the plan, e.g. `transposed (3, 2, 0, 1)`.
+    """
 
     @property
     def needs_initial(self) -> bool:
@@ -39,13 +42,9 @@ class Conversion(abc.ABC):
           ValueError: when this value cannot be converted.
         """
 
-    @abc.abstractmethod
-    def __str__(self) -> str:
-        """Returns a few words for the plan, e.g. `transposed (3, 2, 0, 1)`."""
-
 
 class Combination(abc.ABC):
-    """Makes one tensor of several of one checkpoint; each is a frozen dataclass."""
+    """Makes one tensor of several of one checkpoint; each is a frozen dataclass with a `str`."""
 
     @abc.abstractmethod
     def shape(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -58,10 +57,6 @@ class Combination(abc.ABC):
     @abc.abstractmethod
     def apply(self, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """Returns the combined value."""
-
-    @abc.abstractmethod
-    def __str__(self) -> str:
-        """Returns a few words for the plan, e.g. `sum`."""
 
 
 @dataclass(frozen=True)

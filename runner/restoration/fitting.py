@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from runner.checkpoints.reader import TensorSpec, is_number
 from runner.config.choices import ShapePolicy
 from runner.config.hydra_grammar import override
-from runner.config.schema import ScaffoldConfig
+from runner.config.schema import ScaffoldConfig, VocabularyConfig
 from runner.errors import Problem
 from runner.restoration.conversions import (
     Cast,
@@ -27,7 +28,7 @@ from runner.restoration.conversions import (
     remap,
 )
 from runner.restoration.named_conversions import NAMED_CONVERSIONS, Target
-from runner.restoration.patterns import PATTERN_MAPS, FirstMatch
+from runner.restoration.patterns import FirstMatch
 from runner.restoration.variables import Partition, VariableSpec
 
 
@@ -81,11 +82,11 @@ class SourceTensor:
 
 @dataclass(frozen=True)
 class Rules:
-    """The first keys of `convert`, `transpose` and `vocabulary` that match a variable's name."""
+    """What the first patterns of `convert`, `transpose` and `vocabulary` say about a variable."""
 
     convert: str | None
-    transpose: str | None
-    vocabulary: str | None
+    transpose: Sequence[int] | None
+    vocabulary: VocabularyConfig | None
 
 
 class MisfitError(Exception):
@@ -118,20 +119,23 @@ class Fitter:
     ) -> None:
         self.key = f"scaffolds.{scaffold}"
         self._scaffold, self._config, self._read = scaffold, config, vocabulary
-        self._patterns = {part: FirstMatch(getattr(config, part)) for part in PATTERN_MAPS}
+        self._convert, self._transpose = FirstMatch(config.convert), FirstMatch(config.transpose)
+        self._vocabularies = FirstMatch(config.vocabulary)
         self._tokens: dict[str, Sequence[str]] = {}
 
     def unused(self) -> dict[str, tuple[str, ...]]:
         """Returns for `convert`, `transpose` and `vocabulary` the patterns that nothing used."""
-        return {part: patterns.unused() for part, patterns in self._patterns.items()}
+        return {
+            "convert": self._convert.unused(),
+            "transpose": self._transpose.unused(),
+            "vocabulary": self._vocabularies.unused(),
+        }
 
     def rules(self, name: str) -> Rules:
         """Returns the rules for the variable `name`, its owner's for a slot or an average."""
-        return Rules(*(self._patterns[part].find(name) for part in PATTERN_MAPS))
-
-    def knows(self, rules: Rules) -> bool:
-        """Returns whether the conversion that the rules name, if any, exists."""
-        return rules.convert is None or self._config.convert[rules.convert] in NAMED_CONVERSIONS
+        return Rules(
+            self._convert.find(name), self._transpose.find(name), self._vocabularies.find(name)
+        )
 
     def names(self, name: str, rules: Rules, wanted: str) -> tuple[str, ...]:
         """Returns the names of the tensors needed.
@@ -147,8 +151,7 @@ class Fitter:
         if rules.convert is None:
             return (wanted,)
         try:
-            conversion = NAMED_CONVERSIONS[self._config.convert[rules.convert]]
-            return conversion.names(name.rpartition("/")[2], wanted)
+            return NAMED_CONVERSIONS[rules.convert].names(name.rpartition("/")[2], wanted)
         except ValueError as error:
             problem = Problem(
                 f"{self.key}: {name} cannot be converted",
@@ -210,10 +213,10 @@ class Fitter:
         steps: list[Conversion] = []
         combination = None
         if rules.convert is not None:
-            layout = NAMED_CONVERSIONS[self._config.convert[rules.convert]].build(target, shapes)
+            layout = NAMED_CONVERSIONS[rules.convert].build(target, shapes)
             steps, combination = list(layout.conversions), layout.combination
         if rules.transpose is not None:
-            steps.append(Transpose(tuple(self._config.transpose[rules.transpose])))
+            steps.append(Transpose(tuple(rules.transpose)))
         shape = shapes[0] if combination is None else combination.shape(shapes)
         for step in steps:
             shape = step.shape(shape)
@@ -233,9 +236,9 @@ class Fitter:
     def _vocabulary(
         self, rules: Rules, shape: tuple[int, ...], new: tuple[int, ...]
     ) -> VocabularyRemap | None:
-        if rules.vocabulary is None:
+        config = rules.vocabulary
+        if config is None:
             return None
-        config = self._config.vocabulary[rules.vocabulary]
         if not -len(shape) <= config.axis < len(shape) or len(shape) != len(new):
             raise ValueError(f"{list(shape)} and {list(new)} have no common axis {config.axis}")
         axis = config.axis % len(shape)
@@ -259,19 +262,18 @@ class Fitter:
         if old == new:
             return (), ()
         numbers = is_number(old) and is_number(new)
-        if not casts_freely(old, new) and not (numbers and self._config.cast):
-            key = self.key
-            problem = Problem(
-                f"{key}: {new} variables have {old} tensors",
-                f"a cast from {old} to {new} may lose values"
-                if numbers
-                else f"{old} and {new} do not convert into each other",
-                f"allow it by ++{key}.cast=true, or exclude the variables"
-                if numbers
-                else "exclude the variables, or rename them to other tensors",
-            )
-            raise MisfitError(f"dtype {old} to {new}", problem)
-        return (Cast(new),), (f"{old} cast to {new}",)
+        if casts_freely(old, new) or (numbers and self._config.cast):
+            return (Cast(new),), (f"{old} cast to {new}",)
+        why = (
+            f"a cast from {old} to {new} may lose values",
+            f"allow it by ++{self.key}.cast=true, or exclude the variables",
+        )
+        never = (
+            f"{old} and {new} do not convert into each other",
+            "exclude the variables, or rename them to other tensors",
+        )
+        state = f"{self.key}: {new} variables have {old} tensors"
+        raise MisfitError(f"dtype {old} to {new}", Problem(state, *(why if numbers else never)))
 
     def _shape(self, variable: VariableSpec, tensor: TensorSpec, shape: tuple[int, ...]) -> Problem:
         key, new, name = self.key, variable.full_shape, variable.full_name
@@ -297,15 +299,8 @@ class Fitter:
 def _axes(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
     """Returns axes that turn one shape into the other; for convolution kernels the usual ones."""
     usual = (*range(2, len(old)), 1, 0)
-    if tuple(old[axis] for axis in usual) == new:
-        return usual
-    left = list(range(len(old)))
-    axes = []
-    for size in new:
-        axis = next(each for each in left if old[each] == size)
-        left.remove(axis)
-        axes.append(axis)
-    return tuple(axes)
+    every = itertools.chain([usual], itertools.permutations(range(len(old))))
+    return next(axes for axes in every if tuple(old[axis] for axis in axes) == new)
 
 
 def _part(

@@ -111,8 +111,7 @@ def provenance_document(
 def _origin(
     piece: SourceTensor, source: CheckpointSpec | None, origins: Sequence[Origin]
 ) -> dict[str, Any]:
-    if source is None:
-        raise ValueError(f"the plan restores from {piece.source}, which has no checkpoint")
+    assert source is not None, "a piece has a checkpoint"
     writers = {origin.run["run_id"] if origin.run else None for origin in origins}
     return {
         "source": piece.source,

@@ -11,7 +11,7 @@ from runner.config.choices import Missing
 from runner.config.schema import ScaffoldConfig
 from runner.errors import Problem
 from runner.restoration.fitting import Fitter, MisfitError, SourceTensor
-from runner.restoration.named_conversions import Target
+from runner.restoration.named_conversions import NAMED_CONVERSIONS, Target
 from runner.restoration.patterns import Renames, compile_pattern
 from runner.restoration.problems import (
     Miss,
@@ -25,7 +25,6 @@ from runner.restoration.problems import (
 from runner.restoration.variables import (
     EMA_SUFFIX,
     MovingAverages,
-    Owner,
     StateClass,
     VariableSpec,
 )
@@ -59,7 +58,7 @@ def match(
     config: ScaffoldConfig,
     source: CheckpointSpec,
     variables: Sequence[VariableSpec],
-    owners: Mapping[str, Owner],
+    owners: Mapping[str, str],
     vocabulary: Callable[[str], Sequence[str]],
 ) -> Matches:
     """Matches the variables that a scaffold claims with the tensors of its checkpoint.
@@ -69,7 +68,7 @@ def match(
       config: its configuration.
       source: its checkpoint.
       variables: the variables that it claims.
-      owners: the owners of slots and averages, by their full name.
+      owners: what slots and averages belong to, see `owners_of`.
       vocabulary: reads a vocabulary file.
     """
     bad = bad_expressions(scaffold, config)
@@ -94,7 +93,7 @@ class _Matcher:
         self,
         config: ScaffoldConfig,
         source: CheckpointSpec,
-        owners: Mapping[str, Owner],
+        owners: Mapping[str, str],
         fitter: Fitter,
     ) -> None:
         self._config, self._source, self._owners, self._fitter = config, source, owners, fitter
@@ -109,18 +108,18 @@ class _Matcher:
         """Returns what the checkpoint gives to the variable."""
         # The rules for a slot or an average are those of the variable that it belongs to.
         owner = self._owners.get(variable.full_name)
-        rule_name = owner.name if owner else variable.full_name
+        rule_name = owner or variable.full_name
         rules = self._fitter.rules(rule_name)
         exact = self._renames.exact(variable.full_name) if owner else None
         renamed = exact or self._renames.find(rule_name)
-        if not self._fitter.knows(rules):
-            return Match()  # Its conversion is unknown, which is a problem of its own.
+        if rules.convert is not None and rules.convert not in NAMED_CONVERSIONS:
+            return Match()  # A problem of its own.
         try:
             names = self._fitter.names(rule_name, rules, renamed or rule_name)
         except MisfitError as error:
             return self._misfit(variable, error)
         if owner and exact is None:
-            names = tuple(f"{name}{owner.suffix}" for name in names)
+            names = tuple(name + variable.full_name.removeprefix(owner) for name in names)
         names, notes = self._averaged(variable, names)
         tensors = [self._tensor(name) for name in names]
         if tensors == [None] and variable.partition is not None:
@@ -213,7 +212,7 @@ class _Matcher:
             wanted,
             variable.full_shape,
             renamed,
-            owner.name if owner else None,
+            owner,
             renameable=owner is None and alone,
         )
         if self._config.use_ema and wanted.endswith(EMA_SUFFIX) and owner is None:

@@ -28,23 +28,15 @@ class _OfGates(Conversion):
 
 @dataclass(frozen=True)
 class GateOrder(_OfGates):
-    """Reorders the gates.
-
-    Attributes:
-      old: the tensor's order, e.g. `icfo`.
-      new: the variable's order, e.g. `ifco`.
-    """
-
-    old: str
-    new: str
+    """Reorders the gates of a TensorFlow 1 cell for Keras."""
 
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
         gates = np.split(value, 4, axis=-1)
-        return np.concatenate([gates[self.old.index(gate)] for gate in self.new], axis=-1)
+        return np.concatenate([gates[TF1.index(gate)] for gate in KERAS], axis=-1)
 
     def __str__(self) -> str:
-        return f"gates {self.old} to {self.new}"
+        return f"gates {TF1} to {KERAS}"
 
 
 @dataclass(frozen=True)
@@ -52,18 +44,16 @@ class AddForgetBias(_OfGates):
     """Adds a constant to the forget gate's bias, which a TensorFlow 1 cell adds at every step.
 
     Attributes:
-      order: the order of the gates.
       amount: the constant.
     """
 
-    order: str
     amount: float
 
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
         result = value.copy()
         # The split gives views of the copy.
-        np.split(result, 4, axis=-1)[self.order.index("f")][...] += self.amount
+        np.split(result, 4, axis=-1)[KERAS.index("f")][...] += self.amount
         return result
 
     def __str__(self) -> str:
@@ -75,11 +65,9 @@ class TakeGate(_OfGates):
     """Takes one gate out of the four.
 
     Attributes:
-      order: the tensor's order of the gates.
-      gate: the gate taken, one letter of `order`.
+      gate: its letter.
     """
 
-    order: str
     gate: str
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -88,11 +76,11 @@ class TakeGate(_OfGates):
 
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
-        gate: NDArray[Any] = np.split(value, 4, axis=-1)[self.order.index(self.gate)]
+        gate: NDArray[Any] = np.split(value, 4, axis=-1)[KERAS.index(self.gate)]
         return gate
 
     def __str__(self) -> str:
-        return f"gate {self.gate} of {self.order}"
+        return f"gate {self.gate} of {KERAS}"
 
 
 @dataclass(frozen=True)
@@ -217,11 +205,11 @@ def _torch_lstm_names(leaf: str, name: str) -> tuple[str, ...]:
 
 def _tf1_lstm(forget_bias: float) -> Callable[[Target, Sequence[Shape]], Layout]:
     def build(target: Target, shapes: Sequence[Shape]) -> Layout:
-        order = GateOrder(TF1, KERAS)
+        order = GateOrder()
         leaf = _lstm_leaf(target.leaf)
         if leaf == "bias":
             plain = target.linear or not forget_bias
-            return Layout((order,) if plain else (order, AddForgetBias(KERAS, forget_bias)))
+            return Layout((order,) if plain else (order, AddForgetBias(forget_bias)))
         if len(shapes[0]) != 2 or len(target.shape) != 2 or shapes[0][0] <= shapes[0][1] // 4:
             raise ValueError(f"{list(shapes[0])} is not a kernel (inputs + units, 4 * units)")
         rows, columns = shapes[0]
@@ -247,7 +235,7 @@ def _join_names(leaf: str, name: str) -> tuple[str, ...]:
 def _take_gate(gate: str) -> NamedConversion:
     return NamedConversion(
         f"gate {gate} alone, from a Keras LSTM's tensor of all gates ({', '.join(KERAS)})",
-        lambda target, shapes: Layout((TakeGate(KERAS, gate),)),
+        lambda target, shapes: Layout((TakeGate(gate),)),
     )
 
 

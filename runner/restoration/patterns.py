@@ -6,10 +6,13 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 REGEX = "re:"
 # The keys of a scaffold that map patterns over variables to what happens to their tensors.
 PATTERN_MAPS = ("convert", "transpose", "vocabulary")
+
+T = TypeVar("T")
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
@@ -59,31 +62,36 @@ def select(names: Iterable[str], include: Sequence[str], exclude: Sequence[str])
     return Selected(included - excluded, excluded, unused)
 
 
-class FirstMatch:
-    """Finds the first of several patterns that matches a name, and records which were used.
+class FirstMatch(Generic[T]):
+    """Finds the value of the first of several patterns that matches a name, and records its use.
 
     Raises:
       re.error: when a `re:` pattern is not valid.
     """
 
-    def __init__(self, patterns: Iterable[str]) -> None:
-        self._compiled = [(key, compile_pattern(key)) for key in patterns]
+    def __init__(self, values: Mapping[str, T]) -> None:
+        self._rules = [(key, self._compile(key, value)) for key, value in values.items()]
         self._used: set[str] = set()
 
-    def find(self, name: str) -> str | None:
-        """Returns the first pattern that matches the whole name, None when no pattern does."""
-        for key, compiled in self._compiled:
-            if compiled.fullmatch(name):
+    def find(self, name: str) -> T | None:
+        """Returns what the first pattern that matches the whole name gives, None when none does."""
+        for key, given in self._rules:
+            found = given(name)
+            if found is not None:
                 self._used.add(key)
-                return key
+                return found
         return None
 
     def unused(self) -> tuple[str, ...]:
         """Returns the patterns that no name has used so far."""
-        return tuple(key for key, _ in self._compiled if key not in self._used)
+        return tuple(key for key, _ in self._rules if key not in self._used)
+
+    def _compile(self, key: str, value: T) -> Callable[[str], T | None]:
+        pattern = compile_pattern(key)
+        return lambda name: value if pattern.fullmatch(name) else None
 
 
-class Renames:
+class Renames(FirstMatch[str]):
     r"""Rename rules, model name -> checkpoint name; the first rule that matches wins.
 
     A rule's key is a whole name, a prefix that ends in `/`, or after `re:` an expression over the
@@ -94,22 +102,12 @@ class Renames:
     """
 
     def __init__(self, rules: Mapping[str, str]) -> None:
-        self._rules = [(key, _compile(key, value)) for key, value in rules.items()]
+        super().__init__(rules)
         self._exact = {
             key: value
             for key, value in rules.items()
             if not key.startswith(REGEX) and not key.endswith("/")
         }
-        self._used: set[str] = set()
-
-    def find(self, name: str) -> str | None:
-        """Returns the name in the checkpoint that a rule gives, None when no rule matches."""
-        for key, renamed in self._rules:
-            target = renamed(name)
-            if target is not None:
-                self._used.add(key)
-                return target
-        return None
 
     def apply(self, name: str) -> str:
         """Returns the name in the checkpoint: by a rule, or else the same."""
@@ -123,25 +121,20 @@ class Renames:
             self._used.add(name)
         return target
 
-    def unused(self) -> tuple[str, ...]:
-        """Returns the rules that no name has used so far."""
-        return tuple(key for key, _ in self._rules if key not in self._used)
+    def _compile(self, key: str, value: str) -> Callable[[str], str | None]:
+        if key.startswith(REGEX):
+            expression = re.compile(key.removeprefix(REGEX))
+            try:
+                # Matches the empty string, so that the replacement is checked before any name is.
+                re.sub(f"{expression.pattern}|", value, "")
+            except IndexError as error:  # Unlike an unknown number, an unknown name is no re.error.
+                raise re.error(str(error), value) from error
 
+            def by_expression(name: str) -> str | None:
+                match = expression.fullmatch(name)
+                return match.expand(value) if match else None
 
-def _compile(key: str, value: str) -> Callable[[str], str | None]:
-    if key.startswith(REGEX):
-        expression = re.compile(key.removeprefix(REGEX))
-        try:
-            # Matches the empty string, so that the replacement is checked before any name is.
-            re.sub(f"{expression.pattern}|", value, "")
-        except IndexError as error:  # Unlike an unknown number, an unknown name is no re.error.
-            raise re.error(str(error), value) from error
-
-        def by_expression(name: str) -> str | None:
-            match = expression.fullmatch(name)
-            return match.expand(value) if match else None
-
-        return by_expression
-    if key.endswith("/"):
-        return lambda name: value + name[len(key) :] if name.startswith(key) else None
-    return lambda name: value if name == key else None
+            return by_expression
+        if key.endswith("/"):
+            return lambda name: value + name[len(key) :] if name.startswith(key) else None
+        return lambda name: value if name == key else None

@@ -26,10 +26,15 @@ from runner.errors import PlanError, Problem, nearest
 from runner.restoration.conversions import read_vocabulary
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.matching import Match, Matches, match
-from runner.restoration.ownership import assign_owners
 from runner.restoration.patterns import compile_pattern
 from runner.restoration.problems import bad_expression, some
-from runner.restoration.variables import WARM_STARTED, Owner, StateClass, VariableSpec, owners_of
+from runner.restoration.variables import (
+    WARM_STARTED,
+    StateClass,
+    VariableSpec,
+    assign_owners,
+    owners_of,
+)
 
 
 @dataclass(frozen=True)
@@ -173,7 +178,7 @@ def _match(
     config: ScaffoldConfig,
     located: LocatedSources,
     claimed: Sequence[VariableSpec],
-    owners: Mapping[str, Owner],
+    owners: Mapping[str, str],
     vocabulary: Callable[[str], Sequence[str]],
 ) -> Matches:
     source, unusable = located.specs[scaffold], located.problems.get(scaffold)
@@ -216,7 +221,7 @@ def _notes(
     assignments: Sequence[Assignment],
     scaffolds: Mapping[str, ScaffoldConfig],
     located: LocatedSources,
-    owners: Mapping[str, Owner],
+    owners: Mapping[str, str],
 ) -> list[str]:
     notes = [
         f"{name}: the checkpoint is optional and absent; its variables are initialised"

@@ -190,21 +190,10 @@ def unused_rule(where: str, rule: str, variables: Sequence[str]) -> Problem:
 def bad_expressions(scaffold: str, config: ScaffoldConfig) -> list[Problem]:
     """Returns a problem for each rule whose regular expression or replacement is not valid."""
     problems = []
-    for key, value in config.rename.items():
-        try:
-            Renames({key: value})
-        except re.error as error:
-            problems.append(
-                Problem(
-                    f"scaffolds.{scaffold}.rename holds {error.pattern!r}",
-                    f"not a regular expression, or not a replacement for one: {error}",
-                    r"fix it; a replacement names the groups of its rule as \1, \2 or \g<name>",
-                )
-            )
-    for part in PATTERN_MAPS:
-        for key in getattr(config, part):
+    for part in ("rename", *PATTERN_MAPS):
+        for key, value in getattr(config, part).items():
             try:
-                compile_pattern(key)
+                Renames({key: value}) if part == "rename" else compile_pattern(key)
             except re.error as error:
                 problems.append(bad_expression(f"scaffolds.{scaffold}.{part}", error))
     return problems
@@ -225,11 +214,14 @@ def unknown_conversions(scaffold: str, config: ScaffoldConfig) -> list[Problem]:
 
 
 def bad_expression(where: str, error: re.error) -> Problem:
-    """The problem of a regular expression that Python does not compile."""
+    """The problem of a regular expression, or a replacement, that Python does not compile."""
+    replaces = where.endswith(".rename")
     return Problem(
         f"{where} holds {error.pattern!r}",
-        f"not a regular expression: {error}",
-        "fix it, or leave out `re:` for a pattern with * and ?",
+        f"not a regular expression{', or not a replacement for one' * replaces}: {error}",
+        r"fix it; a replacement names the groups of its rule as \1, \2 or \g<name>"
+        if replaces
+        else "fix it, or leave out `re:` for a pattern with * and ?",
     )
 
 

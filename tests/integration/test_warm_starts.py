@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from runner.tracking.tracking_directory import TrackingDirectory
-from tests.tiny.experiment import Blobs
 from tests.tiny.forked import Forks
 
 from .conftest import Command, finish, said
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
 
 WARM = (
     "+experiment=warm",
@@ -28,17 +29,15 @@ WARM = (
     "restoration.verify=true",
     "restoration.initialize=remaining",
 )
-BODY = "++scaffolds.body={variables: {include: ['body/*']}, checkpoint: '%s'}"
 
 
 @dataclass
-class Chain:
-    """`tiny` is the source of `warm`, trained twice, which is that of `third` through MLflow."""
+class Warm:
+    """A run of `warm`, whose source `tiny` was trained before."""
 
     command: Command
-    first: CompletedProcess[str]
-    second: CompletedProcess[str]
-    third: CompletedProcess[str]
+    done: CompletedProcess[str]
+    record: Run
 
     @property
     def runs(self) -> Path:
@@ -50,56 +49,49 @@ class Chain:
 
 
 @pytest.fixture(scope="module")
-def chain(make_command: Callable[[], Command], tmp_path_factory: pytest.TempPathFactory) -> Chain:
+def warm(make_command: Callable[[], Command]) -> Warm:
     command = make_command()
-    first, second = command.run(*WARM), command.run(*WARM)
-    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
-    run, _ = command.tracked("warm")
-    body = BODY % f"runs:/{run.info.run_id}/best"
-    few = ("train.steps=2", "train.evaluate_every=2")
-    os.environ["RUNNER_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    try:
-        third = command.run("+experiment=tiny", "name=third", body, *few)
-    finally:
-        del os.environ["RUNNER_CACHE"]
-    return Chain(command, first, second, third)
+    done = command.run(*WARM)
+    assert (done.returncode, said(done)) == (0, []), done.stderr
+    (record,) = command.tracked("warm")
+    return Warm(command, done, record)
 
 
-def test_the_source_is_trained_first_only_once_and_changes_nothing(chain: Chain) -> None:
-    assert [line for line in chain.first.stdout.splitlines() if ": runs in" in line] == [
+def _line(done: CompletedProcess[str], start: str) -> str:
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith(start))
+    return line
+
+
+def test_the_values_come_from_the_best_checkpoint_of_a_source_trained_before(warm: Warm) -> None:
+    assert [line for line in warm.done.stdout.splitlines() if ": runs in" in line] == [
         "tiny: runs in runs/tiny/001",
         "warm: runs in runs/warm/001",
     ]
-    assert "tiny: " not in chain.second.stdout
-    assert chain.command.statuses("tiny") == ["FINISHED"]
-    assert chain.command.statuses("warm") == ["FINISHED", "FINISHED"]
-    objectives = [chain.command.record(f"warm/00{number}").objective for number in (1, 2)]
-    assert objectives[0] == objectives[1]
+    assert warm.command.statuses("tiny") == warm.command.statuses("warm") == ["FINISHED"]
+    best = f"{warm.runs}/tiny/001/best/model.ckpt-20"
+    line = _line(warm.done, "  body:")
+    assert f"6 variables (52 values) from {best} @ step 20" in line
+    assert warm.record.data.tags["runner.source.body"] == best
+    folder = warm.runs / "warm" / "001"
+    digest = json.loads((folder / "plan.json").read_text())["sources"]["body"]["digest"]
+    assert line.endswith(f"; {digest}")
+    assert warm.record.data.tags["runner.source.body.digest"] == digest
+    assert digest in (folder / "plan.txt").read_text()
+    assert digest in (folder / "plan.html").read_text()
 
 
-def test_the_values_come_from_the_best_checkpoint_of_the_source(chain: Chain) -> None:
-    best = chain.runs / "tiny" / "001" / "best"
-    (line,) = (line for line in chain.second.stdout.splitlines() if line.startswith("  body:"))
-    assert f"6 variables (52 values) from {best}/model.ckpt-20 @ step 20" in line
-    for run in chain.command.tracked("warm"):
-        assert run.data.tags["runner.source.body"] == f"{best}/model.ckpt-20"
-
-
-def test_nothing_but_the_run_is_on_the_screen(chain: Chain) -> None:
-    assert said(chain.second) == []
-    lines = chain.second.stdout.splitlines()
-    (_, run) = chain.command.tracked("warm")
-    assert lines[-3] == (
-        f"results: sqlite:///{chain.command.folder / 'mlflow.db'}, run {run.info.run_id}"
-    )
-    assert lines[-2] == "files:   runs/warm/002"
-    assert lines[-1].startswith("open:    ")
+def test_the_last_lines_lead_to_the_results(warm: Warm) -> None:
+    results, files, opening = warm.done.stdout.splitlines()[-3:]
+    database = f"sqlite:///{warm.command.folder / 'mlflow.db'}"
+    assert results == f"results: {database}, run {warm.record.info.run_id}"
+    assert files == "files:   runs/warm/001"
+    assert opening.startswith("open:    ")
     # The program is quoted where the environment's path has a space in it.
-    assert "mlflow ui --backend-store-uri" in lines[-1].replace("'", "")
+    assert "mlflow ui --backend-store-uri" in opening.replace("'", "")
 
 
-def test_the_run_directory_holds_everything(chain: Chain) -> None:
-    run = chain.runs / "warm" / "001"
+def test_the_run_directory_holds_everything(warm: Warm) -> None:
+    run = warm.runs / "warm" / "001"
     assert {each.name for each in run.iterdir()} == {
         "best",
         "checkpoints",
@@ -113,15 +105,14 @@ def test_the_run_directory_holds_everything(chain: Chain) -> None:
         "run.json",
         "tracking",
     }
-    assert chain.command.steps("warm/001") == [10, 12]
-    assert chain.command.record("warm/001").status == "FINISHED"
+    assert warm.command.steps("warm/001") == [10, 12]
+    assert warm.command.record("warm/001").status == "FINISHED"
 
 
-def test_mlflow_holds_everything(chain: Chain) -> None:
-    (run, _) = chain.command.tracked("warm")
-    record = chain.command.record("warm/001")
-    directory = TrackingDirectory(chain.runs / "warm" / "001")
-    position = directory.position(f"sqlite:///{chain.command.folder / 'mlflow.db'}")
+def test_mlflow_holds_everything(warm: Warm) -> None:
+    run, record = warm.record, warm.command.record("warm/001")
+    directory = TrackingDirectory(warm.runs / "warm" / "001")
+    position = directory.position(f"sqlite:///{warm.command.folder / 'mlflow.db'}")
     assert run.info.run_id == position.run_id
     assert run.info.run_name == "warm 001"
     parameters = run.data.params
@@ -130,10 +121,10 @@ def test_mlflow_holds_everything(chain: Chain) -> None:
     assert parameters["scaffolds.body.checkpoint"] == "experiment:tiny"
     tags = run.data.tags
     assert tags["runner.overrides"] == " ".join(WARM)
-    assert tags["runner.run_dir"] == str(chain.runs / "warm" / "001")
+    assert tags["runner.run_dir"] == str(warm.runs / "warm" / "001")
     assert {"runner.host", "runner.command", "runner.fingerprint"} <= set(tags)
     assert "mlflow.parentRunId" not in tags
-    client = chain.command.client()
+    client = warm.command.client()
     steps = {
         name: [metric.step for metric in client.get_metric_history(run.info.run_id, name)]
         for name in run.data.metrics
@@ -169,133 +160,80 @@ def test_mlflow_holds_everything(chain: Chain) -> None:
     }
 
 
-def test_the_best_checkpoint_is_evaluated_into_the_same_run(chain: Chain) -> None:
-    done = chain.command.run(*WARM, "mode=evaluate")
-    assert done.returncode == 0, done.stderr
-    assert "runs/warm/002/best/model.ckpt-12: test  loss" in done.stdout
-    first, second = chain.command.tracked("warm")
-    assert (first.info.status, second.info.status) == ("FINISHED", "FINISHED")
-    assert {"test/loss", "test/accuracy"} <= set(second.data.metrics)
-    assert not {"test/loss", "test/accuracy"} & set(first.data.metrics)
-    shown = float(done.stdout.split("test  loss ")[1].split()[0])
-    assert second.data.metrics["test/loss"] == pytest.approx(shown, rel=1e-3)
-
-
-def test_the_best_checkpoint_is_exported_and_served(chain: Chain) -> None:
-    done = chain.command.run(*WARM, "mode=export")
-    assert done.returncode == 0, done.stderr
-    run = chain.runs / "warm" / "002"
-    served = tf.saved_model.load(str(run / "export")).signatures["serving_default"]
-    reader = tf.train.load_checkpoint(str(run / "best"))
-    (features, _), *_ = Blobs().test().as_numpy_iterator()
-
-    def dense(values: np.ndarray, name: str) -> np.ndarray:
-        product = values @ reader.get_tensor(f"{name}/kernel")
-        return np.asarray(product + reader.get_tensor(f"{name}/bias"))
-
-    hidden = dense(features, "body/dense") - reader.get_tensor("body/norm/moving_mean")
-    hidden /= np.sqrt(reader.get_tensor("body/norm/moving_variance") + 1e-3)
-    hidden = hidden * reader.get_tensor("body/norm/gamma") + reader.get_tensor("body/norm/beta")
-    expected = dense(dense(hidden, "extra"), "head")
-    outputs = served(features=tf.constant(features))["outputs"].numpy()
-    np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
-
-    # The model is with the run in MLflow, and is registered afterwards without a second export.
-    client, run_id = chain.command.client(), chain.command.tracked("warm")[1].info.run_id
-    outputs_of_run = client.get_run(run_id).outputs
-    assert outputs_of_run is not None
-    (kept,) = outputs_of_run.model_outputs
+def test_an_exported_model_is_with_the_run_and_registered_afterwards(warm: Warm) -> None:
+    done = warm.command.run(*WARM, "mode=export")
+    client = warm.command.client()
+    run = warm.record
+    outputs = client.get_run(run.info.run_id).outputs
+    assert outputs is not None
+    (kept,) = outputs.model_outputs
     assert f"model:   models:/{kept.model_id}" in done.stdout
-    again = chain.command.run(*WARM, "mode=export")
-    assert (again.returncode, again.stdout) == (2, "")
-    assert "export.register=NAME registers it as it is" in again.stderr
-    naming = chain.command.run(
+    naming = warm.command.run(
         *WARM, "mode=export", "export.register=warm net", "export.alias=champion"
     )
     assert naming.stdout == "model:   models:/warm net@champion\n"
-    assert client.get_model_version_by_alias("warm net", "champion").run_id == run_id
-    assert chain.command.statuses("warm") == ["FINISHED", "FINISHED"]
+    version = client.get_model_version_by_alias("warm net", "champion")
+    assert version.run_id == run.info.run_id
+    assert warm.command.statuses("warm") == ["FINISHED"]
 
 
-def test_a_run_in_mlflow_is_a_source(chain: Chain) -> None:
-    assert chain.third.returncode == 0, chain.third.stderr
-    assert said(chain.third) == []
-    (line,) = (each for each in chain.third.stdout.splitlines() if each.startswith("  body:"))
-    assert "6 variables (52 values)" in line
-    assert "@ step 12" in line
-
-
-def test_the_provenance_is_beside_every_checkpoint_and_leads_back(chain: Chain) -> None:
-    places = [chain.provenance(f"third/001/{each}") for each in ("", "checkpoints", "best")]
+def test_the_provenance_is_beside_every_checkpoint_and_leads_back(warm: Warm, forks: Forks) -> None:
+    places = [warm.provenance(f"warm/001/{each}") for each in ("", "checkpoints", "best")]
     assert places[0] == places[1] == places[2]
-    warm, _ = chain.command.tracked("warm")
+    (tiny,) = warm.command.tracked("tiny")
     (piece,) = places[0]["variables"]["body/dense/kernel"]["pieces"]
-    assert piece["run_id"] == warm.info.run_id
-    assert (piece["tensors"], piece["step"]) == (["body/dense/kernel"], 12)
+    assert piece["run_id"] == tiny.info.run_id
+    assert (piece["tensors"], piece["step"]) == (["body/dense/kernel"], 20)
     assert piece["digest"].startswith("sha256:")
     assert "initializer" in places[0]["variables"]["head/kernel"]
     (source,) = places[0]["sources"]["body"]
-    assert source["provenance"] == chain.provenance("warm/001")
-    (first,) = source["provenance"]["sources"]["body"]
-    assert first["provenance"] == chain.provenance("tiny/001")
-    assert first["run"]["run_id"] == chain.command.tracked("tiny")[0].info.run_id
+    assert source["provenance"] == warm.provenance("tiny/001")
 
-
-def test_the_chain_is_printed(chain: Chain, forks: Forks) -> None:
-    process = forks.start(
-        [sys.executable, "-m", "runner.inspect", "runs/third/001", "--provenance"],
-        cwd=chain.command.folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    done = finish(process)
-    assert done.returncode == 0, done.stderr
-    runs = [line.strip().split(" in ")[0] for line in done.stdout.splitlines() if " in /" in line]
-    assert runs == ["third", "warm", "tiny"]
-
-
-def test_the_plan_is_with_the_run(chain: Chain) -> None:
-    run, _ = chain.command.tracked("warm")
-    artifacts = {each.path for each in chain.command.client().list_artifacts(run.info.run_id)}
-    assert {"plan.txt", "plan.json", "plan.html", "provenance.json"} <= artifacts
-    beside = chain.command.client().list_artifacts(run.info.run_id, "checkpoints")
-    assert "checkpoints/provenance.json" in {each.path for each in beside}
-    folder = chain.runs / "warm" / "001"
-    plan = json.loads((folder / "plan.json").read_text())
-    digest = plan["sources"]["body"]["digest"]
-    assert run.data.tags["runner.source.body.digest"] == digest
-    assert digest in (folder / "plan.txt").read_text()
-    assert digest in (folder / "plan.html").read_text()
-    assert f"; {digest}" in chain.first.stdout
+    inspect = [sys.executable, "-m", "runner.inspect", "runs/warm/001", "--provenance"]
+    folder, pipe = warm.command.folder, subprocess.PIPE
+    shown = finish(forks.start(inspect, cwd=folder, stdout=pipe, stderr=pipe)).stdout.splitlines()
+    runs = [line.strip().split(" in ")[0] for line in shown if " in /" in line]
+    assert runs == ["warm", "tiny"]
 
 
 def test_a_plan_with_problems_ends_with_3_and_creates_nothing(
-    command: Command, tmp_path: Path
+    warm: Warm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    np.savez(tmp_path / "w.npz", allow_pickle=False, **{"body/dense/bias": np.zeros(4, np.float32)})
-    (tmp_path / "page.h5").write_text("<html>404</html>")
-    before = sorted(command.folder.iterdir())
-    done = command.run(
-        "+experiment=tiny",
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+    np.savez(tmp_path / "w.npz", allow_pickle=False, **{"extra/bias": np.zeros(4, np.float32)})
+
+    def scaffold(name: str, variable: str, checkpoint: str) -> str:
+        included = f"variables: {{include: ['{variable}']}}"
+        return f"++scaffolds.{name}={{{included}, checkpoint: '{checkpoint}'}}"
+
+    before = sorted(warm.command.folder.rglob("*"))
+    done = warm.command.run(
+        "+experiment=warm",
+        "name=third",
         "mode=plan",
-        f"++scaffolds.bias={{variables: {{include: [body/dense/bias]}}, checkpoint: {tmp_path}/w}}",
-        f"++scaffolds.head={{variables: {{include: [head/*]}}, checkpoint: {tmp_path}/page.h5}}",
-        "++scaffolds.kernel={variables: {include: [body/dense/kernel]}, "
-        f"checkpoint: {tmp_path}/w.npz}}",
+        f"scaffolds.body.checkpoint=runs:/{warm.record.info.run_id}/best",
+        scaffold("head", "head/*", "experiment:tiny"),
+        scaffold("bias", "extra/bias", f"{tmp_path}/w"),
+        scaffold("kernel", "extra/kernel", f"{tmp_path}/w.npz"),
         "restoration.expect={head: all, nothing: all}",
     )
     assert done.returncode == 3, done.stderr
     for problem in (
         f"scaffolds.bias.checkpoint: there is no checkpoint at {tmp_path}/w\n",
-        f"scaffolds.head.checkpoint: {tmp_path}/page.h5 is not a checkpoint of a known format",
-        "scaffolds.kernel: no tensor 'body/dense/kernel'",
+        "scaffolds.kernel: no tensor 'extra/kernel'",
         "restoration.expect: 'nothing' concerns no variable",
     ):
         assert problem in done.stdout
     assert "bias: its checkpoint cannot be used" in done.stdout, "the table is shown"
     assert "kernel: 0 variables (0 values) from" in done.stdout
-    assert "runner: the plan has 4 problems, listed with it" in done.stderr
+    assert "runner: the plan has 3 problems, listed with it" in done.stderr
     assert "Traceback" not in done.stderr
+    # A run in MLflow is a source, and so is an experiment, which is not trained a second time.
+    assert re.search(r"^body: 6 variables .* @ step 12;", done.stdout, re.MULTILINE)
+    best = f"{warm.runs}/tiny/001/best/model.ckpt-20"
+    assert f" from {best} @ step 20" in _line(done, "head:")
     # The follower, started at once, may have looked at the database and left its lock.
-    lock = command.folder / "mlflow.db.lock"
-    assert [each for each in sorted(command.folder.iterdir()) if each != lock] == before
+    lock = warm.command.folder / "mlflow.db.lock"
+    assert [each for each in sorted(warm.command.folder.rglob("*")) if each != lock] == [
+        each for each in before if each != lock
+    ]

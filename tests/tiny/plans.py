@@ -68,7 +68,9 @@ def plan(
     )
 
 
-def one(variables: Sequence[VariableSpec], config: ScaffoldConfig, source: CheckpointSpec) -> Any:
+def one(
+    variables: Sequence[VariableSpec], config: ScaffoldConfig, source: CheckpointSpec
+) -> RestorationPlan:
     """Makes the plan of one scaffold called `net`."""
     return plan(variables, {"net": config}, {"net": source})
 
@@ -84,3 +86,9 @@ def origins(made: RestorationPlan) -> dict[str, list[str]]:
         each.variable.name: [f"{piece.source}: {'+'.join(piece.names)}" for piece in each.pieces]
         for each in made.assignments
     }
+
+
+def only(made: RestorationPlan) -> Problem:
+    """The one problem of a plan."""
+    (problem,) = made.problems
+    return problem

@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 from runner.errors import ConfigError
 from runner.graph.experiment import Data
 from runner.inputs import GeneratorData
+from runner.inputs.generator import _Source
 from tests.tiny.reading import resumed, taken
 
 STARTS: list[int] = []
@@ -53,20 +54,21 @@ def test_batches_of_any_structure_come_in_order() -> None:
     assert _labels(taken(data.validation)) == _labels(taken(data.test)) == [7, 8]
 
 
-@pytest.mark.parametrize("train", [endless, endless_from])
-def test_a_resumed_run_goes_on_where_it_stopped(train: Any, tmp_path: Path) -> None:
-    STARTS.clear()
-    data = GeneratorData(train, two, two)
+def test_a_resumed_run_continues_where_it_stopped(tmp_path: Path) -> None:
+    data = GeneratorData(endless_from, two, two)
     first, again = resumed(data.train, str(tmp_path / "input"))
     assert _labels(first) == _labels(again) == [2, 3, 4, 5]
-    if train is endless_from:  # Not by throwing batches away.
-        assert STARTS[-1] >= 2
+    assert STARTS[-1] >= 2, "not by discarding batches"
 
 
-def test_in_order_the_generator_is_begun_once() -> None:
+@pytest.mark.parametrize("batches", [endless, endless_from])
+def test_any_batch_is_found_by_its_number_and_in_order_nothing_begins_again(batches: Any) -> None:
     STARTS.clear()
-    assert _labels(taken(GeneratorData(endless_from, two, two).train, 200)) == list(range(200))
-    assert STARTS == [0]
+    source = _Source(batches, replay=True)
+    found = [source.batch(np.asarray(at))[2][0] for at in (0, 1, 2, 7, 8, 3)]
+    assert found == [0, 1, 2, 7, 8, 3]
+    if batches is endless_from:
+        assert STARTS == [0, 7, 3]
 
 
 def test_a_session_that_begins_again_begins_with_the_first_batch() -> None:
@@ -95,16 +97,16 @@ def test_a_generator_that_ends_ends_the_dataset() -> None:
     assert _labels(taken(GeneratorData(two, two, two).train)) == [7, 8]
 
 
-def test_a_generator_of_nothing() -> None:
-    data = GeneratorData(lambda: iter(()), two, two)
-    with pytest.raises(ConfigError, match="a generator gives no batch"):
-        data.train()
-
-
-def test_a_function_that_gives_no_iterator() -> None:
-    data = GeneratorData(lambda: 5, two, two)  # type: ignore[arg-type, return-value]
-    with pytest.raises(ConfigError, match=r"a generator gives 5\n.*an iterator of batches"):
-        data.train()
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (iter(()), "a generator gives no batch"),
+        (5, r"a generator gives 5\n.*an iterator of batches"),
+    ],
+)
+def test_what_is_no_iterator_of_batches(made: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        GeneratorData(lambda: made, two, two).train()
 
 
 def test_what_is_no_function() -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from runner.errors import ConfigError
 from runner.graph.experiment import Data
 from runner.inputs import TFRecord
-from tests.tiny.reading import resumed, taken
+from tests.tiny.reading import taken
 
 
 def _example(index: int) -> bytes:
@@ -82,12 +82,6 @@ def test_training_is_shuffled_by_its_seed_and_anew_each_epoch(tmp_path: Path) ->
     first = order(0)
     assert first == order(0) != order(1)
     assert first[:12] != first[12:]
-
-
-def test_its_position_is_kept(tmp_path: Path) -> None:
-    _write(tmp_path)
-    first, again = resumed(_data(tmp_path).train, str(tmp_path / "input"))
-    assert np.array_equal([each[1] for each in first], [each[1] for each in again])
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 
 from runner.restoration.conversions import Combination, Conversion
 from runner.restoration.named_conversions import (
-    KERAS,
     NAMED_CONVERSIONS,
-    TF1,
     AddForgetBias,
     GateOrder,
     JoinGates,
@@ -35,7 +33,8 @@ def random(*shape: int) -> Array:
 def convert(
     name: str, leaf: str, shape: tuple[int, ...], *values: Array, linear: bool = False
 ) -> Array:
-    """Converts as a plan does, and checks that the shapes foretold are those that come."""
+    """Converts as a plan does; the shapes are those foretold, and the tensors stay as they are."""
+    before = [each.copy() for each in values]
     layout = NAMED_CONVERSIONS[name].build(
         Target(leaf, shape, linear), [value.shape for value in values]
     )
@@ -46,6 +45,8 @@ def convert(
     for step in layout.conversions:
         value, foretold = step.apply(value), step.shape(foretold)
     assert value.shape == foretold == shape
+    for each, unchanged in zip(values, before, strict=True):
+        np.testing.assert_array_equal(each, unchanged)
     return value
 
 
@@ -59,6 +60,10 @@ def keras_lstm(weights: list[Array], inputs: Array) -> Array:
     layer.build(inputs.shape)
     layer.set_weights(weights)
     return np.asarray(layer(inputs))
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 SHAPES = {
@@ -102,7 +107,7 @@ def test_a_tf1_cell_continues_as_a_keras_lstm(name: str, forget_bias: float) -> 
         for leaf, shape in SHAPES.items()
     ]
     expected = tf1_cell(kernel, bias, inputs, forget_bias)
-    np.testing.assert_allclose(keras_lstm(weights, inputs), expected, rtol=1e-4, atol=1e-5)
+    assert_close(keras_lstm(weights, inputs), expected)
 
 
 def textbook_lstm(parts: dict[str, dict[str, Array]], inputs: Array) -> Array:
@@ -138,11 +143,10 @@ def test_a_pytorch_lstm_continues_as_a_keras_lstm() -> None:
         leaf: dict(zip("ifco", np.split(value, 4, axis=-1), strict=True))
         for leaf, value in by_leaf.items()
     }
-    expected = textbook_lstm(parts, inputs)
-    np.testing.assert_allclose(keras_lstm(weights, inputs), expected, rtol=1e-4, atol=1e-5)
+    assert_close(keras_lstm(weights, inputs), textbook_lstm(parts, inputs))
 
 
-def test_unfused_gates_join_into_a_keras_lstm() -> None:
+def test_unfused_gates_join_into_a_keras_lstm_that_divides_into_them() -> None:
     parts = {
         leaf: {gate: random(*shape[:-1], UNITS) for gate in "ifco"}
         for leaf, shape in SHAPES.items()
@@ -152,22 +156,11 @@ def test_unfused_gates_join_into_a_keras_lstm() -> None:
         convert("lstm_join", leaf, shape, *(parts[leaf][gate] for gate in "ifco"))
         for leaf, shape in SHAPES.items()
     ]
-    expected = textbook_lstm(parts, inputs)
-    np.testing.assert_allclose(keras_lstm(weights, inputs), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_a_keras_lstm_divides_into_gates() -> None:
-    weights = {leaf: random(*shape) for leaf, shape in SHAPES.items()}
-    inputs = random(BATCH, STEPS, INPUTS)
-    parts = {
-        leaf: {
-            gate: convert(f"lstm_gate_{gate}", leaf, (*value.shape[:-1], UNITS), value)
-            for gate in "ifco"
-        }
-        for leaf, value in weights.items()
-    }
-    expected = keras_lstm(list(weights.values()), inputs)
-    np.testing.assert_allclose(textbook_lstm(parts, inputs), expected, rtol=1e-4, atol=1e-5)
+    assert_close(keras_lstm(weights, inputs), textbook_lstm(parts, inputs))
+    for (leaf, gates), whole in zip(parts.items(), weights, strict=True):
+        for gate, value in gates.items():
+            found = convert(f"lstm_gate_{gate}", leaf, value.shape, whole)
+            np.testing.assert_array_equal(found, value)
 
 
 def test_a_pytorch_convolution() -> None:
@@ -180,18 +173,10 @@ def test_a_pytorch_convolution() -> None:
             weight[out, channel, y, x] * window[y, x, channel]
             for channel, y, x in np.ndindex(3, 2, 2)
         )
-    result = tf.nn.conv2d(image, kernel, 1, "VALID")
-    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_a_pytorch_convolution_in_one_dimension() -> None:
-    weight, signal = random(4, 3, 2), random(1, 6, 3)
-    kernel = convert("torch_conv", "kernel", (2, 3, 4), weight)
-    expected = np.zeros((1, 5, 4))
-    for place, out in np.ndindex(5, 4):
-        expected[0, place, out] = np.sum(weight[out].T * signal[0, place : place + 2])
-    result = tf.nn.conv1d(signal, kernel, 1, "VALID")
-    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+    assert_close(tf.nn.conv2d(image, kernel, 1, "VALID"), expected)
+    of_signals = random(4, 3, 2)
+    kernel = convert("torch_conv", "kernel", (2, 3, 4), of_signals)
+    np.testing.assert_array_equal(kernel, of_signals.transpose(2, 1, 0))
 
 
 def test_a_pytorch_depthwise_convolution() -> None:
@@ -204,7 +189,7 @@ def test_a_pytorch_depthwise_convolution() -> None:
         window = image[0, row : row + 2, column : column + 2, out // multiplier]
         expected[0, row, column, out] = np.sum(weight[out, 0] * window)
     result = tf.nn.depthwise_conv2d(image, kernel, [1, 1, 1, 1], "VALID")
-    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+    assert_close(result, expected)
 
 
 def test_a_pytorch_linear_layer() -> None:
@@ -213,7 +198,7 @@ def test_a_pytorch_linear_layer() -> None:
     layer.build((None, 3))
     layer.set_weights([convert("torch_dense", "kernel", (3, 4), weight)])
     expected = [[np.dot(weight[out], row) for out in range(4)] for row in features]
-    np.testing.assert_allclose(layer(features), expected, rtol=1e-4, atol=1e-5)
+    assert_close(layer(features), expected)
 
 
 def test_slots_take_the_layout_but_no_constant() -> None:
@@ -238,110 +223,58 @@ def test_names_of_the_tensors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "leaf", "shape", "tensor", "linear", "message"),
+    ("name", "target", "tensor", "message"),
     [
-        ("torch_conv", "kernel", (3, 4), (4, 3), False, "is not a convolution kernel"),
+        ("torch_conv", Target("kernel", (3, 4)), (4, 3), "is not a convolution kernel"),
         (
             "torch_depthwise",
-            "kernel",
-            (2, 2, 3, 2),
+            Target("kernel", (2, 2, 3, 2)),
             (6, 2, 2, 2),
-            False,
             "is not a depthwise kernel",
         ),
-        (
-            "torch_depthwise",
-            "kernel",
-            (2, 2, 4, 2),
-            (6, 1, 2, 2),
-            False,
-            "6 outputs are not",
-        ),
-        ("torch_lstm", "gamma", (3,), (3,), False, "'gamma' is not a Keras LSTM's"),
-        ("torch_lstm", "bias", (4,), (4,), True, "of two biases do not add up to"),
-        ("tf1_lstm", "kernel", (3, 8), (2, 8), False, "is not a kernel \\(inputs \\+ units"),
-        ("tf1_lstm", "kernel", (3, 8), (8,), False, "is not a kernel"),
-        ("tf1_lstm", "w_f_diag", (3,), (3,), False, "'w_f_diag' is not"),
+        ("torch_depthwise", Target("kernel", (2, 2, 4, 2)), (6, 1, 2, 2), "6 outputs are not"),
+        ("torch_lstm", Target("gamma", (3,)), (3,), "'gamma' is not a Keras LSTM's"),
+        ("torch_lstm", Target("bias", (4,), linear=True), (4,), "two biases do not add up to"),
+        ("tf1_lstm", Target("kernel", (3, 8)), (2, 8), r"is not a kernel \(inputs \+ units"),
+        ("tf1_lstm", Target("kernel", (3, 8)), (8,), "is not a kernel"),
+        ("tf1_lstm", Target("w_f_diag", (3,)), (3,), "'w_f_diag' is not"),
     ],
 )
 def test_what_a_conversion_refuses(
-    name: str,
-    leaf: str,
-    shape: tuple[int, ...],
-    tensor: tuple[int, ...],
-    linear: bool,
-    message: str,
+    name: str, target: Target, tensor: tuple[int, ...], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        NAMED_CONVERSIONS[name].build(Target(leaf, shape, linear), [tensor])
+        NAMED_CONVERSIONS[name].build(target, [tensor])
 
 
-def test_every_conversion_says_what_it_does() -> None:
-    assert all(each.description for each in NAMED_CONVERSIONS.values())
+STEPS_IN_WORDS = {
+    GateOrder(): "gates icfo to ifco",
+    TakeGate("c"): "gate c of ifco",
+    AddForgetBias(1.0): "forget bias +1",
+    JoinGates(): "gates joined",
+    Sum(): "summed",
+}
 
 
-# Two units: each gate is a block of two columns.
-I, F, C, O = (np.full((3, 2), number, np.float32) for number in range(4))  # noqa: E741
-IN_TF1 = np.concatenate([I, C, F, O], axis=-1)
-IN_KERAS = np.concatenate([I, F, C, O], axis=-1)
-
-
-@pytest.mark.parametrize(
-    ("step", "given", "expected", "words"),
-    [
-        (GateOrder(TF1, KERAS), IN_TF1, IN_KERAS, "gates icfo to ifco"),
-        (GateOrder(KERAS, TF1), IN_KERAS, IN_TF1, "gates ifco to icfo"),
-        (TakeGate(KERAS, "c"), IN_KERAS, C, "gate c of ifco"),
-        (
-            AddForgetBias(KERAS, 1.0),
-            np.arange(8, dtype=np.float32),
-            np.array([0, 1, 3, 4, 4, 5, 6, 7], np.float32),
-            "forget bias +1",
-        ),
-    ],
-)
-def test_a_step_on_gates(step: Conversion, given: Array, expected: Array, words: str) -> None:
-    before = given.copy()
-    found = step.apply(given)
-    np.testing.assert_array_equal(found, expected)
-    np.testing.assert_array_equal(given, before)
-    assert found.dtype == given.dtype
-    assert step.shape(given.shape) == expected.shape
-    assert str(step) == words
-
-
-@pytest.mark.parametrize(
-    ("step", "given", "expected", "words"),
-    [
-        (JoinGates(), [I, F, C, O], IN_KERAS, "gates joined"),
-        (Sum(), [I, F, C], I + F + C, "summed"),
-    ],
-)
-def test_tensors_that_become_one(
-    step: Combination, given: list[Array], expected: Array, words: str
-) -> None:
-    before = [each.copy() for each in given]
-    np.testing.assert_array_equal(step.apply(given), expected)
-    np.testing.assert_array_equal(given, before)
-    assert step.shape([each.shape for each in given]) == expected.shape
-    assert str(step) == words
+def test_steps_in_words() -> None:
+    assert [str(each) for each in STEPS_IN_WORDS] == list(STEPS_IN_WORDS.values())
 
 
 @pytest.mark.parametrize("shape", [(), (3, 6)])
 @pytest.mark.parametrize(
-    "step", [GateOrder(TF1, KERAS), AddForgetBias(KERAS, 1.0), TakeGate(KERAS, "i")]
+    "step", [each for each in STEPS_IN_WORDS if isinstance(each, Conversion)], ids=str
 )
-def test_the_last_axis_holds_four_gates(
-    step: GateOrder | AddForgetBias | TakeGate, shape: tuple[int, ...]
-) -> None:
+def test_the_last_axis_holds_four_gates(step: Conversion, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="does not hold four gates"):
         step.shape(shape)
 
 
-def test_tensors_of_different_shapes_do_not_combine() -> None:
-    with pytest.raises(ValueError, match=r"the gates have the shapes \[\[2\], \[3\]\]"):
-        JoinGates().shape([(2,), (3,)])
-    with pytest.raises(ValueError, match=r"the gates have the shapes \[\[\], \[\]\]"):
-        JoinGates().shape([(), ()])
-    with pytest.raises(ValueError, match=r"the summands have the shapes \[\[2\], \[3\]\]"):
-        Sum().shape([(2,), (3,)])
+@pytest.mark.parametrize(
+    ("step", "shapes"),
+    [(JoinGates(), [(2,), (3,)]), (JoinGates(), [(), ()]), (Sum(), [(2,), (3,)])],
+)
+def test_tensors_of_different_shapes_do_not_combine(
+    step: Combination, shapes: list[tuple[int, ...]]
+) -> None:
+    with pytest.raises(ValueError, match="have the shapes"):
+        step.shape(shapes)

@@ -1,4 +1,4 @@
-"""The plan in words: rows, summary, table and placement, and one golden for each format.
+"""The plan in words: rows, summary, table and placement, one golden for each format, provenance.
 
 `RUNNER_GOLDENS=write pytest tests/unit/restoration/test_report.py` writes the goldens anew.
 """
@@ -21,10 +21,11 @@ from runner.config.choices import Collision, Mode, PlanFormat
 from runner.config.schema import ClusterConfig, PlanConfig
 from runner.errors import Problem
 from runner.restoration.html_report import html
-from runner.restoration.json_report import json_text, plan_document
+from runner.restoration.json_report import json_text, plan_document, provenance_document
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import Row, VariablePlacement, collapse, report_rows, table, text
 from runner.restoration.variables import Partition
+from runner.runs.provenance import Origin, chain
 from tests.tiny import runs
 from tests.tiny.plans import checkpoint, one, plan, scaffold, variable
 
@@ -99,11 +100,9 @@ def test_the_documented_keys_of_the_json_are_the_keys() -> None:
 
 def test_names_are_never_folded_in_plain_text() -> None:
     long = "x/" * 200 + "kernel"
-    assert f" {long} " in text(one([variable(long)], scaffold(), checkpoint(long)))
-
-
-def test_notes_have_a_column_only_where_there_are_any() -> None:
-    assert "notes" not in text(one([variable("a")], scaffold(), checkpoint("a")))
+    shown = text(one([variable(long)], scaffold(), checkpoint(long)))
+    assert f" {long} " in shown
+    assert "notes" not in shown, "there are none"
 
 
 def test_a_narrow_terminal_folds_names_and_cuts_nothing() -> None:
@@ -129,11 +128,7 @@ def test_a_mean_names_all_its_sources() -> None:
         Collision.mean,
     )
     (row,) = report_rows(made)
-    assert (row.origin, row.source, row.notes) == (
-        "a: w @ step 7, b: w",
-        "a",
-        "mean of 2 checkpoints",
-    )
+    assert (row.origin, row.notes) == ("a: w @ step 7, b: w", "mean of 2 checkpoints")
 
 
 def row(variable: str, origin: str = "initializer Const", shape: str = "2x3") -> Row:
@@ -144,7 +139,6 @@ def row(variable: str, origin: str = "initializer Const", shape: str = "2x3") ->
     ("rows", "expected"),
     [
         ([], []),
-        (["a", "b1", "c"], ["a", "b1", "c"]),
         (
             ["stem", *(f"l_{at}/{leaf}" for at in range(12) for leaf in "kb"), "head"],
             ["stem", "l_{0..11}/k", "l_{0..11}/b", "head"],
@@ -252,15 +246,6 @@ def test_the_page_needs_nothing_else_and_everything_is_escaped() -> None:
     assert parsed.text.count(EVIL) >= 6  # Title, heading, legend, row, unused tensor, summary.
 
 
-@pytest.mark.parametrize(
-    ("shape", "shown"),
-    [((), "4 B"), ((250,), "1 kB"), ((1500, 1000), "6 MB"), ((10**6, 10**6), "4 TB")],
-)
-def test_sizes(shape: tuple[int, ...], shown: str) -> None:
-    made = plan([variable("w", shape)], {"net": scaffold()}, {"net": None})
-    assert f"initializers {shown} " in Page(html(made)).text
-
-
 SERVERS = ["/job:ps/task:0", "/job:ps/task:1"]
 
 
@@ -281,16 +266,76 @@ def test_each_server_is_listed_with_what_it_holds() -> None:
     assert "/job:ps/task:1 20 B 1 variableb 20 B" in page
 
 
-def test_every_form_of_the_plan_shows_it(tmp_path: Path) -> None:
-    def shown(form: PlanFormat, cluster: ClusterConfig) -> str:
-        lines = runs.run(tmp_path, mode=Mode.plan, cluster=cluster, plan=PlanConfig(format=form))
-        return "\n".join(lines)
-
+def test_every_form_of_the_plan_shows_the_placement(tmp_path: Path) -> None:
     cluster = ClusterConfig(local=True, workers=2, ps=2)
-    lines = shown(PlanFormat.table, cluster).splitlines()
-    assert [line.strip()[:14] for line in lines if "/job:ps" in line] == SERVERS
-    found = json.loads(shown(PlanFormat.json, cluster))["variables"]
+    table, as_json, page = (
+        runs.run(tmp_path, mode=Mode.plan, cluster=cluster, plan=PlanConfig(format=form))
+        for form in (PlanFormat.table, PlanFormat.json, PlanFormat.html)
+    )
+    assert [line.strip()[:14] for line in table if "/job:ps" in line] == SERVERS
+    found = json.loads("\n".join(as_json))["variables"]
     assert {each["device"] for each in found} == set(SERVERS)
-    assert "Placement on the cluster (round_robin)" in shown(PlanFormat.html, cluster)
-    for form in PlanFormat:
-        assert "/job:ps" not in shown(form, ClusterConfig())
+    assert "Placement on the cluster (round_robin)" in "\n".join(page)
+
+
+RUN = {"experiment": "warm", "run_dir": "runs/warm/001", "tracking_uri": "db", "run_id": "r2"}
+FIRST = {
+    "schema": 1,
+    "run": {"experiment": "cnn", "run_dir": "runs/cnn/001", "tracking_uri": "db", "run_id": "r1"},
+    "sources": {},
+    "variables": {"body/kernel": {"initializer": "Const"}},
+}
+
+
+def _warm() -> RestorationPlan:
+    return plan(
+        [variable("body/kernel", (3, 2)), variable("head/kernel")],
+        {"body": scaffold("body/*", transpose={"body/kernel": [1, 0]})},
+        {"body": checkpoint("body/kernel", digest="sha256:ab")},
+    )
+
+
+def _origin(run_id: str = "r1") -> Origin:
+    run = {**FIRST["run"], "run_id": run_id}  # type: ignore[dict-item]
+    return Origin("experiment:cnn", "ckpt/model", 7, "sha256:ab", run, FIRST)
+
+
+def test_every_variable_has_its_origin() -> None:
+    found = provenance_document(_warm(), RUN, {"body": (_origin(),)})
+    assert json.loads(json.dumps(found)) == found
+    assert found["run"] == RUN
+    assert found["variables"] == {
+        "body/kernel": {
+            "pieces": [
+                {
+                    "source": "body",
+                    "path": "ckpt/model",
+                    "tensors": ["body/kernel"],
+                    "step": 7,
+                    "digest": "sha256:ab",
+                    "run_id": "r1",
+                    "conversions": ["transposed (1, 0)"],
+                }
+            ]
+        },
+        "head/kernel": {"initializer": "Const"},
+    }
+    assert found["sources"]["body"] == [vars(_origin())]
+
+
+def test_an_average_of_several_runs_was_written_by_none_of_them() -> None:
+    found = provenance_document(_warm(), RUN, {"body": (_origin(), _origin("r0"))})
+    assert found["variables"]["body/kernel"]["pieces"][0]["run_id"] is None
+    assert [each["run"]["run_id"] for each in found["sources"]["body"]] == ["r1", "r0"]
+
+
+def test_the_chain_goes_back_to_the_first_source() -> None:
+    lines = list(chain(provenance_document(_warm(), RUN, {"body": (_origin(),)})))
+    assert lines == [
+        "warm in runs/warm/001, MLflow run r2",
+        "  body/kernel <- body: body/kernel @ step 7 (transposed (1, 0))",
+        "  1 from initializers: head/kernel",
+        "  body: ckpt/model sha256:ab, MLflow run r1",
+        "    cnn in runs/cnn/001, MLflow run r1",
+        "      1 from initializers: body/kernel",
+    ]

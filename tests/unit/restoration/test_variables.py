@@ -1,26 +1,22 @@
-"""Variables, their classes of state, and what slots and averages belong to."""
+"""Classes of state, what slots and averages belong to, and which scaffolds claim a variable."""
 
 from __future__ import annotations
 
 import pytest
 
+from runner.config.choices import Collision, StateChoice
+from runner.config.schema import ScaffoldConfig, VariablesConfig
+from runner.errors import Problem
 from runner.restoration.variables import (
+    EMA_SUFFIX,
     MovingAverages,
-    Owner,
-    Partition,
+    Ownership,
     StateClass,
+    assign_owners,
     classify,
     owners_of,
 )
-from tests.tiny.plans import variable
-
-
-def test_a_part_is_known_by_its_whole() -> None:
-    whole = variable("emb", (5, 2))
-    assert (whole.full_name, whole.full_shape) == ("emb", (5, 2))
-    part = variable("emb/part_0", (3, 2), partition=Partition("emb", (5, 2), (0, 0)))
-    assert (part.name, part.full_name) == ("emb/part_0", "emb")
-    assert (part.tensor.shape, part.full_shape) == ((3, 2), (5, 2))
+from tests.tiny.plans import scaffold
 
 
 @pytest.mark.parametrize(
@@ -49,43 +45,24 @@ SLOT, AVERAGE = StateClass.OPTIMIZER_SLOT, StateClass.MOVING_AVERAGE
 @pytest.mark.parametrize(
     ("name", "state", "expected"),
     [
-        ("cnn/kernel/Adam", SLOT, Owner("cnn/kernel", "/Adam")),
-        ("cnn/kernel/Adam_1", SLOT, Owner("cnn/kernel", "/Adam_1")),
-        ("cnn/kernel/a/b", SLOT, Owner("cnn/kernel", "/a/b")),
-        ("cnn/Adam", SLOT, Owner("cnn", "/Adam")),
-        (
-            "cnn/kernel/ExponentialMovingAverage",
-            AVERAGE,
-            Owner("cnn/kernel", "/ExponentialMovingAverage"),
-        ),
+        ("cnn/kernel/Adam", SLOT, "cnn/kernel"),
+        ("cnn/kernel/Adam_1", SLOT, "cnn/kernel"),
+        ("cnn/kernel/a/b", SLOT, "cnn/kernel"),
+        ("cnn/Adam", SLOT, "cnn"),
         ("beta1_power", SLOT, None),
         ("other/kernel/Adam", SLOT, None),
         ("cnn/kernel/Adam", StateClass.WEIGHT, None),
-        ("cnn/bias", SLOT, Owner("cnn", "/bias")),
+        ("cnn/bias", SLOT, "cnn"),
+        (f"cnn/norm/moving_mean{EMA_SUFFIX}", AVERAGE, "cnn/norm/moving_mean"),
+        (f"cnn/kernel/Adam{EMA_SUFFIX}", AVERAGE, "cnn/kernel"),
     ],
 )
 def test_the_owner_is_the_longest_variable_name_above(
-    name: str, state: StateClass, expected: Owner | None
+    name: str, state: StateClass, expected: str | None
 ) -> None:
-    states = {"cnn/kernel": StateClass.WEIGHT, "cnn": StateClass.WEIGHT, name: state}
+    states = dict.fromkeys(("cnn/kernel", "cnn"), StateClass.WEIGHT)
+    states |= {"cnn/kernel/Adam": SLOT, "cnn/norm/moving_mean": StateClass.BATCH_NORM, name: state}
     assert owners_of(states).get(name) == expected
-
-
-def test_owners_are_variables_of_the_model() -> None:
-    states = {
-        "a/k": StateClass.WEIGHT,
-        "a/k/Adam": SLOT,
-        "a/k/Adam/ExponentialMovingAverage": AVERAGE,
-        "n/moving_mean": StateClass.BATCH_NORM,
-        "n/moving_mean/ExponentialMovingAverage": AVERAGE,
-    }
-    assert owners_of(states) == {
-        "a/k/Adam": Owner("a/k", "/Adam"),
-        "a/k/Adam/ExponentialMovingAverage": Owner("a/k", "/Adam/ExponentialMovingAverage"),
-        "n/moving_mean/ExponentialMovingAverage": Owner(
-            "n/moving_mean", "/ExponentialMovingAverage"
-        ),
-    }
 
 
 def test_averages_as_tensorflow_and_keras_name_them() -> None:
@@ -104,3 +81,148 @@ def test_averages_as_tensorflow_and_keras_name_them() -> None:
     assert averages.find("x/bias") == "one/x_bias_average"
     assert averages.find("bias") is None  # Two might be meant.
     assert averages.find("other") is None
+
+
+STATES = {
+    "cnn/kernel": StateClass.WEIGHT,
+    "cnn/moving_mean": StateClass.BATCH_NORM,
+    "cnn/kernel/Adam": StateClass.OPTIMIZER_SLOT,
+    "cnn/kernel/Adam_1": StateClass.OPTIMIZER_SLOT,
+    "cnn/kernel/ExponentialMovingAverage": StateClass.MOVING_AVERAGE,
+    "head/kernel": StateClass.WEIGHT,
+    "head/kernel/Adam": StateClass.OPTIMIZER_SLOT,
+    "head/kernel/Adam_1": StateClass.OPTIMIZER_SLOT,
+    "beta1_power": StateClass.OPTIMIZER_SLOT,
+    "global_step": StateClass.GLOBAL_STEP,
+    "drop/seed_generator_state": StateClass.RANDOM_STATE,
+}
+ALL = list(StateChoice)
+
+
+def owned(
+    scaffolds: dict[str, ScaffoldConfig], collision: Collision = Collision.error
+) -> Ownership:
+    return assign_owners(STATES, scaffolds, collision)
+
+
+def only(ownership: Ownership) -> Problem:
+    (problem,) = ownership.problems
+    return problem
+
+
+WITH_SLOTS = [StateChoice.weights, StateChoice.optimizer_slots]
+AVERAGES = [StateChoice.moving_averages]
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        # Weights and batch norm are the default.
+        (scaffold("cnn/*"), {"cnn/kernel", "cnn/moving_mean"}),
+        (scaffold("*"), {"cnn/kernel", "cnn/moving_mean", "head/kernel"}),
+        (scaffold("cnn/*", state=[StateChoice.batch_norm]), {"cnn/moving_mean"}),
+        (scaffold(state=ALL), set(STATES) - {"drop/seed_generator_state"}),
+        # Slots and averages go with their variable, unless a pattern names them.
+        (
+            scaffold("re:cnn/kernel", state=WITH_SLOTS),
+            {"cnn/kernel", "cnn/kernel/Adam", "cnn/kernel/Adam_1"},
+        ),
+        (
+            scaffold("*", exclude=["re:cnn/.*l", "*/Adam_1"], state=WITH_SLOTS),
+            {"head/kernel", "head/kernel/Adam", "beta1_power"},
+        ),
+        (
+            scaffold("*/Adam", state=[StateChoice.optimizer_slots]),
+            {"cnn/kernel/Adam", "head/kernel/Adam"},
+        ),
+        (scaffold("re:cnn/kernel", state=AVERAGES), {"cnn/kernel/ExponentialMovingAverage"}),
+        # The global step needs no pattern.
+        (
+            scaffold("head/*", state=[StateChoice.weights, StateChoice.global_step]),
+            {"head/kernel", "global_step"},
+        ),
+    ],
+)
+def test_what_a_scaffold_claims(config: ScaffoldConfig, expected: set[str]) -> None:
+    ownership = owned({"net": config})
+    assert not ownership.problems
+    assert set(ownership.claims) == expected
+
+
+NOTHING = "nothing is included, or all of it is excluded again"
+
+
+@pytest.mark.parametrize(
+    ("config", "state", "cause", "choice"),
+    [
+        (
+            scaffold(
+                "head/*", exclude=["global_step"], state=[*WITH_SLOTS, StateChoice.global_step]
+            ),
+            ".state: no selected variable is of the class global_step",
+            "the graph keeps no such state",
+            "weights",
+        ),
+        (
+            scaffold("cnn/*", "haed/*"),
+            ".variables: 'haed/*' matches no variable of the model",
+            "patterns match whole names",
+            "head/*",
+        ),
+        (
+            scaffold("head/*", exclude=["head/kernels"]),
+            ".variables: 'head/kernels' matches no variable of the model",
+            "patterns match whole names",
+            "head/kernel",
+        ),
+        (
+            scaffold("head/*", state=[StateChoice.batch_norm]),
+            " owns no variable",
+            "its patterns match only variables of other classes than batch_norm",
+            "weights",
+        ),
+        (ScaffoldConfig(VariablesConfig([])), " owns no variable", NOTHING, None),
+        (scaffold("cnn/*", exclude=["*"]), " owns no variable", NOTHING, None),
+        (scaffold("re:(cnn"), ".variables holds '(cnn'", "not a regular expression", None),
+    ],
+)
+def test_a_scaffold_that_does_not_claim_what_it_says(
+    config: ScaffoldConfig, state: str, cause: str, choice: str | None
+) -> None:
+    problem = only(owned({"net": config, "head": scaffold("head/*")}, Collision.first))
+    assert problem.state == f"scaffolds.net{state}"
+    assert problem.cause.startswith(cause)
+    assert next(iter(problem.choices), None) == choice
+
+
+def test_a_collision_is_a_problem() -> None:
+    scaffolds = {"a": scaffold("cnn/*"), "b": scaffold("*/kernel")}
+    problem = only(owned(scaffolds))
+    assert problem.state == "scaffolds a and b claim the same variables: cnn/kernel"
+    assert problem.choices == tuple(
+        f"restoration.collision={each}" for each in ("first", "last", "mean")
+    )
+
+
+def test_a_collision_of_three_is_one_problem() -> None:
+    assert only(owned({name: scaffold("*") for name in "abc"})).state == (
+        "scaffolds a and b and c claim the same variables: cnn/kernel, cnn/moving_mean, head/kernel"
+    )
+
+
+def test_disjoint_classes_do_not_collide() -> None:
+    scaffolds = {
+        "a": scaffold("cnn/*", state=[StateChoice.weights]),
+        "b": scaffold("cnn/*", state=[StateChoice.batch_norm]),
+    }
+    assert owned(scaffolds) == Ownership(
+        {"cnn/kernel": ("a",), "cnn/moving_mean": ("b",)}, problems=()
+    )
+
+
+def test_owners_of_a_mean_must_agree_on_training() -> None:
+    scaffolds = {"a": scaffold("cnn/*", trainable=False), "b": scaffold("*")}
+    problem = only(owned(scaffolds, Collision.mean))
+    assert problem.state == (
+        "scaffolds a and b share cnn/kernel, but not `trainable`: a has False, b has True"
+    )
