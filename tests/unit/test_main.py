@@ -160,41 +160,6 @@ def test_the_shipped_configs_are_beside_the_package_in_a_checkout() -> None:
     assert command_line.conf_directory() == ROOT / "conf"
 
 
-WITHOUT_LIBRARIES = """
-import sys
-from runner.__main__ import main
-try:
-    code = main()
-except SystemExit as end:
-    code = end.code
-heavy = {"tensorflow", "keras", "mlflow", "optuna", "torch", "pandas"} & set(sys.modules)
-print(int(code or 0), sorted(heavy), file=sys.stderr)
-"""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (("--help",), 0),
-        (("+experiment=tiny", "--cfg", "job"), 0),
-        (("+experiment=tinny",), 2),
-        (("+experiment=tiny", "train.stepz=0", "train.steps=0"), 2),
-    ],
-)
-def test_help_configurations_and_mistakes_need_no_large_library(
-    arguments: tuple[str, ...], code: int, tmp_path: Path
-) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_LIBRARIES, *CONF, *arguments],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stderr.splitlines()[-1] == f"{code} []"
-
-
 def test_python_m_runner(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "runner", *CONF, "+experiment=tinny"],
