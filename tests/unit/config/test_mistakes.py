@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hydra._internal.hydra import Hydra
 
 from tests.tiny.command_line import CONF, Command, in_process
 
@@ -62,8 +61,6 @@ def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Command:
     """Runs the command line in this process, in an empty directory."""
-    # Hydra composes each command once more, to see if a configuration sets `hydra.mode`: none does.
-    monkeypatch.setattr(Hydra, "get_mode", lambda *_, **__: None)
     return in_process(tmp_path, monkeypatch, capfd)
 
 
