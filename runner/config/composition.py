@@ -163,8 +163,8 @@ def compose_all(
             if chosen or independent or isinstance(error, MissingConfigException):
                 found.update((problem.state, problem) for problem in explain(error).problems)
             chosen = chosen and not _is_choice(each)
-    if len(composed) == len(parsed):
-        return config, []
+    if failed is not None and len(composed) == len(parsed):
+        return compose_all(compose, overrides)  # They may compose in this order alone.
     return config if chosen and found else None, list(found.values()) or list(first)
 
 
