@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 
 import runner
 from benchmarks.harness import Result, compare, show
-from runner.session.caller_thread import LONGEST_S, SAMPLES
+from runner.session.cached_session import LONGEST_S, SAMPLES
 
 REPEATS = 25
 SLICE_S = 0.02

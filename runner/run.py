@@ -6,9 +6,14 @@ that take the `Run`.
 
 from __future__ import annotations
 
+import tensorflow as tf
+
+from runner.checkpoints.locate import require_checkpoint
 from runner.config.choices import Mode, PlanFormat
 from runner.config.schema import RunConfig
 from runner.errors import PlanError, Problem, RunDirectoryError
+from runner.graph.build import build_graph
+from runner.hooks import evaluate
 from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
@@ -16,7 +21,7 @@ from runner.restoration.report import summary, table, text
 from runner.runs.run_directory import RunDirectory, left_alone, settle_killed_runs
 from runner.runs.saved_checkpoints import recover
 from runner.system.signals import Interruption
-from runner.training.evaluation import evaluate_run
+from runner.system.status import Status
 from runner.training.export import export_run
 from runner.training.loop import train_run
 from runner.training.run import Run, Surroundings
@@ -55,7 +60,7 @@ def train(run: Run) -> float:
     It resumes an interrupted run of the same configuration if there is one.
     """
     # Configuration mistakes surface first, then plan problems, before anything is written.
-    run.build()
+    _ = run.built
     resumed = run.run_to_resume()
     fresh = resumed is None or not resumed.has_checkpoint()
     if fresh:
@@ -111,6 +116,36 @@ def show_plan(run: Run) -> None:
         raise PlanError(listed, *refused)
     if refused:
         raise RunDirectoryError(*refused)
+
+
+def evaluate_run(run: Run) -> float:
+    """Evaluates the best checkpoint of the newest finished run on the test split.
+
+    The metrics are added to the run's record as `test/...`. Returns the objective's value there.
+
+    Raises:
+      RunDirectoryError: when there is no finished run of this configuration.
+    """
+    config, store, screen, directory = run.config, run.store, run.screen, run.finished()
+    prefix = require_checkpoint(str(directory.best))
+    built = build_graph(config, "test", train=False)
+    with built.graph.as_default(), tf.compat.v1.Session() as session:
+        built.saver.restore(session, prefix)
+        step = int(session.run(tf.compat.v1.train.get_global_step()))
+        metrics = evaluate(session, built.split)
+    shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+    screen.line(f"{prefix}: test  {shown}")
+    if store.recorded(directory.path):
+        # A signal in between would leave the finished run RUNNING.
+        with Interruption().handled() as interruption, interruption.deferred():
+            name = f"{config.name} {directory.path.name}"
+            ended = Status.FINISHED
+            tracker = store.open(directory.path, config.name, name, {}, ended=ended)
+            tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
+            tracker.close(ended)
+        interruption.check()
+        screen.line(f"results: {tracker.location()}")
+    return metrics[config.train.objective.removeprefix("validation/")]
 
 
 def _sound_plan(run: Run) -> RestorationPlan:

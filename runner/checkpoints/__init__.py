@@ -2,7 +2,8 @@
 
 The interface:
   reader: `CheckpointReader`, and the specs that it returns from metadata alone.
-  open: recognises a format by content and opens the checkpoint. A door: `open_checkpoint`.
+  open: recognises a format by content and opens the checkpoint, or the mean of several. A door:
+    `open_checkpoint`.
   locate: resolves a path and a choice (latest, best, a step, an average). A door: `resolve`.
   contents: the checkpoints, steps and runs in one directory.
   files: local and remote files, their digests, the cache of copies.
@@ -10,11 +11,10 @@ The interface:
 The formats:
   bundle: TensorFlow's V1 and V2 checkpoints, saved by name or by object, and SavedModels.
   tables: damage in the tables that V1 checkpoints and the indices of bundles are.
-  keras_files, keras_names: `.keras`, `.h5` and other HDF5 files, and Keras's names of variables.
+  keras_files: `.keras`, `.h5` and other HDF5 files, and Keras's names of variables.
   array_files: `.npy`, `.npz`, `.safetensors`.
 
 On top of the interface:
-  averaging: a reader of the mean of several checkpoints.
   comparison: differences of two checkpoints, statistics and listings of one.
 
 Reading is all that happens here: nothing builds a training graph, assigns a variable or writes

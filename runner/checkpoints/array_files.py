@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import os
-import tokenize
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -64,7 +63,7 @@ class NpyReader(FileReader):
         """Returns tensor name -> a view of the memory map."""
         try:
             whole = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        except (*DAMAGE, tokenize.TokenError) as error:
+        except DAMAGE as error:
             if "object" in str(error).lower():
                 raise CheckpointError(_pickled(self.path, ())) from error
             raise unreadable(self.path, _NPY, error) from error
@@ -133,8 +132,7 @@ class NpzReader(FileReader):
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[zipfile.ZipFile]:
-        errors = (*files.ZIP_ERRORS, tokenize.TokenError)
-        with explained(self.path, _NPZ, *errors), zipfile.ZipFile(self.path) as archive:
+        with explained(self.path, _NPZ), zipfile.ZipFile(self.path) as archive:
             yield archive
 
     def _spec(self, archive: zipfile.ZipFile, name: str) -> TensorSpec:

@@ -60,6 +60,8 @@ class BundleReader(CheckpointReader):
     """
 
     format, what = "TensorFlow bundle", "a TensorFlow checkpoint"
+    # The names and aliases that the global step may have, the likeliest first.
+    step_names: Sequence[str] = (GLOBAL_STEP,)
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -107,12 +109,13 @@ class BundleReader(CheckpointReader):
         """Returns other names of some tensors -> tensor name."""
         return {}
 
-    def step_names(self) -> Sequence[str]:
-        """Returns the names and aliases that the global step may have, the likeliest first."""
-        return (GLOBAL_STEP,)
-
     @functools.cached_property
     def _reader(self) -> Any:
+        # `tf.train.load_checkpoint` would look into a directory of the same name first.
+        return tf.compat.v1.train.NewCheckpointReader(self.prefix)
+
+    def _require_intact(self) -> None:
+        """Checks what TensorFlow does not check itself; raises OSError or ValueError."""
         if _WILDCARD.search(self.prefix):
             raise CheckpointError(
                 Problem(
@@ -121,10 +124,6 @@ class BundleReader(CheckpointReader):
                     "rename the directory or the checkpoint",
                 )
             )
-        return _open_reader(self.prefix, self.what)
-
-    def _require_intact(self) -> None:
-        """Checks what TensorFlow does not check itself; raises OSError or ValueError."""
         require_intact(f"{self.prefix}.index")
 
     def _digest(self) -> str:
@@ -132,7 +131,7 @@ class BundleReader(CheckpointReader):
         return files.digest_of_file(f"{self.prefix}.index")
 
     def _step(self, tensors: Mapping[str, TensorSpec], aliases: Mapping[str, str]) -> int | None:
-        for name in self.step_names():
+        for name in self.step_names:
             tensor = tensors.get(aliases.get(name, name))
             if tensor and tensor.shape == () and tensor.dtype in ("int64", "int32"):
                 return int(self._tensor(self.keys[tensor.name]))
@@ -153,10 +152,6 @@ class V1Reader(BundleReader):
     """
 
     format, what = "TensorFlow V1 checkpoint", "a TensorFlow V1 checkpoint"
-
-    @functools.cached_property
-    def _reader(self) -> Any:
-        return _open_reader(self.prefix, self.what)
 
     def _require_intact(self) -> None:
         for shard in self._shards():
@@ -198,6 +193,9 @@ class ObjectBasedReader(BundleReader):
     """
 
     format = "TensorFlow object-based checkpoint"
+    # TensorFlow's guides call the attribute `step`. Without one the optimizer's count of steps is
+    # taken, of Keras 3 or of Keras 2.
+    step_names = (GLOBAL_STEP, "step", "optimizer/_iterations", "optimizer/iter")
 
     @functools.cached_property
     def keys(self) -> Mapping[str, str]:
@@ -227,14 +225,6 @@ class ObjectBasedReader(BundleReader):
             for name, found in sorted(named.items())
             if len(found) == 1 and name and name not in self.keys and not _UNNAMED.fullmatch(name)
         }
-
-    def step_names(self) -> Sequence[str]:
-        """See `BundleReader.step_names`.
-
-        TensorFlow's guides call the attribute `step`. Without one the optimizer's count of steps
-        is taken, of Keras 3 or of Keras 2.
-        """
-        return (GLOBAL_STEP, "step", "optimizer/_iterations", "optimizer/iter")
 
 
 def object_path(key: str) -> str:
@@ -267,15 +257,6 @@ def open_saved_model(directory: str) -> CheckpointReader:
     return RenamedReader(open_bundle(prefix), path=directory, format="SavedModel")
 
 
-def _open_reader(path: str, what: str) -> Any:
-    """Returns TensorFlow's reader of a V2 bundle's prefix or a V1 checkpoint.
-
-    `tf.train.load_checkpoint` would look into a directory of the same name first.
-    """
-    with explained(path, what, tf.errors.OpError):
-        return tf.compat.v1.train.NewCheckpointReader(path)
-
-
 def require_shards(prefix: str, needed: int) -> None:
     """Checks that a bundle's data shards are there and not shorter than its tensors.
 
@@ -289,15 +270,7 @@ def require_shards(prefix: str, needed: int) -> None:
     directory, name = os.path.split(prefix)
     found = files.matching(directory, f"{glob.escape(name)}.data-*-of-*")
     numbers = [match.groups() for path in found if (match := _SHARD.fullmatch(path))]
-    if not numbers:
-        raise CheckpointError(
-            Problem(
-                f"{prefix} cannot be read: it is an index without data",
-                f"there is no {prefix}.data-00000-of-00001",
-                "copy the data files to the index, or name another checkpoint",
-            )
-        )
-    count = max(total for _, total in numbers)
+    count = max((total for _, total in numbers), default="00001")
     present = {shard for shard, total in numbers if total == count}
     missing = [f"{shard:05d}" for shard in range(int(count)) if f"{shard:05d}" not in present]
     if missing:

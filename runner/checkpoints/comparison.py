@@ -16,24 +16,12 @@ from rich.text import Text
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec, is_number
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A tensor that differs.
-
-    Attributes:
-      name: as the first checkpoint spells it, or the second where the first has no such tensor.
-      what: a description of the difference.
-    """
-
-    name: str
-    what: str
-
-
-def differences(one: CheckpointReader, other: CheckpointReader) -> Iterator[Difference]:
+def differences(one: CheckpointReader, other: CheckpointReader) -> Iterator[tuple[str, str]]:
     """Yields every tensor that only one checkpoint has, or whose shape, dtype or values differ.
 
-    A tensor of one is found in the other by its name or by an alias of either. Values are read one
-    tensor of each checkpoint at a time, and not at all where the digests are the same.
+    With its name, as the first checkpoint spells it or else the second, comes a description of the
+    difference. A tensor of one is found in the other by its name or by an alias of either. Values
+    are read one tensor of each checkpoint at a time, and not at all where the digests are the same.
 
     Raises:
       CheckpointError: when a checkpoint is damaged.
@@ -42,14 +30,14 @@ def differences(one: CheckpointReader, other: CheckpointReader) -> Iterator[Diff
     partners = _partners(ours, theirs)
     for name in ours.tensors:
         if name not in partners:
-            yield Difference(name, "only in the first")
+            yield name, "only in the first"
     for name in sorted({*theirs.tensors} - {*partners.values()}):
-        yield Difference(name, "only in the second")
+        yield name, "only in the second"
     comparable = []
     for name, partner in partners.items():
         changed = _metadata(ours.tensors[name], theirs.tensors[partner])
         if changed:
-            yield Difference(name, changed)
+            yield name, changed
         elif ours.tensors[name].dtype != "variant":  # A variant has no comparable values.
             comparable.append(name)
     if ours.digest == theirs.digest:
@@ -58,7 +46,7 @@ def differences(one: CheckpointReader, other: CheckpointReader) -> Iterator[Diff
     for (name, value), (_, counterpart) in zip(*streams, strict=True):
         changed = _values(value, counterpart)
         if changed:
-            yield Difference(name, changed)
+            yield name, changed
 
 
 def _partners(ours: CheckpointSpec, theirs: CheckpointSpec) -> dict[str, str]:
@@ -175,15 +163,15 @@ def listing(
 
 
 def difference_listing(
-    one: CheckpointSpec, other: CheckpointSpec, found: Sequence[Difference]
+    one: CheckpointSpec, other: CheckpointSpec, found: Sequence[tuple[str, str]]
 ) -> RenderableType:
     """Returns a table of the differences between two checkpoints."""
     paths = Text(f"first: {one.path}"), Text(f"second: {other.path}")
     if not found:
         return Group(*paths, Text("no difference"))
     table = _table("tensor", "differs")
-    for each in found:
-        table.add_row(Text(each.name), Text(each.what))
+    for name, what in found:
+        table.add_row(Text(name), Text(what))
     count = f"{len(found)} tensors differ" if len(found) > 1 else "1 tensor differs"
     return Group(*paths, table, Text(count))
 

@@ -9,7 +9,6 @@ import hashlib
 import os
 import shutil
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,9 +19,6 @@ from runner.errors import CheckpointError, Problem
 
 CACHE = "RUNNER_CACHE"
 _CHUNK = 4 << 20
-
-# The exceptions of zipfile's own that a damaged archive leads to.
-ZIP_ERRORS = (zipfile.BadZipFile, zlib.error)
 
 
 def is_remote(path: str) -> bool:

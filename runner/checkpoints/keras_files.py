@@ -1,5 +1,7 @@
 """Keras's files: `.keras` archives, `.weights.h5` of Keras 3, `.h5` of Keras 2 and 3; other HDF5.
 
+In the second half, the names that Keras gives variables are derived from a weights file's groups.
+
 HDF5 keeps no checksums here: a flipped byte is found by the digest of a pinned file alone. Other
 damage makes h5py raise, nearly always: of 900 files damaged at random, 2 made the library loop for
 ever, which is too rare to try every file in a process of its own first (0.4 s a file).
@@ -11,6 +13,7 @@ import contextlib
 import functools
 import itertools
 import json
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +24,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.checkpoints import files, keras_names
+from runner.checkpoints import files
 from runner.checkpoints.reader import (
     CheckpointReader,
     CheckpointSpec,
@@ -39,14 +42,13 @@ _WEIGHTS, _OPTIMIZER = "model_weights", "optimizer_weights"
 _KERAS3_ITERATIONS, _ITERATIONS = "optimizer/vars/0", ("iter", "iteration", "iterations")
 
 
-class _Hdf5Reader(FileReader):
-    """Reads the HDF5 file at `path`; subclasses name its datasets.
+class KerasWeightsReader(FileReader):
+    """Reads a `.weights.h5` file, or any other HDF5 file: the paths of datasets are the names.
 
-    Attributes:
-      what: what the file should be, for errors.
+    The paths by which Keras knows the variables are aliases, where the file leaves no doubt.
     """
 
-    format = what = ""
+    format, what = "Keras weights", "a Keras weights file"
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
@@ -78,39 +80,20 @@ class _Hdf5Reader(FileReader):
             return files.digest_of_file(self.path)
 
     def _datasets(self, file: h5py.File) -> Mapping[str, h5py.Dataset]:
-        """Returns tensor name -> dataset."""
-        raise NotImplementedError
-
-    def _aliases(self, file: h5py.File, tensors: Mapping[str, TensorSpec]) -> dict[str, str]:
-        """Returns other names of some tensors -> tensor name."""
-        raise NotImplementedError
-
-    def _step_name(self, tensors: Mapping[str, TensorSpec]) -> str | None:
-        """Returns the tensor in which the optimizer counts its steps."""
-        raise NotImplementedError
-
-
-class KerasWeightsReader(_Hdf5Reader):
-    """Reads a `.weights.h5` file, or any other HDF5 file: the paths of datasets are the names.
-
-    The paths by which Keras knows the variables are aliases, where the file leaves no doubt.
-    """
-
-    format, what = "Keras weights", "a Keras weights file"
-
-    def _datasets(self, file: h5py.File) -> Mapping[str, h5py.Dataset]:
-        """Returns path -> dataset; links are not followed."""
+        """Returns tensor name -> dataset; links are not followed."""
         return {path: each for path, each in _entries(file) if isinstance(each, h5py.Dataset)}
 
     def _aliases(self, file: h5py.File, tensors: Mapping[str, TensorSpec]) -> dict[str, str]:
+        """Returns other names of some tensors -> tensor name."""
         layers = {
             path.removesuffix("vars").rstrip("/"): name
             for path, each in _entries(file)
             if path.rpartition("/")[2] == "vars" and isinstance(name := each.attrs.get("name"), str)
         }
-        return keras_names.aliases(tensors, layers)
+        return keras_paths(tensors, layers)
 
     def _step_name(self, tensors: Mapping[str, TensorSpec]) -> str | None:
+        """Returns the tensor in which the optimizer counts its steps."""
         return _KERAS3_ITERATIONS if _is_count(tensors.get(_KERAS3_ITERATIONS)) else None
 
 
@@ -126,7 +109,7 @@ class KerasArchiveReader(KerasWeightsReader):
     @contextlib.contextmanager
     def _opened(self) -> Iterator[h5py.File]:
         """Opens the weights file in the archive."""
-        with explained(self.path, self.what, *files.ZIP_ERRORS):
+        with explained(self.path, self.what):
             _require_intact(self.path, files.stamp(self.path))
             with (
                 zipfile.ZipFile(self.path) as archive,
@@ -137,8 +120,7 @@ class KerasArchiveReader(KerasWeightsReader):
 
     def _digest(self) -> str:
         """Returns the digest of the archive's checksums."""
-        errors = files.ZIP_ERRORS
-        with explained(self.path, self.what, *errors), zipfile.ZipFile(self.path) as archive:
+        with explained(self.path, self.what), zipfile.ZipFile(self.path) as archive:
             return files.digest_of_parts(files.checksums(archive))
 
 
@@ -150,7 +132,7 @@ def _require_intact(path: str, stamp: str) -> None:
             pass  # At the end zipfile compares the CRC-32.
 
 
-class KerasH5Reader(_Hdf5Reader):
+class KerasH5Reader(KerasWeightsReader):
     """Reads a `.h5` file in which every layer's group lists its weights by name.
 
     Tensors have the names in those lists, without `:0`; weights of one name in two layers are
@@ -271,3 +253,109 @@ def _strings(attributes: Mapping[str, Any], name: str) -> list[str]:
 
 def _string(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+# A weights file numbers a layer's variables in the order in which the layer creates them. It names
+# the class of a layer in a list, but only the attribute of a layer that is an attribute. Names are
+# derived only where class and number, or else the shapes, leave one possibility among Keras's own
+# layers.
+_BIASED = (("kernel", "bias"), ("kernel",))
+_NORMALIZED = ("gamma", "beta", "moving_mean", "moving_variance")
+_RECURRENT = (("kernel", "recurrent_kernel", "bias"), ("kernel", "recurrent_kernel"))
+_SEPARABLE = (
+    ("depthwise_kernel", "pointwise_kernel", "bias"),
+    ("depthwise_kernel", "pointwise_kernel"),
+)
+_VARIABLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "dense": _BIASED,
+    "einsum_dense": _BIASED,
+    "embedding": (("embeddings",),),
+    "batch_normalization": (_NORMALIZED, ("moving_mean", "moving_variance")),
+    "layer_normalization": (("gamma", "beta"),),
+    **{f"conv{n}d": _BIASED for n in (1, 2, 3)},
+    **{f"conv{n}d_transpose": _BIASED for n in (1, 2, 3)},
+    **{f"depthwise_conv{n}d": _BIASED for n in (1, 2)},
+    **{f"separable_conv{n}d": _SEPARABLE for n in (1, 2)},
+}
+_RECURRENT_LAYERS = ("lstm", "gru", "simple_rnn")
+
+
+def keras_paths(tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]) -> dict[str, str]:
+    """Returns Keras's path of a variable, e.g. `cnn/conv1/kernel`, -> tensor name.
+
+    Args:
+      tensors: tensor name, e.g. `cnn/layers/conv2d/vars/0`, -> spec.
+      layers: group of a layer, e.g. `cnn/layers/conv2d`, -> the layer's name, e.g. `conv1`; the
+        model's own group is empty.
+    """
+    found: dict[str, list[str]] = {}
+    for group in layers:
+        prefix = f"{group}/vars/"
+        numbered = sorted(
+            (name for name in tensors if name.startswith(prefix)),
+            key=lambda name: name.removeprefix(prefix).zfill(9),
+        )
+        if not group or any("float" not in tensors[name].dtype for name in numbered):
+            # Quantized layers number their scales among the variables.
+            continue
+        path = _layer_path(group, layers)
+        shapes = [tensors[name].shape for name in numbered]
+        for names in _variables(group, layers, shapes):
+            if len(names) == len(numbered):
+                for variable, tensor in zip(names, numbered, strict=True):
+                    found.setdefault(f"{path}/{variable}", []).append(tensor)
+    return {
+        alias: tensor[0]
+        for alias, tensor in sorted(found.items())
+        if len(tensor) == 1 and alias not in tensors
+    }
+
+
+def _layer_path(group: str, layers: Mapping[str, str]) -> str:
+    parts = group.split("/")
+    prefixes = ["/".join(parts[: count + 1]) for count in range(len(parts))]
+    return "/".join(layers[prefix] for prefix in prefixes if prefix in layers)
+
+
+def _variables(
+    group: str, layers: Mapping[str, str], shapes: Sequence[tuple[int, ...]]
+) -> tuple[tuple[str, ...], ...]:
+    parent, _, last = group.rpartition("/")
+    if last == "cell" and parent in layers:
+        known = _class(parent, layers) in _RECURRENT_LAYERS or _is_recurrent(shapes)
+        return _RECURRENT if known else ()
+    if parent and parent not in layers:
+        return _VARIABLES.get(_class(group, layers), ())
+    return _of_shapes(shapes)
+
+
+def _of_shapes(shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[str, ...], ...]:
+    """Returns the names that fit a layer of unknown class: a dense one, a convolution, a norm."""
+    ranks = tuple(map(len, shapes))
+    if len(shapes) == 2 and 2 <= ranks[0] <= 5 and ranks[1] == 1:
+        # A transposed convolution has its outputs before its inputs, a depthwise one both together.
+        *spatial, before, last = shapes[0]
+        widths = (last, before, before * last) if spatial else (last,)
+        return _BIASED if shapes[1][0] in widths else ()
+    if ranks == (1, 1, 1, 1) and len(set(shapes)) == 1:
+        return (_NORMALIZED,)
+    return ()
+
+
+def _is_recurrent(shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether shapes are those of a kernel, a recurrent kernel and a bias, if there is one."""
+    if len(shapes) not in (2, 3) or [len(shape) for shape in shapes[:2]] != [2, 2]:
+        return False
+    (_, width), (units, same) = shapes[:2]
+    return same == width and units > 0 and width in (units, 3 * units, 4 * units)
+
+
+def _class(group: str, layers: Mapping[str, str]) -> str:
+    """Returns the layer's class in snake case; empty where the group is named after an attribute.
+
+    In a list of layers the groups are named by class and number; a list is not a layer itself.
+    """
+    parent, _, last = group.rpartition("/")
+    if not parent or parent in layers:
+        return ""
+    return re.sub(r"_\d+$", "", last)

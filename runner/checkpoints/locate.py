@@ -19,8 +19,6 @@ from runner.config.choices import MLFLOW_SCHEMES
 from runner.errors import CheckpointError, Problem
 
 LATEST, BEST_OF_RUN = "latest", "best"
-# How many entries of a directory that holds no checkpoint an error lists.
-_NAMED = 3
 _LAST = re.compile(r"last\s+(\d+)")
 
 
@@ -46,14 +44,14 @@ def resolve(
     """
     path = _on_disk(checkpoint, artifacts)
     with _readable(path):
-        return _resolved(path, which, average, artifacts)
+        if average is None:
+            return [_chosen(path, which)]
+        return _averaged(path, which, average, artifacts)
 
 
-def _resolved(
-    path: str, which: str, average: str | Sequence[str | int] | None, artifacts: Artifacts | None
+def _averaged(
+    path: str, which: str, average: str | Sequence[str | int], artifacts: Artifacts | None
 ) -> list[str]:
-    if average is None:
-        return [_chosen(path, which)]
     if which != LATEST:
         raise _invalid(
             f"both which={which} and an average are asked for", "leave one of the two out"
@@ -235,14 +233,12 @@ def _steps(path: str) -> dict[int, str]:
 
 def _last(path: str, count: int) -> list[str]:
     if not files.is_directory(path):
-        raise (
-            _nothing(path)
-            if not contents.is_checkpoint(path)
-            else _invalid(
+        if contents.is_checkpoint(path):
+            raise _invalid(
                 f"average is `last {count}`, and {path} is one checkpoint",
                 "name the directory that holds it and the others",
             )
-        )
+        raise _nothing(path)
     folder = os.path.join(path, CHECKPOINTS) if contents.is_run(path) else path
     found = contents.in_order(folder)
     if len(found) < count:
@@ -287,7 +283,8 @@ def _nothing(path: str) -> NoCheckpointError:
     remedy = "correct the path, or set `optional: true` to initialise these variables instead"
     if files.is_directory(path):
         runs, here = tuple(contents.runs_in(path)), contents.in_directory(path)
-        cause = "no `checkpoint` file is in it" if here else _inside(path)
+        cause = "no `checkpoint` file is in it"
+        cause += "" if here else ", no SavedModel, and no file of a known format"
         return NoCheckpointError(
             Problem(
                 f"the directory {path} holds no checkpoint",
@@ -300,18 +297,6 @@ def _nothing(path: str) -> NoCheckpointError:
     near = tuple(os.path.join(parent, each) for each in get_close_matches(name, _siblings(parent)))
     state, cause = f"there is no checkpoint at {path}", "neither a directory nor a prefix"
     return NoCheckpointError(Problem(state, cause, remedy, near))
-
-
-def _inside(path: str) -> str:
-    """Describes what is in a directory in place of a checkpoint."""
-    names = files.names_in(path)
-    if not names:
-        return "it is empty"
-    rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return (
-        "no `checkpoint` file is in it, no SavedModel, and no file of a known format, but "
-        f"{', '.join(sorted(names)[:_NAMED])}{rest}"
-    )
 
 
 def _siblings(parent: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Recognises the format of a checkpoint from its content, and opens it."""
+"""Recognises the format of a checkpoint from its content; opens it, or the mean of several."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from runner.checkpoints import files
-from runner.checkpoints.averaging import AverageReader
-from runner.checkpoints.reader import DAMAGE, CheckpointReader, RenamedReader
+from runner.checkpoints.reader import (
+    DAMAGE,
+    CheckpointReader,
+    CheckpointSpec,
+    RenamedReader,
+    TensorSpec,
+)
 from runner.errors import CheckpointError, Problem
 
 
@@ -141,7 +149,9 @@ def recognise(path: str) -> Format:
         if is_v1(path):
             return Format.V1
         if files.is_directory(path):
-            return _directory(path)
+            if is_saved_model(path):
+                return Format.SAVED_MODEL
+            raise _foreign(path, "it is a directory, not a SavedModel", "name a checkpoint in it")
         if files.exists(path):
             return _file(path)
     except OSError as error:
@@ -172,18 +182,6 @@ def is_v1(path: str) -> bool:
     return is_table and not path.endswith(".index")
 
 
-def _directory(path: str) -> Format:
-    if is_saved_model(path):
-        return Format.SAVED_MODEL
-    raise CheckpointError(
-        Problem(
-            f"{path} is a directory, not a checkpoint",
-            "it is not a SavedModel",
-            "name a checkpoint in it",
-        )
-    )
-
-
 def _file(path: str) -> Format:
     with files.reading(path) as file:
         head = file.read(_HEAD)
@@ -210,7 +208,7 @@ def _archive(path: str) -> Format:
     try:
         with files.reading(path) as file, zipfile.ZipFile(file) as archive:
             names = archive.namelist()
-    except (*DAMAGE, *files.ZIP_ERRORS) as error:
+    except DAMAGE as error:
         cause = f"it begins like a zip archive and is damaged: {error}"
         raise _foreign(path, cause, "copy or download it again") from error
     if "model.weights.h5" in names:
@@ -265,3 +263,93 @@ def denied(path: str, error: OSError) -> CheckpointError:
             f"{remedy}, or name another checkpoint",
         )
     )
+
+
+class AverageReader(CheckpointReader):
+    """Reads the mean of the tensors of several checkpoints, oldest first.
+
+    Floating-point tensors are averaged in float64, complex ones in complex128, and returned in
+    their own dtype. All others (integers such as the global step, booleans, strings) have no
+    meaningful mean and are taken from the last checkpoint, whatever the others hold.
+
+    Args:
+      readers: of the checkpoints, at least one.
+    """
+
+    def __init__(self, readers: Sequence[CheckpointReader]) -> None:
+        self.readers = tuple(readers)
+
+    def spec(self) -> CheckpointSpec:
+        """See `CheckpointReader.spec` and `averaged`."""
+        return averaged([reader.spec() for reader in self.readers])
+
+    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """See `CheckpointReader.read`; a sum and one more tensor are in memory at a time."""
+        *others, last = self.readers
+        tensors = last.spec().tensors
+        averaged = [name for name in names if name in tensors and _has_mean(tensors[name].dtype)]
+        newest = last.read(names)
+        streams = [*(other.read(averaged) for other in others), newest]
+        with_mean = frozenset(averaged)
+        for name in names:
+            if name in with_mean:
+                yield name, _mean(next(stream)[1] for stream in streams)
+            else:
+                yield next(newest)
+
+
+def averaged(specs: Sequence[CheckpointSpec]) -> CheckpointSpec:
+    """Returns the spec of the average of checkpoints: the last's, with a path that lists all.
+
+    Raises:
+      CheckpointError: when they differ in names, shapes or dtypes of what is averaged.
+    """
+    problems = [found for spec in specs[:-1] for found in _differences(spec, specs[-1])]
+    if problems:
+        raise CheckpointError(*problems)
+    return CheckpointSpec(
+        f"average of {len(specs)}: {', '.join(spec.path for spec in specs)}",
+        specs[-1].step,
+        specs[-1].tensors,
+        f"average of {len(specs)} x {specs[-1].format}",
+        files.digest_of_parts(spec.digest for spec in specs),
+        specs[-1].aliases,
+    )
+
+
+def _mean(values: Iterator[NDArray[np.generic]]) -> NDArray[np.generic]:
+    """Returns the mean of arrays that come one at a time."""
+    first = next(values)
+    dtype = first.dtype
+    total, count = first.astype(np.result_type(dtype, np.float64)), 1
+    del first
+    for value in values:
+        total += value.astype(total.dtype, copy=False)
+        count += 1
+    total /= count
+    return total.astype(dtype)
+
+
+def _has_mean(dtype: str) -> bool:
+    return "float" in dtype or "complex" in dtype
+
+
+def _differences(spec: CheckpointSpec, last: CheckpointSpec) -> list[Problem]:
+    found = []
+    for name in sorted({*spec.tensors, *last.tensors}):
+        one, other = spec.tensors.get(name), last.tensors.get(name)
+        has_mean = any(each is not None and _has_mean(each.dtype) for each in (one, other))
+        if has_mean and one != other:
+            found.append(
+                Problem(
+                    f"{spec.path} and {last.path} cannot be averaged: {name} is "
+                    f"{_describe(one)} in the first and {_describe(other)} in the second",
+                    "an average is of checkpoints with the same tensors",
+                    "average checkpoints of one run, saved by one version of the model",
+                )
+            )
+    return found
+
+
+def _describe(tensor: TensorSpec | None) -> str:
+    return "missing" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"

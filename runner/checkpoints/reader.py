@@ -5,6 +5,9 @@ from __future__ import annotations
 import abc
 import contextlib
 import math
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -173,11 +176,12 @@ class RenamedReader(CheckpointReader):
         return self._reader.bundle()
 
 
-# What TensorFlow, h5py, zipfile, NumPy and safetensors raise on damaged files, besides exceptions
-# of their own.
+# What h5py, zipfile and NumPy raise on damaged files; TensorFlow, protobuf and safetensors besides
+# exceptions of their own.
 DAMAGE = (
     *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError),
     *(RuntimeError, ArithmeticError, MemoryError, SyntaxError),
+    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError),
 )
 
 

@@ -9,7 +9,8 @@ Every process of a cluster is a task with a role, which the configuration names 
 
 They have in common:
 
-- `channel`: flags, strings and metrics that tasks share through the first parameter server.
+- `channel`: which tasks answer, and the flags, strings and metrics that they share through the
+  parameter servers.
 - `sessions`: a task's server, and creators of sessions that wait for the tasks they need.
 - `replica`: a task's copy of the graph: which variable is on which server, which batches it reads.
 - `synchronous`: updates that combine one gradient per worker.

@@ -1,25 +1,64 @@
-"""What the tasks of a cluster share through the parameter servers: flags, strings and metrics.
+"""How the tasks of a cluster reach each other: addresses that answer, and what the servers share.
 
-None of it is in a checkpoint, and a server that is restarted has lost it.
+Flags, strings and metrics are on the parameter servers. None of them is in a checkpoint, and a
+server that is restarted has lost its own.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from runner.config.cluster_spec import announcing_tasks
+from runner.config.cluster_spec import announcing_tasks, split
 from runner.config.fingerprint import settings
 from runner.config.masking import Mask, flatten
 from runner.config.schema import PS, ClusterConfig, RunConfig
 from runner.errors import ClusterError, Problem
 
+_Session: TypeAlias = tf.compat.v1.Session
+_Answer = TypeVar("_Answer")
 _HOST = f"/job:{PS}/task:0"
 _FINISHED, _SAVED, _STOP = "cluster_finished", "cluster_saved", "cluster_stop"
+# A live server accepts a connection at once; this bounds the wait for a silent machine.
+_CONNECT_SECONDS = 2.0
+
+
+def answers(address: str) -> bool:
+    """Whether a process listens at the address."""
+    parts = split(address)
+    if parts is None:
+        return False
+    try:
+        with socket.create_connection(parts, timeout=_CONNECT_SECONDS):
+            return True
+    except OSError:
+        return False
+
+
+def missing_of(tasks: Mapping[str, str]) -> list[str]:
+    """Returns which tasks, such as `ps 0`, do not answer at their addresses."""
+    return [name for name, address in tasks.items() if not answers(address)]
+
+
+def not_answering(tasks: Mapping[str, str], missing: Sequence[str], limit: float) -> Problem:
+    """Returns the problem of tasks that have not started, or not restarted."""
+    verb = "does" if len(missing) == 1 else "do"
+    return Problem(
+        f"{listed(tasks, missing)} {verb} not answer",
+        f"waited for {limit:g} s (cluster.max_wait_secs); not started, not reachable, or the run "
+        "has ended",
+        "look at the logs of these tasks and restart them, or fix their addresses",
+    )
+
+
+def listed(tasks: Mapping[str, str], names: Sequence[str]) -> str:
+    """Returns the named tasks with their addresses, in words."""
+    return ", ".join(f"{name} at {tasks[name]}" for name in names)
 
 
 class Flag:
@@ -31,12 +70,6 @@ class Flag:
     Args:
       name: the variable's name.
       device: the server's.
-
-    Attributes:
-      name: the variable's name.
-      set_op: sets it.
-      clear_op: clears it.
-      value: whether it is set.
     """
 
     def __init__(self, name: str, device: str) -> None:
@@ -57,15 +90,15 @@ class Flag:
             # `tf.compat.v1.is_variable_initialized` warns where its result is not used.
             return tf.raw_ops.VarIsInitializedOp(resource=self._handle)
 
-    def set(self, session: tf.compat.v1.Session) -> None:
+    def set(self, session: _Session) -> None:
         """Sets it."""
         session.run(self.set_op)
 
-    def clear(self, session: tf.compat.v1.Session) -> None:
+    def clear(self, session: _Session) -> None:
         """Clears it."""
         session.run(self.clear_op)
 
-    def is_set(self, session: tf.compat.v1.Session) -> bool:
+    def is_set(self, session: _Session) -> bool:
         """Returns whether it is set."""
         return bool(session.run(self.value))
 
@@ -103,11 +136,7 @@ def session_flags(servers: int) -> list[Flag]:
 
 
 class SharedString:
-    """A string on the first parameter server, in no checkpoint.
-
-    Args:
-      name: all tasks share the string of this name.
-    """
+    """A string on the first parameter server, in no checkpoint; all tasks share that of a name."""
 
     def __init__(self, name: str) -> None:
         with tf.control_dependencies(None), tf.device(_HOST):
@@ -117,11 +146,11 @@ class SharedString:
             self._is_set = tf.raw_ops.VarIsInitializedOp(resource=handle)
             self._value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.string)
 
-    def write(self, session: tf.compat.v1.Session, value: str) -> None:
+    def write(self, session: _Session, value: str) -> None:
         """Sets it."""
         session.run(self._assign, {self._given: value})
 
-    def read(self, session: tf.compat.v1.Session) -> str | None:
+    def read(self, session: _Session) -> str | None:
         """Returns the newest value; None where nothing was written since the server started."""
         if not session.run(self._is_set):
             return None
@@ -144,9 +173,6 @@ class State(NamedTuple):
 
 class Channel:
     """Operations of the default graph that reach the same flags, strings and queue from any task.
-
-    Args:
-      cluster: the resolved cluster.
 
     Attributes:
       finished: the chief has trained to the end.
@@ -174,18 +200,16 @@ class Channel:
             self.run, self.settings = SharedString("cluster_run"), SharedString("cluster_settings")
             self._state = self.read_state()
 
-    def send(
-        self, session: tf.compat.v1.Session, task: str, metrics: Mapping[str, float], step: int
-    ) -> None:
+    def send(self, session: _Session, task: str, metrics: Mapping[str, float], step: int) -> None:
         """Sends metrics to the chief."""
         values = {name: float(value) for name, value in metrics.items()}
         session.run(self._put, {self._record: json.dumps([task, step, values])})
 
-    def receive(self, session: tf.compat.v1.Session) -> list[tuple[str, int, dict[str, float]]]:
+    def receive(self, session: _Session) -> list[tuple[str, int, dict[str, float]]]:
         """Returns task, step and metrics of everything sent since the last call."""
         return [tuple(json.loads(record)) for record in session.run(self._take)]
 
-    def discard_after(self, session: tf.compat.v1.Session, step: int) -> None:
+    def discard_after(self, session: _Session, step: int) -> None:
         """Discards metrics of later steps, which the chief has undone."""
         for task, sent, metrics in self.receive(session):
             if sent <= step:
@@ -195,12 +219,12 @@ class Channel:
         """Returns new tensors, read after the present control dependencies."""
         return State(self.finished.read(), self.saved.read(), self.ready.read())
 
-    def state(self, session: tf.compat.v1.Session) -> State:
+    def state(self, session: _Session) -> State:
         """Returns what the chief has announced."""
         state: State = session.run(self._state)
         return state
 
-    def running(self, session: tf.compat.v1.Session) -> list[str]:
+    def running(self, session: _Session) -> list[str]:
         """Returns the tasks that have not announced their end."""
         ended = session.run({task: flag.value for task, flag in self.ended.items()})
         return [task for task in self.ended if not ended[task]]
@@ -221,11 +245,7 @@ def shared_settings(config: RunConfig) -> str:
 
 
 def require_agreement(config: RunConfig, of_chief: str | None) -> None:
-    """Compares this task's settings with the chief's.
-
-    Args:
-      config: this task's configuration, with its cluster resolved.
-      of_chief: the chief's `shared_settings`; None before it has written them.
+    """Compares this task's settings with the chief's; None before it has written them.
 
     Raises:
       ClusterError: naming what differs.
@@ -250,3 +270,36 @@ def require_agreement(config: RunConfig, of_chief: str | None) -> None:
             "settings, start the chief first",
         )
     )
+
+
+class FirstServer:
+    """Short sessions on the first parameter server, each a new one: it may have been restarted."""
+
+    def __init__(self, cluster: ClusterConfig) -> None:
+        self._address = cluster.addresses.ps[0]
+        self._config = tf.compat.v1.ConfigProto(device_filters=[f"/job:{PS}/task:0"])
+        self._config.operation_timeout_in_ms = 10_000
+        with tf.Graph().as_default() as self._graph:
+            self._channel = Channel(cluster)
+
+    def ask(self, question: Callable[[_Session, Channel], _Answer]) -> _Answer | None:
+        """Returns the answer to a question; None while the server is away."""
+        if not answers(self._address):
+            return None  # A session would try for 10 s, in which no signal is handled.
+        try:
+            with _Session(f"grpc://{self._address}", self._graph, self._config) as session:
+                return question(session, self._channel)
+        except (
+            tf.errors.UnavailableError,
+            tf.errors.AbortedError,
+            tf.errors.DeadlineExceededError,
+        ):
+            return None
+
+    def require_agreement(self, config: RunConfig) -> None:
+        """Compares this task's settings with the chief's, if it has written them.
+
+        Raises:
+          ClusterError: naming what differs.
+        """
+        require_agreement(config, self.ask(lambda session, channel: channel.settings.read(session)))

@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.cluster.addresses import answers
-from runner.cluster.channel import Channel, Flag, left_flag, released_flag
+from runner.cluster.channel import Channel, Flag, left_flag, missing_of, released_flag
 from runner.cluster.evaluator import follow_checkpoints
 from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import (
@@ -42,11 +41,7 @@ _LOOK_SECONDS = 0.5
 
 
 class Chief(Coordinator):
-    """Leads the tasks of a cluster: its server, its sessions, and what the tasks share.
-
-    Args:
-      config: the configuration, with its cluster resolved.
-    """
+    """Leads the tasks of a cluster: its server, its sessions, and what the tasks share."""
 
     def __init__(self, config: RunConfig) -> None:
         self._config, self._cluster = config, config.cluster
@@ -62,9 +57,6 @@ class Chief(Coordinator):
         """Whether the run is trained already; releases the parameter servers that are still there.
 
         A chief may die once the servers have ended, without which its next process could not train.
-
-        Raises:
-          ConfigError: when the server cannot listen at its address.
         """
         if not run.directory.require().trained:
             return False
@@ -75,11 +67,7 @@ class Chief(Coordinator):
         return True
 
     def session_creator(self, run: Run, **arguments: Any) -> ClusterChiefSessionCreator:
-        """Starts the server, and returns the creator of the run's sessions.
-
-        Raises:
-          ConfigError: when the server cannot listen at its address.
-        """
+        """Starts the server, and returns the creator of the run's sessions; see `start_server`."""
         self._target = start_server(self._config)
         task = ClusterTask(self._config, run.screen, run.interruption, self._target)
         # Another machine may have mounted the configured folder elsewhere.
@@ -117,10 +105,8 @@ class Chief(Coordinator):
 
     def _set(self, flag: Callable[[int], Flag], run: Run) -> None:
         """Sets a flag on each parameter server; reports one that does not answer."""
-        servers = parameter_servers(self._cluster)
         # A session would wait for it without end.
-        missing = [name for name, address in servers.items() if not answers(address)]
-        if missing:
+        if missing := missing_of(parameter_servers(self._cluster)):
             names = ", ".join(missing)
             run.screen.line(f"cluster: no server hears that it may end, because of {names}")
             return
@@ -132,11 +118,7 @@ class Chief(Coordinator):
 
 
 def coordinator_of(config: RunConfig) -> Coordinator:
-    """Returns what the process that runs an experiment does for the other tasks, if there are any.
-
-    Args:
-      config: the configuration with its cluster resolved.
-    """
+    """Returns what the process that runs an experiment does for the other tasks, if any."""
     return Chief(config) if is_cluster(config.cluster) else Coordinator()
 
 
@@ -236,14 +218,6 @@ def is_over(remaining: float | None, *, left: bool) -> bool:
 
 
 def run_task(config: RunConfig, screen: Screen | None = None) -> None:
-    """Does what a task other than the chief does.
-
-    Args:
-      config: the configuration, with its cluster resolved.
-      screen: where to print; by default standard output.
-
-    Raises:
-      RunnerError: see the function of each role.
-    """
+    """Does what a task other than the chief does; see the function of each role."""
     roles = {PS: serve, WORKER: run_worker, EVALUATOR: follow_checkpoints}
     roles[config.cluster.task.type or ""](config, screen or Screen())

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from runner.cluster.addresses import not_answering
-from runner.cluster.channel import Channel
-from runner.cluster.sessions import ClusterTask, FirstServer
+from runner.cluster.channel import Channel, FirstServer, not_answering
+from runner.cluster.sessions import ClusterTask
 from runner.config.cluster_spec import parameter_servers
 from runner.config.fingerprint import fingerprint
 from runner.config.schema import EVALUATOR, ClusterConfig, RunConfig
@@ -165,23 +164,14 @@ def evaluated_checkpoint(
 
 
 class Patience:
-    """Ends an evaluator that has had nothing to follow for long.
-
-    Args:
-      cluster: the resolved cluster.
-      clock: seconds from any origin.
-    """
+    """Ends an evaluator that has had nothing to follow for long."""
 
     def __init__(self, cluster: ClusterConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster, self._clock = cluster, clock
         self._since: float | None = None
 
     def look(self, *, answers: bool, run: FollowedRun) -> None:
-        """Takes notice of how things are now.
-
-        Args:
-          answers: whether the first parameter server answers.
-          run: the followed run.
+        """Takes notice of the run, and of whether the first parameter server answers.
 
         Raises:
           ClusterError: when it did not, or the run was not RUNNING, for `cluster.max_wait_secs`.

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.cluster.addresses import free_addresses
 from runner.cluster.trial_link import TRIAL, TrialLink
 from runner.config.cluster_spec import VARIABLE, write_tf_config
 from runner.config.schema import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
@@ -38,16 +38,7 @@ _ELSEWHERE = re.compile(r"[+~]*hydra[./](mode|sweep|sweeper|launcher|callbacks)\
 
 @dataclass
 class _Task:
-    """A task's process.
-
-    Attributes:
-      kind: its type, such as `ps`.
-      index: which of that type.
-      name: of the task in what is printed.
-      restarts: how often it may be started again.
-      process: the process.
-      relay: prints what it prints.
-    """
+    """A task's process; `restarts` are left, and `relay` prints what it prints."""
 
     kind: str
     index: int
@@ -264,6 +255,15 @@ class LocalCluster:
                 # print, and what the interpreter flushes when it ends, goes nowhere.
                 lead_nowhere(sys.stdout.fileno())
                 os.kill(os.getpid(), signal.SIGTERM)
+
+
+def free_addresses(count: int, host: str = "127.0.0.1") -> list[str]:
+    """Returns `count` different addresses at which no process listens."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((host, 0))
+        return [f"{host}:{probe.getsockname()[1]}" for probe in probes]
 
 
 def task_command(running: Any, shipped: Path) -> list[str]:

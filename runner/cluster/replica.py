@@ -113,9 +113,6 @@ class BySize:
     """A strategy for `replica_device_setter`: the parameter server with the fewest bytes so far.
 
     TensorFlow's own, `GreedyLoadBalancingStrategy`, went with `tf.contrib`.
-
-    Args:
-      servers: how many there are.
     """
 
     def __init__(self, servers: int) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.cluster.addresses import answers, not_answering, wait_until_answering
 from runner.cluster.channel import (
     Channel,
+    FirstServer,
+    answers,
+    listed,
+    missing_of,
+    not_answering,
     ready_flags,
-    require_agreement,
     session_flags,
     shared_settings,
 )
@@ -27,7 +30,6 @@ from runner.session.monitored_session import ChiefSessionCreator
 from runner.system.signals import Interruption
 
 _Session: TypeAlias = tf.compat.v1.Session
-_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,16 @@ class ClusterTask:
         Raises:
           ClusterError: when they do not within `cluster.max_wait_secs`.
         """
-        wait_until_answering(
-            parameter_servers(self.cluster),
-            self.cluster.max_wait_secs,
-            self.cluster.recovery_wait_secs,
-            say=self.screen.line,
-        )
+        servers, limit = parameter_servers(self.cluster), self.cluster.max_wait_secs
+        deadline = time.monotonic() + limit
+        said = False
+        while missing := missing_of(servers):
+            if not said:
+                self.screen.line(f"waits for {listed(servers, missing)}, {limit:g} s at most")
+                said = True
+            if time.monotonic() >= deadline:
+                raise ClusterError(not_answering(servers, missing, limit))
+            time.sleep(self.cluster.recovery_wait_secs)
 
 
 def start_server(config: RunConfig) -> str:
@@ -74,15 +80,13 @@ def start_server(config: RunConfig) -> str:
     Raises:
       ConfigError: when it cannot listen at its address.
     """
-    task = config.cluster.task
-    if task.type is None:
-        raise ValueError("this process is no task of a cluster")
+    kind, index = str(config.cluster.task.type), config.cluster.task.index
     addresses = addresses_by_type(config.cluster)
     try:
         server = tf.compat.v1.train.Server(
             tf.train.ClusterSpec(addresses),
-            job_name=task.type,
-            task_index=task.index,
+            job_name=kind,
+            task_index=index,
             config=tf.compat.v1.ConfigProto(
                 intra_op_parallelism_threads=config.session.intra_op_threads,
                 inter_op_parallelism_threads=max(config.session.inter_op_threads, 0),
@@ -91,7 +95,7 @@ def start_server(config: RunConfig) -> str:
     except tf.errors.OpError as error:
         raise ConfigError(
             Problem(
-                f"{task.type} {task.index} cannot listen at {addresses[task.type][task.index]}",
+                f"{kind} {index} cannot listen at {addresses[kind][index]}",
                 str(error.message).partition("\n")[0],
                 "give the task another address",
             )
@@ -119,43 +123,6 @@ def session_config(cluster: ClusterConfig) -> tf.compat.v1.ConfigProto:
     return config
 
 
-class FirstServer:
-    """Short sessions on the first parameter server, each a new one: it may have been restarted.
-
-    Args:
-      cluster: the resolved cluster.
-    """
-
-    def __init__(self, cluster: ClusterConfig) -> None:
-        self._address = cluster.addresses.ps[0]
-        self._config = tf.compat.v1.ConfigProto(device_filters=[f"/job:{PS}/task:0"])
-        self._config.operation_timeout_in_ms = 10_000
-        with tf.Graph().as_default() as self._graph:
-            self._channel = Channel(cluster)
-
-    def ask(self, question: Callable[[_Session, Channel], _Answer]) -> _Answer | None:
-        """Returns the answer to a question; None while the server is away."""
-        if not answers(self._address):
-            return None  # A session would try for 10 s, in which no signal is handled.
-        try:
-            with _Session(f"grpc://{self._address}", self._graph, self._config) as session:
-                return question(session, self._channel)
-        except (
-            tf.errors.UnavailableError,
-            tf.errors.AbortedError,
-            tf.errors.DeadlineExceededError,
-        ):
-            return None
-
-    def require_agreement(self, config: RunConfig) -> None:
-        """Compares this task's settings with the chief's, if it has written them.
-
-        Raises:
-          ClusterError: naming what differs.
-        """
-        require_agreement(config, self.ask(lambda session, channel: channel.settings.read(session)))
-
-
 @contextmanager
 def naming_missing_tasks(cluster: ClusterConfig) -> Iterator[None]:
     """Explains an operation that waited too long, or was cut off, by the tasks that are missing.
@@ -168,19 +135,18 @@ def naming_missing_tasks(cluster: ClusterConfig) -> Iterator[None]:
         yield
     except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
         servers = parameter_servers(cluster)
-        missing = [f"{name} at {each}" for name, each in servers.items() if not answers(each)]
+        missing = listed(servers, missing_of(servers)) or "a parameter server"
         raise LostServerError(
             Problem(
-                f"{', '.join(missing) or 'a parameter server'} was lost at the end of training",
+                f"{missing} was lost at the end of training",
                 "what came after the last checkpoint, the last evaluation too, is lost with it",
                 "start it again if no launcher does; the same command continues the run",
             )
         ) from error
     except tf.errors.DeadlineExceededError as error:
         tasks = trainers(cluster) | parameter_servers(cluster)
-        missing = [name for name, address in tasks.items() if not answers(address)]
-        if missing:
-            raise ClusterError(not_answering(tasks, missing, cluster.max_wait_secs)) from error
+        if late := missing_of(tasks):
+            raise ClusterError(not_answering(tasks, late, cluster.max_wait_secs)) from error
         raise ClusterError(
             Problem(
                 f"a step has not ended within {cluster.max_wait_secs:g} s",
@@ -292,13 +258,6 @@ class ClusterWorkerSessionCreator(tf.compat.v1.train.SessionCreator):
     """Creates a worker's sessions once its chief has made the model ready.
 
     `tf.compat.v1.train.WorkerSessionCreator` waits 30 s between two attempts, and in silence.
-
-    Args:
-      task: this process.
-      scaffold: as in TensorFlow.
-
-    Attributes:
-      channel: in the default graph.
     """
 
     def __init__(self, task: ClusterTask, scaffold: tf.compat.v1.train.Scaffold) -> None:

@@ -61,12 +61,12 @@ class SynchronousUpdate:
                 averages.append((None, variable))
                 continue
             with tf.device(variable.device):
-                accumulator = _Accumulator(gradient, variable)
-                handed_in.append(accumulator.add(gradient, local_step))
+                accumulator, add, take = _accumulator(gradient, variable)
+                handed_in.append(add(gradient, local_step.read_value()))
                 # Not with what a worker's step is to wait for.
                 with tf.control_dependencies(None):
-                    averages.append((accumulator.take(aggregated), variable))
-                    set_steps.append(accumulator.set_step(global_step))
+                    averages.append((take(aggregated), variable))
+                    set_steps.append(accumulator.set_global_step(global_step.read_value()))
         with tf.control_dependencies(handed_in):
             token = self.tokens.take()
         self.train_op: tf.Operation = local_step.assign(token, read_value=False)
@@ -109,33 +109,17 @@ def _local_variable(dtype: tf.DType) -> tf.Variable:
             )
 
 
-class _Accumulator:
-    """Averages the gradients of one variable, dense or `tf.IndexedSlices`."""
+def _accumulator(gradient: Any, variable: tf.Variable) -> tuple[Any, Any, Any]:
+    """Returns what averages a variable's gradients, and its functions that add and take one.
 
-    def __init__(self, gradient: Any, variable: tf.Variable) -> None:
-        self._is_sparse = isinstance(gradient, tf.IndexedSlices)
-        kind, shape = (
-            (tf.compat.v1.SparseConditionalAccumulator, ())
-            if self._is_sparse
-            else (tf.compat.v1.ConditionalAccumulator, variable.shape)
-        )
-        self._accumulator = kind(gradient.dtype, shape, shared_name=f"{variable.name}/grad_accum")
-
-    def add(self, gradient: Any, local_step: tf.Variable) -> tf.Operation:
-        """Returns what hands in a gradient, to be dropped if its step is over."""
-        accumulator = self._accumulator
-        add = accumulator.apply_indexed_slices_grad if self._is_sparse else accumulator.apply_grad
-        return add(gradient, local_step.read_value())
-
-    def take(self, count: int) -> Any:
-        """Returns the average of the next `count` gradients, once they are handed in."""
-        accumulator = self._accumulator
-        take = accumulator.take_indexed_slices_grad if self._is_sparse else accumulator.take_grad
-        return take(count)
-
-    def set_step(self, step: tf.Variable) -> tf.Operation:
-        """Returns what drops gradients of steps before this one."""
-        return self._accumulator.set_global_step(step.read_value())
+    A gradient that is added is dropped where its step is over; taking waits for so many.
+    """
+    name = f"{variable.name}/grad_accum"
+    if isinstance(gradient, tf.IndexedSlices):
+        sparse = tf.compat.v1.SparseConditionalAccumulator(gradient.dtype, (), shared_name=name)
+        return sparse, sparse.apply_indexed_slices_grad, sparse.take_indexed_slices_grad
+    dense = tf.compat.v1.ConditionalAccumulator(gradient.dtype, variable.shape, shared_name=name)
+    return dense, dense.apply_grad, dense.take_grad
 
 
 class Tokens:

@@ -18,11 +18,7 @@ TRIAL = "RUNNER_TRIAL"
 
 
 class TrialLink:
-    """The sweep's end: carries out what the chief of a trial calls.
-
-    Args:
-      trial: watches the run of the chief.
-    """
+    """The sweep's end: carries out what the chief of a trial calls."""
 
     def __init__(self, trial: TrialWatch) -> None:
         self._trial = trial
@@ -79,13 +75,7 @@ class TrialLink:
 
 
 class LinkedTrial(TrialWatch):
-    """The chief's end: a trial that is in the sweep's process.
-
-    Args:
-      parent: see `TrialWatch`.
-      tags: see `TrialWatch`.
-      connection: to the sweep; ends with this process.
-    """
+    """The chief's end: a trial in the sweep's process, over a connection that ends with this."""
 
     def __init__(self, parent: str, tags: Mapping[str, str], connection: Connection) -> None:
         self.parent, self.tags, self.pruned = parent, tags, False

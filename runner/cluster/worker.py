@@ -68,12 +68,7 @@ def run_worker(config: RunConfig, screen: Screen) -> None:
 
 
 def train_worker(task: ClusterTask, built: BuiltGraph, update: SynchronousUpdate | None) -> None:
-    """Trains a graph until the chief has saved the last step.
-
-    Args:
-      task: this process.
-      built: the graph, with a training step.
-      update: the update that it shares with other workers; None where it makes its own.
+    """Trains a graph, with the update that it shares with other workers, if any.
 
     Raises:
       RunnerError: see `run_worker`.
@@ -159,13 +154,6 @@ class ChiefHook(_Hook):
 
     Where this worker's loss is NaN or infinite, it fails, or asks the chief to end the training. As
     the first of the hooks it keeps the others from recording that step if it fails.
-
-    Args:
-      task: this process.
-      training: the training step.
-      channel: to the chief, in the default graph.
-      clock: seconds from any origin.
-      sleep: waits so many seconds.
     """
 
     def __init__(

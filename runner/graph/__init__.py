@@ -2,12 +2,12 @@
 
 - `experiment`: the contracts of data, models, losses and metrics; `BuiltGraph`, what comes out.
 - `build`: `build_graph`, the door.
-- `input_pipeline`: the training input, whose position checkpoints hold.
+- `input_pipeline`: the training input, whose position checkpoints hold, and what of a step they do
+  not hold.
 - `training_step`: forward pass, gradients, update; `optimization`: optimizers and their schedules,
   clipping, accumulation, moving averages; `precision`: 16 bits, XLA, threads.
 - `names`: names of variables, and what `${graph:NAME}` stands for in the arguments of hooks.
 - `replica`: the seam at which a cluster places the parts of a graph.
-- `resumability`: state of a step that no checkpoint holds.
 
 It rests on `restoration`, whose ownership decides under which scaffold's settings a variable
 trains. Nothing here opens a session, reads a checkpoint or writes a file.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -28,7 +28,6 @@ from runner.graph.precision import (
     build_model,
     dtype_policy,
     full_precision,
-    jit_compile,
     set_threads,
 )
 from runner.graph.replica import Replica
@@ -63,10 +62,13 @@ def build_graph(
         with replica.partitioned():
             model = build_model(config)
         functions = _functions(config)
-        source = _training_input(data, replica) if train else None
-        step = None
-        if source is not None:
-            step = _training_step(config, source, model, functions, replica)
+        source = step = None
+        if train:
+            batches = replica.shard(_pairs("train", data.train()))
+            ahead = getattr(data, "prefetch", True)
+            source = TrainingInput(batches, prefetch=ahead, replicas=replica.count)
+            forward = _forward(config, model, functions, training=True)
+            step = TrainingStep(config, source, forward, tuple(functions), replica)
         evaluation = _split(split, data, _forward(config, model, functions, training=False))
         keras_names = model_variables(model)
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
@@ -75,8 +77,7 @@ def build_graph(
         training = step.build(list(trained.values())) if step is not None else None
         variables = name_variables(tf.compat.v1.global_variables(), keras_names)
         hooks = _hooks(config, graph, variables, training)
-        averaged = frozenset(trained) if not train and _reads_averages(config) else frozenset()
-        saver = _saver(config, variables, averaged, source)
+        saver = _saver(config, variables, trained, source)
     specs = _specs(variables, own, policies, training)
     sizes = data.sizes() if isinstance(data, Sized) else {}
     return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, sizes)
@@ -84,21 +85,8 @@ def build_graph(
 
 def _functions(config: RunConfig) -> dict[str, PerExample]:
     """Returns the loss and the metrics by name."""
-    functions: dict[str, PerExample] = {"loss": build_target("loss", config.loss)}
-    for name, node in config.metrics.items():
-        functions[name] = build_target(f"metrics.{name}", node)
-    return functions
-
-
-def _training_step(
-    config: RunConfig,
-    source: TrainingInput,
-    model: Model,
-    functions: Mapping[str, PerExample],
-    replica: Replica,
-) -> TrainingStep:
-    forward = _forward(config, model, functions, training=True)
-    return TrainingStep(config, source, forward, tuple(functions), replica)
+    metrics = {name: build_target(f"metrics.{name}", node) for name, node in config.metrics.items()}
+    return {"loss": build_target("loss", config.loss), **metrics}
 
 
 def _hooks(
@@ -114,18 +102,15 @@ def _hooks(
     return first_hooks(config.hooks, References({"graph": names}, finder(graph)))
 
 
-def _training_input(data: Data, replica: Replica) -> TrainingInput:
-    batches = replica.shard(_pairs("train", data.train()))
-    return TrainingInput(batches, prefetch=getattr(data, "prefetch", True), replicas=replica.count)
-
-
 def _saver(
     config: RunConfig,
     variables: Mapping[str, tf.Variable],
-    averaged: AbstractSet[str],
+    trained: Iterable[str],
     source: TrainingInput | None,
 ) -> tf.compat.v1.train.Saver:
-    saved = saved_as(variables, averaged)
+    """Returns the saver; without training it may read the averages of what was trained."""
+    averages = source is None and config.train.ema_decay is not None and config.train.evaluate_ema
+    saved = saved_as(variables, frozenset(trained) if averages else frozenset())
     if source is not None and config.train.save_input:
         saved[source.saveable.name] = source.saveable
     return tf.compat.v1.train.Saver(
@@ -140,12 +125,25 @@ def _specs(
     training: Training | None,
 ) -> tuple[VariableSpec, ...]:
     """Returns what the planner knows of the variables, those of the model being `own`."""
-    frozen = {name for name, policy in policies.items() if not policy.trainable}
-    kept_for = _kept_for(variables, training.shared_state if training is not None else {})
-    return tuple(
-        _spec(name, variable, kept_for, model=name in own, frozen=name in frozen)
-        for name, variable in variables.items()
-    )
+    shared = training.shared_state if training is not None else {}
+    wholes = {variable.op.name: _whole(name, variable) for name, variable in variables.items()}
+    specs = []
+    for name, variable in variables.items():
+        shape, dtype = variable.shape.as_list(), variable.dtype.base_dtype.name
+        frozen = name in policies and not policies[name].trainable
+        kept_for = dict.fromkeys(wholes[each] for each in shared.get(variable.op.name, ()))
+        specs.append(
+            VariableSpec(
+                TensorSpec(name, tuple(shape), dtype),
+                classify(wholes[variable.op.name], model=name in own),
+                variable.trainable and name in own and not frozen,
+                _initializer(variable),
+                variable.trainable and frozen,
+                partition_of(variable),
+                tuple(kept_for),
+            )
+        )
+    return tuple(specs)
 
 
 def build_data(config: RunConfig) -> Data:
@@ -197,7 +195,8 @@ def _forward(
         penalty = tf.add_n([tf.constant(0.0), *getattr(model, "losses", [])])
         return values, penalty
 
-    function: Forward = tf.function(forward, autograph=False, jit_compile=jit_compile(config))
+    jit_compile = True if config.model.get("jit_compile") else None  # None: TensorFlow decides.
+    function: Forward = tf.function(forward, autograph=False, jit_compile=jit_compile)
     return function
 
 
@@ -238,39 +237,6 @@ def _trained(
     return trained
 
 
-def _kept_for(
-    variables: Mapping[str, tf.Variable], shared: Mapping[str, tuple[str, ...]]
-) -> dict[str, tuple[str, ...]]:
-    """Returns what an optimizer keeps for several variables -> their full names, by our names."""
-    wholes = {variable.op.name: _whole(name, variable) for name, variable in variables.items()}
-    return {
-        name: tuple(dict.fromkeys(wholes[each] for each in shared[variable.op.name]))
-        for name, variable in variables.items()
-        if variable.op.name in shared
-    }
-
-
-def _spec(
-    name: str,
-    variable: tf.Variable,
-    kept_for: Mapping[str, tuple[str, ...]],
-    *,
-    model: bool,
-    frozen: bool,
-) -> VariableSpec:
-    tensor = TensorSpec(name, tuple(variable.shape.as_list()), variable.dtype.base_dtype.name)
-    trainable = variable.trainable and model and not frozen
-    return VariableSpec(
-        tensor,
-        classify(_whole(name, variable), model=model),
-        trainable,
-        _initializer(variable),
-        variable.trainable and frozen,
-        partition_of(variable),
-        kept_for.get(name, ()),
-    )
-
-
 def _whole(name: str, variable: tf.Variable) -> str:
     """Returns the name that patterns and checkpoints use: the whole's for a part of a variable."""
     partition = partition_of(variable)
@@ -283,10 +249,6 @@ def _initializer(variable: tf.Variable) -> str:
     while value.type in ("Identity", "AddV2", "Mul", "Cast", "Reshape") and value.inputs:
         value = value.inputs[0].op
     return str(value.type)
-
-
-def _reads_averages(config: RunConfig) -> bool:
-    return config.train.ema_decay is not None and config.train.evaluate_ema
 
 
 def saved_as(

@@ -1,8 +1,13 @@
-"""The training input in the graph: prefetched, timed, and saved with the checkpoints."""
+"""The training input in the graph: prefetched, timed, and saved with the checkpoints.
+
+Also what a step keeps that no checkpoint holds, so that resuming is not exact.
+"""
 
 from __future__ import annotations
 
 import warnings
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +15,7 @@ import tensorflow as tf
 from runner.config.schema import RunConfig
 from runner.errors import Problem
 from runner.graph.experiment import InputState
+from runner.tensorflow_internals import function_nodes
 
 
 class TrainingInput:
@@ -130,3 +136,69 @@ def input_ended(config: RunConfig) -> Problem:
         "the training data must repeat without end",
         "end its pipeline with .repeat() before .batch(), or lower train.steps",
     )
+
+
+# What a line reports -> the kinds of operations whose state it is. The random ones draw from a
+# generator inside the kernel, which starts anew with every session.
+_LOST = {
+    "random numbers: {} keeps its state in no checkpoint, so a resumed run draws other numbers; "
+    "tf.random.stateless_* and Keras's layers do not": {
+        "Multinomial",
+        "ParameterizedTruncatedNormal",
+        "RandomGamma",
+        "RandomPoisson",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "RandomStandardNormal",
+        "RandomUniform",
+        "RandomUniformInt",
+        "TruncatedNormal",
+    },
+    "Python in the step: what {} remembers is in no checkpoint, so a resumed run may differ": {
+        "EagerPyFunc",
+        "PyFunc",
+    },
+}
+_SHOWN = 3
+
+
+def not_resumed_exactly(train_op: tf.Operation) -> list[str]:
+    """Returns a line for each kind of state in a training step that checkpoints do not hold.
+
+    Keras's layers draw their random numbers from seeds in variables, which checkpoints do hold.
+    """
+    operations = list(_operations(train_op))
+    lines = []
+    for line, kinds in _LOST.items():
+        names = [f"{name} ({kind})" for kind, name in operations if kind in kinds]
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        if names:
+            lines.append(line.format(", ".join(names[:_SHOWN]) + more))
+    return lines
+
+
+def _operations(train_op: tf.Operation) -> Iterator[tuple[str, str]]:
+    """Yields kind and name of what an operation runs, also inside functions."""
+    pending, seen = deque([train_op]), {train_op}
+    functions: set[str] = set()
+    while pending:
+        operation = pending.popleft()
+        yield operation.type, operation.name
+        yield from _called(operation.graph, operation.node_def, functions)
+        for each in (*(tensor.op for tensor in operation.inputs), *operation.control_inputs):
+            if each not in seen:
+                seen.add(each)
+                pending.append(each)
+
+
+def _called(
+    graph: tf.Graph, node: tf.compat.v1.NodeDef, seen: set[str]
+) -> Iterator[tuple[str, str]]:
+    for value in node.attr.values():
+        for function in [value.func] if value.HasField("func") else value.list.func:
+            if function.name in seen:
+                continue
+            seen.add(function.name)
+            for inner in function_nodes(graph, function.name):
+                yield inner.op, f"{node.name}/{inner.name}"
+                yield from _called(graph, inner, seen)

@@ -90,9 +90,6 @@ def apply_gradients(
       gradients: of all variables.
       schedules: the variables to train, each with its schedule.
       global_step: the step counter.
-
-    Raises:
-      ConfigError: when a reference variable is to be frozen for a while.
     """
     if list(optimizers) == [Schedule()]:
         return optimizers[Schedule()].apply_gradients(gradients, global_step=global_step)
@@ -185,15 +182,6 @@ def _apply(
     if not schedule.freeze_until_step:
         with tf.name_scope(schedule.scope) if schedule.scope else contextlib.nullcontext():
             return optimizer.apply_gradients(pairs)
-    references = [each.op.name for _, each in pairs if each.dtype != each.dtype.base_dtype]
-    if references:
-        raise ConfigError(
-            Problem(
-                f"freeze_until_step is set for {', '.join(references)}",
-                "a reference variable cannot be updated under a condition",
-                "make it with use_resource=True, or delete freeze_until_step",
-            )
-        )
     due = global_step.read_value() >= schedule.freeze_until_step
 
     def update() -> tf.Tensor:

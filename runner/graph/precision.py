@@ -23,20 +23,10 @@ def set_threads(config: RunConfig) -> None:
     process, which are never changed. A later run in the same process keeps them, and logs a
     warning where it asks for others.
     """
-    threading = tf.config.threading
-    wanted = (
-        (
-            config.session.intra_op_threads,
-            threading.get_intra_op_parallelism_threads,
-            threading.set_intra_op_parallelism_threads,
-        ),
-        (
-            config.session.inter_op_threads,
-            threading.get_inter_op_parallelism_threads,
-            threading.set_inter_op_parallelism_threads,
-        ),
-    )
-    for count, get, change in wanted:
+    for kind in ("intra", "inter"):
+        count = getattr(config.session, f"{kind}_op_threads")
+        get = getattr(tf.config.threading, f"get_{kind}_op_parallelism_threads")
+        change = getattr(tf.config.threading, f"set_{kind}_op_parallelism_threads")
         # The session handles a negative number: steps run in the caller's thread.
         if count < 0 or count == get():
             continue
@@ -55,11 +45,6 @@ def build_model(config: RunConfig) -> Model:
     node = {name: value for name, value in config.model.items() if name not in MODEL_SWITCHES}
     model: Model = build_target("model", node)
     return model
-
-
-def jit_compile(config: RunConfig) -> bool | None:
-    """Returns what `tf.function` takes: True compiles by XLA, None lets TensorFlow decide."""
-    return True if config.model.get("jit_compile") else None
 
 
 @contextmanager

@@ -33,16 +33,6 @@ from runner.graph.replica import Replica
 Forward: TypeAlias = Callable[[Any, Any], tuple[dict[str, tf.Tensor], tf.Tensor]]
 
 
-def _nothing_to_train(config: RunConfig) -> Problem:
-    """Returns the problem of a graph without a variable to train."""
-    return Problem(
-        "no variable is left to train",
-        "every trainable variable belongs to a scaffold with `trainable: false`",
-        "set trainable: true for one of them",
-        tuple(config.scaffolds),
-    )
-
-
 class TrainingStep:
     """Builds a training step in two phases: the forward pass, then what updates the variables."""
 
@@ -83,11 +73,17 @@ class TrainingStep:
         """
         config, global_step = self._config, self._global_step
         if not schedules:
-            raise ConfigError(_nothing_to_train(config))
+            raise ConfigError(
+                Problem(
+                    "no variable is left to train",
+                    "every trainable variable belongs to a scaffold with `trainable: false`",
+                    "set trainable: true for one of them",
+                    tuple(config.scaffolds),
+                )
+            )
         rate, scale = self._learning_rate()
-        optimizers = scaled_losses(
-            config, build_optimizers(config.optimizer, schedules, global_step, rate)
-        )
+        built = build_optimizers(config.optimizer, schedules, global_step, rate)
+        optimizers = scaled_losses(config, built)
         (means, waited), train_op = self._update(optimizers, schedules)
         averages = None
         if config.train.ema_decay is not None:

@@ -2,8 +2,8 @@
 
 scheduled.py has the base of those that act on a schedule. checkpoint.py saves checkpoints and
 chooses the best, evaluation.py evaluates, stop.py ends training, nan_loss.py reacts to a loss that
-is NaN; metrics.py hands training metrics to a callback and writes summaries for TensorBoard,
-measurements.py records what steps cost, progress.py shows how far training is.
+is NaN; metrics.py hands training metrics and what steps cost to a callback, and writes summaries
+and profiles for TensorBoard; progress.py shows how far training is.
 
 A hook takes tensors, savers and functions, and no configuration: which hooks a run has, and in
 which order, is decided in `runner.training`.
@@ -11,8 +11,14 @@ which order, is decided in `runner.training`.
 
 from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook, InputStateHook, SavePolicy
 from runner.hooks.evaluation import Cuts, EvaluationHook, evaluate
-from runner.hooks.measurements import MemoryHook, ProfileOnDemandHook, StepTimingHook
-from runner.hooks.metrics import MetricsHook, RewindHook, SummariesHook
+from runner.hooks.metrics import (
+    MemoryHook,
+    MetricsHook,
+    ProfileOnDemandHook,
+    RewindHook,
+    StepTimingHook,
+    SummariesHook,
+)
 from runner.hooks.nan_loss import FiniteCheck, NanLossHook, NanLossPolicy
 from runner.hooks.progress import ProgressHook
 from runner.hooks.stop import EarlyStoppingHook, StopAtStepHook, StopWhenHook, WallClockLimitHook

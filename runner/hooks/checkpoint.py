@@ -88,8 +88,7 @@ class CheckpointHook(ScheduledHook):
     def act(self, session: Session, step: int) -> None:
         """Saves."""
         step = present_step(session)  # Other workers may have trained while earlier hooks acted.
-        names = self._policy.finite.non_finite(session) if self._policy.finite else []
-        if names:
+        if self._policy.finite and (names := self._policy.finite.non_finite(session)):
             self._policy.on_non_finite(_non_finite(names, step))
             return
         try:

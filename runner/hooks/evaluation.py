@@ -112,13 +112,12 @@ class EvaluationHook(ScheduledHook):
         super().after_create_session(session, coord)
         self.latest = None  # The result of a former session may be of a step that is repeated.
         record = self._cuts.record
-        if record is None or not record.is_file():
-            return
-        if int(json.loads(record.read_text())["step"]) <= self._step:
-            self._trigger.done(self._step)
-            self.act(session, self._step)
-        else:
-            record.unlink()
+        if record is not None and record.is_file():
+            if int(json.loads(record.read_text())["step"]) <= self._step:
+                self._trigger.done(self._step)
+                self.act(session, self._step)
+            else:
+                record.unlink()
 
     def end(self, session: Session) -> None:
         """Evaluates the last step, unless that is done or a cut is requested."""

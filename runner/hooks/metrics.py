@@ -1,9 +1,12 @@
-"""Records the metrics of training steps, and writes them for TensorBoard."""
+"""Records training: metrics of its steps, what they cost, summaries, profiles on demand."""
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -67,9 +70,6 @@ class MetricsHook(ScheduledHook):
         if values:
             self._record({name: float(value) for name, value in values.items()}, self._step)
 
-    def end(self, session: Session) -> None:
-        """Does nothing: no step is left whose values could be fetched."""
-
 
 class RewindHook(tf.compat.v1.train.SessionRunHook):
     """Calls `rewind` with the global step of every session that is created.
@@ -101,7 +101,6 @@ class SummariesHook(MetricsHook):
       every: the schedule of the training metrics, by default 100 steps.
       evaluation: an earlier hook whose results are written as `validation/NAME`; None, the
         default, writes none.
-      clock: seconds from any origin; for tests.
     """
 
     def __init__(
@@ -111,9 +110,8 @@ class SummariesHook(MetricsHook):
         directory: Path | str,
         every: When = 100,
         evaluation: EvaluationHook | None = None,
-        clock: Clock = time.monotonic,
     ) -> None:
-        super().__init__(values, step, every, self._write_training, clock)
+        super().__init__(values, step, every, partial(self._write, "train"))
         self._directory, self._evaluation = str(directory), evaluation
         self._evaluated: int | None = None
 
@@ -131,9 +129,6 @@ class SummariesHook(MetricsHook):
         self._write_evaluation()
         self._writer.close()
 
-    def _write_training(self, values: Mapping[str, float], step: int) -> None:
-        self._write("train", values, step)
-
     def _write_evaluation(self) -> None:
         latest = self._evaluation.latest if self._evaluation else None
         if latest is not None and latest[0] != self._evaluated:
@@ -145,3 +140,141 @@ class SummariesHook(MetricsHook):
         for name, value in values.items():
             summary.value.add(tag=f"{prefix}/{name}", simple_value=value)
         self._writer.add_summary(summary, step)
+
+
+class StepTimingHook(ScheduledHook):
+    """Records means per step since the last record, in seconds.
+
+    `time/step` is all of it: `time/input` the wait for the batch, `time/compute` the rest of the
+    session's run, `time/outside` what hooks and the loop take in between.
+
+    Args:
+      input_seconds: how long the step waited for its batch, a float scalar.
+      step: the global step after the train op has run.
+      record: takes the means by name, and the step.
+      every: the schedule, by default 100 steps.
+      clock: seconds from any origin; for tests.
+    """
+
+    def __init__(
+        self,
+        input_seconds: tf.Tensor,
+        step: tf.Tensor,
+        record: Record,
+        every: When = 100,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        super().__init__(step, every, clock=clock)
+        self._input_seconds, self._record = input_seconds, record
+
+    def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
+        """Starts counting."""
+        super().after_create_session(session, coord)
+        self._reset(self._clock())
+
+    def before_run(self, run_context: RunContext) -> RunArgs:
+        """Fetches the step and its wait for input."""
+        self._started = self._clock()
+        return RunArgs((self._step_after, self._input_seconds))
+
+    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
+        """Adds the step to the sums, and records the means where they are due."""
+        now = self._clock()
+        step, waited = run_values.results
+        self._step = int(step)
+        self._count += 1
+        self._inside += now - self._started
+        self._waited += float(waited)
+        if self._trigger.due(self._step, now):
+            whole = now - self._since
+            sums = {
+                "time/step": whole,
+                "time/input": self._waited,
+                "time/compute": self._inside - self._waited,
+                "time/outside": whole - self._inside,
+            }
+            self._record({name: value / self._count for name, value in sums.items()}, self._step)
+            self._reset(now)
+
+    def _reset(self, now: float) -> None:
+        self._since, self._count, self._inside, self._waited = now, 0, 0.0, 0.0
+
+
+class MemoryHook(ScheduledHook):
+    """Records `memory/peak_mib`, the largest resident set of the process so far, in MiB.
+
+    Args:
+      step: the global step after the train op has run.
+      record: takes the value by name, and the step.
+      every: the schedule, by default 100 steps.
+    """
+
+    def __init__(self, step: tf.Tensor, record: Record, every: When = 100) -> None:
+        super().__init__(step, every)
+        self._record = record
+
+    def act(self, session: Session, step: int) -> None:
+        """Records."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        # ru_maxrss counts kibibytes on Linux and bytes on macOS.
+        self._record(
+            {"memory/peak_mib": peak / (2**20 if sys.platform == "darwin" else 2**10)}, step
+        )
+
+
+class ProfileOnDemandHook(ScheduledHook):
+    """Profiles a few steps when the file `DIRECTORY/profile` appears, which it removes.
+
+    `touch` makes the file, also from another machine. The profile is written beside it, below
+    `plugins/profile/`, where TensorBoard finds it.
+
+    Args:
+      directory: where the file is looked for and the profile written.
+      step: the global step after the train op has run.
+      steps: how many steps to profile, by default 5.
+      every: how often to look for the file, by default every second.
+
+    Raises:
+      ValueError: when `steps` is below 1.
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        step: tf.Tensor,
+        steps: int = 5,
+        every: When = "1 second",
+    ) -> None:
+        super().__init__(step, every)
+        if steps < 1:
+            raise ValueError(f"{steps} steps to profile; at least 1 is needed")
+        self._directory, self._steps = Path(directory), steps
+        self._until: int | None = None
+
+    def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
+        """Ends a profile that an abandoned session left open."""
+        super().after_create_session(session, coord)
+        self._stop()
+
+    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
+        """Ends a profile, or looks for the file."""
+        super().after_run(run_context, run_values)
+        if self._until is not None and self._step >= self._until:
+            self._stop()
+
+    def act(self, session: Session, step: int) -> None:
+        """Starts a profile if the file is there."""
+        request = self._directory / "profile"
+        if self._until is None and request.is_file():
+            request.unlink()
+            tf.profiler.experimental.start(str(self._directory))
+            self._until = step + self._steps
+
+    def end(self, session: Session) -> None:
+        """Ends a profile that is still open."""
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._until is not None:
+            tf.profiler.experimental.stop()
+            self._until = None

@@ -76,20 +76,18 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
         self._loss, self._step_after = loss, step
         self._checkpoints, self._remedy, self._warn = checkpoints, remedy, warn
         self._policy = policy or NanLossPolicy()
-        self._done, self._rolled_back = 0, False
-        self._next_scale: float | None = None
+        self._done = 0
+        # What a rollback sets in the next session, in place of what the checkpoint holds.
+        self._settings: list[tuple[tf.Variable, float]] = []
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
-        """Sets the scale and the count after a rollback, in place of those in the checkpoint."""
-        count = self._policy.count
-        if count is not None and self._rolled_back:
-            _set(session, count, self._done)
-        elif count is not None:
-            self._done = int(session.run(count))
-        self._rolled_back = False
-        if self._next_scale is not None:
-            _set(session, self._policy.scale, self._next_scale)
-            self._next_scale = None
+        """Sets the scale and the count after a rollback; otherwise reads the count."""
+        if not self._settings and self._policy.count is not None:
+            self._done = int(session.run(self._policy.count))
+        for variable, value in self._settings:
+            # The graph is finalized: what the initializer assigns is fed.
+            session.run(variable.initializer, {variable.initializer.inputs[1]: value})
+        self._settings = []
 
     def before_run(self, run_context: RunContext) -> RunArgs:
         """Fetches loss and step."""
@@ -107,12 +105,11 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
             return
         state = f"the loss is {loss} at step {step}"
         last = tf.train.latest_checkpoint(str(self._checkpoints))
-        action = self._policy.action
-        name = action.name if isinstance(action, NonFinite) else action
-        if name == "stop":
+        action = NonFinite(self._policy.action)
+        if action is NonFinite.stop:
             self._warn(f"training stops because {state}")
             run_context.request_stop()
-        elif name == "rollback" and self._done < self._policy.rollbacks:
+        elif action is NonFinite.rollback and self._done < self._policy.rollbacks:
             self._roll_back(run_context.session, f"{state}: back to {last or 'the beginning'}")
         else:
             again = f", after {self._done} rollbacks" if self._done else ""
@@ -127,18 +124,15 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
 
     def _roll_back(self, session: Session, message: str) -> None:
         self._done += 1
-        self._rolled_back = True
         message += f" ({self._done} of at most {self._policy.rollbacks} times)"
+        if self._policy.count is not None:
+            self._settings.append((self._policy.count, self._done))
         if self._policy.scale is not None:
-            self._next_scale = float(session.run(self._policy.scale)) * self._policy.factor
-            message += f", learning rate times {self._next_scale:g}"
+            scale = float(session.run(self._policy.scale)) * self._policy.factor
+            self._settings.append((self._policy.scale, scale))
+            message += f", learning rate times {scale:g}"
         self._warn(message)
         raise tf.errors.AbortedError(None, None, message)
-
-
-def _set(session: Session, variable: tf.Variable, value: float) -> None:
-    """Sets a variable in a graph that is already finalized, by what its initializer assigns."""
-    session.run(variable.initializer, {variable.initializer.inputs[1]: value})
 
 
 class FiniteCheck:

@@ -6,15 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import tensorflow as tf
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich import progress
 from rich.text import Text
 
 from runner.console import Screen
@@ -26,8 +18,8 @@ _DRAWN_PER_SECOND = 2.0
 _WIDE = 80
 
 
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
+class _Rate(progress.ProgressColumn):
+    def render(self, task: progress.Task) -> Text:
         """Returns the steps per second of the last seconds."""
         return Text(f"{task.speed:.0f} steps/s" if task.speed else "")
 
@@ -51,7 +43,7 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
     ) -> None:
         self._step_after, self._steps, self._screen, self._clock = step, steps, screen, clock
         self._shown = (0.0, 0)
-        self._bar: Progress | None = None
+        self._bar: progress.Progress | None = None
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
         """Starts the bar at the step from which the session starts."""
@@ -59,15 +51,11 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
         self._shown = (self._clock(), step)
         if self._screen.is_terminal:
             self.close()
-            columns: list[ProgressColumn] = [MofNCompleteColumn(), _Rate(), TimeRemainingColumn()]
+            count, left = progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
+            columns: list[str | progress.ProgressColumn] = [count, _Rate(), left]
             if self._screen.console.width >= _WIDE:
-                columns = [
-                    TextColumn("training"),
-                    BarColumn(),
-                    *columns,
-                    TextColumn("{task.fields[values]}"),
-                ]
-            self._bar = Progress(
+                columns = ["training", progress.BarColumn(), *columns, "{task.fields[values]}"]
+            self._bar = progress.Progress(
                 *columns,
                 console=self._screen.console,
                 transient=True,

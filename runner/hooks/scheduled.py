@@ -20,7 +20,7 @@ Clock: TypeAlias = Callable[[], float]
 
 
 class ScheduledHook(tf.compat.v1.train.SessionRunHook):
-    """Calls `act` after the steps that a schedule names; subclasses define it.
+    """Calls `act` after the steps that a schedule names.
 
     Args:
       step: the global step after the train op has run, an integer scalar.
@@ -67,8 +67,7 @@ class ScheduledHook(tf.compat.v1.train.SessionRunHook):
             self.act(session, self._step)
 
     def act(self, session: Session, step: int) -> None:
-        """Does the work of the hook, after the global step `step`."""
-        raise NotImplementedError
+        """Does the work of the hook, after the global step `step`; by default nothing."""
 
 
 def present_step(session: Session) -> int:

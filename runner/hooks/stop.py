@@ -71,7 +71,7 @@ class StopWhenHook(tf.compat.v1.train.SessionRunHook):
             run_context.request_stop()
 
 
-class WallClockLimitHook(tf.compat.v1.train.SessionRunHook):
+class WallClockLimitHook(StopWhenHook):
     """Ends training after the step during which the limit passed.
 
     The time counts from when this process began to train; a recovered session does not reset it.
@@ -85,16 +85,12 @@ class WallClockLimitHook(tf.compat.v1.train.SessionRunHook):
     """
 
     def __init__(self, limit: float | str, clock: Clock = time.monotonic) -> None:
+        super().__init__(lambda: clock() >= self._end)
         self._limit, self._clock = as_seconds(limit), clock
 
     def begin(self) -> None:
         """Starts the clock."""
         self._end = self._clock() + self._limit
-
-    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
-        """Stops if the time is over."""
-        if self._clock() >= self._end:
-            run_context.request_stop()
 
 
 EARLY_STOPPING_RECORD = "early_stopping.json"
@@ -154,7 +150,7 @@ class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):
         if not hasattr(evaluation, "metrics"):
             raise ValueError(f"evaluation is {evaluation!r}; it is for example ${{run:evaluation}}")
         self._evaluation, self._metric, self._patience = evaluation, metric, patience
-        self._min_delta, self._goal = min_delta, Goal[mode] if isinstance(mode, str) else mode
+        self._min_delta, self._goal = min_delta, Goal(mode)
         self._record = Path(directory) / EARLY_STOPPING_RECORD if directory else None
         self._history: list[tuple[int, float]] = []
 

@@ -31,17 +31,8 @@ logger = logging.getLogger(__name__)
 SCHEMA = 1
 _RUN_URI = re.compile(r"runs:/+([^/]+)(/.*)?")
 
-# MLflow's own names, spelt out so that importing this does not import MLflow.
-COMMIT_TAG = "mlflow.source.git.commit"
-BRANCH_TAG = "mlflow.source.git.branch"
-DIRTY_TAG = "mlflow.source.git.dirty"
-USER_TAG = "mlflow.user"
-SOURCE_NAME_TAG = "mlflow.source.name"
-SOURCE_TYPE_TAG = "mlflow.source.type"
-HOST_TAG = "runner.host"
-PYTHON_TAG = "runner.python"
-VERSION_TAG_PREFIX = "runner.version."
-
+# MLflow's own names of tags, spelt out so that importing this does not import MLflow.
+_GIT, _SOURCE, _USER = "mlflow.source.git", "mlflow.source", "mlflow.user"
 _PACKAGES = ("runner", "tensorflow", "keras", "numpy", "mlflow", "hydra-core", "omegaconf")
 _GIT_SECONDS = 10.0
 # In a URI such as http://user:password@host.
@@ -142,18 +133,23 @@ def environment_tags(directory: Path) -> dict[str, str]:
     Args:
       directory: a directory of the code, anywhere in its repository.
     """
+    program = Path(sys.argv[0])
     tags = {
-        SOURCE_NAME_TAG: _program(Path(sys.argv[0])),
-        SOURCE_TYPE_TAG: "LOCAL",
+        f"{_SOURCE}.name": program.parent.name if program.name == "__main__.py" else program.name,
+        f"{_SOURCE}.type": "LOCAL",
         COMMAND_TAG: shlex.join(_PASSWORD.sub("***", each) for each in sys.orig_argv),
-        HOST_TAG: socket.gethostname(),
-        PYTHON_TAG: platform.python_version(),
+        "runner.host": socket.gethostname(),
+        "runner.python": platform.python_version(),
         **git_tags(directory),
-        **_user_tags(),
     }
+    try:
+        tags[_USER] = getpass.getuser()
+    # Which one depends on the Python version: the user id has no name, as in many containers.
+    except (KeyError, OSError, ImportError) as error:
+        logger.debug("The user has no name: %s", error)
     for package in _PACKAGES:
         try:
-            tags[f"{VERSION_TAG_PREFIX}{package}"] = metadata.version(package)
+            tags[f"runner.version.{package}"] = metadata.version(package)
         except metadata.PackageNotFoundError:
             logger.debug("The package %s is not installed.", package)
     return tags
@@ -179,25 +175,12 @@ def git_tags(directory: Path) -> dict[str, str]:
     except (OSError, subprocess.SubprocessError) as error:
         logger.debug("No git tags for %s: %s", directory, error)
         return {}
-    tags = {DIRTY_TAG: "false"}
+    tags = {f"{_GIT}.dirty": "false"}
     for line in status.stdout.splitlines():
         if line.startswith("# branch.oid ") and not line.endswith("(initial)"):
-            tags[COMMIT_TAG] = line.split()[-1]
+            tags[f"{_GIT}.commit"] = line.split()[-1]
         elif line.startswith("# branch.head ") and not line.endswith("(detached)"):
-            tags[BRANCH_TAG] = line.split(maxsplit=2)[-1]
+            tags[f"{_GIT}.branch"] = line.split(maxsplit=2)[-1]
         elif not line.startswith("#"):
-            tags[DIRTY_TAG] = "true"
+            tags[f"{_GIT}.dirty"] = "true"
     return tags
-
-
-def _program(path: Path) -> str:
-    return path.parent.name if path.name == "__main__.py" else path.name
-
-
-def _user_tags() -> dict[str, str]:
-    try:
-        return {USER_TAG: getpass.getuser()}
-    # Which one depends on the Python version: the user id has no name, as in many containers.
-    except (KeyError, OSError, ImportError) as error:
-        logger.debug("The user has no name: %s", error)
-        return {}

@@ -122,11 +122,8 @@ class RunDirectory:
             return None
         try:
             record = self.read()
-            if (
-                record is None
-                or record.status != Status.RUNNING
-                or self._owner.elsewhere(wait=False)
-            ):
+            running = record is not None and record.status == Status.RUNNING
+            if not running or self._owner.elsewhere(wait=False):
                 return None
             self.update(status=Status.KILLED)
             return record
@@ -225,7 +222,8 @@ def interrupted_run(
         to be resumed, or a `dedicated` one holds a run of another warm start.
     """
     for directory, found in runs(container) if resume != "never" else ():
-        if _is_interrupted(found, record):
+        same = found.fingerprint == record.fingerprint and found.status not in _ENDED
+        if same and record.trial in ("", found.trial):
             return directory
     if resume == "must" and not record.trial:
         raise RunDirectoryError(_nothing_to_resume(container, record))
@@ -241,11 +239,6 @@ def interrupted_run(
             )
         )
     return None
-
-
-def _is_interrupted(found: RunRecord, record: RunRecord) -> bool:
-    same = found.fingerprint == record.fingerprint and found.status not in _ENDED
-    return same and record.trial in ("", found.trial)
 
 
 def open_run(

@@ -107,12 +107,6 @@ def by_step(directory: Path) -> dict[int, list[Path]]:
     return dict(sorted(found.items(), reverse=True))
 
 
-def _remove_unfinished(directory: Path) -> None:
-    """Removes what a process left that died during a save."""
-    for file in directory.glob(_UNFINISHED):
-        file.unlink()
-
-
 def recover(run: RunDirectory, say: Callable[[str], None]) -> None:
     """Makes sure that the run resumes from its newest whole checkpoint, if it has any.
 
@@ -127,13 +121,15 @@ def recover(run: RunDirectory, say: Callable[[str], None]) -> None:
     Raises:
       CheckpointError: there are checkpoints and none is whole; nothing is moved then.
     """
+    # What a process left that died during a save.
+    for file in (*run.checkpoints.glob(_UNFINISHED), *run.best.glob(_UNFINISHED)):
+        file.unlink()
     _recover_newest(run, say)
     _recover_best(run, say)
 
 
 def _recover_newest(run: RunDirectory, say: Callable[[str], None]) -> None:
     directory = run.checkpoints
-    _remove_unfinished(directory)
     found, listed = by_step(directory), state(directory)
     damaged: dict[int, str] = {}
     for step in found:
@@ -167,7 +163,6 @@ def _recover_newest(run: RunDirectory, say: Callable[[str], None]) -> None:
 
 def _recover_best(run: RunDirectory, say: Callable[[str], None]) -> None:
     directory = run.best
-    _remove_unfinished(directory)
     names = state(directory)
     if not names or not run.best_record.is_file():
         return
@@ -208,12 +203,11 @@ def _read_all(reader: BundleReader) -> None:
     groups: list[list[str]] = [[]]
     held = 0
     for name, spec in reader.stored.items():
-        size = tf.TensorShape(spec.shape).num_elements() * (tf.as_dtype(spec.dtype).size or 1)
-        if groups[-1] and held + size > _GROUP_BYTES:
+        if groups[-1] and held + spec.bytes > _GROUP_BYTES:
             groups.append([])
             held = 0
         groups[-1].append(name)
-        held += size
+        held += spec.bytes
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         for names in filter(None, groups):
             tensors = tf.raw_ops.RestoreV2(

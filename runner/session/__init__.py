@@ -4,8 +4,8 @@
 - `session_manager`: the SessionManager, which restores the model's own checkpoint, or else
   initializes everything and then restores from several, or by the `Restorer` of a plan, as a run
   does; the Scaffold that names one of them.
-- `cached_session`: the session that all of them return; `fetches` prepares what a step fetches and
-  feeds, `caller_thread` may run a tiny step in the caller's thread.
+- `cached_session`: the session that all of them return, which may run a tiny step in the caller's
+  thread; `fetches` prepares what a step fetches and feeds.
 
 Programs use these classes as `runner.*`. Nothing here knows the configuration or a run directory;
 hooks have a room of their own, and TensorFlow's private API is in `runner.tensorflow_internals`.

@@ -6,7 +6,6 @@ import operator
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,21 +16,14 @@ import tensorflow as tf
 Build: TypeAlias = Callable[[Sequence[Any]], Any]
 
 
-class _Kind(Enum):
-    LEAF = auto()
-    SEQUENCE = auto()
-    MAPPING = auto()
-    UNUSUAL = auto()
-
-
+_LEAF, _SEQUENCE, _MAPPING, _UNUSUAL = "leaf", "sequence", "mapping", "unusual"
 # The kinds of the classes that fetches were made of so far.
-_KINDS: dict[type, _Kind] = {
-    list: _Kind.SEQUENCE,
-    tuple: _Kind.SEQUENCE,
-    dict: _Kind.MAPPING,
-    OrderedDict: _Kind.MAPPING,
+_KINDS: dict[type, str] = {
+    list: _SEQUENCE,
+    tuple: _SEQUENCE,
+    dict: _MAPPING,
+    OrderedDict: _MAPPING,
 }
-_LEAF, _SEQUENCE, _MAPPING = _Kind.LEAF, _Kind.SEQUENCE, _Kind.MAPPING
 
 
 @dataclass(frozen=True)
@@ -96,13 +88,13 @@ def plan_fetches(structure: Any, graph: tf.Graph) -> FetchPlan | None:
     )
 
 
-def _classify(own_class: type) -> _Kind:
+def _classify(own_class: type) -> str:
     if issubclass(own_class, (tf.Tensor, tf.Operation, tf.Variable)):
         kind = _LEAF
     elif issubclass(own_class, tuple) and hasattr(own_class, "_fields"):
         kind = _SEQUENCE  # A named tuple.
     else:
-        kind = _Kind.UNUSUAL  # Other classes of lists and dictionaries have own constructors.
+        kind = _UNUSUAL  # Other classes of lists and dictionaries have own constructors.
     _KINDS[own_class] = kind
     return kind
 
@@ -118,8 +110,7 @@ class _Planner:
 
     def plan(self, structure: Any) -> Build | None:
         """Returns what builds the result, or None for what only `Session.run` can do."""
-        own_class = type(structure)
-        kind = _KINDS[own_class]
+        kind = _KINDS[type(structure)]
         if kind is _LEAF:
             return self._plan_leaf(structure)
         parts = structure.values() if kind is _MAPPING else structure
@@ -127,9 +118,8 @@ class _Planner:
         known = [build for build in builds if build is not None]
         if len(known) < len(builds):
             return None
-        if kind is _MAPPING:
-            return _mapping(own_class, list(zip(structure, known, strict=True)))
-        return _sequence(own_class, known)
+        names = tuple(structure) if kind is _MAPPING else None
+        return _container(type(structure), names, known)
 
     def _plan_leaf(self, leaf: Any) -> Build | None:
         if not _belongs(leaf, self._graph):
@@ -138,7 +128,7 @@ class _Planner:
         element = self._graph.as_graph_element(leaf)
         if isinstance(element, tf.Operation):
             self.operations[element.name] = element
-            return _nothing if self._graph.is_fetchable(element) else None
+            return (lambda values: None) if self._graph.is_fetchable(element) else None
         handle = element.op.type.startswith("GetSessionHandle")
         if handle or not self._graph.is_fetchable(element.op):
             return None
@@ -148,22 +138,12 @@ class _Planner:
         return operator.itemgetter(list(self.tensors).index(element.name))
 
 
-def _nothing(values: Sequence[Any]) -> None:
-    """Returns the value of a fetched operation."""
-
-
-def _sequence(kind: type, builds: Sequence[Build]) -> Build:
-    if kind is list:
-        return lambda values: [build(values) for build in builds]
-    if kind is tuple:
-        return lambda values: tuple([build(values) for build in builds])
+def _container(kind: type, names: Sequence[Any] | None, builds: Sequence[Build]) -> Build:
+    if names is not None:
+        return lambda values: kind(zip(names, [build(values) for build in builds], strict=True))
+    if kind in (list, tuple):
+        return lambda values: kind([build(values) for build in builds])
     return lambda values: kind(*[build(values) for build in builds])
-
-
-def _mapping(kind: type, builds: Sequence[tuple[Any, Build]]) -> Build:
-    if kind is dict:
-        return lambda values: {name: build(values) for name, build in builds}
-    return lambda values: kind((name, build(values)) for name, build in builds)
 
 
 _Array: TypeAlias = npt.NDArray[Any]

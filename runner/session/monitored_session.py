@@ -272,17 +272,17 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     )
     all_hooks = list(chief_only_hooks or ())
     summary_dir = summary_dir or checkpoint_dir
-    if summary_dir and _positive(log_step_count_steps):
+    if summary_dir and log_step_count_steps and log_step_count_steps > 0:
         all_hooks.append(
             tf.compat.v1.train.StepCounterHook(log_step_count_steps, output_dir=summary_dir)
         )
     steps, secs = _interval(save_summaries_steps, save_summaries_secs, (100, None))
-    if summary_dir and (_positive(steps) or _positive(secs)):
+    if summary_dir and max(steps or 0, secs or 0) > 0:
         all_hooks.append(
             tf.compat.v1.train.SummarySaverHook(steps, secs, summary_dir, scaffold=scaffold)
         )
     steps, secs = _interval(save_checkpoint_steps, save_checkpoint_secs, (None, 600))
-    if checkpoint_dir and (_positive(steps) or _positive(secs)):
+    if checkpoint_dir and max(steps or 0, secs or 0) > 0:
         all_hooks.append(
             tf.compat.v1.train.CheckpointSaverHook(
                 checkpoint_dir, secs, steps, scaffold=scaffold, save_graph_def=save_graph_def
@@ -303,14 +303,13 @@ def _refuse_warm_start(*pretrained: Any) -> None:
 
 
 def _refuse_two_names(**values: tuple[Any, Any]) -> None:
-    twice = [name for name, given in values.items() if None not in given]
+    twice = [
+        Problem(f"{name} and model_{name} are given", "they are one argument", "give one")
+        for name, given in values.items()
+        if None not in given
+    ]
     if twice:
-        raise ConfigError(
-            *(
-                Problem(f"{name} and model_{name} are given", "they are one argument", "give one")
-                for name in twice
-            )
-        )
+        raise ConfigError(*twice)
 
 
 def _interval(
@@ -320,10 +319,6 @@ def _interval(
     if steps is _USE_DEFAULT and secs is _USE_DEFAULT:
         return default
     return None if steps is _USE_DEFAULT else steps, None if secs is _USE_DEFAULT else secs
-
-
-def _positive(interval: float | None) -> bool:
-    return interval is not None and interval > 0
 
 
 class Supervisor(SupervisorWithManager):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import tensorflow as tf
@@ -132,13 +133,7 @@ class SessionManager(SessionManagerWithLocalInit):
         if checkpoint_dir and saver is not None:
             latest_checkpoint(checkpoint_dir)  # Raises an error if its newest files are gone.
         if self._sources or self._restorer is not None:
-            init_fn = _initialize_then_restore(
-                self._sources,
-                self._restorer,
-                init_op,
-                init_feed_dict,
-                init_fn,
-            )
+            init_fn = partial(self._initialize_then_restore, init_op, init_feed_dict, init_fn)
             init_op = init_feed_dict = None
         return super().prepare_session(
             self._default_target if master is None else master,
@@ -152,6 +147,44 @@ class SessionManager(SessionManagerWithLocalInit):
             init_feed_dict=init_feed_dict,
             init_fn=init_fn,
         )
+
+    def _initialize_then_restore(
+        self,
+        init_op: tf.Operation | None,
+        init_feed_dict: dict[Any, Any] | None,
+        init_fn: Callable[[_Session], None] | None,
+        session: _Session,
+    ) -> None:
+        """Runs both phases as TensorFlow's init function: an init after it would undo a restore.
+
+        It also looks for the sources: TensorFlow calls it only if there is no checkpoint of the
+        model's own, for which it may have waited.
+        """
+        scaffolds, restorer = [scaffold for scaffold, _ in self._sources], self._restorer
+        try:
+            with session.graph.as_default():
+                restores = _resolve(self._sources)
+                build_savers(scaffolds)
+                _refuse_overlap(restores)
+                # Each once: scaffolds without an init of their own share the graph's default.
+                inits = {init_op: init_feed_dict}
+                for scaffold in scaffolds:
+                    inits.setdefault(scaffold.init_op, scaffold.init_feed_dict)
+                inits.pop(None, None)
+                if restorer is not None and restorer.init_op not in inits:
+                    inits = {restorer.init_op: None, **inits}
+                for op, feed in inits.items():
+                    session.run(op, feed_dict=feed)
+                for function in (init_fn, *(scaffold.init_fn for scaffold in scaffolds)):
+                    if function is not None:
+                        function(session)
+                for scaffold, path in restores:
+                    _restore(session, scaffold, path)
+                if restorer is not None:
+                    restorer.restore(session)
+        except BaseException:
+            session.close()
+            raise
 
     def run_more_local_inits(self, session: _Session) -> None:
         """Runs the local inits of the scaffolds."""
@@ -175,17 +208,14 @@ def pair_sources(
             )
     parts = list(scaffolds or ())
     directories = [None if each is None else os.fspath(each) for each in checkpoint_dirs or ()]
-    wrong = [each for each in parts if not isinstance(each, tf.compat.v1.train.Scaffold)]
+    remedy = "wrap a saver: runner.Scaffold(saver=...)"
+    wrong = [
+        Problem(f"{each!r} is not a tf.compat.v1.train.Scaffold", remedy=remedy)
+        for each in parts
+        if not isinstance(each, tf.compat.v1.train.Scaffold)
+    ]
     if wrong:
-        raise ConfigError(
-            *(
-                Problem(
-                    f"{each!r} is not a tf.compat.v1.train.Scaffold",
-                    remedy="wrap a saver: runner.Scaffold(saver=...)",
-                )
-                for each in wrong
-            )
-        )
+        raise ConfigError(*wrong)
     if len(directories) != len(parts):
         raise ConfigError(
             Problem(
@@ -204,18 +234,17 @@ def build_savers(scaffolds: Sequence[_Scaffold]) -> None:
       ConfigError: when a scaffold has no saver: TensorFlow would give it the default one, which
         restores every variable of the model.
     """
-    without = [_label(scaffold) for scaffold in scaffolds if scaffold.saver is None]
-    if without:
-        raise ConfigError(
-            *(
-                Problem(
-                    f"{label} has no saver",
-                    "its saver selects the variables that its checkpoint restores",
-                    "Scaffold(saver=tf.compat.v1.train.Saver(var_list))",
-                )
-                for label in without
-            )
+    without = [
+        Problem(
+            f"{_label(scaffold)} has no saver",
+            "its saver selects the variables that its checkpoint restores",
+            "Scaffold(saver=tf.compat.v1.train.Saver(var_list))",
         )
+        for scaffold in scaffolds
+        if scaffold.saver is None
+    ]
+    if without:
+        raise ConfigError(*without)
     for scaffold in scaffolds:
         scaffold.saver.build()
 
@@ -237,64 +266,6 @@ def _resolve(sources: Sequence[tuple[_Scaffold, str | None]]) -> list[tuple[_Sca
     if problems:
         raise CheckpointError(*problems)
     return found
-
-
-def _initialize_then_restore(
-    sources: Sequence[tuple[_Scaffold, str | None]],
-    restorer: Restorer | None,
-    init_op: tf.Operation | None,
-    init_feed_dict: dict[Any, Any] | None,
-    init_fn: Callable[[_Session], None] | None,
-) -> Callable[[_Session], None]:
-    """Returns the init function with which TensorFlow runs the two phases.
-
-    It runs both phases, since an init that TensorFlow ran after it would undo a restore. It also
-    looks for the sources: TensorFlow calls it only if there is no checkpoint of the model's own,
-    for which it may have waited.
-    """
-    scaffolds = [scaffold for scaffold, _ in sources]
-
-    def initialize_and_restore(session: _Session) -> None:
-        try:
-            with session.graph.as_default():
-                run_phases(session)
-        except BaseException:
-            session.close()
-            raise
-
-    def run_phases(session: _Session) -> None:
-        restores = _resolve(sources)
-        build_savers(scaffolds)
-        _refuse_overlap(restores)
-        inits = list(_distinct_inits(init_op, init_feed_dict, scaffolds))
-        if restorer is not None and all(op is not restorer.init_op for op, _ in inits):
-            inits.insert(0, (restorer.init_op, None))
-        for op, feed in inits:
-            session.run(op, feed_dict=feed)
-        for function in (init_fn, *(scaffold.init_fn for scaffold in scaffolds)):
-            if function is not None:
-                function(session)
-        for scaffold, path in restores:
-            _restore(session, scaffold, path)
-        if restorer is not None:
-            restorer.restore(session)
-
-    return initialize_and_restore
-
-
-def _distinct_inits(
-    init_op: tf.Operation | None,
-    init_feed_dict: dict[Any, Any] | None,
-    scaffolds: Sequence[_Scaffold],
-) -> Iterator[tuple[tf.Operation, dict[Any, Any] | None]]:
-    """Yields each init once: scaffolds without an init of their own share the graph's default."""
-    seen = set()
-    inits = [(init_op, init_feed_dict)]
-    inits += [(scaffold.init_op, scaffold.init_feed_dict) for scaffold in scaffolds]
-    for op, feed in inits:
-        if op is not None and op not in seen:
-            seen.add(op)
-            yield op, feed
 
 
 def _restore(session: _Session, scaffold: _Scaffold, path: str) -> None:

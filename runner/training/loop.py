@@ -10,8 +10,7 @@ from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.graph.build import saved_as
 from runner.graph.experiment import BuiltGraph, Training
-from runner.graph.input_pipeline import input_ended
-from runner.graph.resumability import not_resumed_exactly
+from runner.graph.input_pipeline import input_ended, not_resumed_exactly
 from runner.restoration.restorer import Restorer
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
 from runner.training.loop_hooks import loop_hooks
@@ -80,13 +79,20 @@ def _number(objective: float | None) -> float:
 
 
 def _session_creator(run: Run) -> ChiefSessionCreator:
-    training = run.training
-    restorer = _restorer(run)
-    initializers: list[tf.Operation] = []  # The session manager has the restorer initialise.
-    if restorer is None:
+    training, built, settings = run.training, run.built, run.config.restoration
+    initializers: list[tf.Operation] = []
+    restorer = None
+    if run.plan is None:
         initializers.append(tf.compat.v1.global_variables_initializer())
     else:
-        restorer.build([training.input_initializer])
+        restorer = Restorer(
+            run.plan,
+            built.variables,
+            run.sources.open,
+            initialize=settings.initialize,
+            verify=settings.verify,
+        )
+        restorer.build([training.input_initializer])  # The session manager has it initialise.
     local_initializers = [tf.compat.v1.train.Scaffold.default_local_init_op()]
     # Local initialisers run in every new session, the others only where nothing is resumed.
     starts = initializers if training.input_is_saved else local_initializers
@@ -98,19 +104,6 @@ def _session_creator(run: Run) -> ChiefSessionCreator:
     )
     return run.coordinator.session_creator(
         run, scaffold=scaffold, checkpoint_dir=str(run.directory.checkpoints), restorer=restorer
-    )
-
-
-def _restorer(run: Run) -> Restorer | None:
-    if run.plan is None:
-        return None
-    settings = run.config.restoration
-    return Restorer(
-        run.plan,
-        run.built.variables,
-        run.sources.open,
-        initialize=settings.initialize,
-        verify=settings.verify,
     )
 
 

@@ -97,17 +97,13 @@ class Run:
 
     @cached_property
     def built(self) -> BuiltGraph:
-        """The graph that trains, and evaluates the validation split; not finalised."""
-        replica = self.coordinator.replica
-        return build_graph(self.config, "validation", train=True, replica=replica)
-
-    def build(self) -> None:
-        """Builds the graph, unless it is built already.
+        """The graph that trains, and evaluates the validation split; not finalised.
 
         Raises:
           ConfigError: when a `_target_` cannot be built or does not keep its contract.
         """
-        _ = self.built
+        replica = self.coordinator.replica
+        return build_graph(self.config, "validation", train=True, replica=replica)
 
     @property
     def training(self) -> Training:

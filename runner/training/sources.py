@@ -7,10 +7,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from runner.checkpoints.averaging import averaged
 from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.locate import BEST_OF_RUN, LATEST, latest_checkpoint, resolve
-from runner.checkpoints.open import open_checkpoint, open_pinned
+from runner.checkpoints.open import averaged, open_checkpoint, open_pinned
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.config.fingerprint import EXPERIMENT, Identity, in_scaffold, prefixed
 from runner.config.schema import RunConfig, ScaffoldConfig

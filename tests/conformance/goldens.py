@@ -66,24 +66,27 @@ class Golden:
     checksums: bool = True
 
 
-Maker = Callable[[Path, Tensors], Golden]
-MAKERS: dict[str, Maker] = {}
+Maker = Callable[[Path, Tensors], object]
+MAKERS: dict[str, tuple[Maker, dict[str, Any]]] = {}
 
 
-def golden(maker: Maker) -> Maker:
-    """Registers a maker, called as `maker(empty folder, tensors)`, under its name."""
-    MAKERS[maker.__name__] = maker
-    return maker
+def golden(**attributes: Any) -> Callable[[Maker], Maker]:
+    """Registers a maker: called with an empty folder and tensors, it returns the golden's path."""
+
+    def register(maker: Maker) -> Maker:
+        MAKERS[maker.__name__] = maker, attributes
+        return maker
+
+    return register
 
 
 def make(name: str, folder: Path, values: Tensors | None = None) -> Golden:
     """Makes a golden in an empty folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    return MAKERS[name](folder, tensors() if values is None else values)
-
-
-def files_below(folder: Path) -> tuple[Path, ...]:
-    return tuple(sorted(each for each in folder.rglob("*") if each.is_file()))
+    maker, attributes = MAKERS[name]
+    path = str(maker(folder, tensors() if values is None else values))
+    files = sorted(each for each in folder.rglob("*") if each.is_file())
+    return Golden(path, tuple(files), **attributes)
 
 
 def everything(values: Tensors) -> dict[str, Any]:
@@ -91,25 +94,32 @@ def everything(values: Tensors) -> dict[str, Any]:
     return {**values, "global_step": np.asarray(STEP, np.int64)}
 
 
-def save_graph(folder: Path, values: Tensors, **saver: Any) -> str:
-    """Saves by name with a `Saver`, as graph code does, and returns the prefix."""
+@contextlib.contextmanager
+def graph_with(values: Tensors) -> Iterator[tf.compat.v1.Session]:
+    """Gives a session with the tensors and the step as initialised variables."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         for name, value in values.items():
             tf.compat.v1.get_variable(name, initializer=value)
         tf.compat.v1.get_variable("global_step", initializer=np.int64(STEP), trainable=False)
         session.run(tf.compat.v1.global_variables_initializer())
+        yield session
+
+
+def save_graph(folder: Path, values: Tensors, **saver: Any) -> str:
+    """Saves by name with a `Saver`, as graph code does, and returns the prefix."""
+    with graph_with(values) as session:
         made = tf.compat.v1.train.Saver(**saver)
         path = made.save(session, str(folder / "model.ckpt"), STEP, write_meta_graph=False)
     return str(path)
 
 
-@golden
-def bundle(folder: Path, values: Tensors) -> Golden:
-    return Golden(save_graph(folder, values), files_below(folder))
+@golden()
+def bundle(folder: Path, values: Tensors) -> object:
+    return save_graph(folder, values)
 
 
-@golden
-def bundle_sharded(folder: Path, values: Tensors) -> Golden:
+@golden()
+def bundle_sharded(folder: Path, values: Tensors) -> object:
     """Two shards, as two parameter servers write them."""
     stored = everything(values)
     prefix = str(folder / "model.ckpt-1234")
@@ -125,68 +135,59 @@ def bundle_sharded(folder: Path, values: Tensors) -> Golden:
             tensors=[tf.constant(stored[name]) for name in chosen],
         )
     tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=prefix)
-    return Golden(prefix, files_below(folder))
+    return prefix
 
 
-@golden
-def bundle_snappy(folder: Path, values: Tensors) -> Golden:
+@golden()
+def bundle_snappy(folder: Path, values: Tensors) -> object:
     """With an index in compressed blocks, as about half of the published ones are."""
     prefix = save_graph(folder, values)
     index = Path(f"{prefix}.index")
     index.write_bytes(recompressed(index.read_bytes(), 1))
-    return Golden(prefix, files_below(folder))
+    return prefix
 
 
-@golden
-def bundle_partitioned(folder: Path, values: Tensors) -> Golden:
+@golden()
+def bundle_partitioned(folder: Path, values: Tensors) -> object:
     """Kernels in two slices each, as `fixed_size_partitioner` leaves them."""
     prefix = str(folder / "model.ckpt-1234")
     names, slices, parts = slices_of(values)
     tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=slices, tensors=parts)
-    return Golden(prefix, files_below(folder))
+    return prefix
 
 
 def slices_of(values: Tensors) -> tuple[list[str], list[str], list[tf.Tensor]]:
-    names, slices, parts = ["global_step"], [""], [tf.constant(STEP, tf.int64)]
+    found = [("global_step", "", tf.constant(STEP, tf.int64))]
     for name, value in values.items():
         if not name.endswith("kernel"):
-            names.append(name)
-            slices.append("")
-            parts.append(tf.constant(value))
+            found.append((name, "", tf.constant(value)))
             continue
         half = (value.shape[0] + 1) // 2
-        whole = " ".join(map(str, value.shape))
-        rest = "".join(":-" for _ in value.shape[1:])
+        whole, rest = " ".join(map(str, value.shape)), ":-" * (value.ndim - 1)
         for start, part in ((0, value[:half]), (half, value[half:])):
-            names.append(name)
-            slices.append(f"{whole} {start},{len(part)}{rest}")
-            parts.append(tf.constant(part))
+            found.append((name, f"{whole} {start},{len(part)}{rest}", tf.constant(part)))
+    names, slices, parts = map(list, zip(*found, strict=True))
     return names, slices, parts
 
 
-@golden
-def v1(folder: Path, values: Tensors) -> Golden:
-    return Golden(
-        save_graph(folder, values, write_version=tf.compat.v1.train.SaverDef.V1),
-        files_below(folder),
-    )
+@golden()
+def v1(folder: Path, values: Tensors) -> object:
+    return save_graph(folder, values, write_version=tf.compat.v1.train.SaverDef.V1)
 
 
-@golden
-def v1_sharded(folder: Path, values: Tensors) -> Golden:
+@golden()
+def v1_sharded(folder: Path, values: Tensors) -> object:
     """A file for each device; the path is a pattern."""
     version = tf.compat.v1.train.SaverDef.V1
-    return Golden(
-        save_graph(folder, values, write_version=version, sharded=True), files_below(folder)
-    )
+    return save_graph(folder, values, write_version=version, sharded=True)
 
 
-@golden
-def v1_partitioned(folder: Path, values: Tensors) -> Golden:
+@golden()
+def v1_partitioned(folder: Path, values: Tensors) -> object:
     path = str(folder / "model.ckpt-1234")
     names, slices, parts = slices_of(values)
     tf.raw_ops.SaveSlices(filename=path, tensor_names=names, shapes_and_slices=slices, data=parts)
-    return Golden(path, files_below(folder))
+    return path
 
 
 def module(values: Tensors) -> tf.Module:
@@ -201,31 +202,26 @@ def module(values: Tensors) -> tf.Module:
     return root
 
 
-@golden
-def object_based(folder: Path, values: Tensors) -> Golden:
+@golden()
+def object_based(folder: Path, values: Tensors) -> object:
     root = module(values)
     parts = {name: getattr(root, name) for name in ("conv", "norm", "embed", "dense", "step")}
-    prefix = tf.train.Checkpoint(**parts).write(str(folder / "ckpt-1"))
-    return Golden(str(prefix), files_below(folder))
+    return tf.train.Checkpoint(**parts).write(str(folder / "ckpt-1"))
 
 
-@golden
-def saved_model_of_tf2(folder: Path, values: Tensors) -> Golden:
+@golden()
+def saved_model_of_tf2(folder: Path, values: Tensors) -> object:
     tf.saved_model.save(module(values), str(folder / "exported"))
-    return Golden(str(folder / "exported"), files_below(folder))
+    return folder / "exported"
 
 
-@golden
-def saved_model_of_tf1(folder: Path, values: Tensors) -> Golden:
+@golden()
+def saved_model_of_tf1(folder: Path, values: Tensors) -> object:
     builder = tf.compat.v1.saved_model.Builder(str(folder / "exported"))
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        for name, value in values.items():
-            tf.compat.v1.get_variable(name, initializer=value)
-        tf.compat.v1.get_variable("global_step", initializer=np.int64(STEP), trainable=False)
-        session.run(tf.compat.v1.global_variables_initializer())
+    with graph_with(values) as session:
         builder.add_meta_graph_and_variables(session, [tf.saved_model.SERVING])
         builder.save()
-    return Golden(str(folder / "exported"), files_below(folder))
+    return folder / "exported"
 
 
 def keras_model(values: Tensors) -> keras.Model:
@@ -252,22 +248,25 @@ def old_array_protocol() -> Iterator[None]:
         yield
 
 
-@golden
-def keras_weights(folder: Path, values: Tensors) -> Golden:
+def saved_by_keras(path: Path, values: Tensors) -> Path:
     with old_array_protocol():
-        keras_model(values).save_weights(folder / "model.weights.h5")
-    return Golden(str(folder / "model.weights.h5"), files_below(folder), checksums=False)
+        model = keras_model(values)
+        (model.save_weights if path.name.endswith(".weights.h5") else model.save)(path)
+    return path
 
 
-@golden
-def keras_h5_of_keras3(folder: Path, values: Tensors) -> Golden:
-    with old_array_protocol():
-        keras_model(values).save(folder / "model.h5")
-    return Golden(str(folder / "model.h5"), files_below(folder), checksums=False)
+@golden(checksums=False)
+def keras_weights(folder: Path, values: Tensors) -> object:
+    return saved_by_keras(folder / "model.weights.h5", values)
 
 
-@golden
-def keras_h5_of_keras2(folder: Path, values: Tensors) -> Golden:
+@golden(checksums=False)
+def keras_h5_of_keras3(folder: Path, values: Tensors) -> object:
+    return saved_by_keras(folder / "model.h5", values)
+
+
+@golden(checksums=False)
+def keras_h5_of_keras2(folder: Path, values: Tensors) -> object:
     """The layout that Keras 2 wrote; it does not run beside Keras 3."""
     path = folder / "model.h5"
     with h5py.File(path, "w") as file:
@@ -286,34 +285,29 @@ def keras_h5_of_keras2(folder: Path, values: Tensors) -> Golden:
         optimizer = file.create_group("optimizer_weights")
         optimizer.attrs["weight_names"] = [b"SGD/iter:0"]
         optimizer["SGD/iter:0"] = np.int64(STEP)
-    return Golden(str(path), files_below(folder), checksums=False)
+    return path
 
 
-@golden
-def keras_archive(folder: Path, values: Tensors) -> Golden:
-    with old_array_protocol():
-        keras_model(values).save(folder / "model.keras")
-    return Golden(str(folder / "model.keras"), files_below(folder))
+@golden()
+def keras_archive(folder: Path, values: Tensors) -> object:
+    return saved_by_keras(folder / "model.keras", values)
 
 
-@golden
-def safetensors_file(folder: Path, values: Tensors) -> Golden:
-    path = folder / "model.safetensors"
-    safetensors.numpy.save_file(dict(values), path)
-    return Golden(str(path), files_below(folder), step=None, checksums=False)
+@golden(step=None, checksums=False)
+def safetensors_file(folder: Path, values: Tensors) -> object:
+    safetensors.numpy.save_file(dict(values), folder / "model.safetensors")
+    return folder / "model.safetensors"
 
 
-@golden
-def safetensors_bfloat16(folder: Path, values: Tensors) -> Golden:
-    path = folder / "model.safetensors"
-    safetensors.numpy.save_file(
-        {name: value.astype(ml_dtypes.bfloat16) for name, value in values.items()}, path
-    )
-    return Golden(str(path), files_below(folder), "bfloat16", step=None, checksums=False)
+@golden(dtype="bfloat16", step=None, checksums=False)
+def safetensors_bfloat16(folder: Path, values: Tensors) -> object:
+    narrow = {name: value.astype(ml_dtypes.bfloat16) for name, value in values.items()}
+    safetensors.numpy.save_file(narrow, folder / "model.safetensors")
+    return folder / "model.safetensors"
 
 
-@golden
-def safetensors_shards(folder: Path, values: Tensors) -> Golden:
+@golden(step=None, checksums=False)
+def safetensors_shards(folder: Path, values: Tensors) -> object:
     weight_map: dict[str, str] = {}
     names = sorted(values)
     for number in (1, 2):
@@ -323,34 +317,31 @@ def safetensors_shards(folder: Path, values: Tensors) -> Golden:
         weight_map |= dict.fromkeys(part, shard)
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
-    return Golden(str(index), files_below(folder), step=None, checksums=False)
+    return index
 
 
-@golden
-def npz(folder: Path, values: Tensors) -> Golden:
-    path = folder / "model.npz"
-    np.savez(path, **everything(values))
-    return Golden(str(path), files_below(folder))
+@golden()
+def npz(folder: Path, values: Tensors) -> object:
+    np.savez(folder / "model.npz", **everything(values))
+    return folder / "model.npz"
 
 
-@golden
-def npz_compressed(folder: Path, values: Tensors) -> Golden:
-    path = folder / "model.npz"
-    np.savez_compressed(path, **everything(values))
-    return Golden(str(path), files_below(folder))
+@golden()
+def npz_compressed(folder: Path, values: Tensors) -> object:
+    np.savez_compressed(folder / "model.npz", **everything(values))
+    return folder / "model.npz"
 
 
-@golden
-def npy_record(folder: Path, values: Tensors) -> Golden:
+@golden(checksums=False)
+def npy_record(folder: Path, values: Tensors) -> object:
     """A dict without a pickle: a record with a field for every tensor."""
     stored = everything(values)
     dtype = np.dtype([(name, value.dtype, value.shape) for name, value in stored.items()])
     record = np.zeros((), dtype)
     for name, value in stored.items():
         record[name] = value
-    path = folder / "model.npy"
-    np.save(path, record, allow_pickle=False)
-    return Golden(str(path), files_below(folder), checksums=False)
+    np.save(folder / "model.npy", record, allow_pickle=False)
+    return folder / "model.npy"
 
 
 def relocated(made: Golden, folder: Path, target: str) -> str:

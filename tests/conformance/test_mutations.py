@@ -1,22 +1,116 @@
-"""Damaged files of every format: no crash, no hang, no other error, no silent wrong value."""
+"""Damaged files of every format: no crash, no hang, no other error, no silent wrong value.
+
+Run as a module with a folder, it reads mutated goldens and prints the outcome of each, a line a
+mutation; of a crash of the interpreter the last line names the mutation.
+"""
 
 from __future__ import annotations
 
+import random
+import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from tests.conformance.goldens import MAKERS
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.checkpoints.open import open_checkpoint
+from runner.errors import CheckpointError
+from tests.conformance.goldens import MAKERS, Golden, make, relocated
 from tests.tiny.forked import ROOT, Forks
 
-EACH = 8
+EACH = 5
+Mutation = Callable[[bytearray, random.Random], bytearray]
+
+
+def flip(content: bytearray, rng: random.Random) -> bytearray:
+    """Half of the time near the start, where headers are."""
+    end = rng.choice((len(content), min(len(content), 512)))
+    content[rng.randrange(end)] ^= 1 << rng.randrange(8)
+    return content
+
+
+def overwrite(content: bytearray, rng: random.Random) -> bytearray:
+    start = rng.randrange(len(content))
+    count = min(len(content) - start, rng.randrange(1, 64))
+    content[start : start + count] = rng.choice((bytes(count), rng.randbytes(count)))
+    return content
+
+
+def truncate(content: bytearray, rng: random.Random) -> bytearray:
+    return content[: rng.randrange(len(content))]
+
+
+def insert(content: bytearray, rng: random.Random) -> bytearray:
+    at = rng.randrange(len(content))
+    content[at:at] = rng.randbytes(rng.randrange(1, 16))
+    return content
+
+
+def delete(content: bytearray, rng: random.Random) -> bytearray:
+    at = rng.randrange(len(content))
+    del content[at : at + rng.randrange(1, 16)]
+    return content
+
+
+MUTATIONS: tuple[Mutation, ...] = (flip, overwrite, truncate, insert, delete)
+
+
+def content_of(path: str, digest: str | None = None) -> dict[str, NDArray[Any]]:
+    """Reads every tensor of a checkpoint."""
+    reader = open_checkpoint(path, digest)
+    spec = reader.spec()
+    values = dict(reader.read(list(spec.tensors)))
+    for name, value in values.items():
+        assert value.shape == spec.tensors[name].shape, name
+        assert value.dtype.name == spec.tensors[name].dtype, name
+    return values
+
+
+def outcome(path: str, made: Golden, digest: str, expected: dict[str, NDArray[Any]]) -> str:
+    """Returns `refused`, `unharmed`, or `wrong` with what is wrong."""
+    # Without checksums of its own, a format is safe as far as its digest is pinned.
+    pinned = None if made.checksums else digest
+    try:
+        found = content_of(path, pinned)
+        if pinned is not None:
+            content_of(path)  # Some seeds make the HDF5 library loop for ever: see `keras_files`.
+    except CheckpointError as error:
+        return "refused" if str(error) else "wrong: no message"
+    if found.keys() != expected.keys():
+        return f"wrong: names {sorted(found.keys() ^ expected.keys())}"
+    for name, value in expected.items():
+        if found[name].tobytes() != value.tobytes():
+            return f"wrong: values of {name}"
+    return "unharmed"
+
+
+def main(folder: Path) -> None:
+    for name in MAKERS:
+        original, mutated = folder / name, folder / f"{name}_mutated"
+        made = make(name, original)
+        digest = open_checkpoint(made.path).spec().digest
+        expected = content_of(made.path)
+        rng = random.Random(name)
+        for number in range(EACH):
+            shutil.rmtree(mutated, ignore_errors=True)
+            shutil.copytree(original, mutated)
+            file, mutation = rng.choice(made.files), rng.choice(MUTATIONS)
+            print(f"{name} {number} {mutation.__name__} {file.name}", end=": ", flush=True)
+            target = mutated / file.relative_to(original)
+            target.write_bytes(mutation(bytearray(file.read_bytes()), rng))
+            path = relocated(made, original, str(mutated))
+            print(outcome(path, made, digest, expected), flush=True)
 
 
 def test_mutated_checkpoints_are_refused_or_read_right(tmp_path: Path, forks: Forks) -> None:
     # In a process of its own, so that a crash fails this test and not the whole run.
     process = forks.start(
-        [sys.executable, "-m", "tests.conformance.mutations", str(tmp_path), str(EACH), "0"],
+        [sys.executable, "-m", __name__, str(tmp_path)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -25,7 +119,11 @@ def test_mutated_checkpoints_are_refused_or_read_right(tmp_path: Path, forks: Fo
     lines = output.splitlines()
     assert process.returncode == 0, f"after {lines[-1:]}: {errors[-3000:]}"
     outcomes = Counter(line.partition(": ")[2] for line in lines)
-    wrong = [line for line in lines if ": wrong" in line]
-    assert not wrong
+    assert not [line for line in lines if ": wrong" in line]
     assert outcomes["refused"] + outcomes["unharmed"] == EACH * len(MAKERS)
     assert outcomes["refused"] > outcomes["unharmed"], "most mutations do harm"
+
+
+if __name__ == "__main__":
+    np.seterr(all="ignore")
+    main(Path(sys.argv[1]))

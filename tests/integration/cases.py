@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,29 +16,31 @@ from typing import Any, TypeAlias
 import numpy as np
 import psutil
 import tensorflow as tf
-from mlflow import MlflowClient
 
 from runner.runs.run_directory import RunDirectory
 from runner.tracking.journal import Metrics, read_lines, segments
 from runner.tracking.tracking_directory import TrackingDirectory
-from tests.tiny.forked import Forked, Forks, environment
+from tests.tiny.forked import environment
+from tests.tiny.runs import wait_for
 
-from .conftest import command_line
+from .conftest import Command, command_line
 
 
 @dataclass
-class Case:
-    """One command, run in a folder again and again."""
+class Case(Command):
+    """One command, run in a folder again and again, whose output goes to a file.
 
-    forks: Forks
-    folder: Path
-    arguments: tuple[str, ...]
-    processes: list[Forked] = field(default_factory=list)
+    Attributes:
+      arguments: the command's.
+    """
 
-    def start(self) -> Forked:
+    arguments: tuple[str, ...] = ()
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        assert self.forks is not None
         with (self.folder / "output").open("a") as output:
             process = self.forks.start(
-                command_line(*self.arguments),
+                command_line(*self.arguments, *arguments),
                 cwd=self.folder,
                 env=environment(),
                 stdin=subprocess.DEVNULL,
@@ -50,15 +52,13 @@ class Case:
         self.processes.append(process)
         return process
 
-    def run(self) -> int:
+    def code(self) -> int:
+        """Runs it to its end and returns the exit code."""
         return self.start().wait()
 
     def output(self) -> str:
         file = self.folder / "output"
         return file.read_text() if file.exists() else ""
-
-    def directory(self, run: str) -> RunDirectory:
-        return RunDirectory(self.folder / "runs" / run)
 
     def marker(self, name: str) -> Path:
         """Returns a file that marks how far a life of the run has come."""
@@ -69,13 +69,6 @@ MakeCase: TypeAlias = Callable[..., Case]
 """Takes the name of a new folder and arguments."""
 
 STARTING, STEPPING, SAVING = "starting", "stepping", "saving"
-
-
-def await_for(condition: Callable[[], object], seconds: float = 60.0, every: float = 0.02) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(every)
 
 
 def signalled(
@@ -90,7 +83,7 @@ def signalled(
       pause: seconds before each of them.
     """
     process = case.start()
-    await_for(lambda: file.exists() or not psutil.pid_exists(process.pid), every=0.001)
+    wait_for(lambda: file.exists() or not psutil.pid_exists(process.pid), every=0.005)
     assert file.exists(), case.output()
     for number in numbers:
         time.sleep(pause)
@@ -119,7 +112,7 @@ def kill(case: Case, moment: str, delay: float, number: signal.Signals = signal.
         waited = moment == STARTING and time.monotonic() - began >= delay
         return waited or marker.exists() or not psutil.pid_exists(process.pid)
 
-    await_for(come, every=0.001)
+    wait_for(come, every=0.005)
     if moment != STARTING:
         time.sleep(delay)
     process.send_signal(number)
@@ -169,10 +162,8 @@ def history(directory: RunDirectory) -> dict[tuple[str, int], float]:
 
 def delivered(case: Case, experiment: str) -> tuple[str, dict[str, list[tuple[int, float]]]]:
     """Returns the status of the experiment's only run in MLflow, and each metric's points."""
-    client = MlflowClient(f"sqlite:///{case.folder / 'mlflow.db'}")
-    found = client.get_experiment_by_name(experiment)
-    assert found is not None
-    (run,) = client.search_runs([found.experiment_id])
+    (run,) = case.tracked(experiment)
+    client = case.client()
     points = {
         name: sorted((p.step, p.value) for p in client.get_metric_history(run.info.run_id, name))
         for name in run.data.metrics

@@ -50,26 +50,16 @@ class Command:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Starts a process in a process group of its own; its output goes to pipes."""
-        given = command_line(*arguments)
-        if self.forks is None:
-            process = subprocess.Popen(
-                given,
-                cwd=self.folder,
-                env=environment(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-            )
-        else:
-            process = self.forks.start(
-                given,
-                cwd=self.folder,
-                env=environment(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
+        start = subprocess.Popen if self.forks is None else self.forks.start
+        process = start(
+            command_line(*arguments),
+            cwd=self.folder,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         self.processes.append(process)
         return process
 
@@ -77,13 +67,17 @@ class Command:
         """Runs a process to its end."""
         return finish(self.start(*arguments))
 
+    def directory(self, run: str) -> RunDirectory:
+        """Returns the directory of a run such as `tiny/001`."""
+        return RunDirectory(self.folder / "runs" / run)
+
     def record(self, run: str) -> RunRecord:
-        """Returns the record of a run such as `tiny/001`."""
-        return RunDirectory(self.folder / "runs" / run).require()
+        """Returns a run's record."""
+        return self.directory(run).require()
 
     def steps(self, run: str) -> list[int]:
         """Returns the steps of a run's newest checkpoints."""
-        files = (self.folder / "runs" / run / "checkpoints").glob("*.index")
+        files = self.directory(run).checkpoints.glob("*.index")
         return sorted(int(file.stem.rpartition("-")[2]) for file in files)
 
     def client(self) -> MlflowClient:
@@ -138,6 +132,13 @@ def _end(processes: Iterable[subprocess.Popen[str]]) -> None:
             process.communicate()
 
 
+def _clean(folder: Path, database: Path) -> Path:
+    """Returns the folder, made if it is not there, with an empty database."""
+    folder.mkdir(exist_ok=True)
+    shutil.copy(database, folder / "mlflow.db")
+    return folder
+
+
 @pytest.fixture(scope="module")
 def make_command(
     migrated_database: Path, tmp_path_factory: pytest.TempPathFactory, forks: Forks
@@ -146,8 +147,7 @@ def make_command(
     made: list[Command] = []
 
     def make(fresh: bool = False) -> Command:
-        folder = tmp_path_factory.mktemp("my experiments")
-        shutil.copy(migrated_database, folder / "mlflow.db")
+        folder = _clean(tmp_path_factory.mktemp("my experiments"), migrated_database)
         made.append(Command(folder, None if fresh else forks))
         return made[-1]
 
@@ -176,10 +176,8 @@ def make_case(forks: Forks, tmp_path: Path, migrated_database: Path) -> Iterator
     made: list[Case] = []
 
     def make(name: str, *arguments: str) -> Case:
-        folder = tmp_path / name
-        folder.mkdir(exist_ok=True)
-        shutil.copy(migrated_database, folder / "mlflow.db")
-        made.append(Case(forks, folder, arguments))
+        folder = _clean(tmp_path / name, migrated_database)
+        made.append(Case(folder, forks, arguments=arguments))
         return made[-1]
 
     yield make

@@ -1,6 +1,6 @@
 """A cluster on this machine: its tasks as processes, and what happens when they are killed.
 
-Starting five TensorFlow processes costs much: two tests show what a cluster promises, and `make
+Starting five TensorFlow processes costs much: one test shows what a cluster promises, and `make
 soak` runs the others. What one process can show is in tests/unit/cluster.
 """
 
@@ -22,13 +22,15 @@ from subprocess import Popen
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.cluster.addresses import free_addresses
+from runner.cluster.local import free_addresses
 
-from .conftest import Command
+from .conftest import Command, wait_for
 
 TINY = "+experiment=tiny"
 LOCAL = ("cluster=local", "cluster.recovery_wait_secs=0.2", "cluster.grace_secs=20")
 SLOW = "data._target_=tests.tiny.odd.Slow"
+ENDLESS = (SLOW, "train.steps=100000", "tracking=none")
+CHECKPOINT = "runs/tiny/001/checkpoints/checkpoint"
 
 
 class Watched:
@@ -75,6 +77,12 @@ class Watched:
         self._reader.join()
         return self.process.wait(timeout=60)
 
+    def ends_well(self, command: Command) -> None:
+        """Waits for the end of a run of which no process is left."""
+        assert self.end() == 0, "\n".join(self.lines)
+        assert living(self.pids()) == []
+        assert command.record("tiny/001").status == "FINISHED"
+
 
 WARM = (
     "scaffolds={body: {variables: {include: [body/dense/*]}, checkpoint: pretrained}}",
@@ -98,105 +106,70 @@ def living(pids: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_a_synchronous_cluster_is_one_run_with_the_metrics_of_all_its_tasks(
+def test_a_synchronous_cluster_whose_tasks_are_killed_is_one_run_with_the_metrics_of_all(
     make_command: Callable[..., Command], fresh: bool
 ) -> None:
     command = make_command(fresh)
-    watched = Watched(
-        command.start(TINY, *LOCAL, "cluster.synchronous=true", "cluster.evaluator=true")
-    )
-    assert watched.end() == 0, "\n".join(watched.lines)
-    assert "[worker 0] step 20/20  " in "\n".join(watched.lines)
-    assert watched.lines[0].startswith("[ps 0] process ")
-    assert living(watched.pids()) == []
-    assert (command.record("tiny/001").status, command.steps("tiny/001")) == ("FINISHED", [10, 20])
-    (run,) = command.tracked("tiny")
-    assert run.info.status == "FINISHED"
-    history = {
-        name: [each.step for each in command.client().get_metric_history(run.info.run_id, name)]
-        for name in ("train/loss", "worker0/train/loss", "validation/loss")
-    }
-    assert history == {
-        "train/loss": [5, 10, 15, 20],
-        "worker0/train/loss": [5, 10, 15, 20],
-        "validation/loss": [10, 20],
-    }
-    last = command.client().get_metric_history(run.info.run_id, "evaluator/validation/loss")[-1]
-    assert (last.step, last.value) == (20, run.data.metrics["validation/loss"])
-
-
-def test_each_task_may_be_killed_and_comes_back(command: Command) -> None:
     source = pretrained(command.folder)
-    watched = Watched(
-        command.start(
-            TINY,
-            *LOCAL,
-            SLOW,
-            *WARM,
-            "cluster.restarts=2",
-            "train.steps=100000",
-            "tracking=none",
-        )
-    )
-    watched.wait(r"\[worker 0\] trains from step \d+")
-    checkpoint = command.folder / "runs/tiny/001/checkpoints/checkpoint"
-    while not checkpoint.exists():
-        assert watched.process.poll() is None
-        time.sleep(0.1)
-
-    os.kill(watched.pid("worker 0"), signal.SIGKILL)
-    watched.wait(r"\[worker 0\] was killed by SIGKILL; it is started again, 1 times left")
-    watched.wait(r"\[worker 0\] trains from step \d+", 2)
-
+    shape = ("cluster.synchronous=true", f"cluster.evaluator={fresh}", "cluster.restarts=1")
+    every = ("train.log_every=10", "train.evaluate_every=60", "train.checkpoint_every=20")
+    watched = Watched(command.start(TINY, *LOCAL, *WARM, SLOW, *shape, "train.steps=60", *every))
+    wait_for(command.folder / CHECKPOINT, watched.process)
     shutil.rmtree(source)
-    steps = command.steps("tiny/001")
     os.kill(watched.pid("chief"), signal.SIGKILL)
-    watched.wait(r"\[chief\] tiny: resumes in runs/tiny/001")
+    watched.wait(r"\[chief\] was killed by SIGKILL; it is started again, 0 times left")
     watched.wait(r"\[chief\]   own checkpoint: pretrained sources not read")
-    assert int(watched.wait(r"\[chief\] cluster: trains from step (\d+)", 2)[1]) >= steps[-1]
-
-    # The session to come may still be one that the chief's return gives the worker.
-    known = watched.count(r"\[worker 0\] trains from step \d+")
-    later = command.steps("tiny/001")
+    watched.wait(r"\[chief\] cluster: trains from step 20")
     os.kill(watched.pid("ps 0"), signal.SIGKILL)
     watched.wait(r"\[ps 0\] serves", 2)
-    assert int(watched.wait(r"\[chief\] cluster: trains from step (\d+)", 3)[1]) >= later[-1]
-    begun = watched.wait(r"\[worker 0\] trains from step (\d+)", known + 1)
-    assert int(begun[1]) >= steps[-1]
+    watched.ends_well(command)
+    assert "[worker 0] step 60/60  " in "\n".join(watched.lines)
+    assert command.steps("tiny/001")[-1] == 60
+    (run,) = command.tracked("tiny")
+    assert run.info.status == "FINISHED"
 
-    watched.process.send_signal(signal.SIGINT)
-    assert watched.end() == 130
-    assert living(watched.pids()) == []
-    assert command.record("tiny/001").status == "KILLED"
+    def history(name: str) -> list[tuple[int, float]]:
+        found = command.client().get_metric_history(run.info.run_id, name)
+        return [(each.step, each.value) for each in found]
+
+    assert {step for step, _ in history("train/loss")} == {10, 20, 30, 40, 50, 60}
+    assert [step for step, _ in history("validation/loss")] == [60]
+    # What the worker has sent, and the chief not recorded, is lost with the server.
+    assert {step for step, _ in history("worker0/train/loss")} >= {40, 50, 60}
+    if fresh:
+        assert history("evaluator/validation/loss")[-1] == history("validation/loss")[-1]
+
+
+def held_back(command: Command, synchronous: bool, steps: int, *more: str) -> Watched:
+    """Starts a run whose batches come slowly as long as there is a file `slow`."""
+    pretrained(command.folder)
+    (command.folder / "slow").touch()
+    data = "data._target_=tests.tiny.odd.Held"
+    shape = (f"cluster.synchronous={synchronous}", "cluster.ps=2", f"train.steps={steps}")
+    rare = ("train.evaluate_every=100000", "tracking=none")
+    return Watched(command.start(TINY, *LOCAL, *WARM, data, *shape, *rare, *more))
+
+
+def ends_well_after(watched: Watched, command: Command, steps: int, *, synchronous: bool) -> None:
+    watched.ends_well(command)
+    # Asynchronous steps may be in flight when the last one is taken.
+    assert 0 <= command.steps("tiny/001")[-1] - steps <= (0 if synchronous else 3)
+    assert "Traceback" not in "\n".join(watched.lines)
+
+
+BOTH = pytest.mark.parametrize("synchronous", [False, True], ids=["asynchronous", "synchronous"])
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("synchronous", [False, True], ids=["asynchronous", "synchronous"])
+@BOTH
 def test_a_run_with_every_fault_ends_as_it_should(command: Command, synchronous: bool) -> None:
-    pretrained(command.folder)
     # Far more than are taken before the last fault, as long as batches come slowly; and no multiple
     # of those at which is saved.
     steps = 1000
+    often = ("train.log_every=1", "train.checkpoint_every=70")
+    watched = held_back(command, synchronous, steps, "cluster.restarts=9", *often)
     slow, evaluating = command.folder / "slow", command.folder / "evaluating"
-    slow.touch()
-    watched = Watched(
-        command.start(
-            TINY,
-            *LOCAL,
-            *WARM,
-            "data._target_=tests.tiny.odd.Held",
-            f"cluster.synchronous={synchronous}",
-            "cluster.ps=2",
-            "cluster.restarts=9",
-            f"train.steps={steps}",
-            "train.log_every=1",
-            "train.checkpoint_every=70",
-            "train.evaluate_every=100000",
-            "tracking=none",
-        )
-    )
-    checkpoint = command.folder / "runs/tiny/001/checkpoints/checkpoint"
     chief_begins = r"\[chief\] cluster: trains from step (\d+)"
     worker_begins = r"\[worker 0\] trains from step (\d+)"
     worker_steps = r"\[worker 0\] step \d+/\d+ .*"
@@ -209,22 +182,15 @@ def test_a_run_with_every_fault_ends_as_it_should(command: Command, synchronous:
         """Waits for one session more than were known, and returns its first step."""
         return int(watched.wait(pattern, known + 1)[1])
 
-    def awaited(file: Path) -> None:
-        deadline = time.monotonic() + 240
-        while not file.exists():
-            assert watched.process.poll() is None, "\n".join([str(file), *watched.lines])
-            assert time.monotonic() < deadline, "\n".join([str(file), *watched.lines])
-            time.sleep(0.02)
-
     # The chief, before its first checkpoint: the sources are restored under a worker that trains,
     # and may not even notice.
     watched.wait(r"\[worker 0\] step [2-9]/\d+ .*")
     kill("chief")
-    assert not checkpoint.exists()
+    assert not (command.folder / CHECKPOINT).exists()
     assert begins(chief_begins, 1) < 70
     watched.wait(worker_steps, watched.count(worker_steps) + 1)
 
-    awaited(checkpoint)
+    wait_for(command.folder / CHECKPOINT, watched.process)
     known = watched.count(worker_begins)
     kill("worker 0")
     begins(worker_begins, known)
@@ -246,7 +212,7 @@ def test_a_run_with_every_fault_ends_as_it_should(command: Command, synchronous:
 
     # The chief in its last evaluation, after which nothing is saved yet.
     slow.unlink()
-    awaited(evaluating)
+    wait_for(evaluating, watched.process)
     kill("chief", 3)
     evaluating.unlink()
     saved = command.steps("tiny/001")[-1]
@@ -254,39 +220,36 @@ def test_a_run_with_every_fault_ends_as_it_should(command: Command, synchronous:
     assert begins(chief_begins, 4) >= saved
 
     # A server at that time: nobody can save what it held.
-    awaited(evaluating)
+    wait_for(evaluating, watched.process)
     kill("ps 0")
     evaluating.unlink()
     watched.wait(r"\[chief\] ended with 137; it is started again, .*")
 
     # The worker while the chief evaluates: it comes back to nothing but the end.
-    awaited(evaluating)
+    wait_for(evaluating, watched.process)
     known = watched.count(worker_begins)
     kill("worker 0", 2)
     assert begins(worker_begins, known) >= steps
     evaluating.unlink()
-    assert watched.end() == 0, "\n".join(watched.lines)
-    assert living(watched.pids()) == []
-    assert command.record("tiny/001").status == "FINISHED"
-    # Asynchronous steps may be in flight when the last one is taken.
-    assert 0 <= command.steps("tiny/001")[-1] - steps <= (0 if synchronous else 3)
-    assert "Traceback" not in "\n".join(watched.lines)
+    ends_well_after(watched, command, steps, synchronous=synchronous)
 
 
 @pytest.mark.soak
-def test_nothing_is_left_when_the_starting_process_is_killed(fresh_command: Command) -> None:
-    watched = Watched(
-        fresh_command.start(TINY, *LOCAL, SLOW, "train.steps=100000", "tracking=none")
-    )
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_when_the_starting_process_is_ended(
+    make_command: Callable[..., Command], number: signal.Signals
+) -> None:
+    command = make_command(fresh=number == signal.SIGKILL)
+    watched = Watched(command.start(TINY, *LOCAL, *ENDLESS))
     watched.wait(r"\[worker 0\] trains from step \d+")
     watched.wait(r"\[chief\] step \d+/.*")
-    watched.process.kill()
-    watched.end()
+    watched.process.send_signal(number)
+    assert watched.end() == (130 if number == signal.SIGINT else -number)
     deadline = time.monotonic() + 40
     while left := living(watched.pids()):
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
-    assert fresh_command.record("tiny/001").status == "KILLED"  # It was saved, as after SIGTERM.
+    assert command.record("tiny/001").status == "KILLED"  # It was saved, as after SIGTERM.
 
 
 @pytest.mark.soak
@@ -299,9 +262,8 @@ def test_a_signal_to_all_tasks_at_once_loses_no_step(
     for kind in cluster:
         task = {"type": kind, "index": 0}
         monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
-        arguments = ("cluster.synchronous=true", SLOW, "train.steps=100000", "tracking=none")
         often = ("train.log_every=1", "train.checkpoint_every=100000")
-        tasks[kind] = Watched(command.start(TINY, *arguments, *often))
+        tasks[kind] = Watched(command.start(TINY, "cluster.synchronous=true", *ENDLESS, *often))
     tasks["worker"].wait(r"step (\d+)/100000 .*", 3)
     for watched in tasks.values():
         watched.process.terminate()
@@ -348,29 +310,10 @@ FAULTS = 25
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("synchronous", [False, True], ids=["asynchronous", "synchronous"])
+@BOTH
 def test_a_run_goes_on_to_its_end_whatever_dies_when(command: Command, synchronous: bool) -> None:
-    pretrained(command.folder)
-    steps = 300
-    slow, evaluating = command.folder / "slow", command.folder / "evaluating"
-    slow.touch()
-    watched = Watched(
-        command.start(
-            TINY,
-            *LOCAL,
-            *WARM,
-            "data._target_=tests.tiny.odd.Held",
-            f"cluster.synchronous={synchronous}",
-            "cluster.workers=3",
-            "cluster.ps=2",
-            f"cluster.restarts={FAULTS}",
-            "cluster.max_wait_secs=90",
-            f"train.steps={steps}",
-            "train.checkpoint_every=7",
-            "train.evaluate_every=100000",
-            "tracking=none",
-        )
-    )
+    waits = (f"cluster.restarts={FAULTS}", "cluster.max_wait_secs=90", "cluster.workers=3")
+    watched = held_back(command, synchronous, 300, *waits, "train.checkpoint_every=7")
     watched.wait(r"\[worker 0\] trains from step \d+")
     generator = random.Random(synchronous)
     for _ in range(FAULTS):
@@ -383,17 +326,11 @@ def test_a_run_goes_on_to_its_end_whatever_dies_when(command: Command, synchrono
         watched.lines.append(f"{number.name} for {task}")
         with suppress(ProcessLookupError):  # The one before has ended it, or is about to.
             os.kill(pid, number)
-    slow.unlink()
-    deadline = time.monotonic() + 300
+    (command.folder / "slow").unlink()
     while watched.process.poll() is None:
-        assert time.monotonic() < deadline, "\n".join(watched.lines)
-        evaluating.unlink(missing_ok=True)
+        (command.folder / "evaluating").unlink(missing_ok=True)
         time.sleep(0.1)
-    assert watched.end() == 0, "\n".join(watched.lines)
-    assert living(watched.pids()) == []
-    assert command.record("tiny/001").status == "FINISHED"
-    assert 0 <= command.steps("tiny/001")[-1] - steps <= (0 if synchronous else 3)
+    ends_well_after(watched, command, 300, synchronous=synchronous)
     # Of a signal, or of a server that is lost where no session recovers.
     codes = re.findall(r"ended with (\d+)", "\n".join(watched.lines))
     assert set(codes) <= {"143", "137"}, "\n".join(watched.lines)
-    assert "Traceback" not in "\n".join(watched.lines)

@@ -41,9 +41,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.usefixtures("small_disk")
 def test_a_full_disk_costs_saves_and_nothing_else(make_case: MakeCase) -> None:
     twin, case = make_case("twin", *ARGUMENTS), make_case("case", *ARGUMENTS)
-    assert twin.run() == 0, twin.output()
+    assert twin.code() == 0, twin.output()
     case.marker("small").touch()
-    assert case.run() == 0, case.output()
+    assert case.code() == 0, case.output()
     for step in (30, 40):
         assert f"warning: step {step} is not saved" in case.output()
     assert "No space left on device" in case.output()

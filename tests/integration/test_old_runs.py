@@ -25,14 +25,12 @@ from tests.tiny.forked import Forks, environment
 
 from .conftest import Command, finish
 
+Unpack: TypeAlias = Callable[..., "OldRuns"]
+
 
 @dataclass
 class OldRuns(Command):
-    """A folder with what an earlier version has left, in which commands continue it.
-
-    Attributes:
-      commands: those that left it, by name.
-    """
+    """A folder with what an earlier version has left, and the commands that left it, by name."""
 
     commands: dict[str, list[str]] = field(default_factory=dict)
 
@@ -42,15 +40,6 @@ class OldRuns(Command):
         done = self.run("--config-dir", "conf", *self.commands[name], *more)
         assert done.returncode == 0, done.stderr
         return done
-
-    def sync(self, *arguments: str) -> None:
-        """Runs `python -m runner.sync`, which must succeed and print nothing."""
-        assert self.forks is not None
-        command = [sys.executable, "-m", "runner.sync", *arguments]
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        process = self.forks.start(command, cwd=self.folder, env=environment(), **streams)
-        done = finish(process)
-        assert (done.returncode, done.stdout) == (0, "")
 
     def path(self, run: str) -> Path:
         """Returns the directory of a run such as `points/001`."""
@@ -76,23 +65,16 @@ class OldRuns(Command):
         query = f"SELECT key, step, value FROM metrics WHERE run_uuid = '{run_id}'"
         return sorted(row for row in self.query("mlflow.db", query) if row[0].startswith(groups))
 
-    def assert_like_points(self, run: str) -> None:
-        """Compares a finished run, bit for bit, with the one that was never interrupted."""
-        self.assert_same(run, "points/001")
-        recorded = [
-            self.points(self.ids(each[:-4])[each.replace("/", " ")], "train/", "validation/")
-            for each in (run, "points/001")
+    def kept(self, run: str) -> list[Any]:
+        """Returns what a finished run keeps, bit for bit, and what MLflow has of its metrics."""
+        assert self.record(run).status == "FINISHED"
+        run_id = self.ids(run[:-4])[run.replace("/", " ")]
+        return [
+            self.record(run).objective,
+            *(self.read(f"{run}/{file}") for file in ("best/best.json", "early_stopping.json")),
+            *(tensors(self.path(f"{run}/{folder}")) for folder in ("checkpoints", "best")),
+            self.points(run_id, "train/", "validation/"),
         ]
-        assert recorded[0] == recorded[1]
-
-    def assert_same(self, run: str, other: str) -> None:
-        """Compares what two runs keep, bit for bit."""
-        assert self.record(run).status == self.record(other).status == "FINISHED"
-        assert self.record(run).objective == self.record(other).objective
-        for file in ("best/best.json", "early_stopping.json"):
-            assert self.read(f"{run}/{file}") == self.read(f"{other}/{file}")
-        for kept in ("checkpoints", "best"):
-            assert tensors(self.path(f"{run}/{kept}")) == tensors(self.path(f"{other}/{kept}"))
 
 
 def tensors(checkpoint: Path) -> dict[str, tuple[str, bytes]]:
@@ -101,9 +83,6 @@ def tensors(checkpoint: Path) -> dict[str, tuple[str, bytes]]:
     types = reader.get_variable_to_dtype_map()
     names = [name for name, dtype in types.items() if dtype != tf.variant]
     return {n: (types[n].name, np.asarray(reader.get_tensor(n)).tobytes()) for n in names}
-
-
-Unpack: TypeAlias = Callable[..., OldRuns]
 
 
 @pytest.fixture(params=sorted(FOLDER.glob("*.tar.xz")), ids=lambda path: path.name[:-7])
@@ -130,7 +109,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(
     assert old.steps(f"{name}/001") == ([4] if name == "killed" else [4, 6])
     done = old.again(name, "resume=must")
     assert f"{name}: resumes in runs/{name}/001" in done.stdout
-    old.assert_like_points(f"{name}/001")
+    assert old.kept(f"{name}/001") == old.kept("points/001")
     assert (old.ids(name), old.statuses(name)) == (before, ["FINISHED"])
     (run,) = old.tracked(name)
     assert "runner.metrics_recorded_differently" not in run.data.tags
@@ -163,7 +142,7 @@ def test_a_finished_run_is_a_source(unpack: Unpack) -> None:
         "warm_points: runs in runs/warm_points/002"
     ]
     assert f"2 variables (10 values) from {old.path('points/001')}/best/model.ckpt-8" in done.stdout
-    old.assert_same("warm_points/002", "warm_points/001")
+    assert old.kept("warm_points/002") == old.kept("warm_points/001")
     kept = [old.read(f"warm_points/{number}/provenance.json") for number in ("001", "002")]
     assert kept[0]["sources"] == kept[1]["sources"]
     assert kept[1]["sources"]["body"][0]["provenance"] == old.read("points/001/provenance.json")
@@ -172,16 +151,22 @@ def test_a_finished_run_is_a_source(unpack: Unpack) -> None:
 @pytest.mark.parametrize(
     "moved", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["in_place", "moved"]
 )
-def test_what_was_not_delivered_is_delivered_once(unpack: Unpack, moved: bool) -> None:
+def test_what_was_not_delivered_is_delivered_once(
+    unpack: Unpack, forks: Forks, moved: bool
+) -> None:
     old = unpack(moved=moved)
     before = old.ids("undelivered")
     (run_id,) = before.values()
     assert old.statuses("undelivered") == ["RUNNING"]
     assert {step for _, step, _ in old.points(run_id, "train/")} == {2, 4, 6}
+    command = [sys.executable, "-m", "runner.sync", "runs/undelivered/001"]
+    command += ["--uri", "sqlite:///mlflow.db"] if moved else []
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     for _ in range(2):
-        old.sync("runs/undelivered/001", *(["--uri", "sqlite:///mlflow.db"] if moved else []))
+        done = finish(forks.start(command, cwd=old.folder, env=environment(), **streams))
+        assert (done.returncode, done.stdout) == (0, "")
         assert (old.ids("undelivered"), old.statuses("undelivered")) == (before, ["FINISHED"])
-        old.assert_like_points("undelivered/001")
+        assert old.kept("undelivered/001") == old.kept("points/001")
     artifacts = old.client().list_artifacts(run_id, "checkpoints")
     assert "checkpoints/model.ckpt-12.index" in [each.path for each in artifacts]
 
@@ -194,21 +179,24 @@ def rows(done: subprocess.CompletedProcess[str]) -> dict[int, list[str]]:
     return {int(each[0]): each for each in cells if each and each[0].isdecimal()}
 
 
-def assert_one_run_each(
-    old: OldRuns, name: str, before: dict[str, str], trials: int, failed: int
-) -> None:
+def assert_one_run_each(old: OldRuns, before: dict[str, str], trials: int, failed: int) -> None:
     """Checks that MLflow has one run for each trial, those it had before and their parent."""
+    name = next(iter(before)).split()[0]
     after = old.ids(name)
     assert sorted(after) == [f"{name} {n + 1:03d}" for n in range(trials)] + [f"{name} sweep"]
-    assert {run: after[run] for run in before} == before
-    children = {run.info.run_id: run for run in old.tracked(name)}
-    parent = children.pop(after[f"{name} sweep"])
-    parents = [each.data.tags["mlflow.parentRunId"] for each in children.values()]
-    assert parents == [parent.info.run_id] * trials
-    assert parent.info.status == "FINISHED"
-    assert parent.data.tags["runner.sweep.trials"] == str(trials)
-    assert parent.data.tags["runner.sweep.failed"] == str(failed)
+    assert before.items() <= after.items()
+    children = {run.info.run_name: run for run in old.tracked(name)}
+    parent = children.pop(f"{name} sweep")
+    for child in children.values():
+        assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    counts = [parent.data.tags[f"runner.sweep.{each}"] for each in ("trials", "failed")]
+    assert (parent.info.status, counts) == ("FINISHED", [str(trials), str(failed)])
     assert [each.info.status for each in children.values()].count("FAILED") == failed
+
+
+def begun(name: str, done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Returns the lines with which the trials of a sweep begin."""
+    return sorted(line for line in done.stdout.splitlines() if line.startswith(f"{name}: "))
 
 
 def test_a_grid_is_resumed(unpack: Unpack) -> None:
@@ -218,8 +206,7 @@ def test_a_grid_is_resumed(unpack: Unpack) -> None:
     finished = shutil.copytree(old.path("grid/001"), old.folder / "finished")
     done = old.again("grid", "resume=must", "sweep.figures=false")
     assert "1 of 4 trials have finished before" in done.stdout
-    begun = [line for line in done.stdout.splitlines() if line.startswith("grid: ")]
-    assert sorted(begun) == [
+    assert begun("grid", done) == [
         "grid: resumes in runs/grid/002",
         "grid: resumes in runs/grid/003",
         "grid: runs in runs/grid/004",
@@ -227,8 +214,8 @@ def test_a_grid_is_resumed(unpack: Unpack) -> None:
     assert {number: cells[3:] for number, cells in rows(done).items()} == {
         number: ["FINISHED", f"grid/{number + 1:03d}"] for number in range(4)
     }
-    assert_one_run_each(old, "grid", before, trials=4, failed=0)
-    old.assert_like_points("grid/003")
+    assert_one_run_each(old, before, trials=4, failed=0)
+    assert old.kept("grid/003") == old.kept("points/001")
     for file in filter(Path.is_file, finished.rglob("*")):
         now = old.path("grid/001") / file.relative_to(finished)
         assert now.read_bytes() == file.read_bytes(), now
@@ -243,9 +230,8 @@ def test_a_search_is_resumed(unpack: Unpack) -> None:
     assert [state for _, state, _ in recorded] == ["COMPLETE", "FAIL", "PRUNED", "RUNNING"]
     done = old.again("search", "resume=must", "sweep.figures=false")
     assert "2 of 5 trials have finished before" in done.stdout
-    begun = [line for line in done.stdout.splitlines() if line.startswith("search: ")]
     # Another trial takes the place of the one that failed.
-    assert begun == [
+    assert begun("search", done) == [
         "search: resumes in runs/search/004",
         "search: runs in runs/search/005",
         "search: runs in runs/search/006",
@@ -255,4 +241,4 @@ def test_a_search_is_resumed(unpack: Unpack) -> None:
     found = rows(done)
     assert sorted(found) == list(range(6))
     assert [found[number][5] for number in range(3)] == ["FINISHED", "FAILED", "PRUNED"]
-    assert_one_run_each(old, "search", before, trials=6, failed=1)
+    assert_one_run_each(old, before, trials=6, failed=1)

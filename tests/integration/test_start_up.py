@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Command, said
+from .conftest import Command, said
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="only Linux names the threads of a process")
@@ -21,24 +21,16 @@ def test_a_process_imports_and_makes_no_more_than_its_first_step_needs(
         "train.steps=2",
         "session.intra_op_threads=7",
         "session.inter_op_threads=41",
-        "+hooks.modules._target_=tests.tiny.hooks.ListModules",
-        "+hooks.threads._target_=tests.tiny.hooks.CountThreads",
+        "+hooks.listing._target_=tests.tiny.hooks.Listing",
     )
     assert (done.returncode, said(done)) == (0, [])
-    (line,) = [each for each in done.stdout.splitlines() if each.startswith('["modules"')]
-    modules = set(json.loads(line))
+    (line,) = [each for each in done.stdout.splitlines() if each.startswith("{")]
+    found = json.loads(line)
+    modules, threads = set(found["modules"]), found["threads"]
     assert {"tensorflow", "keras", "runner.run"} <= modules
     # The follower's, and those of the tools beside the run.
     assert not modules & {"mlflow", "sqlalchemy", "alembic", "tensorboard", "safetensors"}
-    assert not modules & {
-        "runner.sync",
-        "runner.inspect",
-        "runner.tracking.mlflow_store",
-    }
+    assert not modules & {"runner.sync", "runner.inspect", "runner.tracking.mlflow_store"}
     assert fresh_command.statuses("tiny") == ["FINISHED"]  # It was tracked all the same.
-
-    (line,) = [each for each in done.stdout.splitlines() if each.startswith("{")]
-    threads = json.loads(line)
-    program = "python"
-    assert threads[program] - threads["Python"] == 7
+    assert threads["python"] - threads["Python"] == 7
     assert threads["tf_Compute"] >= 41

@@ -46,7 +46,6 @@ MODULES = (
     "optuna.samplers",
     "runner.__main__",
     "runner.cluster.chief",
-    "runner.training.evaluation",
     "runner.inspect",
     "runner.run",
     "runner.sweeps.figures",

@@ -137,27 +137,19 @@ class StopEarly(tf.train.SessionRunHook):
             run_context.request_stop()
 
 
-class CountThreads(tf.train.SessionRunHook):
-    """Prints how many threads of each name this process has while the session is open, as JSON."""
+class Listing(tf.train.SessionRunHook):
+    """Prints, when the first step is done, all modules and how many threads of each name, as JSON.
 
-    def end(self, session: tf.Session) -> None:
-        print(json.dumps(threads()))
-
-
-def threads() -> dict[str, int]:
-    """Returns how many threads of each name this process has, on Linux, and how many Python's."""
-    names = [each.read_text().strip() for each in Path("/proc/self/task").glob("*/comm")]
-    return {**collections.Counter(names), "Python": threading.active_count()}
-
-
-class ListModules(tf.train.SessionRunHook):
-    """Prints the names of the modules that are imported when the first step is done, as JSON."""
+    Threads are named on Linux; `Python` is how many are Python's.
+    """
 
     def after_run(
         self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
     ) -> None:
         if run_context.session.run(tf.train.get_global_step()) == 1:
-            print(json.dumps(["modules", *sys.modules]))
+            names = [each.read_text().strip() for each in Path("/proc/self/task").glob("*/comm")]
+            threads = {**collections.Counter(names), "Python": threading.active_count()}
+            print(json.dumps({"modules": list(sys.modules), "threads": threads}))
 
 
 class Footprint(tf.train.SessionRunHook):

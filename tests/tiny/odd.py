@@ -44,11 +44,7 @@ class Held(Blobs):
     """
 
     def __init__(
-        self,
-        batch_size: int = 8,
-        seed: int = 0,
-        slow: str = "slow",
-        evaluating: str = "evaluating",
+        self, batch_size: int = 8, seed: int = 0, slow: str = "slow", evaluating: str = "evaluating"
     ) -> None:
         super().__init__(batch_size, seed)
         self._slow, self._evaluating = Path(slow), Path(evaluating)
@@ -146,14 +142,8 @@ class Twins(keras.Model):
         return self.second(self.first(features))
 
 
-class Structured:
+class Structured(Ones):
     """Features and labels of several tensors."""
-
-    def train(self) -> tf.data.Dataset:
-        return self.test().repeat()
-
-    def validation(self) -> tf.data.Dataset:
-        return self.test()
 
     def test(self) -> tf.data.Dataset:
         column = np.ones((4, 1), np.float32)
@@ -197,28 +187,11 @@ class NanInValidation(Blobs):
         return super().validation().map(lambda x, y: (x * np.nan, y))
 
 
-class NoTest:
-    """Data without a test split."""
-
-    def train(self) -> None:
-        """Gives nothing."""
-
-    def validation(self) -> None:
-        """Gives nothing."""
-
-
 class NoLabels(Ones):
     """Batches that are not pairs."""
 
     def train(self) -> tf.data.Dataset:
         return super().train().map(lambda features, labels: features)
-
-
-class NotADataset(Ones):
-    """A list in place of a dataset."""
-
-    def train(self) -> Any:
-        return [1, 2]
 
 
 class Once(Ones):
@@ -288,13 +261,6 @@ class Generated(Blobs):
         signature = (tf.TensorSpec([8], tf.float32), tf.TensorSpec([], tf.int64))
         dataset = tf.data.Dataset.from_generator(examples, output_signature=signature)
         return dataset.batch(self.batch_size)
-
-
-class NoRate(tf.compat.v1.train.GradientDescentOptimizer):
-    """An optimizer whose learning rate cannot be set."""
-
-    def __init__(self) -> None:
-        super().__init__(0.1)
 
 
 def partitioned(features: Any, training: bool = False) -> Any:

@@ -124,11 +124,11 @@ def written(path: Path) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 60.0, every: float = 0.05) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.1)
+        time.sleep(every)
 
 
 def disturbed(name: str, **arguments: Any) -> dict[str, Any]:

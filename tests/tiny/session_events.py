@@ -1,11 +1,14 @@
-"""Hooks and a model that note what a monitored session does, in order."""
+"""Plays: they note what a session does, in order, with TensorFlow's classes and with ours."""
 
 from __future__ import annotations
 
+import shutil
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tensorflow.compat.v1 as tf
 
 import runner
@@ -25,14 +28,11 @@ class Hook(tf.train.SessionRunHook):
         name: str,
         fetches: Any = None,
         feed: dict[Any, Any] | None = None,
-        options: tf.RunOptions | None = None,
         after: Callable[[Any, Any], None] | None = None,
     ) -> None:
         self.events, self.name = events, name
-        self.request = tf.train.SessionRunArgs(fetches, feed, options)
+        self.request = tf.train.SessionRunArgs(fetches, feed)
         self.after = after
-        self.results: list[Any] = []
-        self.values: list[tf.train.SessionRunValues] = []
         self.sessions: list[tf.Session] = []
 
     def begin(self) -> None:
@@ -50,8 +50,6 @@ class Hook(tf.train.SessionRunHook):
         return None if empty else self.request
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: Any) -> None:
-        self.results.append(run_values.results)
-        self.values.append(run_values)
         self.events.append(f"{self.name}: after_run {run_values.results}")
         if self.after is not None:
             self.after(run_context, run_values)
@@ -99,12 +97,41 @@ class _NotingSaver(tf.train.Saver):
         super().restore(sess, save_path)
 
 
-def on_both(play: Callable[[Any, Events], None]) -> tuple[list[str], list[str]]:
-    """What happened with TensorFlow's classes, and with ours."""
-    seen = []
-    for api in (tf.train, runner):
-        events = Events()
-        with tf.Graph().as_default():
-            play(api, events)
-        seen.append(list(events))
-    return seen[0], seen[1]
+Play = Callable[[Any, Events, Path], None]
+
+
+class Plays(dict[str, tuple[Play, list[str]]]):
+    """Plays by name, each with events that TensorFlow is expected to cause."""
+
+    def add(self, *expected: str, name: str = "") -> Callable[[Play], Play]:
+        """Returns a decorator that adds a play."""
+
+        def add(function: Play) -> Play:
+            self[name or function.__name__] = (function, list(expected))
+            return function
+
+        return add
+
+    def perform(self, name: str, folder: Path) -> tuple[list[str], list[str], list[str]]:
+        """Returns what is noted with TensorFlow's classes and with ours, and what is expected."""
+        function, expected = self[name]
+        noted = []
+        for api in (tf.train, runner):
+            events = Events()
+            with tf.Graph().as_default():
+                function(api, events, folder / "files")
+            noted.append(list(events))
+            shutil.rmtree(folder / "files", ignore_errors=True)
+        return noted[0], noted[1], expected
+
+
+def fails(events: Events, call: Callable[[], object]) -> None:
+    """Notes the error of a call, its message and its innermost function."""
+    with pytest.raises(BaseException) as raised:  # noqa: PT011 (it is noted)
+        call()
+    last = traceback.extract_tb(raised.value.__traceback__)[-1].name
+    events.append(f"{type(raised.value).__name__}: {str(raised.value).splitlines()[0]} ({last})")
+
+
+def raising(error: BaseException) -> Any:
+    raise error

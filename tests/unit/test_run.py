@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from runner.config.choices import Expect, Mode, PlanFormat, Resume, StateChoice
+from runner.config.choices import Expect, Mode, PlanFormat, StateChoice
 from runner.config.schema import (
     PlanConfig,
     RestorationConfig,
@@ -35,14 +35,10 @@ def assert_same_result(one: Runs, other: Runs, number: int = 1) -> None:
         assert np.array_equal(value, others[name]), name
 
 
-# Killed at once after its first save, it may be that the list of checkpoints lacks it.
-@pytest.mark.parametrize("listed", [True, False])
-def test_a_run_that_failed_is_continued_as_if_it_had_not(
-    failed: Runs, whole: Runs, listed: bool
-) -> None:
+def test_a_run_that_failed_is_continued_as_if_it_had_not(failed: Runs, whole: Runs) -> None:
     assert (failed.record().status, failed.steps()) == ("FAILED", [10])
-    if not listed:
-        (failed.directory().checkpoints / "checkpoint").unlink()
+    # Killed at once after its first save, it may be that the list of checkpoints lacks it.
+    (failed.directory().checkpoints / "checkpoint").unlink()
     _, lines = failed.run()
     assert lines[0] == f"tiny: resumes in {failed.directory().path}"
     assert "pretrained sources not read" in lines[1]
@@ -50,16 +46,19 @@ def test_a_run_that_failed_is_continued_as_if_it_had_not(
     assert_same_result(whole, failed)
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_again(
-    runs: Runs, whole: Runs, tmp_path: Path
-) -> None:
-    hooks = disturbed("FailOnce", step=3, marker=str(tmp_path / "marker"))
+def test_a_run_killed_before_its_first_checkpoint_begins_again(cheap: Runs, tmp_path: Path) -> None:
+    cheap.changes["hooks"] = disturbed("FailOnce", step=3, marker=str(tmp_path / "marker"))
     with pytest.raises(ValueError, match="the hook failed"):
-        runs.run(hooks=hooks)
-    _, lines = runs.run(hooks=hooks)
-    assert lines[0] == f"tiny: resumes in {runs.directory().path}"
+        cheap.run()
+    path = cheap.directory().path
+    _, lines = cheap.run(seed=3)
+    assert lines[0] == f"tiny: runs in {cheap.directory(2).path}"
+    assert lines[1] == f"  {path} is unfinished and left alone: seed: 0 -> 3"
+    assert cheap.record().status == "FAILED"
+    _, lines = cheap.run()
+    assert lines[0] == f"tiny: resumes in {path}"
     assert "from initializers" in lines[1]
-    assert_same_result(whole, runs)
+    assert evaluations(lines) == cheap.steps() == [10, 20]
 
 
 def test_a_checkpoint_whose_files_are_lost_is_not_replaced_by_random_weights(failed: Runs) -> None:
@@ -91,21 +90,9 @@ def test_beside_a_finished_run_the_same_command_makes_another_with_the_same_resu
     assert_same_result(whole, finished, 2)
 
 
-def test_an_unfinished_run_is_reported_by_the_plan_and_by_another_run(failed: Runs) -> None:
-    lines = failed.shown(mode=Mode.plan)
-    assert lines[0].startswith(f"mode=train would resume {failed.directory().path}")
-    _, lines = failed.run(seed=3)
-    assert lines[0] == f"tiny: runs in {failed.directory(2).path}"
-    assert lines[1] == f"  {failed.directory().path} is unfinished and left alone: seed: 0 -> 3"
-
-
-def test_resume_never_leaves_the_interrupted_run_alone(failed: Runs) -> None:
-    failed.run(resume=Resume.never)
-    assert [failed.record(1).status, failed.record(2).status] == ["FAILED", "FINISHED"]
-    assert failed.steps(number=1) == [10]
-
-
 def test_a_changed_warm_start_is_refused_in_a_folder_of_its_own(failed: Runs, whole: Runs) -> None:
+    (first, *_) = failed.shown(mode=Mode.plan)
+    assert first.startswith(f"mode=train would resume {failed.directory().path}")
     changed = failed.config(scaffolds=warm(str(whole.directory().checkpoints)))
     for mode in (Mode.train, Mode.plan):
         changed.mode = mode
@@ -134,54 +121,33 @@ def test_a_plan_is_printed_as_json_or_html(runs: Runs, whole: Runs) -> None:
     assert not runs.folder.exists()
 
 
-def test_resume_must_starts_nothing(cheap: Runs) -> None:
-    with pytest.raises(RunDirectoryError, match="holds no interrupted run"):
-        cheap.run(resume=Resume.must)
-    assert cheap.count() == 0
-
-
-def _renamed(checkpoint: str) -> dict[str, ScaffoldConfig]:
-    scaffolds = warm(checkpoint)
-    scaffolds["body"].rename = {"body/": "trunk/"}
-    return scaffolds
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
         (
-            lambda source: {"hooks": disturbed("StopEarly", step=7, stap=8)},
-            ConfigError,
-            r"hooks\.disturb\.stap",
-        ),
-        (
-            lambda source: {"hooks": {"mine": {"_target_": "builtins.dict"}}},
+            {"hooks": {"mine": {"_target_": "builtins.dict"}}},
             ConfigError,
             r"builtins\.dict is not a tf\.compat\.v1\.train\.Sess",
         ),
         (
-            lambda source: {"scaffolds": _renamed(source)},
-            PlanError,
-            "none named trunk/dense/kernel",
-        ),
-        (
-            lambda source: {"scaffolds": warm(f"{source}/nowhere")},
+            {"scaffolds": warm("/nowhere")},
             PlanError,
             r"scaffolds\.body\.checkpoint: there is no checkpoint",
         ),
     ],
-    ids=["argument of a hook", "no hook", "plan", "source"],
+    ids=["configuration", "plan"],
 )
 def test_a_mistake_leaves_nothing_behind(
-    runs: Runs, whole: Runs, changes: Any, error: type[Exception], message: str
+    runs: Runs, changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        runs.run(**changes(str(whole.directory().checkpoints)))
+        runs.run(**changes)
     assert not runs.folder.exists()
 
 
 def test_a_warm_start_brings_the_sources_values(runs: Runs, whole: Runs) -> None:
-    _, lines = runs.run(scaffolds=warm(str(whole.directory().checkpoints)), seed=5)
+    few = TrainConfig(steps=2)
+    _, lines = runs.run(scaffolds=warm(str(whole.directory().checkpoints)), seed=5, train=few)
     assert "  body: 6 variables (52 values) from" in lines[1]
     assert "; 19 tensors unused; sha256:" in lines[1]
     values, source = runs.values(), whole.values()
@@ -212,32 +178,26 @@ def test_the_state_of_a_scheduled_optimizer_goes_with_its_variables(
 
 
 def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_resumed(
-    whole: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    failed: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The new run that starts in its place is warm-started like any other."""
-    hooks = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
-    scaffolds = warm(str(whole.directory().checkpoints))
-    runs = Runs(tmp_path / "runs", hooks=hooks, scaffolds=scaffolds)
-    with pytest.raises(ValueError, match="the hook failed"):
-        runs.run()
+    """The new run that starts in its place has a plan like any other."""
 
     def finish_first(*arguments: Any, **options: Any) -> RunDirectory:
-        runs.directory().update(status="FINISHED")
+        failed.directory().update(status="FINISHED")
         return open_run(*arguments, **options)
 
     monkeypatch.setattr("runner.training.run.open_run", finish_first)
-    _, lines = runs.run()
-    assert lines[0] == f"tiny: runs in {runs.directory(2).path}"
-    assert "  body: 6 variables" in lines[1]
-    kernel = "body/dense/kernel"
-    assert np.array_equal(runs.values(2)[kernel], whole.values()[kernel])
+    _, lines = failed.run()
+    assert lines[0] == f"tiny: runs in {failed.directory(2).path}"
+    assert "from initializers" in lines[1]
+    assert failed.directory(2).plan.exists()
 
 
 def test_a_run_that_another_process_left_meanwhile_is_resumed(
-    failed: Runs, monkeypatch: pytest.MonkeyPatch
+    failed: Runs, whole: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("runner.training.run.interrupted_run", lambda *arguments, **options: None)
     _, lines = failed.run()
     assert lines[0] == f"tiny: resumes in {failed.directory().path}"
     assert "pretrained sources not read" in lines[1]
-    assert failed.count() == 1
+    assert_same_result(whole, failed)

@@ -6,11 +6,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from runner.checkpoints import contents
 from runner.checkpoints.contents import NoCheckpointError
-from runner.checkpoints.locate import latest_checkpoint, require_checkpoint, resolve
+from runner.checkpoints.locate import (
+    is_mlflow_uri,
+    latest_checkpoint,
+    require_checkpoint,
+    resolve,
+)
+from runner.checkpoints.open import open_checkpoint
 from runner.errors import CheckpointError
 from tests.tiny.privileges import folder_for_all, without_privileges
 
@@ -43,9 +51,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     _checkpoints(tmp_path / "damaged", 1)
     (tmp_path / "damaged" / "checkpoint").write_text("<html>")
     (tmp_path / "empty").mkdir()
-    (tmp_path / "things").mkdir()
-    for name in ("a.jpg", "b.txt", "c", "d"):
-        (tmp_path / "things" / name).write_text("something")
     for folder, file in (("later", "checkpoint"), ("kept", "w.npz"), ("photos", "e.jpg")):
         (tmp_path / "above" / folder).mkdir(parents=True)
         (tmp_path / "above" / folder / file).write_text("something")
@@ -117,12 +122,12 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str] | None]] = [
         ["unlisted/model.ckpt-1", "unlisted/model.ckpt-2"],
     ),
     ("runs", {}, "it holds runs; name one of them", ["runs/001"]),
-    ("empty", {}, "holds no checkpoint\n  cause: it is empty\n", []),
-    ("things", {}, r"but a\.jpg, b\.txt, c and 1 more", []),
-    ("above", {}, r"but kept, later, photos\n", ["above/kept", "above/later"]),
+    ("empty", {}, "holds no checkpoint\n.* no SavedModel, and no file of a known format\n", []),
+    ("above", {}, "above holds no checkpoint\n", ["above/kept", "above/later"]),
     (RUN, {"which": "33"}, "holds no checkpoint of step 33", ["30", "40", "20", "10"]),
     ("empty", {"which": "3"}, "of step 3\n  cause: it holds no numbered", []),
     ("nothing", {"which": "3"}, "there is no checkpoint at", None),
+    ("runs:/1/m", {}, "runs:/1/m is in MLflow, and no tracking store is given", None),
     ("features", {"which": "best"}, "no best checkpoint is recorded for", ["1", "2"]),
     *(
         (RUN, {"which": each}, f"which is '{each}'\n(.*\n)*.*latest, best", None)
@@ -196,8 +201,15 @@ def test_a_moved_directory_is_found(tmp_path: Path) -> None:
 DENIED = "cannot be read\n  cause: Permission denied\n  remedy: give this user the right to read it"
 
 
-@pytest.mark.parametrize("choice", [{}, {"which": "3"}, {"which": "best"}, {"average": "last 2"}])
-@pytest.mark.parametrize("place", ["closed", "run"])
+@pytest.mark.parametrize(
+    ("place", "choice"),
+    [
+        ("closed", {}),
+        ("run", {"which": "3"}),
+        ("run", {"which": "best"}),
+        ("run", {"average": "last 2"}),
+    ],
+)
 def test_what_this_user_may_not_list_is_named(place: str, choice: dict[str, Any]) -> None:
     with folder_for_all() as folder:
         for closed in (folder / "closed", folder / "run" / "checkpoints"):
@@ -217,15 +229,10 @@ def test_a_list_of_checkpoints_that_this_user_may_not_read_is_named(home: Path) 
         (folder / "kept" / "checkpoint").chmod(0)
         with without_privileges(), pytest.raises(CheckpointError, match=DENIED):
             latest_checkpoint(str(folder / "kept"))
-
-
-def test_a_folder_that_this_user_may_not_list_is_no_choice(tmp_path: Path) -> None:
-    with folder_for_all() as folder:
-        (folder / "closed").mkdir()
-        (folder / "closed").chmod(0)
-        with without_privileges(), pytest.raises(NoCheckpointError, match="but closed") as caught:
+        (folder / "kept").chmod(0)
+        with without_privileges(), pytest.raises(NoCheckpointError) as caught:
             resolve(str(folder))
-    assert caught.value.problems[0].choices == ()
+    assert caught.value.problems[0].choices == (), "what cannot be listed is not offered"
 
 
 def test_the_files_of_a_run_in_mlflow_stand_for_it(home: Path) -> None:
@@ -241,3 +248,70 @@ def test_the_files_of_a_run_in_mlflow_stand_for_it(home: Path) -> None:
     with pytest.raises(CheckpointError, match="holds no checkpoint of step 30") as caught:
         resolve(str(run), "30")
     assert caught.value.problems[0].choices == ("20", "40")
+
+
+def test_a_directory_is_searched_for_checkpoints_and_not_for_parts_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = ["a.npz", "big.safetensors.index.json", "m.keras", "m.safetensors", "w.h5"]
+    bundles = ["model-1", "model-12", "other"]
+    for name in (*kept, *(f"{each}.index" for each in bundles), "model-1.data-00000-of-00001"):
+        (tmp_path / name).touch()
+    for name in ("notes.txt", "notes.ckpt", "big-00001-of-00002.safetensors"):
+        (tmp_path / name).write_text("something else")
+    table = bytes(100) + bytes.fromhex("57fb808b247547db")
+    for name in ("slim.ckpt", "model.ckpt-7", "unusual_name"):
+        (tmp_path / name).write_bytes(table)
+    monkeypatch.chdir(tmp_path)
+    found = sorted([*kept, *bundles, "slim.ckpt", "model.ckpt-7"])
+    assert [Path(each).name for each in contents.in_directory(str(tmp_path))] == found
+    assert list(contents.in_directory("")) == found
+    assert contents.steps("") == {1: "model-1", 7: "model.ckpt-7", 12: "model-12"}
+    assert contents.in_order("") == ["model-1", "model.ckpt-7", "model-12"]
+    assert contents.newest("") is None
+    names = ("model-1", "model-1", "gone-5", "model-12")
+    lines = [f'all_model_checkpoint_paths: "{each}"' for each in names[1:]]
+    (tmp_path / "checkpoint").write_text(
+        "\n".join([f'model_checkpoint_path: "{names[0]}"', *lines])
+    )
+    assert contents.newest(str(tmp_path)) == f"{tmp_path}/model-1"
+    assert contents.in_order(str(tmp_path)) == [f"{tmp_path}/model-12", f"{tmp_path}/model-1"]
+
+
+class Store:
+    """A store with one model, whose alias can move."""
+
+    def __init__(self, store: str, version: int) -> None:
+        self.store, self.version = store, version
+        self.downloads: list[str] = []
+
+    def pin(self, uri: str) -> str:
+        return uri.replace("@champion", f"/{self.version}")
+
+    def download(self, uri: str, folder: str) -> str:
+        self.downloads.append(uri)
+        target = Path(folder) / "model"
+        target.mkdir()
+        np.savez(target / "weights.npz", w=self.version)
+        return str(target)
+
+
+def test_an_artifact_is_downloaded_once_for_each_store_and_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path))
+    store, other = Store("sqlite:///somewhere.db", 1), Store("sqlite:///elsewhere.db", 5)
+
+    def value(uri: str, artifacts: Store) -> int:
+        (path,) = resolve(uri, artifacts=artifacts)
+        ((_, found),) = open_checkpoint(path).read(["w"])
+        return int(found.item())
+
+    uris = ["runs:/1234/model", "models:/m@champion", "mlflow-artifacts:/1/model"]
+    assert [value(uri, store) for uri in uris * 2] == [1] * 6
+    assert store.downloads == [uris[0], "models:/m/1", uris[2]]
+    store.version = 2
+    assert value("models:/m@champion", store) == 2, "the alias has moved"
+    assert value(uris[0], other) == 5
+    for path in ("runs/tiny", "models", "gs://bucket/model", "/runs:/x"):
+        assert not is_mlflow_uri(path)

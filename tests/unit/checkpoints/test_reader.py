@@ -1,26 +1,30 @@
+"""What every reader keeps to: errors, dtypes, and one tensor in memory at a time."""
+
 from __future__ import annotations
 
-import ml_dtypes
+import ctypes
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
 import numpy as np
 import pytest
+import safetensors.numpy
+import tensorflow as tf
+from numpy.typing import NDArray
 
-from runner.checkpoints.reader import (
-    TensorSpec,
-    is_number,
-    parse_dtype,
-    require_names,
-    unreadable,
-)
+from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.reader import TensorSpec, is_number, parse_dtype, require_names, unreadable
 from runner.errors import CheckpointError
 
 
-def test_the_first_line_of_a_cause_is_shown() -> None:
-    error = unreadable("m", "an HDF5 file", ValueError("first\nsecond"))
-    assert str(error).splitlines()[:2] == ["m cannot be read as an HDF5 file", "  cause: first"]
-
-
-def test_an_exception_without_words_is_named() -> None:
-    assert "cause: MemoryError" in str(unreadable("m", "an HDF5 file", MemoryError()))
+@pytest.mark.parametrize(
+    ("error", "cause"), [(ValueError("first\nsecond"), "first"), (MemoryError(), "MemoryError")]
+)
+def test_a_cause_is_one_line(error: Exception, cause: str) -> None:
+    lines = str(unreadable("m", "an HDF5 file", error)).splitlines()
+    assert lines[:2] == ["m cannot be read as an HDF5 file", f"  cause: {cause}"]
 
 
 def test_all_unknown_names_are_reported_at_once() -> None:
@@ -29,14 +33,8 @@ def test_all_unknown_names_are_reported_at_once() -> None:
     assert [problem.choices[0] for problem in caught.value.problems] == ["kernel", "bias"]
 
 
-def test_parse_knows_the_types_of_numpy_and_ml_dtypes() -> None:
-    assert parse_dtype("float32") == np.float32
-    assert parse_dtype("bool") == np.bool_
-    assert parse_dtype("bfloat16") == ml_dtypes.bfloat16
-
-
 @pytest.mark.parametrize("name", ["string", "resource", "str", "object", "nonsense"])
-def test_parse_refuses_what_is_no_number(name: str) -> None:
+def test_what_is_no_number_has_no_dtype(name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} is not a type of numbers$"):
         parse_dtype(name)
     assert not is_number(name)
@@ -55,3 +53,76 @@ def test_parse_refuses_what_is_no_number(name: str) -> None:
 )
 def test_the_bytes_of_a_tensor(shape: tuple[int, ...], name: str, size: int) -> None:
     assert TensorSpec("x", shape, name).bytes == size
+
+
+COUNT, MEGABYTES = 8, 8
+Values = dict[str, NDArray[np.float32]]
+
+
+def _bundle(path: str, values: Values) -> None:
+    tf.raw_ops.SaveV2(
+        prefix=path,
+        tensor_names=list(values),
+        shape_and_slices=[""] * COUNT,
+        # One for all: TensorFlow keeps the memory, in which reading would not be seen.
+        tensors=[tf.constant(values["t0"])] * COUNT,
+    )
+
+
+def _h5(path: str, values: Values) -> None:
+    with h5py.File(path, "w") as file:
+        for name, value in values.items():
+            file[name] = value
+
+
+def _npy(path: str, values: Values) -> None:
+    record = np.zeros((), [(name, value.dtype, value.shape) for name, value in values.items()])
+    for name, value in values.items():
+        record[name] = value
+    np.save(path, record)
+
+
+WRITERS: dict[str, Callable[[str, Values], None]] = {
+    "ckpt": _bundle,
+    "h5": _h5,
+    "safetensors": lambda path, values: safetensors.numpy.save_file(values, path),
+    "npz": lambda path, values: np.savez(path, allow_pickle=False, **values),
+    "npy": _npy,
+}
+
+
+def _anonymous() -> int:
+    """Megabytes of anonymous memory; the pages of a mapped file can be dropped at any time."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) // 2**10
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="RssAnon is Linux's")
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_reading_holds_one_tensor_at_a_time(suffix: str, tmp_path: Path) -> None:
+    path = str(tmp_path / f"m.{suffix}")
+    size = MEGABYTES * 2**18
+    WRITERS[suffix](path, {f"t{n}": np.full(size, n, np.float32) for n in range(COUNT)})
+    reader = open_checkpoint(path)
+    names = list(reader.spec().tensors)
+    for _ in reader.read(names[:1]):
+        pass
+    ctypes.CDLL(None).malloc_trim(0)  # Memory that is free already would hide a peak.
+    start, peaks, done = _anonymous(), [0], threading.Event()
+
+    def watch() -> None:
+        # A peak that the kernel keeps would count the pages of mapped files.
+        while not done.wait(0.001):
+            peaks.append(_anonymous())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    read = 0
+    for _, value in reader.read(names):
+        read += value.nbytes // 2**20
+        peaks.append(_anonymous())
+        del value
+    done.set()
+    watcher.join()
+    assert read == COUNT * MEGABYTES
+    assert max(peaks) - start <= 4 * MEGABYTES, f"for tensors of {MEGABYTES} MB"

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from rich.console import Console
 
-from runner.cluster.addresses import free_addresses
+from runner.cluster.local import free_addresses
 from runner.cluster.sessions import ClusterTask
 from runner.config.cluster_spec import addresses_by_type
 from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig

@@ -22,12 +22,10 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster import chief
-from runner.cluster.addresses import answers, free_addresses
 from runner.cluster.channel import Channel, Flag, left_flag, released_flag
 from runner.cluster.chief import Chief, is_over, serve
-from runner.cluster.replica import ClusterReplica
-from runner.cluster.sessions import ClusterTask, session_config, start_server
-from runner.cluster.worker import train_worker
+from runner.cluster.local import free_addresses
+from runner.cluster.sessions import session_config
 from runner.config.schema import (
     AddressesConfig,
     ClusterConfig,
@@ -37,13 +35,12 @@ from runner.config.schema import (
     TrainConfig,
     VariablesConfig,
 )
-from runner.errors import ClusterError, ConfigError, InterruptedRunError
-from runner.graph.build import build_graph
+from runner.errors import ClusterError, InterruptedRunError
 from runner.system.lifeline import OBJECTIVE, has_begun
 from runner.system.signals import Interruption
 from runner.system.status import Status
 from tests.tiny import runs
-from tests.tiny.configs import tiny
+from tests.tiny.configs import LINEAR, tiny
 from tests.tiny.runs import wait_for
 from tests.unit.cluster.conftest import InProcess, Lines
 
@@ -57,11 +54,7 @@ def servers(workers: int = 1, **changes: Any) -> Iterator[ClusterConfig]:
     found = free_addresses(2 + workers)
     addresses = AddressesConfig(found[2:3], found[3:], found[:2])
     cluster = ClusterConfig(
-        workers=workers,
-        ps=2,
-        addresses=addresses,
-        grace_secs=0.1,
-        **{"max_wait_secs": 30, **changes},
+        workers=workers, ps=2, addresses=addresses, grace_secs=0.1, max_wait_secs=30, **changes
     )
     threads = []
     for index in range(2):
@@ -79,8 +72,7 @@ def servers(workers: int = 1, **changes: Any) -> Iterator[ClusterConfig]:
     finally:
         for thread in threads:
             thread.join(20)
-    for thread in threads:
-        assert not thread.is_alive()
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def release(index: int, address: str, flag: Callable[[int], Flag] = released_flag) -> None:
@@ -92,96 +84,70 @@ def release(index: int, address: str, flag: Callable[[int], Flag] = released_fla
             session.run(set_op)
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("source")
-    runs.run(folder)
-    return folder
-
-
-def test_a_warm_start_gives_the_servers_the_values_of_the_source(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_cut_variables_are_warm_started_saved_and_resumed_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(OBJECTIVE, str(tmp_path / "objective"))
-    scaffold = ScaffoldConfig(
-        VariablesConfig(["body/dense/*"]), str(source / "001" / "checkpoints"), trainable=False
-    )
-    with servers() as cluster:
-        lines = runs.run(
-            tmp_path,
-            cluster=cluster,
-            scaffolds={"body": scaffold},
-            restoration=RestorationConfig(verify=True),
-            train=TrainConfig(steps=4, evaluate_every=2, checkpoint_every=2),
-        )
+    model = {"_target_": "tests.tiny.odd.PlainModel"}
+    runs.run(tmp_path / "source", model=model, train=TrainConfig(steps=2))
+    source = str(tmp_path / "source" / "001" / "checkpoints")
+    changes: dict[str, Any] = {
+        "model": model,
+        "scaffolds": {"all": ScaffoldConfig(VariablesConfig(["plain"]), source)},
+        "restoration": RestorationConfig(verify=True),
+        "train": TrainConfig(steps=6, checkpoint_every=2, ema_decay=0.9, accumulate=2),
+    }
+    runs.run(tmp_path / "whole", **changes)
+    marker = str(tmp_path / "signalled")
+    changes |= {"hooks": runs.disturbed("SignalOnce", step=3, marker=marker, number=15)}
+    made = runs.directory(tmp_path / "cut")
+    with pytest.raises(InterruptedRunError), servers(partition_bytes=32) as cluster:
+        runs.run(tmp_path / "cut", cluster=cluster, **changes)
     assert has_begun(os.environ)
-    assert any(line.startswith("  body: 2 variables") for line in lines)
-    for name in ("body/dense/kernel", "body/dense/bias"):
-        np.testing.assert_array_equal(runs.saved(tmp_path, name), runs.saved(source, name))
-    assert runs.saved(tmp_path, "global_step") == 4
-    made = runs.directory(tmp_path)
+    assert not made.require().trained
     for file in (made.plan, made.plan_json, made.plan_html):
         assert "/job:ps/task:1" in file.read_text()
-    assert runs.directory(tmp_path).require().status == Status.FINISHED
+    plan = {each["name"]: each for each in json.loads(made.plan_json.read_text())["variables"]}
+    parts = [plan[f"plain/part_{index}"] for index in range(2)]
+    assert {each["device"] for each in parts} == {"/job:ps/task:0", "/job:ps/task:1"}
+    assert {each["origin"] for each in parts} == {"checkpoint"}
 
-
-def test_a_run_resumes_from_its_own_checkpoint_on_fresh_servers(tmp_path: Path) -> None:
-    train = TrainConfig(steps=6, checkpoint_every=2, ema_decay=0.9, accumulate=2)
-    stop = {"_target_": "tests.tiny.hooks.FailOnce", "step": 4, "marker": str(tmp_path / "failed")}
-    changes: dict[str, Any] = {"train": train, "hooks": {"stop": stop}}
-    with pytest.raises(ValueError, match="the hook failed"), servers() as cluster:
-        runs.run(tmp_path, cluster=cluster, **changes)
-    with servers() as cluster:
-        lines = runs.run(tmp_path, cluster=cluster, **changes)
-    assert lines[:2] == [
-        f"tiny: resumes in {tmp_path / '001'}",
-        "  own checkpoint: pretrained sources not read",
-    ]
-    assert "cluster: trains from step 2" in lines  # The failing hook came before the save.
-    assert runs.saved(tmp_path, "global_step") == 6
-
-
-def test_a_chief_that_died_after_its_servers_had_ended_needs_none(tmp_path: Path) -> None:
-    signalled = {
-        "_target_": "tests.tiny.hooks.SignalOnce",
-        "step": 2,
-        "marker": str(tmp_path / "signalled"),
-        "number": 15,
-    }
-    changes: dict[str, Any] = {"train": TrainConfig(steps=3), "hooks": {"signal": signalled}}
-    made = runs.directory(tmp_path)
-    with pytest.raises(InterruptedRunError), servers() as cluster:
-        runs.run(tmp_path, cluster=cluster, **changes)
-    assert not made.require().trained
-    with servers() as cluster:
-        runs.run(tmp_path, cluster=cluster, **changes)
+    with servers(partition_bytes=32) as cluster:
+        lines = runs.run(tmp_path / "cut", cluster=cluster, **changes)
+    assert lines[1] == "  own checkpoint: pretrained sources not read"
+    assert "cluster: trains from step 3" in lines
+    for name in ("plain", "plain/Adam"):
+        expected = runs.saved(tmp_path / "whole", name)
+        found = runs.saved(tmp_path / "cut", name)
+        assert found.shape == (8, 2)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
     record = made.require()
     assert (record.status, record.trained) == (Status.FINISHED, True)
 
+    # A chief that died after its servers had ended needs none.
     made.update(status=Status.RUNNING)
     chief, server = free_addresses(2)
     gone = replace(cluster, ps=1, addresses=AddressesConfig([chief], [], [server]))
-    lines = runs.run(tmp_path, cluster=gone, **changes)
+    lines = runs.run(tmp_path / "cut", cluster=gone, **changes)
     assert lines[2:4] == [
         "cluster: trained already, so that only the record is closed",
         "cluster: no server hears that it may end, because of ps 0",
     ]
     assert made.require() == record
-
     # Or when they were still to hear of it.
     made.update(status=Status.RUNNING)
-    with servers() as cluster:
-        runs.run(tmp_path, cluster=cluster, **changes)
+    with servers(partition_bytes=32) as cluster:
+        runs.run(tmp_path / "cut", cluster=cluster, **changes)
     assert made.require() == record
 
 
 def test_a_run_resumes_with_another_number_of_workers(tmp_path: Path) -> None:
-    stop = {"_target_": "tests.tiny.hooks.FailOnce", "step": 5, "marker": str(tmp_path / "failed")}
     train = TrainConfig(steps=6, checkpoint_every=2)
-    changes: dict[str, Any] = {"train": train, "hooks": {"stop": stop}}
+    stop = runs.disturbed("FailOnce", step=5, marker=str(tmp_path / "failed"))
+    changes: dict[str, Any] = {**LINEAR, "train": train, "hooks": stop}
     with pytest.raises(ValueError, match="the hook failed"), servers(2) as cluster:
         runs.run(tmp_path, cluster=cluster, **changes)
-    assert runs.saved(tmp_path, "global_step") == 4
+    assert runs.saved(tmp_path, "global_step") == 4  # The failing hook came before the save.
     lines = runs.run(tmp_path, **changes)
     assert lines[0] == f"tiny: resumes in {tmp_path / '001'}"
     assert (
@@ -189,46 +155,6 @@ def test_a_run_resumes_with_another_number_of_workers(tmp_path: Path) -> None:
         "batches are dealt out anew"
     ) in lines
     assert runs.saved(tmp_path, "global_step") == 6
-
-
-def test_a_synchronous_run_names_the_worker_that_never_comes(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ClusterError, match=r"worker 0 at .* does not answer\n.*waited for 1 s"),
-        servers(2, synchronous=True, max_wait_secs=1) as cluster,
-    ):
-        runs.run(tmp_path, cluster=cluster)
-
-
-def test_a_worker_whose_data_end_fails(tmp_path: Path) -> None:
-    wait = {"_target_": "tests.tiny.hooks.WaitOnce", "step": 2, "marker": str(tmp_path / "waits")}
-    train = TrainConfig(steps=20)
-    with servers(2, recovery_wait_secs=0.1) as cluster:
-        worker = tiny(
-            cluster=replace(cluster, task=TaskConfig("worker", 0)),
-            data={"_target_": "tests.tiny.odd.Once"},
-            train=train,
-        )
-        replica = ClusterReplica(worker.cluster)
-        built = build_graph(worker, "validation", train=True, replica=replica)
-        # The chief, which trains on, has the same configuration.
-        alike = replace(worker, data=tiny().data, hooks={"wait": wait})
-        task = ClusterTask(alike, Lines().screen, Interruption(), start_server(worker))
-        errors: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                train_worker(task, built, replica.update)
-            except BaseException as error:  # noqa: BLE001 - looked at below
-                errors.append(error)
-            (tmp_path / "waits.go").touch()
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        runs.run(tmp_path, cluster=cluster, train=train, hooks={"wait": wait})
-        thread.join()
-    (error,) = errors
-    assert isinstance(error, ConfigError)
-    assert str(error).startswith("data.train() ended before step 20")
 
 
 def test_the_chief_ends_the_training_when_a_worker_asks(
@@ -270,68 +196,17 @@ def test_a_server_that_is_gone_at_the_end_is_no_error() -> None:
         pass
     with pytest.raises(ValueError, match="the step failed"), leader.leading(run):
         raise ValueError("the step failed")
-    assert lines() == ["cluster: no server hears that it may end, because of ps 0"] * 2
+    late = tf.errors.DeadlineExceededError(None, None, "late")
+    with pytest.raises(ClusterError, match=r"ps 0 at .* does not answer"), leader.leading(run):
+        raise late
+    assert lines() == ["cluster: no server hears that it may end, because of ps 0"] * 3
 
 
-def test_servers_that_do_not_answer_end_the_run(tmp_path: Path) -> None:
-    found = free_addresses(3)
-    cluster = ClusterConfig(
-        ps=2,
-        addresses=AddressesConfig(found[:1], [], found[1:]),
-        task=TaskConfig("chief", 0),
-        max_wait_secs=0.3,
-        recovery_wait_secs=0.1,
-    )
-    with pytest.raises(ClusterError, match=f"ps 0 at {found[1]}, ps 1 at {found[2]} do not answer"):
-        runs.run(tmp_path, cluster=cluster)
-    assert answers(found[0])
-
-
-def test_cut_variables_are_warm_started_saved_and_resumed_as_a_whole(tmp_path: Path) -> None:
-    model = {"_target_": "tests.tiny.odd.PlainModel"}
-    runs.run(tmp_path / "source", model=model, train=TrainConfig(steps=2))
-    source = str(tmp_path / "source" / "001" / "checkpoints")
-    changes: dict[str, Any] = {
-        "model": model,
-        "scaffolds": {"all": ScaffoldConfig(VariablesConfig(["plain"]), source)},
-        "restoration": RestorationConfig(verify=True),
-        "train": TrainConfig(steps=6, checkpoint_every=2),
-    }
-    runs.run(tmp_path / "whole", **changes)
-    marker = str(tmp_path / "failed")
-    stop = {"_target_": "tests.tiny.hooks.FailOnce", "step": 5, "marker": marker}
-    changes |= {"hooks": {"stop": stop}}
-    cut = {"partition_bytes": 32}
-    with pytest.raises(ValueError, match="the hook failed"), servers(**cut) as cluster:
-        runs.run(tmp_path / "cut", cluster=cluster, **changes)
-    made = runs.directory(tmp_path / "cut")
-    held = {each["name"]: each for each in json.loads(made.plan_json.read_text())["variables"]}
-    parts = [held[f"plain/part_{index}"] for index in range(2)]
-    assert {each["device"] for each in parts} == {"/job:ps/task:0", "/job:ps/task:1"}
-    assert {each["origin"] for each in parts} == {"checkpoint"}
-    with servers(**cut) as cluster:
-        lines = runs.run(tmp_path / "cut", cluster=cluster, **changes)
-    assert "cluster: trains from step 4" in lines
-    for name in ("plain", "plain/Adam"):
-        expected = runs.saved(tmp_path / "whole", name)
-        found = runs.saved(tmp_path / "cut", name)
-        assert found.shape == (8, 2)
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("remaining", "left", "over"),
-    [
-        (None, True, False),
-        (20.0, False, False),
-        (20.0, True, True),
-        (0.5, False, True),
-    ],
-)
-def test_a_server_ends_when_a_signal_has_come_and_the_chief_or_its_time_is_gone(
-    remaining: float | None, left: bool, over: bool
-) -> None:
-    assert is_over(remaining, left=left) == over
+def test_a_server_ends_when_a_signal_has_come_and_the_chief_or_its_time_is_gone() -> None:
+    assert not is_over(None, left=True)
+    assert not is_over(20.0, left=False)
+    assert is_over(20.0, left=True)
+    assert is_over(0.5, left=False)
 
 
 def served(flag: Callable[[int], Flag]) -> list[str]:

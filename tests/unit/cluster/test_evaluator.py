@@ -10,16 +10,14 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from runner.cluster.addresses import free_addresses
 from runner.cluster.channel import Channel
 from runner.cluster.evaluator import (
     FollowedRun,
     Patience,
     evaluated_checkpoint,
     follow_checkpoints,
-    sent,
 )
-from runner.cluster.sessions import FirstServer, session_config
+from runner.cluster.sessions import session_config
 from runner.config.schema import AddressesConfig, ClusterConfig
 from runner.console import Screen
 from runner.errors import ClusterError, InterruptedRunError
@@ -59,6 +57,13 @@ def test_the_run_of_the_chief_is_followed_to_its_end(tmp_path: Path) -> None:
     assert itself.look(".") == Status.FINISHED
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    runs.run(folder)
+    return folder
+
+
 class Signalling(Screen):
     """Sends this process a signal with each line."""
 
@@ -67,16 +72,15 @@ class Signalling(Screen):
 
 
 def test_a_signal_does_not_break_into_what_tensorflow_does(
-    in_process: Callable[..., InProcess], tmp_path: Path
+    in_process: Callable[..., InProcess], trained: Path
 ) -> None:
-    runs.run(tmp_path)
     servers = in_process(1, 1, evaluator=True)
     with tf.Graph().as_default() as graph:
         channel = Channel(servers.cluster)
     target, config = servers.target("chief"), session_config(servers.cluster)
     with tf.compat.v1.Session(target, graph, config) as session:
         channel.run.write(session, "001")
-    evaluating = tiny(cluster=servers.config("evaluator"), run_dir=str(tmp_path))
+    evaluating = tiny(cluster=servers.config("evaluator"), run_dir=str(trained))
     with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
         follow_checkpoints(evaluating, Signalling())
     with tf.compat.v1.Session(target, graph, config) as session:
@@ -86,8 +90,6 @@ def test_a_signal_does_not_break_into_what_tensorflow_does(
         20,
         {"validation/loss", "validation/accuracy"},
     )
-    gone = ClusterConfig(addresses=AddressesConfig(["a:1"], [], free_addresses(1)))
-    assert not sent(FirstServer(gone), {"loss": 0.5}, 1)
 
 
 def test_an_evaluator_ends_that_has_nothing_to_follow_for_long() -> None:
@@ -117,9 +119,8 @@ def test_an_evaluator_ends_that_has_nothing_to_follow_for_long() -> None:
         look(34, Status.KILLED)
 
 
-def test_a_checkpoint_that_is_removed_meanwhile_is_passed_over(tmp_path: Path) -> None:
-    runs.run(tmp_path)
-    checkpoints = runs.directory(tmp_path).checkpoints
+def test_a_checkpoint_that_is_removed_meanwhile_is_passed_over(trained: Path) -> None:
+    checkpoints = runs.directory(trained).checkpoints
     built = build_graph(tiny(), "validation", train=False)
     result: Any = evaluated_checkpoint(built, str(checkpoints / "model.ckpt-20"))
     assert (result[0], set(result[1])) == (20, {"loss", "accuracy"})

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from runner.cluster.addresses import free_addresses
-from runner.cluster.channel import shared_settings
+from runner.cluster.channel import FirstServer, shared_settings
+from runner.cluster.evaluator import sent
+from runner.cluster.local import free_addresses
 from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import (
     ClusterChiefSessionCreator,
     ClusterSession,
     ClusterTask,
     ClusterWorkerSessionCreator,
-    FirstServer,
     cluster_session,
     naming_missing_tasks,
     session_config,
@@ -133,22 +133,20 @@ def test_a_worker_prints_which_task_it_waits_for_and_heeds_a_signal(
     assert lines() == [f"waits for the chief at {address} to make the model ready, 20 s at most"]
 
 
-@pytest.mark.parametrize("model", ["tests.tiny.odd.Recurrent", "tests.tiny.odd.PlainModel"])
-def test_variables_read_in_a_loop_or_in_parts_stay_on_their_servers(
-    in_process: Callable[..., InProcess], model: str
+def test_variables_read_in_a_loop_stay_on_their_servers(
+    in_process: Callable[..., InProcess],
 ) -> None:
-    cut = 32 if model.endswith("PlainModel") else None
-    servers = in_process(2, 2, partition_bytes=cut)
+    servers = in_process(2, 2)
     cluster = servers.config("worker")
-    config = tiny(model={"_target_": model})
+    config = tiny(model={"_target_": "tests.tiny.odd.Recurrent"}, metrics={})
     built = build_graph(config, "validation", train=True, replica=ClusterReplica(cluster))
     training = built.training
     assert training is not None
     with v1.Session(servers.target("worker"), built.graph, session_config(cluster)) as session:
         session.run([variable.initializer for variable in built.variables.values()])
         session.run(training.input_initializer)
-        losses = [session.run((training.values["loss"], training.train_op))[0] for _ in range(30)]
-    assert losses[-1] < losses[0]
+        for _ in range(2):
+            session.run(training.train_op)
     with tf.Graph().as_default() as graph:
         held = {}
         for name, variable in built.variables.items():
@@ -170,9 +168,6 @@ def test_variables_read_in_a_loop_or_in_parts_stay_on_their_servers(
 def test_sessions_see_the_servers_and_their_own_task() -> None:
     cluster = ClusterConfig(task=TaskConfig("worker", 1), max_wait_secs=3.0)
     assert list(session_config(cluster).device_filters) == ["/job:ps", "/job:worker/task:1"]
-    assert session_config(cluster).operation_timeout_in_ms == 0
-    cluster.synchronous = True
-    assert session_config(cluster).operation_timeout_in_ms == 3000
 
 
 def test_a_first_server_that_is_away_answers_nothing() -> None:
@@ -182,6 +177,7 @@ def test_a_first_server_that_is_away_answers_nothing() -> None:
         cluster = ClusterConfig(addresses=AddressesConfig(["a:1"], [], [server]))
         first = FirstServer(cluster)
         assert first.ask(lambda session, channel: channel.run.read(session)) is None
+        assert not sent(first, {"loss": 0.5}, 1)
         first.require_agreement(tiny())
 
 
@@ -198,36 +194,26 @@ def test_an_address_that_a_server_cannot_listen_at_is_reported(
         start_server(config)
 
 
-def test_a_step_that_waits_too_long_is_explained(in_process: Callable[..., InProcess]) -> None:
-    late = tf.errors.DeadlineExceededError(None, None, "late")
-    chief, worker, server = free_addresses(3)
-    cluster = ClusterConfig(addresses=AddressesConfig([chief], [worker], [server]))
-    with (
-        pytest.raises(ClusterError, match=r"chief at .*, worker 0 at .*, ps 0 at .* do not answer"),
-        naming_missing_tasks(cluster),
-    ):
-        raise late
-    with (
-        pytest.raises(ClusterError, match="a step has not ended within 20 s"),
-        naming_missing_tasks(in_process(1, 1).cluster),
-    ):
-        raise late
-
-
-@pytest.mark.parametrize("error", [tf.errors.UnavailableError, tf.errors.AbortedError])
-def test_a_server_that_is_lost_at_the_end_asks_for_another_start(
-    error: type[tf.errors.OpError],
+@pytest.mark.parametrize(
+    ("raised", "all_answer", "missing"),
+    [
+        ("DeadlineExceededError", False, "chief at .*, worker 0 at .*, ps 0 at .* do not answer"),
+        ("DeadlineExceededError", True, "a step has not ended within 20 s"),
+        ("UnavailableError", False, "ps 0 at [^,]* was lost"),
+        ("AbortedError", True, "a parameter server was lost"),
+    ],
+)
+def test_a_step_that_is_late_or_cut_off_names_the_missing_tasks(
+    in_process: Callable[..., InProcess], raised: str, all_answer: bool, missing: str
 ) -> None:
-    server, other = free_addresses(2)
-    cluster = ClusterConfig(addresses=AddressesConfig(["a:1"], [], [server, other]))
-    with (
-        pytest.raises(
-            LostServerError, match=rf"ps 0 at {server}, ps 1 at {other} was lost"
-        ) as found,
-        naming_missing_tasks(cluster),
-    ):
-        raise error(None, None, "Socket closed")
-    assert found.value.exit_code == 137
+    chief, worker, server = free_addresses(3)
+    absent = ClusterConfig(addresses=AddressesConfig([chief], [worker], [server]))
+    cluster = in_process(1, 1).cluster if all_answer else absent
+    with pytest.raises(ClusterError, match=missing) as error, naming_missing_tasks(cluster):
+        raise getattr(tf.errors, raised)(None, None, "late, or a socket closed")
+    # Such an exit code asks for another start.
+    assert (error.value.exit_code == 137) == isinstance(error.value, LostServerError)
+    assert isinstance(error.value, LostServerError) == (raised != "DeadlineExceededError")
 
 
 # Of a run with a server that was killed and started again.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.cluster.trial_link import TRIAL, LinkedTrial, TrialLink, linked_trial
-from runner.errors import PrunedRunError, SweepError
+from runner.errors import SweepError
 from runner.runs.run_directory import RunDirectory
 from runner.sweeps.job import Trial
 
@@ -29,10 +29,6 @@ def trial(report: Callable[[Mapping[str, float], int], bool] | None = None) -> T
     return Trial("sweeps/001", {"seed": "3"}, report)
 
 
-def test_a_process_without_the_variable_is_no_trial() -> None:
-    assert linked_trial({}) is None
-
-
 def test_the_sweep_learns_what_the_chiefs_report(tmp_path: Path) -> None:
     swept = trial()
     link = TrialLink(swept)
@@ -48,27 +44,11 @@ def test_the_sweep_learns_what_the_chiefs_report(tmp_path: Path) -> None:
             with pytest.raises(SweepError, match="the objective is nan"):
                 chief.judge(float("nan"))
     link.end()
+    chief.evaluated({"loss": 0.5}, 30)  # The sweep's process is gone.
     assert swept.run_dir == tmp_path
     assert swept.curve == {10: {"loss": 1.0}, 20: {"loss": 2.0}}
     kept = RunDirectory(tmp_path).evaluations.read_text().split("\n")
     assert [json.loads(line)[0] for line in kept if line] == [10, 20]
-
-
-def test_a_chief_learns_that_it_is_pruned() -> None:
-    link = TrialLink(trial(lambda metrics, step: metrics["loss"] > 1))
-    chief = chief_of(link)
-    with chief.connection:
-        pruned = []
-        for step, loss in ((10, 0.5), (20, 1.5)):
-            chief.evaluated({"loss": loss}, step)
-            pruned.append(chief.pruned)
-        assert pruned == [False, True]
-        with pytest.raises(PrunedRunError, match="pruned at step 20"):
-            chief.check()
-        assert link.pruned
-    with pytest.raises(PrunedRunError, match="pruned at step 20"):
-        link.end()
-    chief.evaluated({"loss": 0.5}, 30)  # The sweep's process is gone.
 
 
 def test_a_report_that_fails_is_raised_by_the_sweep() -> None:

@@ -14,11 +14,13 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster.channel import Channel, ready_flags, session_flags
+from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import session_config
-from runner.cluster.worker import ChiefHook, is_leaving
+from runner.cluster.worker import ChiefHook, is_leaving, train_worker
 from runner.config.choices import NonFinite
 from runner.config.schema import NonFiniteConfig, TrainConfig
-from runner.errors import ClusterError, InterruptedRunError, NonFiniteLossError
+from runner.errors import ClusterError, ConfigError, InterruptedRunError, NonFiniteLossError
+from runner.graph.build import build_graph
 from runner.system.signals import Interruption
 from tests.unit.cluster.conftest import InProcess, Lines
 
@@ -195,17 +197,24 @@ def test_a_loss_that_is_not_finite_fails_or_asks_for_the_end(servers: InProcess)
         ]
 
 
-@pytest.mark.parametrize(
-    ("remaining", "synchronous", "leaves"),
-    [
-        (None, False, False),
-        (None, True, False),
-        (20.0, False, True),
-        (20.0, True, False),
-        (1.5, True, True),
-    ],
-)
-def test_a_synchronous_worker_stays_after_a_signal_as_long_as_it_can(
-    remaining: float | None, synchronous: bool, leaves: bool
-) -> None:
-    assert is_leaving(remaining, synchronous=synchronous) == leaves
+def test_a_worker_whose_data_end_fails(servers: InProcess) -> None:
+    data, model = {"_target_": "tests.tiny.odd.Once"}, {"_target_": "tests.tiny.odd.PlainModel"}
+    task = servers.task("worker", data=data, model=model)
+    replica = ClusterReplica(task.cluster)
+    built = build_graph(task.config, "validation", train=True, replica=replica)
+    with tf.Graph().as_default():
+        set_ready = ready_flags(1)[0].set_op
+        with v1.Session(servers.target("chief")) as chief:
+            chief.run(set_ready)
+    with v1.Session(servers.target("worker"), built.graph, session_config(task.cluster)) as session:
+        session.run([variable.initializer for variable in built.variables.values()])
+    # MonitoredSession alone would take it for an orderly end.
+    with pytest.raises(ConfigError, match=r"^data\.train\(\) ended before step 20"):
+        train_worker(task, built, replica.update)
+
+
+def test_a_synchronous_worker_stays_after_a_signal_as_long_as_it_can() -> None:
+    assert not is_leaving(None, synchronous=False)
+    assert is_leaving(20.0, synchronous=False)
+    assert not is_leaving(20.0, synchronous=True)
+    assert is_leaving(1.5, synchronous=True)

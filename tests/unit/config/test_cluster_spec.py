@@ -11,15 +11,10 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
-from runner.config.choices import Mode
 from runner.config.cluster_spec import (
     addresses_by_type,
     announcing_tasks,
-    has_addresses,
     in_use,
-    is_cluster,
-    is_task,
-    launches,
     own_name,
     parameter_servers,
     read_tf_config,
@@ -30,7 +25,6 @@ from runner.config.cluster_spec import (
 )
 from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
 from runner.errors import ConfigError
-from tests.tiny.configs import tiny
 
 CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
 
@@ -101,23 +95,14 @@ WORKERS = {"worker": ["a:1", "b:1"], "evaluator": ["e:1"]}
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("{chief}", ["TF_CONFIG is '{chief}'"]),
         ("[1]", ["TF_CONFIG is '[1]'"]),
         ({"cluster": ["a:1"]}, ["TF_CONFIG: cluster is ['a:1']", "TF_CONFIG names no task"]),
         (
             {
-                "cluster": {"chief": ["a:1"], "wroker": ["c:1"], "ps": "d:1"},
-                "task": {"type": "ps", "index": "first"},
+                "cluster": {"chief": ["a:1"], "ps": "d:1"},
+                "task": {"type": "ps", "index": 0.9},
             },
-            [
-                "TF_CONFIG: cluster has tasks of type 'wroker'",
-                "TF_CONFIG: cluster.ps is 'd:1'",
-                "TF_CONFIG: task.index is 'first'",
-            ],
-        ),
-        (
-            {"cluster": CLUSTER, "task": {"type": "worker", "index": 0.9}},
-            ["TF_CONFIG: task.index is 0.9"],
+            ["TF_CONFIG: cluster.ps is 'd:1'", "TF_CONFIG: task.index is 0.9"],
         ),
         # In the numbers of the variable, where the first worker is the chief.
         (
@@ -171,52 +156,23 @@ def cluster(kind: str | None = None, index: int = 0) -> ClusterConfig:
     return ClusterConfig(addresses=addresses, task=TaskConfig(kind, index), evaluator=True)
 
 
-def test_tasks_are_listed_with_their_addresses() -> None:
+def test_tasks_have_names_places_and_addresses() -> None:
     assert trainers(cluster()) == {"chief": "a:1", "worker 0": "b:1", "worker 1": "c:1"}
     assert parameter_servers(cluster()) == {"ps 0": "d:1"}
     assert addresses_by_type(cluster())["worker"] == ["b:1", "c:1"]
-    assert addresses_by_type(ClusterConfig()) == {}
     assert announcing_tasks(cluster()) == ["worker0", "worker1", "evaluator"]
-
-
-def test_a_task_knows_its_name_and_its_place() -> None:
     assert own_name(cluster("worker", 1)) == "worker1"
     assert own_name(cluster("evaluator", 5)) == "evaluator"
     assert [replica_index(cluster(kind, 1)) for kind in ("chief", "worker")] == [0, 2]
 
 
-def test_what_a_process_is() -> None:
-    local = ClusterConfig(local=True)
-    assert (is_cluster(local), has_addresses(local), is_task(local)) == (True, False, False)
-    assert not is_cluster(ClusterConfig())
-    assert is_task(cluster("ps"))
-    assert is_task(cluster("ps"), "ps", "worker")
-    assert not is_task(cluster("ps"), "chief")
-    assert not is_task(cluster())
-    assert launches(tiny(cluster=local))
-    assert not launches(tiny(cluster=local, mode=Mode.plan))
-    assert not launches(tiny(cluster=cluster("chief")))
-
-
-@pytest.mark.parametrize(
-    ("address", "parts"),
-    [
-        ("host:2222", ("host", 2222)),
-        ("[::1]:80", ("::1", 80)),
-        ("host", None),
-        (":80", None),
-        ("host:", None),
-        ("host:0", None),
-        ("host:65536", None),
-        ("host:port", None),
-        ("my_host-1.lan:80", ("my_host-1.lan", 80)),
-        ("http://localhost:80", None),
-        ("local host:80", None),
-        ("::1:80", None),
-    ],
-)
-def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int] | None) -> None:
-    assert split(address) == parts
+def test_an_address_is_a_host_and_a_port() -> None:
+    assert split("host:2222") == ("host", 2222)
+    assert split("my_host-1.lan:80") == ("my_host-1.lan", 80)
+    assert split("[::1]:80") == ("::1", 80)
+    for refused in ("host", ":80", "host:", "host:port", "local host:80", "http://a:80", "::1:80"):
+        assert split(refused) is None
+    assert (split("host:0"), split("host:65536")) == (None, None)
 
 
 def test_only_a_port_that_is_taken_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:

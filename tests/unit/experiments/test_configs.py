@@ -1,8 +1,6 @@
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,10 +9,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.digits import load_splits
 from hydra_plugins.runner_sweepers.grid import grid
 from runner.config.schema import register
 from runner.config.validation import validate
+from runner.runs.run_directory import RunDirectory
 from runner.sweeps.points import params_as_typed
 from tests.tiny.composing import composing
 from tests.tiny.runs import Runs
@@ -30,36 +28,49 @@ def composed(experiment: str, *overrides: str) -> DictConfig:
         return compose("config", [f"+experiment={experiment}", *overrides])
 
 
-def test_the_shipped_experiments_are_these() -> None:
-    assert EXPERIMENTS == ["digits_cnn", "lstm_cnn", "short_sequences"]
-
-
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_an_experiment_is_valid_and_is_named_like_its_file(experiment: str) -> None:
     config = validate(composed(experiment, "seed=5"))
     assert (config.name, config.data["seed"]) == (experiment, 5)
 
 
-def test_lstm_cnn_trains_with_all_its_sources(tmp_path: Path) -> None:
-    """All shipped experiments, for two steps each."""
-    few = ["train.steps=2"]
-    short = [*few, "data.length=2", "data.evaluation_sequences=16", "data.batch_size=8"]
-    run_dir = f"run_dir={tmp_path}/lstm_cnn"
+LEARNED = ["train.steps=80"]
+SHORT = ["train.steps=2", "data.length=2", "data.evaluation_sequences=16", "data.batch_size=8"]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "overrides", "restored"),
+    [
+        ("short_sequences", {"cnn": LEARNED}, {"cnn": 12}),
+        pytest.param(
+            "lstm_cnn",
+            {"cnn": LEARNED, "lstm": [*SHORT, f"scaffolds.cnn.overrides={LEARNED}"]},
+            {"cnn": 12, "lstm": 3},
+            marks=pytest.mark.soak,
+        ),
+    ],
+)
+def test_an_experiment_trains_with_all_its_sources(
+    tmp_path: Path, experiment: str, overrides: dict[str, list[str]], restored: dict[str, int]
+) -> None:
     with composing(tmp_path / "conf"):
-        config = validate(
-            compose("config", ["+experiment=lstm_cnn", "tracking=none", *short, run_dir])
-        )
-        config.scaffolds["cnn"].overrides = few
-        config.scaffolds["lstm"].overrides = [*short, f"scaffolds.cnn.overrides={few}"]
-        runs = Runs(tmp_path / "lstm_cnn")
+        run_dir = f"run_dir={tmp_path / experiment}"
+        given = [f"+experiment={experiment}", "tracking=none", *SHORT, run_dir]
+        config = validate(compose("config", given))
+        for name, each in overrides.items():
+            config.scaffolds[name].overrides = each
+        runs = Runs(tmp_path / experiment)
         objective = runs.start(config)
     assert objective is not None
     assert np.isfinite(objective)
+    trained = ["digits_cnn", "short_sequences", "lstm_cnn"][: len(restored) + 1]
     assert [line for line in runs.lines() if ": runs in" in line] == [
-        f"{name}: runs in {tmp_path / name / '001'}"
-        for name in ("digits_cnn", "short_sequences", "lstm_cnn")
+        f"{name}: runs in {tmp_path / name / '001'}" for name in trained
     ]
-    for name, count in (("cnn", 12), ("lstm", 3)):
+    accuracy = RunDirectory(tmp_path / "digits_cnn" / "001").require().objective
+    assert accuracy is not None
+    assert accuracy > 0.9, "on unseen digits"
+    for name, count in restored.items():
         assert any(line.startswith(f"  {name}: {count} variables") for line in runs.lines())
 
 
@@ -70,21 +81,17 @@ def test_an_optimizer_config_builds_an_optimizer_of_sessions(optimizer: str) -> 
         assert isinstance(instantiate(config.optimizer), tf.compat.v1.train.Optimizer)
 
 
-def test_the_sources_of_lstm_cnn() -> None:
-    scaffolds = validate(composed("lstm_cnn")).scaffolds
-    found = {name: (each.checkpoint, each.variables.include) for name, each in scaffolds.items()}
-    assert found == {
-        "cnn": ("experiment:digits_cnn", ["cnn/*"]),
-        "lstm": ("experiment:short_sequences", ["lstm/*"]),
-    }
-
-
-@pytest.mark.parametrize("scaffold", ["cnn", "lstm"])
-def test_a_source_is_exchanged_by_one_override(scaffold: str) -> None:
-    config = composed("lstm_cnn", f"scaffold@scaffolds.{scaffold}=random")
-    changed = validate(config).scaffolds[scaffold]
-    assert changed.checkpoint is None
-    assert changed.variables.include == [f"{scaffold}/*"]
+def test_a_source_of_lstm_cnn_is_exchanged_by_one_override() -> None:
+    cnn, lstm = "experiment:digits_cnn", "experiment:short_sequences"
+    for override, expected in (
+        ((), (cnn, lstm)),
+        (("scaffold@scaffolds.cnn=random",), (None, lstm)),
+        (("scaffold@scaffolds.lstm=random",), (cnn, None)),
+    ):
+        scaffolds = validate(composed("lstm_cnn", *override)).scaffolds
+        assert (scaffolds["cnn"].checkpoint, scaffolds["lstm"].checkpoint) == expected
+        for name, scaffold in scaffolds.items():
+            assert scaffold.variables.include == [f"{name}/*"]
 
 
 @pytest.mark.parametrize(
@@ -104,6 +111,12 @@ def test_the_cnn_is_called_as_its_scaffold_is_trained(
     assert composed(experiment, *overrides).model.train_cnn is train_cnn
 
 
+def test_the_cnn_has_the_same_size_in_all_experiments() -> None:
+    models = [composed(experiment).model for experiment in EXPERIMENTS]
+    for key in ("filters", "embedding", "dropout"):
+        assert all(model[key] == models[0][key] for model in models)
+
+
 def test_the_study_of_warm_starts_has_every_combination_three_times() -> None:
     register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -111,43 +124,12 @@ def test_the_study_of_warm_starts_has_every_combination_three_times() -> None:
         params = compose("config", given, return_hydra_config=True).hydra.sweeper.params
         typed = params_as_typed(OmegaConf.to_container(params), [])
         points = grid(OverridesParser.create().parse_overrides([*typed, *given]))
-        configs = [validate(compose("config", list(point.overrides))) for point in points]
-    sources = Counter(
-        tuple(config.scaffolds[name].checkpoint for name in ("cnn", "lstm")) for config in configs
-    )
+        seeds = Counter(each for point in points for each in point.overrides if "seed=" in each)
+        assert seeds == {f"seed={seed}": 4 for seed in range(3)}
+        first = [list(point.overrides) for point in points if "seed=0" in point.overrides]
+        configs = [validate(compose("config", overrides)) for overrides in first]
     cnn, lstm = "experiment:digits_cnn", "experiment:short_sequences"
-    assert sources == dict.fromkeys([(cnn, lstm), (cnn, None), (None, lstm), (None, None)], 3)
-    assert {config.seed for config in configs} == {0, 1, 2}
+    assert {
+        tuple(config.scaffolds[name].checkpoint for name in ("cnn", "lstm")) for config in configs
+    } == {(cnn, lstm), (cnn, None), (None, lstm), (None, None)}
     assert {config.sweep.threshold for config in configs} == {0.9}
-
-
-def test_the_cnn_has_the_same_size_in_all_experiments() -> None:
-    def size(experiment: str) -> dict[str, Any]:
-        keys = ("filters", "embedding", "dropout")
-        model = OmegaConf.to_container(composed(experiment).model, resolve=True)
-        assert isinstance(model, dict)
-        return {key: model[key] for key in keys}
-
-    assert size("digits_cnn") == size("short_sequences") == size("lstm_cnn")
-
-
-def test_digits_cnn_learns_to_read_unseen_digits() -> None:
-    config = composed("digits_cnn")
-    keras.utils.set_random_seed(config.seed)
-    unseen = load_splits().validation
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        tf.compat.v1.set_random_seed(config.seed)
-        data, model = instantiate(config.data), instantiate(config.model)
-        features, labels = tf.compat.v1.data.make_one_shot_iterator(data.train()).get_next()
-        outputs = tf.function(lambda each: model(each, training=True), autograph=False)(features)
-        loss = tf.reduce_mean(instantiate(config.loss)(labels, outputs))
-        train_op = instantiate(config.optimizer).minimize(
-            loss, var_list=[each.value for each in model.trainable_variables]
-        )
-        predict = tf.function(lambda each: model(each, training=False), autograph=False)
-        logits = predict(tf.constant(unseen.images))
-        session.run(tf.compat.v1.global_variables_initializer())
-        for _ in range(150):
-            session.run(train_op)
-        accuracy = np.mean(session.run(logits).argmax(axis=1) == unseen.digits)
-    assert accuracy > 0.9

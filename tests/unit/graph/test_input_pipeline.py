@@ -1,4 +1,4 @@
-"""What is kept of the training input, and that it is prefetched and timed."""
+"""What checkpoints keep of the training input, what they lack, and that it is prefetched."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.graph.input_pipeline import TrainingInput, without_autotuning
+from runner.graph.input_pipeline import TrainingInput, not_resumed_exactly, without_autotuning
 from runner.hooks import InputStateHook
 from tests.tiny.counter import Counter
 
@@ -19,20 +20,6 @@ from tests.tiny.counter import Counter
 def _graph() -> Iterator[None]:
     with tf.Graph().as_default():
         yield
-
-
-def _numbers() -> tf.data.Dataset:
-    return tf.data.Dataset.range(50).shuffle(10, seed=3).repeat().batch(2)
-
-
-def _random() -> tf.data.Dataset:
-    return tf.data.Dataset.counter().map(lambda each: tf.random.uniform([]))
-
-
-def _python() -> tf.data.Dataset:
-    return tf.data.Dataset.from_generator(
-        lambda: iter(range(100)), output_signature=tf.TensorSpec([], tf.int64)
-    )
 
 
 class _Take(tf.train.SessionRunHook):
@@ -82,13 +69,16 @@ class _Case:
 
 
 def test_the_position_is_saved_with_what_is_prefetched(tmp_path: Path) -> None:
-    case = _Case(_numbers(), tmp_path)
+    numbers = tf.data.Dataset.range(50).shuffle(10, seed=3).repeat().batch(2)
+    case = _Case(numbers, tmp_path)
     assert case.lines == []
     assert case.restored == case.after != case.first
 
 
 def test_an_input_that_cannot_be_saved_says_so_and_begins_again(tmp_path: Path) -> None:
-    case = _Case(_python(), tmp_path)
+    numbers = tf.TensorSpec([], tf.int64)
+    data = tf.data.Dataset.from_generator(lambda: iter(range(100)), output_signature=numbers)
+    case = _Case(data, tmp_path)
     assert case.lines == [
         "input: its position is not saved (GeneratorDataset does not support checkpointing.); a "
         "resumed run begins with its first batch"
@@ -97,17 +87,19 @@ def test_an_input_that_cannot_be_saved_says_so_and_begins_again(tmp_path: Path) 
 
 
 def test_state_outside_of_the_position_is_reported(tmp_path: Path) -> None:
-    (line,) = _Case(_random(), tmp_path).lines
+    random = tf.data.Dataset.counter().map(lambda each: tf.random.uniform([]))
+    (line,) = _Case(random, tmp_path).lines
     assert line.startswith(
         "input: its position is saved, but not all its state (RandomUniform is stateful.)"
     )
 
 
-@pytest.mark.parametrize("prefetch", [True, False])
-def test_batches_are_prefetched_unless_the_data_forbids_it(prefetch: bool) -> None:
-    TrainingInput(tf.data.Dataset.range(3), prefetch=prefetch)
-    kinds = {op.type for op in tf.get_default_graph().get_operations()}
-    assert ("PrefetchDataset" in kinds) is prefetch
+def test_batches_are_prefetched_unless_the_data_forbids_it() -> None:
+    for prefetch in (False, True):
+        with tf.Graph().as_default() as graph:
+            TrainingInput(tf.data.Dataset.range(3), prefetch=prefetch)
+        kinds = {op.type for op in graph.get_operations()}
+        assert ("PrefetchDataset" in kinds) is prefetch
 
 
 @pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options")
@@ -139,3 +131,39 @@ def test_the_wait_for_a_batch_is_measured() -> None:
     never = threading.Event()
     assert 0.2 <= _waited(lambda: never.wait(0.2)) < 60.0
     assert 0.0 <= _waited(lambda: None) < 60.0
+
+
+def _in_functions() -> Any:
+    drawn = tf.function(lambda: tf.random_normal([]))
+    return tf.function(lambda: tf.cond(tf.random_uniform([]) > 0.5, drawn, drawn))()
+
+
+def _stateless() -> Any:
+    step = tf.train.get_or_create_global_step()
+    return tf.random.stateless_uniform([], seed=tf.stack([step, 7]))
+
+
+@pytest.mark.parametrize(
+    ("draw", "parts"),
+    [
+        (
+            lambda: tf.random_uniform([], name="draw"),
+            ["random numbers: draw/RandomUniform (RandomUniform) keeps its state in"],
+        ),
+        (_in_functions, ["random numbers: ", "RandomStandardNormal", "(RandomUniform)"]),
+        (
+            lambda: tf.ensure_shape(tf.numpy_function(lambda: np.float32(1), [], tf.float32), []),
+            ["Python in the step: what "],
+        ),
+        (lambda: tf.add_n([tf.random_uniform([]) for _ in range(5)]), [" and 2 more keeps"]),
+        (_stateless, []),
+    ],
+    ids=["random", "function", "python", "many", "stateless"],
+)
+def test_state_that_no_checkpoint_holds_is_reported(
+    draw: Callable[[], Any], parts: list[str]
+) -> None:
+    variable = tf.get_variable("v", initializer=tf.random_normal([]), use_resource=True)
+    lines = not_resumed_exactly(variable.assign_add(draw()).op)
+    assert len(lines) == bool(parts)
+    assert all(part in lines[0] for part in parts)

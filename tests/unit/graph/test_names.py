@@ -11,8 +11,6 @@ import tensorflow.compat.v1 as tf
 from runner.config.instantiation import References
 from runner.errors import ConfigError
 from runner.graph.names import (
-    RUN_NAMES,
-    build_hook,
     finder,
     first_hooks,
     model_variables,
@@ -48,10 +46,6 @@ def test_names_are_paths_without_the_models_name_whatever_was_built_before() -> 
         "head/bias",
     ]
     assert known.keys() <= name_variables(tf.global_variables(), known).keys()
-
-
-def test_a_callable_that_is_no_model_has_none() -> None:
-    assert model_variables(lambda features, training: features) == {}
 
 
 def test_slots_take_the_name_of_their_variable() -> None:
@@ -107,9 +101,3 @@ def test_a_hook_over_the_graph_is_built_at_once_and_one_over_the_run_later() -> 
 def test_a_mistake_is_found_before_there_is_a_run(node: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         first_hooks({"mine": node}, GRAPH)
-
-
-def test_what_is_no_hook_is_refused_later_too() -> None:
-    known = GRAPH.also("run", dict.fromkeys(RUN_NAMES, 1))
-    with pytest.raises(ConfigError, match="is not a tf"):
-        build_hook("mine", {"_target_": "builtins.dict", "x": "${run:saver}"}, known)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from runner.config.choices import NonFinite
@@ -68,22 +67,6 @@ def test_an_optimizer_may_have_no_learning_rate() -> None:
     with opened(config) as run:
         assert training_of(run.built).learning_rate is None
         assert run.after_steps("weight", 1) == pytest.approx([-0.1])
-
-
-def test_metrics_of_several_batches_are_their_mean() -> None:
-    with opened(_config(0.0, accumulate=3)) as run:
-        run.run(run.built.variables["weight"].assign(1.0))
-        assert run.train(2) == [2.0, 5.0]
-
-
-def test_batch_norm_sees_every_one_of_several_batches() -> None:
-    moved = []
-    for config in (tiny(), tiny(train=TrainConfig(accumulate=3))):
-        with opened(config) as run:
-            before = run.values("body/norm/moving_mean")[0]
-            run.train()
-            moved.append(float(np.abs(run.values("body/norm/moving_mean")[0] - before).sum()))
-    assert moved[1] > 2 * moved[0] > 0
 
 
 def test_averages_follow_the_weights_and_are_evaluated(tmp_path: Path) -> None:

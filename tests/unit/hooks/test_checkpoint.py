@@ -34,14 +34,16 @@ def _hook(counter: Counter, directory: Path, every: int) -> CheckpointHook:
     return CheckpointHook(counter.saver, directory, counter.step, every)
 
 
-def test_it_saves_at_multiples_and_at_the_end(counter: Counter, tmp_path: Path) -> None:
+def test_it_saves_at_multiples_and_once_at_the_end(counter: Counter, tmp_path: Path) -> None:
     counter.run([StopAtStepHook(7), _hook(counter, tmp_path, every=3)])
     assert _steps(tmp_path) == [6, 7]  # The saver keeps two.
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("-7")
     assert tf.train.load_variable(str(tmp_path), "global_step") == 7
+    assert not list(tmp_path.glob("*.meta"))
+    assert not list(tmp_path.glob("graph*"))
 
 
-def test_the_last_step_is_saved_once(
+def test_a_resumed_session_removes_the_oldest_and_saves_the_last_step_once(
     counter: Counter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[int] = []
@@ -52,24 +54,21 @@ def test_the_last_step_is_saved_once(
         return str(save(session, path, global_step=global_step, **kwargs))
 
     monkeypatch.setattr(counter.saver, "save", count)
-    counter.run([StopAtStepHook(6), _hook(counter, tmp_path, every=3)])
-    assert saved == [3, 6]
+    for last in (6, 6, 9):
+        counter.run([StopAtStepHook(last), _hook(counter, tmp_path, every=3)], own=tmp_path)
     # Resumed at its last step it has nothing to save.
-    counter.run([StopAtStepHook(6), _hook(counter, tmp_path, every=3)], own=tmp_path)
-    assert saved == [3, 6]
+    assert saved == [3, 6, 9]
+    assert _steps(tmp_path) == [6, 9]
 
 
 def test_where_others_train_meanwhile_the_step_is_that_of_the_save(
     counter: Counter, tmp_path: Path
 ) -> None:
-    class _Others(tf.train.SessionRunHook):
-        def begin(self) -> None:
-            self.updates = counter.step_variable.assign_add(10)
+    updates = counter.step_variable.assign_add(10)
 
-        def after_run(
-            self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
-        ) -> None:
-            run_context.session.run(self.updates)
+    class _Others(tf.train.SessionRunHook):
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            run_context.session.run(updates)
 
     hook = CheckpointHook(counter.saver, tmp_path, counter.step, 1)
     counter.run([_Others(), StopAtStepHook(12), hook])
@@ -77,23 +76,9 @@ def test_where_others_train_meanwhile_the_step_is_that_of_the_save(
     assert tf.train.load_variable(str(tmp_path), "global_step") == 22
 
 
-def test_the_graph_is_not_saved(counter: Counter, tmp_path: Path) -> None:
-    counter.run([StopAtStepHook(2), _hook(counter, tmp_path, every=1)])
-    assert not list(tmp_path.glob("*.meta"))
-    assert not list(tmp_path.glob("graph*"))
-
-
-def test_a_resumed_session_continues_to_remove_the_oldest(counter: Counter, tmp_path: Path) -> None:
-    counter.run([StopAtStepHook(2), _hook(counter, tmp_path, every=1)])
-    counter.run([StopAtStepHook(4), _hook(counter, tmp_path, every=1)], own=tmp_path)
-    assert _steps(tmp_path) == [3, 4]
-
-
 def test_nothing_is_saved_after_an_error(counter: Counter, tmp_path: Path) -> None:
     class _Fail(tf.train.SessionRunHook):
-        def after_run(
-            self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
-        ) -> None:
+        def after_run(self, run_context: Any, run_values: Any) -> None:
             raise ValueError("the hook failed")
 
     with pytest.raises(ValueError, match="the hook failed"):
@@ -135,33 +120,19 @@ def test_the_best_is_kept(
     assert str(best.best()) == str(values[step - 1])
 
 
-def test_a_resumed_run_knows_what_to_beat(counter: Counter, tmp_path: Path) -> None:
+def test_the_best_one_is_apart_from_the_newest_and_known_to_a_resumed_run(
+    counter: Counter, tmp_path: Path
+) -> None:
+    newest, best = tmp_path / "newest", tmp_path / "best"
+    best.mkdir()
+    hook = CheckpointHook(another_saver(counter.saver, 3), newest, counter.step, 1)
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
-        assert _best(counter, tmp_path).best() is None
-        assert _best(counter, tmp_path).offer(session, {"loss": 2.0}, 5)
-        assert not _best(counter, tmp_path).offer(session, {"loss": 3.0}, 6)
-        assert _best(counter, tmp_path).offer(session, {"loss": 1.0}, 7)
-    assert _steps(tmp_path) == [7]
-
-
-def test_the_best_one_is_apart_from_the_newest(counter: Counter, tmp_path: Path) -> None:
-    best = _best(counter, tmp_path / "best")
-    (tmp_path / "best").mkdir()
-
-    class _Offer(tf.train.SessionRunHook):
-        def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
-            return tf.train.SessionRunArgs(counter.step)
-
-        def after_run(
-            self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
-        ) -> None:
-            best.offer(run_context.session, {"loss": 1.0}, int(run_values.results))
-
-    newest = _hook(counter, tmp_path / "newest", every=1)
-    counter.run([StopAtStepHook(5), _Offer(), newest])
-    assert _steps(tmp_path / "best") == [1]
-    assert _steps(tmp_path / "newest") == [4, 5]
+        assert _best(counter, best).best() is None
+        for step, loss, kept in ((5, 2.0, True), (6, 3.0, False), (7, 1.0, True)):
+            assert _best(counter, best).offer(session, {"loss": loss}, step) is kept
+    counter.run([StopAtStepHook(4), hook, _hook(counter, tmp_path / "two", every=1)])
+    assert (_steps(best), _steps(newest), _steps(tmp_path / "two")) == ([7], [2, 3, 4], [3, 4])
 
 
 def _poisoned(counter: Counter, at: int) -> FiniteCheck:
@@ -175,24 +146,19 @@ def _poisoned(counter: Counter, at: int) -> FiniteCheck:
 
 def test_what_is_not_finite_is_not_saved(counter: Counter, tmp_path: Path) -> None:
     finite = _poisoned(counter, at=4)
+    refused: list[str] = []
+    taken = SavePolicy(finite, lambda error: refused.append(str(error)))
+    hook = CheckpointHook(counter.saver, tmp_path / "taken", counter.step, 2, taken)
+    assert counter.run([hook, StopAtStepHook(7)]) == 7
+    assert [line.splitlines()[0] for line in refused] == [
+        f"step {step} is not saved" for step in (4, 6, 7)
+    ]
+    assert _steps(tmp_path / "taken") == [2]
     hook = CheckpointHook(counter.saver, tmp_path, counter.step, 1, SavePolicy(finite))
     with pytest.raises(NonFiniteLossError, match="step 4 is not saved") as caught:
         counter.run([hook, StopAtStepHook(6)])
     assert "NaN or infinity in dense/kernel" in str(caught.value)
     assert _steps(tmp_path) == [2, 3]
-
-
-def test_a_refusal_may_be_taken_otherwise_than_by_an_error(
-    counter: Counter, tmp_path: Path
-) -> None:
-    refused: list[str] = []
-    policy = SavePolicy(_poisoned(counter, at=4), lambda error: refused.append(str(error)))
-    hook = CheckpointHook(counter.saver, tmp_path, counter.step, 2, policy)
-    assert counter.run([hook, StopAtStepHook(7)]) == 7
-    assert [line.splitlines()[0] for line in refused] == [
-        f"step {step} is not saved" for step in (4, 6, 7)
-    ]
-    assert _steps(tmp_path) == [2]
 
 
 def test_only_the_first_of_many_names_are_shown(counter: Counter, tmp_path: Path) -> None:
@@ -216,52 +182,6 @@ def test_the_best_is_not_kept_when_it_is_not_finite(counter: Counter, tmp_path: 
     assert best.best() == 2.0
 
 
-def test_another_saver_leaves_the_first_ones_files_alone(counter: Counter, tmp_path: Path) -> None:
-    other = another_saver(counter.saver, 0)
-    hooks = [
-        CheckpointHook(counter.saver, tmp_path / "own", counter.step, 1),
-        CheckpointHook(other, tmp_path / "other", counter.step, 1),
-    ]
-    counter.run([*hooks, StopAtStepHook(4)])
-    assert (_steps(tmp_path / "own"), _steps(tmp_path / "other")) == ([3, 4], [1, 2, 3, 4])
-
-
-def _failing(message: str) -> tf.Operation:
-    with tf.control_dependencies([tf.debugging.Assert(tf.constant(False), [message])]):
-        return tf.no_op()
-
-
-class _State:
-    """Counts how often each operation ran."""
-
-    def __init__(self, serialize: tf.Operation | None, strictly: tf.Operation | None) -> None:
-        self._counts = tf.get_variable("counts", initializer=[0, 0, 0], use_resource=True)
-        ops = []
-        for index, op in enumerate((serialize, strictly, None)):
-            with tf.control_dependencies([op] if op else []):
-                ops.append(self._counts.assign_add(tf.one_hot(index, 3, dtype=tf.int32)).op)
-        serialized, strictly_serialized, left_out = ops
-        self.state = InputState(serialized, strictly_serialized, left_out, "position")
-
-    def run(self, counter: Counter) -> tuple[list[str], list[int]]:
-        lines: list[str] = []
-        counter.saver = tf.train.Saver()
-        final = tf.train.FinalOpsHook(self._counts)
-        counter.run([InputStateHook(self.state, lines.append), StopAtStepHook(3), final])
-        return lines, final.final_ops_values.tolist()
-
-
-def test_what_can_be_saved_is_tried_once_without_a_warning(counter: Counter) -> None:
-    assert _State(None, None).run(counter) == ([], [0, 1, 0])
-
-
-def test_what_cannot_be_saved_is_left_out(counter: Counter) -> None:
-    failing = _failing("no checkpoint")
-    (line,), counts = _State(failing, failing).run(counter)
-    assert line.startswith("input: its position is not saved (")
-    assert counts == [0, 0, 1]
-
-
 class _Session:
     """Fails with the given errors in turn, and remembers what is run."""
 
@@ -275,13 +195,26 @@ class _Session:
             raise self._errors.pop(0)
 
 
-def _try(*errors: Exception) -> tuple[list[str], _Session]:
+def _try(*errors: Exception) -> tuple[list[str], list[Any]]:
+    """Returns the warnings, and what is run in the first two steps."""
     lines: list[str] = []
     operations: Any = ("serialize", "strictly", "leave out", "position")
     hook, session = InputStateHook(InputState(*operations), lines.append), _Session(*errors)
     hook.after_create_session(SimpleNamespace(), SimpleNamespace())
-    hook.after_run(SimpleNamespace(session=session), SimpleNamespace())
-    return lines, session
+    for _ in range(2):
+        hook.after_run(SimpleNamespace(session=session), SimpleNamespace())
+    return lines, session.ran
+
+
+def test_the_position_of_the_input_is_tried_once_and_left_out_if_it_cannot_be_saved() -> None:
+    assert _try() == ([], ["strictly"])
+    refused = tf.errors.FailedPreconditionError(None, None, "no checkpoint")
+    (line,), ran = _try(refused, refused)
+    assert line.startswith("input: its position is not saved (no checkpoint)")
+    assert ran == ["strictly", "serialize", "leave out"]
+    (line,), ran = _try(refused)
+    assert line.startswith("input: its position is saved, but not all its state (no checkpoint)")
+    assert ran == ["strictly", "serialize"]
 
 
 @pytest.mark.parametrize("lost", [tf.errors.UnavailableError, tf.errors.AbortedError])
@@ -298,6 +231,5 @@ def test_the_reason_is_not_the_message_between_servers() -> None:
 Additional GRPC error information from remote target /job:ps while calling /tensorflow.Worker:
 :UNKNOWN:Error received from peer  {grpc_status:14, grpc_message:"Socket closed"}
 \t [[{{node SerializeIterator}}]]"""
-    (line,), session = _try(tf.errors.FailedPreconditionError(None, None, text))
-    assert line.startswith("input: its position is saved, but not all its state (PyFunc is statef")
-    assert session.ran == ["strictly", "serialize"]
+    (line,), _ = _try(tf.errors.FailedPreconditionError(None, None, text))
+    assert "(PyFunc is stateful.)" in line

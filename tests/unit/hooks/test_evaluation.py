@@ -37,19 +37,13 @@ class _Results:
         self.means.append(metrics["mean"])
 
 
-def test_every_example_counts_the_same_also_in_a_short_last_batch() -> None:
-    with tf.Graph().as_default():
+def test_every_example_counts_the_same_and_sums_are_exact_beyond_float32() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
         split = _split([1.0, 2.0, 6.0])
-        with tf.Session() as session:
+        for _ in range(2):
             assert evaluate(session, split) == {"mean": 3.0}
-            assert evaluate(session, split) == {"mean": 3.0}
-
-
-def test_sums_are_exact_beyond_float32() -> None:
-    with tf.Graph().as_default():
-        split = _split([2.0**24, 1.0, 1.0, 1.0], batch_size=1)
-        with tf.Session() as session:
-            assert evaluate(session, split) == {"mean": (2**24 + 3) / 4}
+        large = _split([2.0**24, 1.0, 1.0, 1.0], batch_size=1)
+        assert evaluate(session, large) == {"mean": (2**24 + 3) / 4}
 
 
 def test_an_empty_split_is_refused() -> None:
@@ -66,46 +60,29 @@ def test_an_empty_split_is_refused() -> None:
 def test_it_evaluates_at_multiples_and_once_at_the_end(
     counter: Counter, steps: int, evaluated: list[int]
 ) -> None:
-    results = _Results()
-    hook = EvaluationHook(_split([1.0, 2.0]), counter.step, 3, results)
-    counter.run([StopAtStepHook(steps), hook])
-    assert results.steps == evaluated
-    assert set(results.means) == {1.5}
+    seen = []
 
+    def look(session: tf.Session, metrics: Mapping[str, float], step: int) -> None:
+        seen.append((step, int(session.run(counter.step_variable)), metrics["mean"]))
 
-def test_it_need_not_evaluate_at_the_end(counter: Counter) -> None:
-    results = _Results()
-    cuts = Cuts(lambda: bool(results.steps))
-    hook = EvaluationHook(_split([1.0]), counter.step, 3, results, cuts=cuts)
-    counter.run([StopAtStepHook(4), hook])
-    assert results.steps == [3]
+    hook = EvaluationHook(_split([1.0, 2.0]), counter.step, 3, look)
+    unless_cut = _Results()
+    cuts = Cuts(lambda: bool(unless_cut.steps))
+    other = EvaluationHook(_split([1.0]), counter.step, 3, unless_cut, cuts=cuts)
+    counter.run([StopAtStepHook(steps), hook, other])
+    assert seen == [(step, step, 1.5) for step in evaluated]  # It takes no training step.
+    assert hook.latest == (evaluated[-1], {"mean": 1.5})
+    assert unless_cut.steps == evaluated[:1]
 
 
 def test_a_session_resumed_at_its_last_step_evaluates_it(counter: Counter, tmp_path: Path) -> None:
-    results = _Results()
-    save = CheckpointHook(counter.saver, tmp_path, counter.step, every=100)
-    split = _split([1.0])
-    counter.run([StopAtStepHook(4), save])
-    counter.run([StopAtStepHook(4), EvaluationHook(split, counter.step, 3, results)], own=tmp_path)
-    assert results.steps == [4]
-
-
-def test_evaluating_takes_no_training_step(counter: Counter) -> None:
-    steps = []
-
-    def look(session: tf.Session, metrics: Mapping[str, float], step: int) -> None:
-        steps.append((step, int(session.run(counter.step_variable))))
-
-    hook = EvaluationHook(_split([1.0, 2.0, 3.0]), counter.step, 2, look)
-    counter.run([StopAtStepHook(4), hook])
-    assert steps == [(2, 2), (4, 4)]
-
-
-def test_the_newest_result_can_be_asked_for(counter: Counter) -> None:
-    hook = EvaluationHook(_split([1.0, 2.0]), counter.step, 3)
-    assert hook.latest is None
-    counter.run([StopAtStepHook(4), hook])
-    assert hook.latest == (4, {"mean": 1.5})
+    counter.run([StopAtStepHook(4), CheckpointHook(counter.saver, tmp_path, counter.step, 100)])
+    # One that was cut short is made up for, although others trained on.
+    for due in (Cuts(), Cuts(record=_due(tmp_path, 3)[1])):
+        results = _Results()
+        hook = EvaluationHook(_split([1.0]), counter.step, 3, results, cuts=due)
+        counter.run([hook, StopAtStepHook(4)], own=tmp_path)
+        assert results.steps == [4]
 
 
 def test_one_that_is_cut_short_is_made_up_for_by_the_next_session(
@@ -130,11 +107,16 @@ def test_one_that_is_cut_short_is_made_up_for_by_the_next_session(
     assert not due.exists()
 
 
-def test_what_is_due_of_another_step_is_left_to_the_schedule(
+def _due(folder: Path, step: int) -> tuple[_Results, Path]:
+    """Results, and a file as an evaluation leaves it that was cut short at a step."""
+    (folder / "due.json").write_text(f'{{"step": {step}}}')
+    return _Results(), folder / "due.json"
+
+
+def test_what_is_due_of_a_later_step_is_left_to_the_schedule(
     counter: Counter, tmp_path: Path
 ) -> None:
-    results, due = _Results(), tmp_path / "due.json"
-    due.write_text('{"step": 6}')
+    results, due = _due(tmp_path, 6)
     hook = EvaluationHook(_split([1.0]), counter.step, 3, results, cuts=Cuts(record=due))
     counter.run([hook, StopAtStepHook(4)])
     assert results.steps == [3, 4]
@@ -144,8 +126,7 @@ def test_what_is_due_of_another_step_is_left_to_the_schedule(
 def test_where_others_train_meanwhile_a_result_is_of_the_step_at_which_it_is_there(
     counter: Counter, tmp_path: Path
 ) -> None:
-    results, due = _Results(), tmp_path / "due.json"
-    due.write_text('{"step": 0}')
+    results, due = _due(tmp_path, 0)
     split = _split([1.0])
     others = tf.group(split.initializer, counter.step_variable.assign_add(10))
     split = replace(split, initializer=others)
@@ -154,17 +135,6 @@ def test_where_others_train_meanwhile_a_result_is_of_the_step_at_which_it_is_the
     # The one that was cut short before; after step 12, at the end.
     assert results.steps == [10, 22, 33]
     assert not due.exists()
-
-
-def test_one_that_was_cut_short_is_made_up_for_although_others_trained_on(
-    counter: Counter, tmp_path: Path
-) -> None:
-    counter.run([StopAtStepHook(5), CheckpointHook(counter.saver, tmp_path, counter.step, 5)])
-    results, due = _Results(), tmp_path / "due.json"
-    due.write_text('{"step": 3}')
-    hook = EvaluationHook(_split([1.0]), counter.step, 9, results, cuts=Cuts(record=due))
-    counter.run([hook, StopAtStepHook(6)], own=tmp_path)
-    assert results.steps == [5, 6]
 
 
 def test_averages_are_evaluated_in_place_of_the_weights(counter: Counter) -> None:

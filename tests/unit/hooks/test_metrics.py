@@ -1,4 +1,4 @@
-"""Schedules, and what is recorded on them: metrics, rewinds, summaries."""
+"""Schedules, and what is recorded on them: metrics, times, memory, summaries, profiles."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ from runner.graph.experiment import Split
 from runner.hooks import (
     CheckpointHook,
     EvaluationHook,
+    MemoryHook,
     MetricsHook,
+    ProfileOnDemandHook,
     RewindHook,
+    StepTimingHook,
     StopAtStepHook,
     SummariesHook,
 )
 from runner.hooks.scheduled import ScheduledHook
 from tests.tiny.clock import Clock
 from tests.tiny.counter import Counter
+from tests.tiny.hooks import AtStep
+from tests.tiny.runs import written
 
 
 class _Note(ScheduledHook):
@@ -32,37 +37,29 @@ class _Note(ScheduledHook):
         self.steps.append(step)
 
 
-@pytest.mark.parametrize(
-    ("every", "at_end", "steps"),
-    [
-        (3, False, [3, 6]),
-        ("3 steps", True, [3, 6, 7]),
-        ("3 steps, end", False, [3, 6, 7]),
-        ("7 steps", True, [7]),
-        ({"at_steps": [2]}, False, [2]),
-        ("at 2, at 5", True, [2, 5, 7]),
-        ("20 seconds", False, [2, 4, 6]),
-    ],
-)
-def test_it_acts_on_its_schedule(
-    counter: Counter, every: Any, at_end: bool, steps: list[int]
-) -> None:
-    hook = _Note(counter.step, every, at_end=at_end, clock=Clock(tick=10.0))
-    counter.run([StopAtStepHook(7), hook])
-    assert hook.steps == steps
+class _Record(list[tuple[Mapping[str, float], int]]):
+    def __call__(self, values: Mapping[str, float], step: int) -> None:
+        self.append((values, step))
 
 
-def test_a_resumed_session_keeps_the_rhythm(counter: Counter, tmp_path: Path) -> None:
-    hook = _Note(counter.step, 3)
-    save = CheckpointHook(counter.saver, tmp_path, counter.step, every=100)
-    counter.run([StopAtStepHook(4), hook, save])
-    counter.run([StopAtStepHook(9), hook], own=tmp_path)
-    assert hook.steps == [3, 6, 9]
+SCHEDULES: list[tuple[Any, bool, list[int]]] = [
+    (3, False, [3, 6]),
+    ("3 steps", True, [3, 6, 7]),
+    ("3 steps, end", False, [3, 6, 7]),
+    ("7 steps", True, [7]),
+    ({"at_steps": [2]}, False, [2]),
+    ("at 2, at 5", True, [2, 5, 7]),
+    ("20 seconds", False, [2, 4, 6]),
+]
 
 
-def test_what_to_do_is_for_a_subclass_to_say(counter: Counter) -> None:
-    with pytest.raises(NotImplementedError):
-        counter.run([ScheduledHook(counter.step, 1)])
+def test_they_act_on_their_schedules(counter: Counter) -> None:
+    notes = [
+        _Note(counter.step, every, at_end=at_end, clock=Clock(tick=10.0))
+        for every, at_end, _ in SCHEDULES
+    ]
+    counter.run([StopAtStepHook(7), *notes])
+    assert [note.steps for note in notes] == [steps for _, _, steps in SCHEDULES]
 
 
 @pytest.mark.parametrize(
@@ -78,84 +75,34 @@ def test_a_step_that_is_not_a_scalar_tensor(step: Any, message: str) -> None:
         ScheduledHook(step, 1)
 
 
-def test_values_are_recorded_at_multiples_only(counter: Counter) -> None:
-    recorded: list[tuple[Mapping[str, float], int]] = []
-    hook = MetricsHook(
-        {"value": counter.value}, counter.step, 3, lambda *args: recorded.append(args)
-    )
-    counter.run([StopAtStepHook(7), hook])
-    assert recorded == [({"value": 30.0}, 3), ({"value": 60.0}, 6)]
-    assert type(recorded[0][0]["value"]) is float
-
-
-def test_values_are_not_even_computed_at_other_steps(counter: Counter) -> None:
+def test_values_are_computed_and_recorded_at_their_steps_only(counter: Counter) -> None:
     computed = tf.get_variable("computed", initializer=0, collections=["local_variables"])
     with tf.control_dependencies([tf.assign_add(computed, 1)]):
         value = tf.identity(counter.value)
-    counts: list[int] = []
-
-    class _Read(tf.train.SessionRunHook):
-        def end(self, session: tf.Session) -> None:
-            counts.append(int(session.run(computed)))
-
-    hook = MetricsHook({"value": value}, counter.step, 3, lambda values, step: None)
-    counter.run([StopAtStepHook(7), hook, _Read()])
-    assert counts == [2]
-
-
-def test_metrics_of_a_resumed_session_keep_the_rhythm(counter: Counter, tmp_path: Path) -> None:
-    steps: list[int] = []
-    hook = MetricsHook(
-        {"v": counter.value}, counter.step, 3, lambda values, step: steps.append(step)
-    )
-    save = CheckpointHook(counter.saver, tmp_path, counter.step, every=100)
-    counter.run([StopAtStepHook(4), hook, save])
-    counter.run([StopAtStepHook(9), hook], own=tmp_path)
-    assert steps == [3, 6, 9]
-
-
-def test_a_schedule_may_count_seconds(counter: Counter) -> None:
-    steps: list[int] = []
-    hook = MetricsHook(
-        {"v": counter.value},
-        counter.step,
-        "20 seconds",
-        lambda values, step: steps.append(step),
-        Clock(tick=10.0),
-    )
-    counter.run([StopAtStepHook(5), hook])
-    assert steps == [2, 4]
-
-
-def test_a_value_that_is_no_scalar_is_refused(counter: Counter) -> None:
-    values = {"value": counter.value, "kernel": tf.zeros([3, 4])}
-    with pytest.raises(ValueError, match=r"kernel has the shape \(3, 4\); it must be a scalar"):
-        MetricsHook(values, counter.step, 1, lambda values, step: None)
-
-
-def test_every_session_rewinds_to_the_step_from_which_it_continues(tmp_path: Path) -> None:
-    steps: list[int] = []
-    for _ in range(2):
-        with tf.Graph().as_default():
-            step = tf.train.get_or_create_global_step()
-            train_op = tf.assign_add(step, 1)
-            with tf.train.MonitoredTrainingSession(
-                checkpoint_dir=str(tmp_path),
-                hooks=[RewindHook(steps.append)],
-                log_step_count_steps=0,
-            ) as session:
-                for _ in range(3):
-                    session.run(train_op)
-    assert steps == [0, 3]
-
-
-def _written(directory: Path) -> list[tuple[str, int, float]]:
-    return [
-        (value.tag, event.step, value.simple_value)
-        for file in sorted(directory.glob("events.*"))
-        for event in tf.train.summary_iterator(str(file))
-        for value in event.summary.value
+    recorded, timed, final = _Record(), _Record(), tf.train.FinalOpsHook(computed)
+    hooks = [
+        MetricsHook({"value": value}, counter.step, 3, recorded),
+        MetricsHook({"v": counter.value}, counter.step, "20 seconds", timed, Clock(tick=10.0)),
     ]
+    counter.run([StopAtStepHook(7), *hooks, final])
+    assert recorded == [({"value": 30.0}, 3), ({"value": 60.0}, 6)]
+    assert type(recorded[0][0]["value"]) is float
+    assert final.final_ops_values == 2
+    assert [step for _, step in timed] == [2, 4, 6]
+    with pytest.raises(ValueError, match=r"kernel has the shape \(3, 4\); it must be a scalar"):
+        MetricsHook({"kernel": tf.zeros([3, 4])}, counter.step, 1, recorded)
+
+
+def test_a_resumed_session_keeps_the_rhythm_and_rewinds(counter: Counter, tmp_path: Path) -> None:
+    rewound: list[int] = []
+    hook, recorded = _Note(counter.step, 3), _Record()
+    metrics = MetricsHook({"v": counter.value}, counter.step, 3, recorded)
+    save = CheckpointHook(counter.saver, tmp_path, counter.step, every=100)
+    for last in (4, 9):
+        hooks = [StopAtStepHook(last), hook, metrics, save, RewindHook(rewound.append)]
+        counter.run(hooks, own=tmp_path)
+    assert hook.steps == [step for _, step in recorded] == [3, 6, 9]
+    assert rewound == [0, 4]
 
 
 def _evaluation(counter: Counter, every: int) -> EvaluationHook:
@@ -168,19 +115,68 @@ def _evaluation(counter: Counter, every: int) -> EvaluationHook:
 
 
 def test_training_and_evaluation_are_written(counter: Counter, tmp_path: Path) -> None:
-    evaluation = _evaluation(counter, every=3)
-    hook = SummariesHook(
-        {"loss": counter.value}, counter.step, tmp_path, every=2, evaluation=evaluation
-    )
-    counter.run([StopAtStepHook(4), evaluation, hook])
-    assert sorted(_written(tmp_path)) == [
-        ("train/loss", 2, 20.0),
-        ("train/loss", 4, 40.0),
-        ("validation/loss", 3, 4.0),
-        ("validation/loss", 4, 4.0),
+    evaluation, values = _evaluation(counter, every=3), {"loss": counter.value}
+    hooks = [
+        SummariesHook(values, counter.step, tmp_path / "a", every=2, evaluation=evaluation),
+        SummariesHook(values, counter.step, tmp_path / "b", 3),
     ]
+    counter.run([StopAtStepHook(4), evaluation, *hooks])
+    assert written(tmp_path / "a") == {
+        "train/loss": [(2, 20.0), (4, 40.0)],
+        "validation/loss": [(3, 4.0), (4, 4.0)],
+    }
+    assert written(tmp_path / "b") == {"train/loss": [(3, 30.0)]}
 
 
-def test_without_an_evaluation_it_writes_training_alone(counter: Counter, tmp_path: Path) -> None:
-    counter.run([StopAtStepHook(3), SummariesHook({"x": counter.value}, counter.step, tmp_path, 3)])
-    assert _written(tmp_path) == [("train/x", 3, 30.0)]
+def test_the_parts_of_a_step_add_up_to_the_whole(counter: Counter) -> None:
+    """Each look at the clock takes a second: one in a run of the session, one between two runs."""
+    recorded = _Record()
+    waited = tf.cast(counter.step, tf.float64) * 0.1
+    hook = StepTimingHook(waited, counter.step, recorded, every=2, clock=Clock(tick=1.0))
+    counter.run([StopAtStepHook(5), hook])
+    assert [step for _, step in recorded] == [2, 4]
+    for (values, _), wait in zip(recorded, [0.15, 0.35], strict=True):
+        assert values["time/step"] == 2.0
+        assert values["time/input"] == pytest.approx(wait)
+        assert values["time/compute"] == pytest.approx(1.0 - wait)
+        assert values["time/outside"] == 1.0
+
+
+STATUS = Path("/proc/self/status")
+
+
+@pytest.mark.skipif(not STATUS.is_file(), reason="only Linux tells the peak a second way")
+def test_the_peak_of_memory_is_that_of_the_operating_system(counter: Counter) -> None:
+    recorded = _Record()
+    counter.run([StopAtStepHook(5), MemoryHook(counter.step, recorded, every=2)])
+    assert [step for _, step in recorded] == [2, 4]
+    (line,) = [each for each in STATUS.read_text().splitlines() if each.startswith("VmHWM")]
+    peak = pytest.approx(int(line.split()[1]) / 1024, rel=0.05)
+    assert [values for values, _ in recorded] == [{"memory/peak_mib": peak}] * 2
+
+
+class _Ask(AtStep):
+    def act(self) -> None:
+        (self.marker.parent / "profile").touch()
+
+
+def _profiles(directory: Path) -> list[Path]:
+    return sorted(directory.glob("plugins/profile/*/*.xplane.pb"))
+
+
+def test_a_file_asks_for_a_profile_and_is_removed(counter: Counter, tmp_path: Path) -> None:
+    hook = ProfileOnDemandHook(tmp_path, counter.step, steps=2, every=1)
+    counter.run([hook, StopAtStepHook(3)])
+    assert list(tmp_path.iterdir()) == []
+    counter.run([_Ask(3, str(tmp_path / "asked")), hook, StopAtStepHook(8)])
+    (profile,) = _profiles(tmp_path)
+    assert profile.stat().st_size > 0
+    assert not (tmp_path / "profile").exists()
+
+
+def test_a_profile_ends_with_the_training(counter: Counter, tmp_path: Path) -> None:
+    (tmp_path / "profile").touch()
+    counter.run([ProfileOnDemandHook(tmp_path, counter.step, 99, every=1), StopAtStepHook(3)])
+    assert len(_profiles(tmp_path)) == 1
+    with pytest.raises(ValueError, match="0 steps to profile"):
+        ProfileOnDemandHook(tmp_path, counter.step, 0)

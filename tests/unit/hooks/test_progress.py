@@ -9,82 +9,59 @@ from rich.console import Console
 
 from runner.console import Screen
 from runner.hooks import CheckpointHook, MetricsHook, ProgressHook, StopAtStepHook
+from tests.tiny.clock import Clock
 from tests.tiny.counter import Counter
 
 
-class _Clock:
-    """Half a second passes between two looks."""
+class _Case:
+    """A hook, and what it writes; half a second passes between two looks at the clock."""
 
-    def __init__(self) -> None:
-        self._seconds = 100.0
+    def __init__(self, counter: Counter, steps: int, *, terminal: bool = False) -> None:
+        self.counter, self._file = counter, io.StringIO()
+        console = Console(file=self._file, force_terminal=terminal, width=100, highlight=False)
+        self.hook = ProgressHook(counter.step, steps, Screen(console), Clock(tick=0.5))
 
-    def __call__(self) -> float:
-        self._seconds += 0.5
-        return self._seconds
+    def run(self, last: int, own: Path | None = None) -> str:
+        metrics = MetricsHook({"loss": self.counter.value}, self.counter.step, 5, self.hook.show)
+        self.counter.run([StopAtStepHook(last), metrics, self.hook], own)
+        return self.written()
 
-
-def _screen(*, terminal: bool) -> Screen:
-    return Screen(Console(file=io.StringIO(), force_terminal=terminal, width=100, highlight=False))
-
-
-def _written(screen: Screen) -> str:
-    file = screen.console.file
-    assert isinstance(file, io.StringIO)
-    return file.getvalue()
-
-
-def _metrics(counter: Counter, progress: ProgressHook) -> MetricsHook:
-    return MetricsHook({"loss": counter.value}, counter.step, 5, progress.show)
+    def written(self) -> str:
+        return self._file.getvalue()
 
 
 def test_elsewhere_than_on_a_terminal_it_prints_lines(counter: Counter) -> None:
-    screen = _screen(terminal=False)
-    progress = ProgressHook(counter.step, 10, screen, _Clock())
-    counter.run([StopAtStepHook(10), _metrics(counter, progress), progress])
-    assert _written(screen).splitlines() == [
+    assert _Case(counter, 10).run(10).splitlines() == [
         "step 5/10  loss 50  (10 steps/s, 0 s left)",
         "step 10/10  loss 100  (10 steps/s, 0 s left)",
     ]
+    # No time is left beyond the last step.
+    assert _Case(counter, 3).run(5) == "step 5/3  loss 50  (10 steps/s, 0 s left)\n"
 
 
 def test_time_left_counts_from_where_the_session_started(counter: Counter, tmp_path: Path) -> None:
     save = CheckpointHook(counter.saver, tmp_path, counter.step, every=100)
     counter.run([StopAtStepHook(10), save])
-    screen = _screen(terminal=False)
-    progress = ProgressHook(counter.step, 215, screen, _Clock())
-    counter.run([StopAtStepHook(15), _metrics(counter, progress), progress], own=tmp_path)
-    assert _written(screen) == "step 15/215  loss 150  (10 steps/s, 20 s left)\n"
-
-
-def test_no_time_is_left_beyond_the_last_step(counter: Counter) -> None:
-    screen = _screen(terminal=False)
-    progress = ProgressHook(counter.step, 3, screen, _Clock())
-    counter.run([StopAtStepHook(5), _metrics(counter, progress), progress])
-    assert _written(screen) == "step 5/3  loss 50  (10 steps/s, 0 s left)\n"
+    shown = _Case(counter, 215).run(15, own=tmp_path)
+    assert shown == "step 15/215  loss 150  (10 steps/s, 20 s left)\n"
 
 
 def test_a_terminal_shows_a_bar_that_disappears(counter: Counter) -> None:
-    screen = _screen(terminal=True)
-    progress = ProgressHook(counter.step, 10, screen)
-    counter.run([StopAtStepHook(10), _metrics(counter, progress), progress])
-    written = _written(screen)
-    assert "training" in written
-    assert "10/10" in written
-    assert "loss 100" in written
+    written = _Case(counter, 10, terminal=True).run(10)
+    for part in ("training", "10/10", "loss 100"):
+        assert part in written
     assert written.endswith("\x1b[2K")  # The line is erased.
 
 
 def test_the_bar_is_taken_away_after_an_error(counter: Counter) -> None:
-    screen = _screen(terminal=True)
-    progress = ProgressHook(counter.step, 10, screen)
-
     class _Fail(tf.train.SessionRunHook):
         def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
             raise ValueError("the hook failed")
 
+    case = _Case(counter, 10, terminal=True)
     with pytest.raises(ValueError, match="the hook failed"):
-        counter.run([progress, _Fail()])
-    assert not _written(screen).endswith("\x1b[2K")
-    progress.close()
-    assert _written(screen).endswith("\x1b[2K")
-    progress.close()
+        counter.run([case.hook, _Fail()])
+    assert not case.written().endswith("\x1b[2K")
+    case.hook.close()
+    assert case.written().endswith("\x1b[2K")
+    case.hook.close()

@@ -19,28 +19,18 @@ from runner.hooks import (
     StopWhenHook,
     WallClockLimitHook,
 )
+from runner.hooks.scheduled import ScheduledHook
 from runner.hooks.stop import exhausted
 from tests.tiny.clock import Clock
 from tests.tiny.counter import Counter
 from tests.tiny.hooks import AbortOnce
 
 
-def test_it_stops_at_the_step(counter: Counter) -> None:
-    assert counter.run([StopAtStepHook(7)]) == 7
-
-
-def test_a_resumed_session_takes_only_the_steps_that_are_left(
-    counter: Counter, tmp_path: Path
-) -> None:
+def test_it_stops_at_the_step_in_a_resumed_session_too(counter: Counter, tmp_path: Path) -> None:
     save = CheckpointHook(counter.saver, tmp_path, counter.step, every=100)
     assert counter.run([StopAtStepHook(4), save]) == 4
-    assert counter.run([StopAtStepHook(7)], own=tmp_path) == 3
-
-
-def test_a_session_resumed_at_its_last_step_takes_none(counter: Counter, tmp_path: Path) -> None:
-    save = CheckpointHook(counter.saver, tmp_path, counter.step, every=100)
-    counter.run([StopAtStepHook(4), save])
     assert counter.run([StopAtStepHook(4)], own=tmp_path) == 0
+    assert counter.run([StopAtStepHook(7)], own=tmp_path) == 3
 
 
 def test_it_stops_after_the_step_in_which_it_is_asked(counter: Counter) -> None:
@@ -62,21 +52,15 @@ def test_a_session_that_is_lost_after_the_last_step_is_saved_takes_no_further(
 
 def test_it_stops_after_the_step_in_which_the_limit_passes(counter: Counter) -> None:
     assert counter.run([WallClockLimitHook("1 minute", Clock(tick=20.0))]) == 3
-
-
-def test_within_the_limit_training_continues(counter: Counter) -> None:
     assert counter.run([WallClockLimitHook("1 hour", Clock(tick=20.0)), StopAtStepHook(9)]) == 9
+    with pytest.raises(ValueError, match="'long' is not a duration"):
+        WallClockLimitHook("long")
 
 
 def test_a_recovered_session_does_not_begin_a_new_limit(counter: Counter, tmp_path: Path) -> None:
     hooks = [WallClockLimitHook(100, Clock(tick=20.0)), AbortOnce(2, str(tmp_path / "marker"))]
     # Two steps are lost and taken again: five looks in all, four runs that came to an end.
     assert counter.run(hooks) == 4
-
-
-def test_a_limit_that_is_no_duration() -> None:
-    with pytest.raises(ValueError, match="'long' is not a duration"):
-        WallClockLimitHook("long")
 
 
 NAN = math.nan
@@ -106,30 +90,25 @@ def test_patience_counts_what_did_not_improve(
     assert exhausted(values, patience, min_delta, Goal[goal]) is expected
 
 
-class _Evaluation(tf.train.SessionRunHook):
+class _Evaluation(ScheduledHook):
     """Gives one value a step, like an EvaluationHook that evaluates every step."""
 
     metrics = ("accuracy",)
+    latest: tuple[int, dict[str, float]] | None = None
 
     def __init__(self, counter: Counter, values: Sequence[float], made_up: int = 0) -> None:
         """Gives one at once, too, where a session starts from the step `made_up`."""
-        self._counter, self._values, self._made_up = counter, values, made_up
-        self.latest: tuple[int, dict[str, float]] | None = None
+        super().__init__(counter.step, 1)
+        self._values, self._made_up = values, made_up
 
     def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
-        step = int(session.run(self._counter.step_variable))
-        self.latest = (step, self._at(step)) if step and step == self._made_up else None
+        super().after_create_session(session, coord)
+        self.latest = None
+        if self._step and self._step == self._made_up:
+            self.act(session, self._step)
 
-    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
-        return tf.train.SessionRunArgs(self._counter.step)
-
-    def after_run(
-        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
-    ) -> None:
-        self.latest = (int(run_values.results), self._at(int(run_values.results)))
-
-    def _at(self, step: int) -> dict[str, float]:
-        return {"accuracy": self._values[step - 1]}
+    def act(self, session: tf.Session, step: int) -> None:
+        self.latest = (step, {"accuracy": self._values[step - 1]})
 
 
 VALUES = [0.1, 0.5, 0.4, 0.4, 0.9, 0.9]
@@ -141,13 +120,11 @@ def _early(evaluation: Any, **arguments: Any) -> EarlyStoppingHook:
     )
 
 
-def test_it_stops_when_patience_runs_out(counter: Counter) -> None:
+def test_it_stops_when_patience_runs_out(counter: Counter, tmp_path: Path) -> None:
     evaluation = _Evaluation(counter, VALUES)
-    assert counter.run([evaluation, _early(evaluation), StopAtStepHook(6)]) == 4
-
-
-def test_with_more_patience_training_continues(counter: Counter) -> None:
-    evaluation = _Evaluation(counter, VALUES)
+    # A history that cannot be written stops nothing.
+    early = _early(evaluation, directory=tmp_path / "gone")
+    assert counter.run([evaluation, early, StopAtStepHook(6)]) == 4
     assert counter.run([evaluation, _early(evaluation, patience=3), StopAtStepHook(6)]) == 6
 
 
@@ -162,34 +139,21 @@ def test_a_resumed_run_counts_on_from_its_checkpoint(counter: Counter, tmp_path:
         assert counter.run([evaluation, hook, StopAtStepHook(6)], own=tmp_path / "saved") == 1
 
 
-def test_a_run_that_was_killed_when_it_had_stopped_takes_no_step(
-    counter: Counter, tmp_path: Path
-) -> None:
-    evaluation = _Evaluation(counter, VALUES)
-    save = CheckpointHook(counter.saver, tmp_path / "saved", counter.step, every=4)
-    counter.run([evaluation, _early(evaluation, directory=tmp_path), save])
-    again = [evaluation, _early(evaluation, directory=tmp_path)]
-    assert counter.run(again, own=tmp_path / "saved") == 0
-
-
-def test_an_evaluation_that_is_made_up_for_may_be_the_last(
-    counter: Counter, tmp_path: Path
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_run_that_was_killed_when_it_should_have_stopped_takes_no_step(
+    counter: Counter, tmp_path: Path, cut: bool
 ) -> None:
     evaluation = _Evaluation(counter, VALUES)
     hook = _early(evaluation, directory=tmp_path)
     save = CheckpointHook(counter.saver, tmp_path / "saved", counter.step, every=4)
-    # A signal cuts the evaluation of step 4, and with it the hook's knowledge of it.
-    counter.run([evaluation, hook, StopAtStepHook(3)])
-    counter.run([save, StopAtStepHook(4)])
-    evaluation = _Evaluation(counter, VALUES, made_up=4)
+    if cut:  # A signal cuts the evaluation of step 4, and with it the hook's knowledge of it.
+        counter.run([evaluation, hook, StopAtStepHook(3)])
+        counter.run([save, StopAtStepHook(4)])
+    else:
+        counter.run([evaluation, hook, save])
+    evaluation = _Evaluation(counter, VALUES, made_up=4 if cut else 0)
     again = [evaluation, _early(evaluation, directory=tmp_path)]
     assert counter.run(again, own=tmp_path / "saved") == 0
-
-
-def test_a_history_that_cannot_be_written_stops_nothing(counter: Counter, tmp_path: Path) -> None:
-    evaluation = _Evaluation(counter, VALUES)
-    hook = _early(evaluation, directory=tmp_path / "gone")
-    assert counter.run([evaluation, hook, StopAtStepHook(6)]) == 4
 
 
 def test_without_an_evaluation_it_waits(counter: Counter) -> None:

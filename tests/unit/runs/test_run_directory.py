@@ -25,9 +25,13 @@ from runner.runs.run_directory import (
 )
 from runner.system.status import Status
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RECORD = RunRecord("digits", "0123456789abcdef", Status.RUNNING, {"seed": 0, "train": {"steps": 5}})
 OTHER = replace(RECORD, fingerprint="f" * 16, settings={"seed": 0, "train": {"steps": 9}})
+FAILED, KILLED, FINISHED, PRUNED = (
+    replace(RECORD, status=each)
+    for each in (Status.FAILED, Status.KILLED, Status.FINISHED, Status.PRUNED)
+)
 
 
 def make_run(container: Path, name: str, record: RunRecord) -> Path:
@@ -47,42 +51,20 @@ def opened() -> Iterator[list[RunDirectory]]:
         each.release()
 
 
-def test_every_file_is_inside_the_directory(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path)
-    files = [run.checkpoints, run.best, run.config, run.overrides, run.plan, run.export]
-    assert {each.parent for each in files} == {tmp_path}
-    assert len(set(files)) == len(files)
-    assert run.best_record.parent == run.best
-
-
-def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path)
-    full = replace(RECORD, objective=0.5, sources={"body": "/runs/tiny/001/best/model.ckpt-5"})
-    run.write(full)
-    assert run.read() == run.require() == full
-    assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
-
-
-def test_an_update_changes_only_what_it_names(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path)
-    run.write(RECORD)
-    run.update(status=Status.FINISHED, objective=0.25)
-    assert run.read() == replace(RECORD, status=Status.FINISHED, objective=0.25)
-
-
-def test_a_folder_without_a_record(tmp_path: Path) -> None:
+def test_a_record_is_read_as_it_was_written_and_updated(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     assert run.read() is None
     with pytest.raises(FileNotFoundError, match=r"run\.json"):
         run.require()
-
-
-def test_fields_that_a_former_version_wrote_are_passed_over(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path)
-    run.write(RECORD)
-    file = tmp_path / "run.json"
+    full = replace(RECORD, sources={"body": "/runs/tiny/001/best/model.ckpt-5"})
+    run.write(full)
+    run.update(status=Status.FINISHED, objective=0.25)
+    expected = replace(full, status=Status.FINISHED, objective=0.25)
+    assert run.read() == run.require() == expected
+    (file,) = tmp_path.iterdir()
+    # A former version wrote other fields too.
     file.write_text(json.dumps({**json.loads(file.read_text()), "tracking_run_id": "7"}))
-    assert run.read() == RECORD
+    assert run.read() == expected
 
 
 @pytest.mark.parametrize("content", ["{", '{"name": "x"}', '{"unknown": 1}', "[]", "[1]", "7"])
@@ -94,7 +76,6 @@ def test_a_record_that_another_has_written(tmp_path: Path, content: str) -> None
 
 def test_a_checkpoint_counts_once_tensorflow_can_find_it(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
-    assert not run.has_checkpoint()
     run.checkpoints.mkdir()
     (run.checkpoints / "model.ckpt-1.index").touch()
     assert not run.has_checkpoint()
@@ -108,18 +89,12 @@ def test_a_claimed_directory_has_one_owner(tmp_path: Path) -> None:
     owner = f"process {os.getpid()} on {socket.gethostname()}"
     with pytest.raises(RunDirectoryError, match=f"is in use\n  cause: .*{owner}"):
         second.claim()
-    first.release()
-    second.claim()
-    second.release()
-
-
-def test_an_owner_that_has_not_signed_yet(tmp_path: Path) -> None:
-    first, second = RunDirectory(tmp_path), RunDirectory(tmp_path)
-    first.claim()
-    (tmp_path / "owner.json").unlink()
+    (tmp_path / "run" / "owner.json").unlink()  # As before it has signed.
     with pytest.raises(RunDirectoryError, match="another process owns it: unknown"):
         second.claim()
     first.release()
+    second.claim()
+    second.release()
 
 
 CLAIM = """
@@ -153,104 +128,73 @@ def test_a_killed_process_owns_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "owner.json").exists()
 
 
-def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
+def test_runs_are_listed_newest_first_and_a_run_is_its_own(tmp_path: Path) -> None:
     for name in ("002", "010", "1000", "009"):
-        make_run(tmp_path, name, replace(RECORD, name=name))
+        path = make_run(tmp_path, name, replace(RECORD, name=name))
     (tmp_path / "003").mkdir()
     make_run(tmp_path, "notes", RECORD)
     assert [record.name for _, record in runs(tmp_path)] == ["1000", "010", "009", "002"]
-
-
-def test_a_run_directory_holds_itself(tmp_path: Path) -> None:
-    path = make_run(tmp_path, "mine", RECORD)
-    ((directory, record),) = runs(path)
-    assert (directory.path, record) == (path, RECORD)
-
-
-def test_nothing_holds_no_run(tmp_path: Path) -> None:
+    assert [(each.path, record.name) for each, record in runs(path)] == [(path, "009")]
     assert runs(tmp_path / "absent") == []
 
 
-@pytest.mark.parametrize("status", [Status.RUNNING, Status.FAILED, Status.KILLED])
-def test_an_interrupted_run_of_the_same_configuration_is_resumed(
-    tmp_path: Path, status: Status
+def trial(name: str) -> RunRecord:
+    return replace(FAILED, trial=name)
+
+
+TRIALS = [FAILED, trial("../sweeps/001:3"), trial("../sweeps/001:4")]
+
+
+@pytest.mark.parametrize(
+    ("kept", "record", "resume", "name"),
+    [
+        *(
+            ([RECORD, each, OTHER, FINISHED, PRUNED], RECORD, resume, "002")
+            for each in (RECORD, FAILED, KILLED)
+            for resume in ("auto", "must")
+        ),
+        *(([each], RECORD, "auto", None) for each in (FINISHED, PRUNED, OTHER)),
+        ([RECORD], RECORD, "never", None),
+        ([], RECORD, "auto", None),
+        (TRIALS, trial("../sweeps/001:3"), "must", "002"),
+        (TRIALS, trial("../sweeps/002:3"), "auto", None),
+        # What `must` asks for is the sweep, not each of its trials.
+        (TRIALS, trial("../sweeps/002:3"), "must", None),
+        (TRIALS, RECORD, "auto", "003"),
+    ],
+)
+def test_the_newest_interrupted_run_of_the_same_configuration_is_resumed(
+    tmp_path: Path, kept: list[RunRecord], record: RunRecord, resume: str, name: str | None
 ) -> None:
-    make_run(tmp_path, "001", RECORD)
-    expected = make_run(tmp_path, "002", replace(RECORD, status=status))
-    make_run(tmp_path, "003", OTHER)
-    make_run(tmp_path, "004", replace(RECORD, status=Status.FINISHED))
-    for resume in ("auto", "must"):
-        found = interrupted_run(tmp_path, RECORD, resume)
-        assert found is not None
-        assert found.path == expected
+    for number, each in enumerate(kept):
+        make_run(tmp_path / "runs", f"{number + 1:03d}", each)
+    before = sorted(tmp_path.rglob("*"))
+    found = interrupted_run(tmp_path / "runs", record, resume)
+    assert (found and found.path.name) == name
+    assert sorted(tmp_path.rglob("*")) == before, "looking for a run changes nothing"
 
 
-def test_a_pruned_run_is_not_resumed(tmp_path: Path) -> None:
-    make_run(tmp_path, "001", replace(RECORD, status=Status.PRUNED))
-    assert interrupted_run(tmp_path, RECORD, "auto") is None
-    with pytest.raises(RunDirectoryError, match="holds no interrupted run"):
-        interrupted_run(tmp_path, RECORD, "must")
-
-
-def test_a_trial_resumes_only_its_own_run(tmp_path: Path) -> None:
-    alone, trial = replace(RECORD, trial=""), replace(RECORD, trial="../sweeps/001:3")
-    make_run(tmp_path, "001", replace(alone, status=Status.FAILED))
-    make_run(tmp_path, "002", replace(trial, status=Status.FAILED))
-    make_run(tmp_path, "003", replace(RECORD, trial="../sweeps/001:4", status=Status.FAILED))
-    found = interrupted_run(tmp_path, trial, "must")
-    assert found is not None
-    assert found.path.name == "002"
-    other = replace(RECORD, trial="../sweeps/002:3")
-    assert interrupted_run(tmp_path, other, "auto") is None
-    # What `must` asks for is the sweep, not each of its trials.
-    assert interrupted_run(tmp_path, other, "must") is None
-    resumed = interrupted_run(tmp_path, alone, "auto")
-    assert resumed is not None
-    assert resumed.path.name == "003"
-
-
-def test_never_resumes_nothing(tmp_path: Path) -> None:
-    make_run(tmp_path, "001", RECORD)
-    assert interrupted_run(tmp_path, RECORD, "never") is None
-
-
-@pytest.mark.parametrize("record", [replace(RECORD, status=Status.FINISHED), OTHER])
-def test_a_finished_run_or_another_configuration_is_not_resumed(
-    tmp_path: Path, record: RunRecord
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        (None, "holds no interrupted run"),
+        (FINISHED, "holds no interrupted run"),
+        (PRUNED, "holds no interrupted run"),
+        (OTHER, r"001 has another configuration\n  cause: train\.steps: 9 -> 5\n"),
+        (replace(RECORD, fingerprint="f" * 16), "the same values in another order"),
+    ],
+)
+def test_must_needs_an_interrupted_run_and_reports_what_differs(
+    tmp_path: Path, kept: RunRecord | None, message: str
 ) -> None:
-    make_run(tmp_path, "001", record)
-    assert interrupted_run(tmp_path, RECORD, "auto") is None
-
-
-def test_looking_for_a_run_creates_nothing(tmp_path: Path) -> None:
-    assert interrupted_run(tmp_path / "runs", RECORD, "auto") is None
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("finished", [True, False])
-def test_must_needs_an_interrupted_run(tmp_path: Path, finished: bool) -> None:
-    if finished:
-        make_run(tmp_path, "001", replace(RECORD, status=Status.FINISHED))
-    with pytest.raises(RunDirectoryError, match="holds no interrupted run"):
-        interrupted_run(tmp_path, RECORD, "must")
-
-
-def test_must_says_what_differs_from_the_interrupted_run(tmp_path: Path) -> None:
-    make_run(tmp_path, "001", OTHER)
-    expected = r"001 has another configuration\n  cause: train\.steps: 9 -> 5\n"
-    with pytest.raises(RunDirectoryError, match=expected):
-        interrupted_run(tmp_path, RECORD, "must")
-
-
-def test_must_says_that_only_the_order_differs(tmp_path: Path) -> None:
-    make_run(tmp_path, "001", replace(RECORD, fingerprint="f" * 16))
-    with pytest.raises(RunDirectoryError, match="the same values in another order"):
+    if kept is not None:
+        make_run(tmp_path, "001", kept)
+    with pytest.raises(RunDirectoryError, match=message):
         interrupted_run(tmp_path, RECORD, "must")
 
 
 @pytest.mark.parametrize(
-    ("record", "resume"),
-    [(replace(RECORD, status=Status.FINISHED), "auto"), (OTHER, "auto"), (RECORD, "never")],
+    ("record", "resume"), [(FINISHED, "auto"), (OTHER, "auto"), (RECORD, "never")]
 )
 def test_a_run_of_its_own_is_never_overwritten(
     tmp_path: Path, record: RunRecord, resume: str
@@ -267,29 +211,22 @@ def _warm(name: str, **scaffolds: str) -> RunRecord:
 
 
 def test_another_warm_start_is_refused_in_a_dedicated_folder(tmp_path: Path) -> None:
-    make_run(tmp_path, "001", _warm("f1", body="a", head="b"))
-    changed = _warm("f2", body="c", head="b")
+    run = make_run(tmp_path, "001", _warm("f1", body="a", head="b"))
+    changed, reordered = _warm("f2", body="c", head="b"), _warm("f2", head="b", body="a")
     with pytest.raises(RunDirectoryError, match="the warm start has changed since") as caught:
         interrupted_run(tmp_path, changed, "auto", dedicated=True)
     assert caught.value.problems[0].cause == "scaffolds.body: a -> c"
     assert "resume=never" in caught.value.problems[0].remedy
+    with pytest.raises(RunDirectoryError, match="the scaffolds are in another order"):
+        interrupted_run(tmp_path, reordered, "auto", dedicated=True)
     with pytest.raises(RunDirectoryError, match="the warm start has changed since"):
-        interrupted_run(tmp_path / "001", changed, "auto")
+        interrupted_run(run, changed, "auto")
     assert interrupted_run(tmp_path, changed, "auto") is None
     assert interrupted_run(tmp_path, changed, "never", dedicated=True) is None
-
-
-def test_another_order_of_scaffolds_is_another_warm_start(tmp_path: Path) -> None:
-    make_run(tmp_path, "001", _warm("f1", body="a", head="b"))
-    with pytest.raises(RunDirectoryError, match="the scaffolds are in another order"):
-        interrupted_run(tmp_path, _warm("f2", head="b", body="a"), "auto", dedicated=True)
-
-
-def test_a_finished_run_or_the_same_warm_start_stands_in_nobodys_way(tmp_path: Path) -> None:
-    make_run(tmp_path, "001", replace(_warm("f1", body="a"), status=Status.FINISHED))
-    assert interrupted_run(tmp_path, _warm("f2", body="c"), "auto", dedicated=True) is None
-    make_run(tmp_path, "002", _warm("f3", body="c"))
-    assert interrupted_run(tmp_path, _warm("f2", body="c"), "auto", dedicated=True) is None
+    # A finished run and one with the same warm start do not stand in the way.
+    RunDirectory(run).update(status=Status.FINISHED)
+    make_run(tmp_path, "002", _warm("f3", body="c", head="b"))
+    assert interrupted_run(tmp_path, changed, "auto", dedicated=True) is None
 
 
 def test_new_runs_are_numbered(tmp_path: Path, opened: list[RunDirectory]) -> None:
@@ -299,29 +236,22 @@ def test_new_runs_are_numbered(tmp_path: Path, opened: list[RunDirectory]) -> No
     opened.append(open_run(tmp_path / "runs", RECORD, "never"))
     assert [each.path.name for each in opened] == ["001", "002", "042"]
     assert all(each.read() == RECORD for each in opened)
+    (tmp_path / "file").touch()
+    with pytest.raises(RunDirectoryError, match=r"run_dir is .*file\n  cause: it cannot be made"):
+        open_run(tmp_path / "file", RECORD, "auto")
 
 
-def test_a_resumed_run_is_running_again(tmp_path: Path, opened: list[RunDirectory]) -> None:
-    path = make_run(tmp_path, "001", replace(RECORD, status=Status.KILLED, objective=0.5))
+def test_a_resumed_run_is_running_again_and_has_one_owner(
+    tmp_path: Path, opened: list[RunDirectory]
+) -> None:
+    path = make_run(tmp_path, "001", replace(KILLED, objective=0.5))
     opened.append(open_run(tmp_path, RECORD, "auto"))
     assert opened[0].path == path
     assert opened[0].read() == replace(RECORD, objective=0.5)
-
-
-def test_a_run_that_is_still_running_is_not_resumed(
-    tmp_path: Path, opened: list[RunDirectory]
-) -> None:
-    opened.append(open_run(tmp_path, RECORD, "auto"))
     with pytest.raises(RunDirectoryError, match="resume=never starts another run beside it"):
         open_run(tmp_path, RECORD, "auto")
     opened.append(open_run(tmp_path, RECORD, "never"))
     assert opened[1].path.name == "002"
-
-
-def test_a_run_directory_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(RunDirectoryError, match=r"run_dir is .*file\n  cause: it cannot be made"):
-        open_run(tmp_path / "file", RECORD, "auto")
 
 
 @pytest.mark.parametrize(
@@ -337,22 +267,14 @@ def test_differences(old: object, new: object, expected: list[str]) -> None:
     assert differences(old, new) == expected
 
 
-def test_a_run_is_settled_only_while_it_says_running_and_nobody_owns_it(tmp_path: Path) -> None:
-    killed = RunDirectory(make_run(tmp_path, "001", RECORD))
-    finished = RunDirectory(make_run(tmp_path, "002", replace(RECORD, status=Status.FINISHED)))
+def test_runs_that_were_killed_are_settled_once(tmp_path: Path) -> None:
+    killed, finished = make_run(tmp_path, "001", RECORD), make_run(tmp_path, "002", FINISHED)
     living = RunDirectory(tmp_path / "003")
     living.claim()
     living.write(RECORD)
-    settled = [RunDirectory(tmp_path / name).settle() for name in ("001", "002", "003")]
-    living.release()
-    assert settled == [RECORD, None, None]
-    statuses = [each.require().status for each in (killed, finished, living)]
-    assert statuses == ["KILLED", Status.FINISHED, Status.RUNNING]
-
-
-def test_the_runs_that_were_killed_are_settled_once(tmp_path: Path) -> None:
-    killed = make_run(tmp_path, "001", RECORD)
-    finished = make_run(tmp_path, "002", replace(RECORD, status=Status.FINISHED))
     assert [each.path for each in settle_killed_runs(tmp_path)] == [killed]
     assert settle_killed_runs(tmp_path) == []
+    living.release()
+    statuses = [record.status for _, record in runs(tmp_path)]
+    assert statuses == [Status.RUNNING, Status.FINISHED, Status.KILLED]
     assert not (finished / "lock").exists()

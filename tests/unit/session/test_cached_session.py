@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import runner
 from runner.session import cached_session
-from runner.session.cached_session import CachedSession, cached
-from runner.session.caller_thread import SAMPLES, ShortStep
+from runner.session.cached_session import (
+    LONGEST_S,
+    SAMPLES,
+    CachedSession,
+    ShortStep,
+    cached,
+    needs_pool,
+)
+from runner.session.fetches import Feed, append_key, plan_feeds, plan_fetches
+from runner.tensorflow_internals import Step
+
+Point = namedtuple("Point", ["x", "y"])
 
 
 class Counted:
@@ -42,6 +55,58 @@ def graph() -> Iterator[tf.Graph]:
         yield graph
 
 
+with tf.Graph().as_default() as GRAPH:
+    TENSORS = [tf.constant(float(number)) for number in range(3)]
+LEAVES = st.sampled_from([*TENSORS, TENSORS[0].op])
+KEYS = st.sampled_from([1, 1.0, True, "x", "y", (1, 2)])
+STRUCTURES = st.recursive(
+    LEAVES,
+    lambda part: st.one_of(
+        st.lists(part, max_size=3),
+        st.lists(part, max_size=3).map(tuple),
+        st.tuples(part, part).map(lambda parts: Point(*parts)),
+        st.dictionaries(KEYS, part, max_size=2),
+        st.dictionaries(KEYS, part, max_size=2).map(OrderedDict),
+    ),
+    max_leaves=5,
+)
+
+
+def shape(structure: Any) -> Any:
+    """What distinguishes a structure: equal for those that fetch the same."""
+    if isinstance(structure, dict):
+        parts = [(type(name), name, shape(part)) for name, part in structure.items()]
+        return type(structure), parts
+    if isinstance(structure, (list, tuple)):
+        return type(structure), [shape(part) for part in structure]
+    return structure.name, isinstance(structure, tf.Operation)
+
+
+def key(structure: Any) -> list[Any]:
+    found: list[Any] = []
+    assert append_key(structure, found)
+    return found
+
+
+A, B, _ = TENSORS
+
+
+@example([[A], B], [[A, B]])
+@example([A, [], B], [[], A, B])
+@example((A, B), Point(A, B))
+@example({"x": A, "y": B}, {"y": A, "x": B})
+@example({"x": A}, OrderedDict(x=A))
+@example({1: A}, {True: A})
+@example({1: A}, {1.0: A})
+@given(STRUCTURES, STRUCTURES)
+def test_structures_have_one_key_exactly_if_they_fetch_the_same(first: Any, second: Any) -> None:
+    assert (key(first) == key(second)) is (shape(first) == shape(second))
+    plan = plan_fetches(first, GRAPH)
+    if plan is not None:
+        assert len(set(map(id, plan.tensors))) == len(plan.tensors)
+        assert len(set(plan.operations)) == len(plan.operations)
+
+
 def test_structures_built_anew_of_the_same_tensors_share_a_callable(
     graph: tf.Graph, counted: Counted
 ) -> None:
@@ -56,11 +121,25 @@ def test_structures_built_anew_of_the_same_tensors_share_a_callable(
     assert counted.calls == 0
 
 
+def test_an_array_of_the_right_dtype_is_passed_on_as_it_is(graph: tf.Graph) -> None:
+    value = np.ones([3, 2], np.float32)
+    assert Feed(tf.placeholder(tf.float32, [None, 2])).convert(value) is value
+
+
+def test_feed_keys_other_than_plain_tensors_of_the_graph_are_left(graph: tf.Graph) -> None:
+    plain = tf.placeholder(tf.float32, [])
+    reference = tf.get_variable("reference", [], use_resource=False)
+    resource = tf.get_variable("resource", [], use_resource=True)
+    for key in (reference, graph.as_graph_element(reference), resource.handle, TENSORS[0]):
+        assert plan_feeds([plain, key], graph) is None
+    assert plan_feeds([plain], graph) is not None
+
+
 def test_the_least_recently_used_kind_of_step_makes_room(
     graph: tf.Graph, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cached_session, "CAPACITY", 8)
-    tensors = [tf.constant(float(number)) for number in range(40)]
+    monkeypatch.setattr(cached_session, "CAPACITY", 4)
+    tensors = [tf.constant(float(number)) for number in range(10)]
     with CachedSession() as session:
         step = None
         for number, tensor in enumerate(tensors):
@@ -69,7 +148,7 @@ def test_the_least_recently_used_kind_of_step_makes_room(
             (kept,) = [each for each in session._prepared.values() if len(each.kept[0]) == 2]
             assert step in (None, kept)
             step = kept
-        assert len(session._prepared) == 8
+        assert len(session._prepared) == 4
     assert counted.calls == 0
 
 
@@ -78,7 +157,7 @@ def test_elements_are_kept_alive_so_that_none_takes_the_identity_of_another(
 ) -> None:
     kept = weakref.WeakSet[Any]()
     with CachedSession() as session:
-        for number in range(5):
+        for number in range(3):
             fetches = [tf.get_variable(f"v{number}", initializer=float(number))]
             kept.add(fetches[0])
             session.run(fetches[0].initializer)
@@ -87,7 +166,7 @@ def test_elements_are_kept_alive_so_that_none_takes_the_identity_of_another(
         graph.clear_collection(tf.GraphKeys.GLOBAL_VARIABLES)
         graph.clear_collection(tf.GraphKeys.TRAINABLE_VARIABLES)
         gc.collect()
-        assert len(kept) == 5
+        assert len(kept) == 3
 
 
 def test_a_closed_session_is_freed_without_the_garbage_collector(graph: tf.Graph) -> None:
@@ -103,40 +182,6 @@ def test_a_closed_session_is_freed_without_the_garbage_collector(graph: tf.Graph
         assert gone() is None
     finally:
         gc.enable()
-
-
-def test_whether_the_pool_is_needed_is_found_anew_when_the_graph_has_grown(graph: tf.Graph) -> None:
-    with CachedSession() as session:
-        tf.constant(1.0)
-        assert not session._needs_pool()
-        tf.FIFOQueue(1, tf.int32)
-        assert session._needs_pool()
-
-
-@pytest.mark.parametrize(("threads", "tried"), [(0, True), (1, False), (2, False), (-1, False)])
-def test_a_number_of_threads_that_is_given_is_obeyed(
-    graph: tf.Graph, threads: int, tried: bool
-) -> None:
-    value = tf.constant(1.0)
-    config = tf.ConfigProto(inter_op_parallelism_threads=threads)
-    with CachedSession(config=config) as session:
-        assert session.run(value) == 1.0
-        (prepared,) = session._prepared.values()
-        assert isinstance(prepared.step, ShortStep) is tried
-
-
-def test_a_step_gives_the_same_in_either_thread(graph: tf.Graph) -> None:
-    tf.set_random_seed(1)
-    weights = tf.get_variable("weights", [4, 4])
-    noise = tf.random.normal([4, 4], seed=2)
-    train = tf.assign_add(weights, tf.matmul(weights, noise) * 0.01)
-    results = []
-    for threads in (0, 2):
-        config = tf.ConfigProto(inter_op_parallelism_threads=threads)
-        with CachedSession(config=config) as session:
-            session.run(tf.global_variables_initializer())
-            results.append(np.array([session.run(train) for _ in range(3 * SAMPLES)]))
-    np.testing.assert_array_equal(results[0], results[1])
 
 
 def test_a_remote_session_is_left_to_tensorflow(counted: Counted, graph: tf.Graph) -> None:
@@ -159,26 +204,19 @@ def test_a_callable_that_cannot_be_made_is_left_to_tensorflow(graph: tf.Graph) -
         assert len(session._prepared) == 0
 
 
-def test_a_plain_session_becomes_a_cached_one(graph: tf.Graph, counted: Counted) -> None:
-    variable = tf.get_variable("variable", initializer=2.0)
-    session = tf.Session()
-    session.run(variable.initializer)
-    assert cached(session) is session
-    assert type(session) is CachedSession
-    assert cached(session) is session
-    before = counted.calls
-    assert session.run(variable) == 2.0
-    assert counted.calls == before
-    session.close()
-
-
-def test_sessions_of_other_classes_are_left_as_they_are(graph: tf.Graph) -> None:
+def test_only_plain_sessions_become_cached_ones(graph: tf.Graph, counted: Counted) -> None:
     class Own(tf.Session):
         pass
 
-    with Own() as session:
-        assert cached(session) is session
-        assert type(session) is Own
+    number = tf.constant(2.0)
+    with tf.Session() as session, Own() as own:
+        for _ in range(2):
+            assert cached(session) is session
+            assert type(session) is CachedSession
+        assert session.run(number) == 2.0
+        assert counted.calls == 0
+        assert cached(own) is own
+        assert type(own) is Own
 
 
 def test_creators_give_cached_sessions(graph: tf.Graph) -> None:
@@ -193,11 +231,8 @@ def test_creators_give_cached_sessions(graph: tf.Graph) -> None:
     with runner.MonitoredSession(Creator()) as session:
         session.run(tf.train.get_global_step())
         assert type(made[0]) is CachedSession
-    session = runner.ChiefSessionCreator().create_session()
-    assert type(session) is CachedSession
     # In one process a worker has no chief to wait for but itself: without variables it is ready.
-    graph_of_worker = tf.Graph()
-    with graph_of_worker.as_default():
+    with tf.Graph().as_default():
         assert type(runner.WorkerSessionCreator().create_session()) is CachedSession
 
 
@@ -217,3 +252,101 @@ def test_no_run_goes_the_long_way_unnoticed(graph: tf.Graph, counted: Counted) -
         while not session.should_stop():
             session.run([train_op, loss], {batch: np.ones([3, 2])})
         assert counted.calls == before
+
+
+class Trial:
+    """A step whose time depends on the way it is run."""
+
+    def __init__(self, pooled: float, inline: float, *, needs_pool: bool = False) -> None:
+        self.now, self.prepared = 0.0, list[bool]()
+        self.seconds = {False: pooled, True: inline}
+        self.step = ShortStep(self._prepare, lambda: needs_pool, lambda: self.now)
+
+    def _prepare(self, inline: bool) -> Step:
+        self.prepared.append(inline)
+
+        def run(*values: Any) -> list[Any]:
+            self.now += self.seconds[inline]
+            return [inline, *values]
+
+        return run
+
+    def settle(self) -> tuple[int, Any]:
+        """Returns how many calls it takes, and which way the step is run from then on."""
+        calls = 0
+        while not self.step.settled:
+            assert self.step(calls)[1] == calls
+            calls += 1
+        return calls, self.step()[0]
+
+
+@pytest.mark.parametrize(
+    ("trial", "calls", "inline"),
+    [
+        (Trial(2e-5, 1e-5), 2 * SAMPLES, True),
+        (Trial(1e-5, 2e-5), 2 * SAMPLES, False),
+        (Trial(2 * LONGEST_S, 1e-5), SAMPLES, False),
+        (Trial(2e-5, 1e-5, needs_pool=True), SAMPLES, False),
+    ],
+    ids=["faster there", "slower there", "long", "waits for others"],
+)
+def test_a_short_step_settles_on_the_faster_way(trial: Trial, calls: int, inline: bool) -> None:
+    assert trial.settle() == (calls, inline)
+    assert trial.prepared == [False] if calls == SAMPLES else [False, True]
+
+
+@pytest.mark.parametrize(("threads", "tried"), [(0, True), (1, False), (2, False), (-1, False)])
+def test_a_number_of_threads_that_is_given_is_obeyed(
+    graph: tf.Graph, threads: int, tried: bool
+) -> None:
+    value = tf.constant(1.0)
+    config = tf.ConfigProto(inter_op_parallelism_threads=threads)
+    with CachedSession(config=config) as session:
+        assert session.run(value) == 1.0
+        (prepared,) = session._prepared.values()
+        assert isinstance(prepared.step, ShortStep) is tried
+
+
+def test_whether_the_pool_is_needed_is_found_anew_when_the_graph_has_grown(graph: tf.Graph) -> None:
+    with CachedSession() as session:
+        tf.constant(1.0)
+        assert not session._needs_pool()
+        tf.FIFOQueue(1, tf.int32)
+        assert session._needs_pool()
+
+
+def _if(inside: Callable[[], tf.Tensor]) -> tf.Tensor:
+    return tf.cond(tf.placeholder_with_default(True, []), inside, lambda: tf.constant(0))
+
+
+def _staged() -> tf.Tensor:
+    area = tf.raw_ops.Stage(values=[tf.constant(1)], shared_name="area")
+    with tf.control_dependencies([area]):
+        return tf.raw_ops.Unstage(dtypes=[tf.int32], shared_name="area")[0]
+
+
+@tf.function
+def _doubled(value: Any) -> Any:
+    return value * 2.0
+
+
+def _input() -> Any:
+    return tf.data.make_one_shot_iterator(tf.data.Dataset.range(3)).get_next()
+
+
+STEPS: dict[str, tuple[bool, Callable[[], Any]]] = {
+    "variable": (False, lambda: tf.assign_add(tf.get_variable("v", []), 1.0).op),
+    "global step as hooks read it": (False, lambda: _if(lambda: tf.constant(1))),
+    "function": (False, lambda: _doubled(tf.constant(1.0))),
+    "queue": (True, lambda: tf.FIFOQueue(1, tf.int32).dequeue() + 1),
+    "input pipeline": (True, _input),
+    "python": (True, lambda: tf.py_func(lambda: np.float32(1), [], tf.float32)),
+    "staging in a function": (True, lambda: _if(_staged)),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_which_graphs_need_the_pool(graph: tf.Graph, name: str) -> None:
+    expected, build = STEPS[name]
+    build()
+    assert needs_pool(graph) is expected

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import os
-import subprocess
 import sys
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ import tensorflow.compat.v1 as tf
 
 import runner
 from runner.errors import CheckpointError, ConfigError
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -82,25 +79,11 @@ def _train(steps: int, pretrained: Path, own: Path | None, **kwargs: Any) -> tup
         return list(values), model.inits
 
 
-def test_a_fresh_start_restores_the_newest_pretrained_checkpoint(pretrained: Path) -> None:
-    values, inits = _train(2, pretrained, own=None)
-    assert values == [2, 3.0 + 2, -1.0 + 2]
-    assert inits == ["init_fn"]
-
-
 def test_own_checkpoint_beats_the_warm_start(pretrained: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
-    _train(2, pretrained, own)
-    values, inits = _train(5, pretrained, own)
-    assert values == [5, 3.0 + 5, -1.0 + 5]
-    assert inits == []
-
-
-def test_a_resumed_run_does_not_need_its_sources(pretrained: Path, tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    _train(2, pretrained, own)
-    values, _ = _train(3, tmp_path / "gone", own)
-    assert values == [3, 6.0, 2.0]
+    assert _train(2, pretrained, own) == ([2, 3.0 + 2, -1.0 + 2], ["init_fn"])
+    # It does not even need its sources any more.
+    assert _train(5, tmp_path / "gone", own) == ([5, 3.0 + 5, -1.0 + 5], [])
 
 
 def test_pretrained_directories_are_left_as_they_are(pretrained: Path, tmp_path: Path) -> None:
@@ -179,56 +162,28 @@ def test_recovery_makes_a_new_session(
     assert model.inits == ["init_fn"] * (1 if own else 2)
 
 
-def test_every_session_of_a_creator_is_new(pretrained: Path) -> None:
+def test_a_creator_makes_a_new_session_and_can_resume_from_a_named_checkpoint(
+    pretrained: Path, tmp_path: Path
+) -> None:
     with tf.Graph().as_default():
         model = _Model()
-        creator = runner.ChiefSessionCreator(
-            pretrained_scaffolds=[model.pretrained()], pretrained_checkpoint_dirs=[str(pretrained)]
-        )
+        sources: dict[str, Any] = {
+            "pretrained_scaffolds": [model.pretrained()],
+            "pretrained_checkpoint_dirs": [pretrained],
+        }
+        creator = runner.ChiefSessionCreator(**sources)
         first = creator.create_session()
         first.close()
         with creator.create_session() as second:
             assert second is not first
             assert second.run(model.cnn) == 3.0
-
-
-def test_the_creator_can_resume_from_a_named_checkpoint(pretrained: Path, tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    _train(2, pretrained, own)
-    with tf.Graph().as_default():
-        model = _Model()
-        creator = runner.ChiefSessionCreator(
-            checkpoint_filename_with_path=tf.train.latest_checkpoint(str(own)),
-            pretrained_scaffolds=[model.pretrained()],
-            pretrained_checkpoint_dirs=[str(pretrained)],
+            second.run(model.train_op)
+            saved = creator.scaffold.saver.save(second, str(tmp_path / "named"))
+        resuming = runner.ChiefSessionCreator(
+            creator.scaffold, checkpoint_filename_with_path=saved, **sources
         )
-        with creator.create_session() as session:
-            assert session.run([model.step, model.cnn]) == [2, 5.0]
-
-
-def test_lists_of_different_length_are_refused_before_any_session() -> None:
-    with (
-        tf.Graph().as_default(),
-        pytest.raises(ConfigError, match="1 scaffolds and 0 checkpoint directories"),
-    ):
-        runner.MonitoredTrainingSession(pretrained_scaffolds=[_Model().pretrained()])
-    with pytest.raises(ConfigError, match="0 scaffolds and 1 checkpoint directories"):
-        runner.ChiefSessionCreator(pretrained_checkpoint_dirs=["a"])
-
-
-def test_a_missing_checkpoint_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"there is no checkpoint at .*nowhere"):
-        _train(1, tmp_path / "nowhere", own=None)
-
-
-def test_a_missing_optional_checkpoint_is_none(tmp_path: Path) -> None:
-    with tf.Graph().as_default():
-        model = _Model()
-        source = runner.Scaffold(saver=tf.train.Saver([model.cnn]), optional=True)
-        with runner.MonitoredTrainingSession(
-            pretrained_scaffolds=[source], pretrained_checkpoint_dirs=[str(tmp_path / "nowhere")]
-        ) as session:
-            assert session.run(model.cnn) == -1.0
+        with resuming.create_session() as session:
+            assert session.run([model.step, model.cnn]) == [1, 4.0]
 
 
 def test_savers_that_were_deferred_are_built(pretrained: Path) -> None:
@@ -284,7 +239,6 @@ def test_our_session_manager_serves_tensorflows_supervisor(pretrained: Path) -> 
         supervisor = tf.train.Supervisor(
             session_manager=manager, init_op=tf.global_variables_initializer()
         )
-        assert supervisor.session_manager is manager
         with supervisor.managed_session() as session:
             assert session.run(model.cnn) == 3.0
 
@@ -313,63 +267,39 @@ def test_the_two_names_of_an_argument_exclude_each_other() -> None:
             )
 
 
-def test_tensorflows_arguments_do_what_they_do(tmp_path: Path) -> None:
-    """Summaries, step counter and checkpoints, under TensorFlow's own names."""
-    with tf.Graph().as_default():
-        model = _Model()
-        tf.summary.scalar("value", model.head)
-        with runner.MonitoredTrainingSession(
-            checkpoint_dir=str(tmp_path / "own"),
-            summary_dir=str(tmp_path / "summaries"),
-            hooks=[tf.train.StopAtStepHook(last_step=4)],
-            save_checkpoint_steps=2,
-            save_summaries_steps=1,
-            log_step_count_steps=2,
-            save_graph_def=False,
-        ) as session:
-            while not session.should_stop():
-                session.run(model.train_op)
-    assert not list((tmp_path / "own").glob("graph.pbtxt"))
-    steps = [int(path.stem.rpartition("-")[2]) for path in (tmp_path / "own").glob("*.index")]
-    assert max(steps) == 4
-    (events,) = (tmp_path / "summaries").glob("events.*")
-    tags = {
-        value.tag
-        for event in tf.train.summary_iterator(str(events))
-        for value in event.summary.value
-    }
-    assert tags == {"value", "global_step/sec"}
+@contextmanager
+def imported_anew(absent: Collection[str]) -> Iterator[None]:
+    """Lets the block import runner again, and none of the absent packages."""
+
+    def known() -> list[str]:
+        return [name for name in sys.modules if name.partition(".")[0] in {"runner", *absent}]
+
+    before = {name: sys.modules.pop(name) for name in known()}
+    nothing: dict[str, Any] = dict.fromkeys(absent)
+    sys.modules.update(nothing)
+    try:
+        yield
+    finally:
+        for name in known():
+            del sys.modules[name]
+        sys.modules.update(before)
 
 
-def test_the_ten_lines_of_the_docstring_run_without_hydra_and_mlflow(tmp_path: Path) -> None:
-    """As they stand, in a process of their own."""
+def test_the_ten_lines_of_the_docstring_run_without_hydra_and_mlflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     doc = inspect.getdoc(runner) or ""
-    lines = doc[doc.index("import tensorflow") :]
-    program = f"""
-import sys
-import tensorflow.compat.v1 as tf
-with tf.Graph().as_default(), tf.Session() as session:
-    cnn = tf.get_variable("cnn", initializer=[1.5, 1.6, 1.7])
-    session.run(cnn.initializer)
-    tf.train.Saver({{"features/cnn": cnn}}).save(session, "features/model.ckpt")
-{lines}
-    cnn = tf.train.load_variable("model", "cnn")
-assert tf.train.load_variable("model", "global_step") == 100
-assert abs(cnn * tf.train.load_variable("model", "head") - 1).max() < 0.1, cnn
-assert cnn.min() > 1, "trained from random values"
-loaded = [name for name in ("hydra", "omegaconf", "mlflow") if name in sys.modules]
-assert not loaded, loaded
-"""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    with tf.Graph().as_default(), tf.Session() as session:
+        cnn = tf.get_variable("cnn", initializer=[1.5, 1.6, 1.7])
+        session.run(cnn.initializer)
+        tf.train.Saver({"features/cnn": cnn}).save(session, "features/model.ckpt")
+    with imported_anew(absent=("hydra", "omegaconf", "mlflow")):
+        exec(doc[doc.index("import tensorflow") :], {})
+    trained, head = (tf.train.load_variable("model", name) for name in ("cnn", "head"))
+    assert tf.train.load_variable("model", "global_step") == 100
+    assert abs(trained * head - 1).max() < 0.1
+    assert trained.min() > 1, "trained from random values"
 
 
 def test_the_public_names_are_listed() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
@@ -12,13 +11,13 @@ import tensorflow as tf
 
 from runner.checkpoints.locate import require_checkpoint
 from runner.checkpoints.open import open_checkpoint
-from runner.config.choices import Goal, Mode
+from runner.config.choices import Mode
 from runner.config.schema import TrackingConfig, TrainConfig
 from runner.errors import RunDirectoryError
 from runner.runs.provenance import provenance_of
 from runner.runs.run_directory import RunDirectory
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
-from runner.training.export import exported_model, named
+from runner.training.export import exported_model
 from tests.tiny.experiment import Blobs
 from tests.tiny.runs import Runs
 
@@ -59,13 +58,6 @@ def test_the_best_checkpoint_of_the_newest_finished_run_is_evaluated_on_the_test
     assert finished.files() == before, "nothing changes"
 
 
-def test_the_objective_is_returned(runs: Runs) -> None:
-    train = TrainConfig(steps=5, objective="validation/accuracy", goal=Goal.maximize)
-    runs.run(train=train)
-    value, (line,) = runs.run(train=train, mode=Mode.evaluate)
-    assert re.search(r"accuracy (\S+)", line)[1] == f"{value:.4g}"  # type: ignore[index]
-
-
 def test_an_export_is_served_with_the_same_outputs_for_any_batch_size(
     finished: Runs, whole: Runs, tmp_path: Path
 ) -> None:
@@ -83,10 +75,16 @@ def test_an_export_is_served_with_the_same_outputs_for_any_batch_size(
     for count in (1, 20):
         outputs = served(features=tf.constant(features[:count]))["outputs"].numpy()
         np.testing.assert_allclose(outputs, _outputs(directory, features[:count]), rtol=1e-4)
+    model = exported_model(directory.export, 20, Blobs())
+    assert (model.folder, model.step) == (directory.export, 20)
+    fields = [(each.name, each.dtype.name, each.shape) for each in (*model.inputs, *model.outputs)]
+    assert fields == [("features", "float32", (-1, 8)), ("outputs", "float32", (-1, 2))]
+    assert (model.example["features"] == features[:1]).all()
+
     spec = open_checkpoint(str(directory.export)).spec()
     kept = open_checkpoint(require_checkpoint(str(directory.best))).spec().tensors
-    model = {"body/dense/kernel", "body/norm/moving_mean", "head/bias"}
-    assert model <= set(spec.tensors) < set(kept), "names are those of the checkpoints"
+    some = {"body/dense/kernel", "body/norm/moving_mean", "head/bias"}
+    assert some <= set(spec.tensors) < set(kept), "names are those of the checkpoints"
 
     beside = (directory.best / "provenance.json").read_bytes()
     assert (directory.export / "provenance.json").read_bytes() == beside
@@ -100,13 +98,9 @@ def test_an_export_is_served_with_the_same_outputs_for_any_batch_size(
 
 
 def test_structures_are_exported_under_numbered_names(runs: Runs) -> None:
-    runs.changes = {
-        "data": {"_target_": "tests.tiny.odd.Structured"},
-        "model": {"_target_": "tests.tiny.odd.OfStructure"},
-        "loss": {"_target_": "tests.tiny.odd.StructuredLoss"},
-        "metrics": {},
-        "train": TrainConfig(steps=2),
-    }
+    parts = {"data": "Structured", "model": "OfStructure", "loss": "StructuredLoss"}
+    runs.changes = {key: {"_target_": f"tests.tiny.odd.{name}"} for key, name in parts.items()}
+    runs.changes |= {"metrics": {}, "train": TrainConfig(steps=2)}
     runs.run()
     runs.shown(mode=Mode.export)
     served = tf.saved_model.load(str(runs.directory().export)).signatures["serving_default"]
@@ -116,38 +110,12 @@ def test_structures_are_exported_under_numbered_names(runs: Runs) -> None:
     np.testing.assert_allclose(outputs, np.full((3, 1), 7.0))
 
 
-def test_leaves_have_numbers_where_there_are_several() -> None:
-    assert named("x", 1) == {"x": 1}
-    assert named("x", {"b": 2, "a": (0, 1)}) == {"x_0": 0, "x_1": 1, "x_2": 2}
-
-
-def test_a_signature_is_read_with_an_example_of_the_test_split(tmp_path: Path) -> None:
-    folder = tmp_path / "export"
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        features = tf.compat.v1.placeholder(tf.float32, [None, 4])
-        tf.compat.v1.saved_model.simple_save(
-            session, str(folder), {"features": features}, {"outputs": tf.argmax(features, 1)}
-        )
-    found = exported_model(folder, 7, Blobs())
-    assert (found.folder, found.step) == (folder, 7)
-    assert [(each.name, each.dtype, each.shape) for each in found.inputs] == [
-        ("features", np.dtype("float32"), (-1, 4))
-    ]
-    assert [(each.name, each.dtype, each.shape) for each in found.outputs] == [
-        ("outputs", np.dtype("int64"), (-1,))
-    ]
-    (first, _), *_ = Blobs().test().as_numpy_iterator()
-    assert (found.example["features"] == first[:1]).all()
-
-
-@pytest.mark.parametrize("mode", [Mode.evaluate, Mode.export])
-def test_there_must_be_a_finished_run_of_this_configuration(finished: Runs, mode: Mode) -> None:
+def test_there_must_be_a_finished_run_of_this_configuration(finished: Runs) -> None:
     with pytest.raises(RunDirectoryError, match="holds no finished run of this configuration"):
-        finished.shown(mode=mode, seed=1)
+        finished.shown(mode=Mode.evaluate, seed=1)
     finished.directory().update(status="KILLED")
     with pytest.raises(RunDirectoryError, match="001 is KILLED"):
-        finished.shown(mode=mode)
+        finished.shown(mode=Mode.export)
     shutil.rmtree(finished.folder)
-    with pytest.raises(RunDirectoryError, match="holds no finished run") as caught:
-        finished.shown(mode=mode)
-    assert "holds no run at all" in str(caught.value)
+    with pytest.raises(RunDirectoryError, match="it holds no run at all"):
+        finished.shown(mode=Mode.export)

@@ -12,24 +12,46 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
 
 import runner.training.recording
 from runner.config.choices import Resume
+from runner.config.schema import RunConfig, TrackingConfig
 from runner.errors import InterruptedRunError, PrunedRunError, SweepError
 from runner.runs.run_directory import RunDirectory
 from runner.sweeps.job import Trial
 from runner.tracking.delivery import sync
-from runner.tracking.tracking_directory import TrackingDirectory
+from runner.tracking.tracking_directory import Position, TrackingDirectory
 from tests.tiny.configs import LINEAR
 from tests.tiny.runs import Runs, disturbed, short, wait_for
-from tests.tiny.tracked_runs import TrackedRuns
+
+
+class TrackedRuns(Runs):
+    """Runs that are recorded in a database; their stores are given up after a second."""
+
+    def __init__(self, folder: Path, database: Path) -> None:
+        super().__init__(folder, **LINEAR)
+        self.database, self.uri = database, f"sqlite:///{database}"
+        self.client = MlflowClient(self.uri)
+
+    def config(self, **changes: Any) -> RunConfig:
+        tracking = TrackingConfig(uri=self.uri, close_seconds=60.0, patience_seconds=1.0)
+        return super().config(tracking=tracking, **changes)
+
+    def position(self, number: int = 1) -> Position:
+        """What is delivered of a run."""
+        return TrackingDirectory(self.directory(number).path).position(self.uri)
+
+    def tracked(self, number: int = 1) -> Run:
+        """A run as MLflow has it."""
+        return self.client.get_run(str(self.position(number).run_id))
 
 
 @pytest.fixture
 def tracked(migrated_database: Path, tmp_path: Path, forked_followers: None) -> TrackedRuns:
-    """Runs that are tracked; their stores are given up after a second."""
     database = Path(shutil.copy(migrated_database, tmp_path / "mlflow.db"))
-    return TrackedRuns(tmp_path / "runs", database, **LINEAR)
+    return TrackedRuns(tmp_path / "runs", database)
 
 
 def test_a_signal_while_the_run_is_closed_ends_the_process_but_not_the_run(
@@ -57,16 +79,29 @@ def test_an_end_that_a_second_signal_cuts_short_is_settled_later(
     with monkeypatch.context() as patch:
         patch.setattr(runner.training.recording, "_record_end", signalled)
         with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
-            tracked.run()
-    assert tracked.record().status == "RUNNING"
+            tracked.run(train=short(steps=2))
     gc.collect()  # What the process would have held to its death, which is the test's to survive.
-    tracked.run(resume=Resume.never)
-    assert tracked.record().status == "KILLED"
-    tracked.settled()
-    assert tracked.client.get_run(tracked.run_id()).info.status == "KILLED"
+    living = RunDirectory(tracked.directory(2).path)
+    living.claim()
+    living.write(replace(tracked.record(), fingerprint="another"))
+    assert tracked.record().status == "RUNNING"
+    tracked.run(resume=Resume.never, train=short(steps=2))
+    living.release()
+    statuses = [tracked.record(number).status for number in (1, 2, 3)]
+    assert statuses == ["KILLED", "RUNNING", "FINISHED"]
+    wait_for(lambda: tracked.position().status not in (None, "RUNNING"))
+    assert tracked.tracked().info.status == "KILLED"
+
+    inputs = tracked.tracked(3).inputs
+    assert inputs is not None
+    (used,) = inputs.dataset_inputs
+    assert used.dataset.name == "tests.tiny.experiment.Blobs"
+    assert [each.value for each in used.tags] == ["train"]
+    assert json.loads(str(used.dataset.profile)) == {"train": 64, "validation": 20, "test": 20}
+    assert len(used.dataset.digest) == 16
 
 
-def test_no_process_resumes_a_pruned_run_and_only_its_own_trial_a_failed_one(
+def test_no_process_resumes_a_pruned_trial_and_its_own_a_failed_one(
     cheap: Runs, tmp_path: Path
 ) -> None:
     cheap.changes["hooks"] = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
@@ -78,13 +113,12 @@ def test_no_process_resumes_a_pruned_run_and_only_its_own_trial_a_failed_one(
         cheap.start(cheap.config(), trial(0, prune=True))
     with pytest.raises(ValueError, match="the hook failed"):
         cheap.start(cheap.config(), trial(1))
-    cheap.start(cheap.config(), trial(2))
     again = trial(1)
     cheap.start(cheap.config(), again)
     assert again.run_dir == cheap.directory(2).path
     assert sorted(again.curve) == [10, 20]
-    assert [cheap.record(number).status for number in (1, 2, 3)] == ["PRUNED", *["FINISHED"] * 2]
-    assert cheap.count() == 3
+    assert [cheap.record(number).status for number in (1, 2)] == ["PRUNED", "FINISHED"]
+    assert cheap.count() == 2
 
 
 def test_a_trial_whose_objective_is_nan_has_failed_and_only_evaluates_again(
@@ -117,53 +151,16 @@ def test_a_run_whose_record_was_deleted_warns_as_it_continues(
     hooks = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
     with pytest.raises(ValueError, match="the hook failed"):
         tracked.run(hooks=hooks)
-    run_id = tracked.run_id()
-    assert tracked.client.get_run(run_id).info.status == "FAILED"
+    run_id = tracked.tracked().info.run_id
+    assert tracked.tracked().info.status == "FAILED"
+    assert tracked.tracked().data.tags["runner.exception"] == "ValueError: the hook failed"
+    assert "traceback.txt" in [each.path for each in tracked.client.list_artifacts(run_id)]
     tracked.client.delete_run(run_id)
     tracked.run(hooks=hooks)
     assert tracked.record().status == "FINISHED"
     assert f"run {run_id} cannot be recorded any further" in caplog.text
     assert f"runs restore --run-id {run_id}" in caplog.text
-    assert tracked.client.get_run(run_id).info.status == "FAILED"
+    assert tracked.tracked().info.status == "FAILED"
     tracked.client.restore_run(run_id)
     assert sync(TrackingDirectory(tracked.directory().path))
-    assert tracked.run_id() == run_id
-    assert tracked.client.get_run(run_id).info.status == "FINISHED"
-
-
-def test_a_run_that_was_killed_outright_is_settled_by_the_next_one(tracked: TrackedRuns) -> None:
-    """Also where its follower died with it."""
-    tracked.run(train=short(steps=2))
-    killed, run_id = tracked.directory(), tracked.run_id()
-    tracked.seem_killed()
-
-    living = RunDirectory(tracked.directory(2).path)
-    living.claim()
-    living.write(replace(killed.require(), fingerprint="another"))
-    tracked.run(resume=Resume.never, train=short(steps=2))
-    living.release()
-    statuses = [tracked.record(number).status for number in (1, 2, 3)]
-    assert statuses == ["KILLED", "RUNNING", "FINISHED"]
-    tracked.settled()
-    assert tracked.client.get_run(run_id).info.status == "KILLED"
-
-
-def test_a_killed_run_that_the_store_does_not_know_is_recorded_anew(tracked: TrackedRuns) -> None:
-    tracked.run(train=short(steps=2))
-    inputs = tracked.client.get_run(tracked.run_id()).inputs
-    assert inputs is not None
-    (used,) = inputs.dataset_inputs
-    assert (used.dataset.name, [each.value for each in used.tags]) == (
-        "tests.tiny.experiment.Blobs",
-        ["train"],
-    )
-    assert json.loads(str(used.dataset.profile)) == {"train": 64, "validation": 20, "test": 20}
-    assert len(used.dataset.digest) == 16
-
-    tracked.seem_killed(run_id="0" * 32)
-    tracked.directory().update(fingerprint="another")
-    tracked.run(train=short(steps=2))
-    assert [tracked.record(number).status for number in (1, 2)] == ["KILLED", "FINISHED"]
-    files = TrackingDirectory(tracked.directory().path)
-    wait_for(lambda: f"has no run {'0' * 32} any more" in files.log.read_text())
-    wait_for(lambda: files.position(tracked.uri).status == "KILLED")
+    assert (tracked.tracked().info.run_id, tracked.tracked().info.status) == (run_id, "FINISHED")

@@ -16,8 +16,7 @@ from runner.config.composition import compose_experiment
 from runner.config.fingerprint import Identity, fingerprint
 from runner.config.schema import RunConfig, ScaffoldConfig, VariablesConfig
 from runner.config.validation import validate
-from runner.errors import ConfigError, Problem, RunInUseError
-from runner.restoration.plan import LocatedSources
+from runner.errors import Problem, RunInUseError
 from runner.runs.run_directory import RunDirectory
 from runner.system.status import Status
 from runner.tracking import RunStore, TrackedRun, open_store
@@ -27,14 +26,14 @@ from tests.tiny.configs import tiny
 from tests.tiny.runs import Runs
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def conf(tmp_path: Path) -> Iterator[Path]:
     with composing(tmp_path / "conf") as folder:
         yield folder
 
 
-def _scaffold(checkpoint: str | None, *, optional: bool = False) -> ScaffoldConfig:
-    return ScaffoldConfig(VariablesConfig(["body/*"]), checkpoint, optional=optional)
+def _scaffold(checkpoint: str | None) -> ScaffoldConfig:
+    return ScaffoldConfig(VariablesConfig(["body/*"]), checkpoint)
 
 
 def _config(folder: Path, **scaffolds: ScaffoldConfig) -> RunConfig:
@@ -81,11 +80,6 @@ def test_paths_are_read_and_null_stays_null(tmp_path: Path, trained: RunDirector
     assert sources.expected().specs["head"] is None
 
 
-def test_an_optional_checkpoint_may_be_absent(tmp_path: Path) -> None:
-    config = _config(tmp_path, body=_scaffold(str(tmp_path / "nowhere"), optional=True))
-    assert _sources(config).expected() == LocatedSources({"body": None}, {})
-
-
 def test_every_absent_checkpoint_is_reported_with_its_scaffold(tmp_path: Path) -> None:
     nowhere = _scaffold(str(tmp_path / "nowhere"))
     located = _sources(_config(tmp_path, body=nowhere, head=nowhere)).expected()
@@ -96,7 +90,6 @@ def test_every_absent_checkpoint_is_reported_with_its_scaffold(tmp_path: Path) -
     }
 
 
-@pytest.mark.usefixtures("conf")
 def test_an_experiment_that_is_not_trained_gives_what_it_will_save(tmp_path: Path) -> None:
     spec = _spec(_sources(_config(tmp_path, body=_scaffold("experiment:tiny"))), "body")
     assert (spec.path, spec.step) == ("experiment:tiny (not trained yet)", None)
@@ -104,7 +97,6 @@ def test_an_experiment_that_is_not_trained_gives_what_it_will_save(tmp_path: Pat
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.usefixtures("conf")
 def test_a_missing_experiment_is_trained_once(tmp_path: Path) -> None:
     same = _scaffold("experiment:tiny")
     same.overrides = ["train.objective=validation/accuracy", "train.goal=minimize"]
@@ -141,7 +133,6 @@ def test_a_missing_experiment_is_trained_once(tmp_path: Path) -> None:
     assert {each.run["experiment"] for each in sources.origins()["body"] if each.run} == {"tiny"}
 
 
-@pytest.mark.usefixtures("conf")
 def test_the_newest_finished_run_of_the_same_configuration_counts(
     tmp_path: Path, trained: RunDirectory
 ) -> None:
@@ -168,47 +159,42 @@ class _Remembering(RunStore):
         return [TrackedRun("1", experiment, Status.FINISHED, self.folder, tags)]
 
 
-@pytest.mark.usefixtures("conf")
 def test_a_folder_that_by_now_is_another_runs_is_not_taken(
     tmp_path: Path, trained: RunDirectory
 ) -> None:
     config = _config(tmp_path, body=_scaffold("experiment:tiny"))
     folder = tmp_path / "elsewhere" / "001"
     sources = Sources(config, _Remembering(folder))
-    assert _spec(sources, "body").step is None, "the folder is gone"
+    tried: list[RunConfig] = []
+
+    def missing() -> bool:
+        """Whether it would be trained."""
+        tried.clear()
+        sources.train_missing(tried.append)
+        return bool(tried)
+
+    assert missing(), "the folder is gone"
     shutil.copytree(trained.path, folder)
-    assert _spec(sources, "body").step == 20
+    assert not missing()
     RunDirectory(folder).update(fingerprint="another")
-    assert _spec(sources, "body").step is None, "the folder is another run's"
+    assert missing(), "the folder is another run's"
 
 
-@pytest.mark.usefixtures("conf")
-def test_overrides_make_it_another_run(tmp_path: Path, trained: RunDirectory) -> None:
+def test_overrides_make_it_another_run_and_the_mode_does_not(
+    tmp_path: Path, trained: RunDirectory
+) -> None:
     plain, changed = _scaffold("experiment:tiny"), _scaffold("experiment:tiny")
     changed.overrides = ["train.steps=5"]
-    first, second = (_sources(_config(tmp_path, body=each)) for each in (plain, changed))
+    configs = [_config(tmp_path, body=each) for each in (plain, changed)]
+    for config in configs:
+        config.mode = Mode.plan
+    first, second = (_sources(config) for config in configs)
     assert fingerprint(first.settings()) != fingerprint(second.settings())
     shutil.copytree(trained.path, tmp_path / "runs" / "tiny" / "001")
-    assert _spec(first, "body").step == 20
-    assert _spec(second, "body").step is None
-
-
-@pytest.mark.usefixtures("conf")
-def test_mode_and_resume_are_not_inherited(tmp_path: Path) -> None:
-    config = _config(tmp_path, body=_scaffold("experiment:tiny"))
-    config.mode = Mode.plan
-    trained: list[RunConfig] = []
-    _sources(config).train_missing(trained.append)
-    assert trained[0].mode is Mode.train
-
-
-@pytest.mark.usefixtures("conf")
-def test_an_unknown_experiment_is_reported_with_its_scaffold(tmp_path: Path) -> None:
-    sources = _sources(_config(tmp_path, body=_scaffold("experiment:tinny")))
-    with pytest.raises(
-        ConfigError, match=r"scaffolds\.body\.checkpoint: experiment 'tinny' is not known"
-    ):
-        sources.settings()
+    first.train_missing(_nothing)
+    tried: list[RunConfig] = []
+    second.train_missing(tried.append)
+    assert [(each.mode, each.train.steps) for each in tried] == [(Mode.train, 5)]
 
 
 def _write_experiment(conf: Path, name: str, source: str) -> None:
@@ -221,37 +207,20 @@ def _write_experiment(conf: Path, name: str, source: str) -> None:
 def test_what_would_stop_the_training_of_a_source_is_a_problem_before(
     conf: Path, tmp_path: Path
 ) -> None:
-    # Before the first is composed: a process reads the folder once.
     _write_experiment(conf, "middle", str(tmp_path / "nowhere"))
-    _write_experiment(conf, "warmed", "experiment:tiny")
     sources = _sources(_config(tmp_path, body=_scaffold("experiment:middle")))
     (problem,) = sources.expected().problems["body"]
     assert problem.state == (
         "scaffolds.body.checkpoint: experiment:middle: scaffolds.body.checkpoint: "
         f"there is no checkpoint at {tmp_path / 'nowhere'}"
     )
-    sources = _sources(_config(tmp_path, body=_scaffold("experiment:warmed")))
-    assert _spec(sources, "body").path == "experiment:warmed (not trained yet)"
-    assert not (tmp_path / "runs").exists()
 
 
-def test_an_experiment_may_not_be_its_own_source(conf: Path, tmp_path: Path) -> None:
-    _write_experiment(conf, "hen", "experiment:egg")
-    _write_experiment(conf, "egg", "experiment:hen")
-    sources = _sources(_config(tmp_path, body=_scaffold("experiment:hen")))
-    with pytest.raises(ConfigError, match="its own source") as caught:
-        sources.settings()
-    (problem,) = caught.value.problems
-    assert problem.cause == "warm <- hen <- egg <- hen"
-
-
-@pytest.mark.usefixtures("conf")
 def test_an_experiment_may_start_from_itself_in_another_configuration(tmp_path: Path) -> None:
     config = tiny(run_dir=str(tmp_path / "tiny"), scaffolds={"b": _scaffold("experiment:tiny")})
     assert "@" in str(_sources(config).settings())
 
 
-@pytest.mark.usefixtures("conf")
 def test_a_source_that_another_process_trains_is_waited_for(
     tmp_path: Path, trained: RunDirectory
 ) -> None:
@@ -273,7 +242,6 @@ def test_a_source_that_another_process_trains_is_waited_for(
     assert lines == ["tiny: waiting for another process that trains it"]
 
 
-@pytest.mark.usefixtures("conf")
 def test_a_source_that_runs_by_itself_is_waited_for(tmp_path: Path) -> None:
     config = _config(tmp_path, body=_scaffold("experiment:tiny"))
     run = RunDirectory(tmp_path / "runs" / "tiny" / "001")

@@ -1,4 +1,4 @@
-"""One run from its first step to its last, and the rules that end it or take it back."""
+"""One run from its warm start to its last step, and the rules that end it or take it back."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.config.choices import Mode, NonFinite
-from runner.config.schema import NonFiniteConfig
-from runner.errors import ConfigError, InterruptedRunError, NonFiniteLossError
+from runner.config.choices import Goal, Initialize, Mode, NonFinite
+from runner.config.schema import (
+    NonFiniteConfig,
+    RestorationConfig,
+    ScaffoldConfig,
+    VariablesConfig,
+)
+from runner.errors import CheckpointError, ConfigError, InterruptedRunError, NonFiniteLossError
+from tests.tiny.configs import tiny
 from tests.tiny.runs import Runs, disturbed, evaluations, short
 
 
@@ -41,27 +48,19 @@ def test_the_last_step_is_evaluated_and_saved_once_whatever_the_rhythm(cheap: Ru
     assert logged == [f"{step}/17" for step in (4, 8, 12, 16)]
 
 
-def test_a_preempted_session_is_recovered_within_the_run(
-    runs: Runs, whole: Runs, tmp_path: Path
-) -> None:
-    hooks = disturbed("AbortOnce", step=13, marker=str(tmp_path / "marker"))
-    objective, lines = runs.run(hooks=hooks)
-    assert (runs.record().status, runs.steps()) == ("FINISHED", [10, 20])
-    assert evaluations(lines) == [10, 20]
-    assert objective == whole.record().objective
-
-
-def test_a_signal_ends_the_run_with_a_checkpoint_of_its_last_step(
-    runs: Runs, whole: Runs, tmp_path: Path
-) -> None:
-    hooks = disturbed("SignalOnce", step=13, marker=str(tmp_path / "marker"), number=15)
+def test_a_run_survives_a_preemption_and_a_signal(runs: Runs, whole: Runs, tmp_path: Path) -> None:
+    """The session is recovered within the run, then the signal ends it at its last step."""
+    runs.changes["hooks"] = {
+        name: {"_target_": f"tests.tiny.hooks.{name}", "marker": str(tmp_path / name), **more}
+        for name, more in (("AbortOnce", {"step": 12}), ("SignalOnce", {"step": 13, "number": 15}))
+    }
     with pytest.raises(InterruptedRunError, match="SIGTERM"):
-        runs.run(hooks=hooks)
+        runs.run()
     assert (runs.record().status, runs.steps()) == ("KILLED", [10, 13])
     assert evaluations(runs.lines()) == [10]
-    objective, lines = runs.run(hooks=hooks)
+    objective, lines = runs.run()
     assert lines[0] == f"tiny: resumes in {runs.directory().path}"
-    assert objective == whole.record().objective
+    assert (evaluations(lines), objective) == ([20], whole.record().objective)
 
 
 def test_a_hook_may_end_the_run_early(cheap: Runs) -> None:
@@ -109,24 +108,24 @@ def test_stop_ends_a_run_in_good_order_and_saves_no_nan(cheap: Runs) -> None:
     assert cheap.record().status == "FINISHED"
 
 
-def test_training_data_that_end_are_not_the_end_of_training(cheap: Runs) -> None:
-    data = {"_target_": "tests.tiny.odd.Once"}
-    with pytest.raises(ConfigError, match=r"data\.train\(\) ended before step 20"):
-        cheap.run(data=data)
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("Once", r"data\.train\(\) ended before step 20"),
+        ("NoValidation", r"data\.validation\(\) gives no example"),
+    ],
+)
+def test_data_that_end_are_an_error_and_not_the_end_of_training(
+    cheap: Runs, data: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        cheap.run(data={"_target_": f"tests.tiny.odd.{data}"})
     assert cheap.record().status == "FAILED"
 
 
-def test_training_data_whose_position_cannot_be_saved_are_reported_and_resumed(
-    cheap: Runs,
+def test_training_data_start_anew_where_the_configuration_says_so(
+    cheap: Runs, tmp_path: Path
 ) -> None:
-    _, lines = cheap.run(data={"_target_": "tests.tiny.odd.Generated"})
-    (noted,) = [index for index, line in enumerate(lines) if line.startswith("input:")]
-    assert "position is not saved (GeneratorDataset does not support" in lines[noted]
-    assert noted < min(index for index, line in enumerate(lines) if "steps/s" in line)
-    assert (cheap.record().status, cheap.steps()) == ("FINISHED", [10, 20])
-
-
-def test_they_start_anew_where_the_configuration_says_so(cheap: Runs, tmp_path: Path) -> None:
     """After an error of the run, and in a recovered session of the same process."""
     changes: dict[str, Any] = {
         "data": {"_target_": "tests.tiny.odd.Generated"},
@@ -143,17 +142,14 @@ def test_they_start_anew_where_the_configuration_says_so(cheap: Runs, tmp_path: 
     assert (cheap.record().status, cheap.steps()) == ("FINISHED", [5, 10, 15, 20])
 
 
-def test_an_empty_validation_split_is_an_error(cheap: Runs) -> None:
-    with pytest.raises(ConfigError, match=r"data\.validation\(\) gives no example"):
-        cheap.run(data={"_target_": "tests.tiny.odd.NoValidation"})
-    assert cheap.record().status == "FAILED"
-
-
 def test_averages_are_what_is_evaluated_and_exported(plain: Runs) -> None:
-    train = short(ema_decay=0.9, accumulate=2)
-    plain.run(train=train)
-    assert ": test  loss" in plain.shown(train=train, mode=Mode.evaluate)[0]
-    plain.shown(train=train, mode=Mode.export)
+    accuracy = tiny().metrics
+    train = short(steps=10, ema_decay=0.9, objective="validation/accuracy", goal=Goal.maximize)
+    plain.changes |= {"metrics": accuracy, "train": train}
+    plain.run()
+    objective, (line,) = plain.run(mode=Mode.evaluate)
+    assert line.endswith(f"accuracy {objective:.4g}")
+    plain.shown(mode=Mode.export)
     prefix = tf.train.latest_checkpoint(str(plain.directory().best))
     average = tf.train.load_variable(prefix, "head/kernel/ExponentialMovingAverage")
     weight = tf.train.load_variable(prefix, "head/kernel")
@@ -163,3 +159,43 @@ def test_averages_are_what_is_evaluated_and_exported(plain: Runs) -> None:
         value = session.run(exported)
     assert (value == average).all()
     assert not (value == weight).all()
+
+
+def _bias(folder: Path, value: float, **changes: Any) -> dict[str, ScaffoldConfig]:
+    path = folder / "weights.npz"
+    np.savez(path, allow_pickle=False, **{"body/bias": np.full(4, value, np.float32)})
+    return {"bias": ScaffoldConfig(VariablesConfig(["body/bias"]), str(path), **changes)}
+
+
+def test_a_warm_start_is_verified_frozen_until_its_step_and_lacks_what_is_optional(
+    plain: Runs, tmp_path: Path
+) -> None:
+    scaffolds = _bias(tmp_path, 3.0, freeze_until_step=2, learning_rate_multiplier=0.5)
+    head = VariablesConfig(["head/*"])
+    scaffolds["head"] = ScaffoldConfig(head, str(tmp_path / "nowhere"), optional=True)
+    restoration = RestorationConfig(verify=True, initialize=Initialize.remaining)
+    train = short(steps=4, log_every=4, evaluate_every=4, checkpoint_every=2)
+    _, lines = plain.run(scaffolds=scaffolds, restoration=restoration, train=train)
+    assert any("head: 2 variables (10 values) from initializers" in line for line in lines)
+    provenance = json.loads((plain.directory().path / "provenance.json").read_text())
+    assert list(provenance["sources"]) == ["bias"]
+    assert "initializer" in provenance["variables"]["head/bias"]
+
+    def value(step: int, name: str = "body/bias") -> Any:
+        return tf.train.load_variable(f"{plain.directory().checkpoints}/model.ckpt-{step}", name)
+
+    assert np.array_equal(value(2), np.full(4, 3.0))
+    assert not np.any(value(2, "body/bias/Adam"))
+    # Adam moves each value by about its learning rate, 0.01 * 0.5, in the first steps.
+    moved = np.abs(value(4) - 3.0)
+    assert np.all(moved > 0)
+    assert np.all(moved <= 0.0101)
+    plan = (plain.directory().path / "plan.txt").read_text()
+    assert "trainable from step 2, learning rate x0.5" in plan
+
+
+def test_nan_in_a_source_that_must_be_finite_is_an_error(plain: Runs, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="body/bias"):
+        plain.run(scaffolds=_bias(tmp_path, np.nan, finite=True))
+    assert plain.record().status == "FAILED"
+    assert not plain.directory().has_checkpoint()

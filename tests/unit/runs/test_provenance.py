@@ -1,15 +1,20 @@
+"""The environment of a run as tags, and the document beside a checkpoint."""
+
 from __future__ import annotations
 
 import getpass
+import json
 import platform
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from runner.runs.provenance import environment_tags, git_tags
+from runner.checkpoints.reader import CheckpointSpec
+from runner.runs.provenance import environment_tags, git_tags, origin, provenance_of
 
 
 def git(directory: Path, *arguments: str) -> str:
@@ -78,6 +83,7 @@ def test_the_environment_is_described_in_mlflow_names(
 ) -> None:
     command = ["python", "-m", "runner", "name=my run", "tracking.uri=http://me:s3cret@host:1"]
     monkeypatch.setattr(sys, "orig_argv", command)
+    monkeypatch.setattr(sys, "argv", ["tools/train.py"])
     monkeypatch.setattr("runner.runs.provenance._PACKAGES", ("no-such-package", "tensorflow"))
     tags = environment_tags(repository)
     assert tags["mlflow.source.git.branch"] == "main"
@@ -87,27 +93,63 @@ def test_the_environment_is_described_in_mlflow_names(
     assert tags["runner.version.tensorflow"] == metadata.version("tensorflow")
     assert "runner.version.no-such-package" not in tags
     assert tags["runner.host"]
+    assert tags["mlflow.source.name"] == "train.py"
     masked = "python -m runner 'name=my run' 'tracking.uri=http://me:***@host:1'"
     assert tags["runner.command"] == masked
 
 
-@pytest.mark.parametrize(
-    ("program", "name"), [("/site/runner/__main__.py", "runner"), ("tools/train.py", "train.py")]
-)
-def test_the_source_is_named_as_it_was_run(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, program: str, name: str
-) -> None:
-    monkeypatch.setattr(sys, "argv", [program])
-    assert environment_tags(repository)["mlflow.source.name"] == name
-
-
-def test_a_user_without_a_name_is_left_out(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_module_is_named_as_it_was_run_and_a_user_without_a_name_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nameless() -> str:
         raise OSError("no user name in the password database")
 
     monkeypatch.setattr(getpass, "getuser", nameless)
-    tags = environment_tags(repository)
+    monkeypatch.setattr(sys, "argv", ["/site/runner/__main__.py"])
+    tags = environment_tags(tmp_path)
     assert "mlflow.user" not in tags
-    assert "runner.host" in tags
+    assert tags["mlflow.source.name"] == "runner"
+
+
+FOUND: dict[str, Any] = {"schema": 1, "run": {"run_id": "r1"}, "sources": {}, "variables": {}}
+
+
+@pytest.mark.parametrize("path", ["model.ckpt-7", "model.npz", "", "saved_model"])
+def test_it_is_beside_a_checkpoint_or_in_a_directory(tmp_path: Path, path: str) -> None:
+    (tmp_path / "provenance.json").write_text(json.dumps(FOUND))
+    assert provenance_of(str(tmp_path / path)) == FOUND
+    assert provenance_of(str(tmp_path / "elsewhere" / "model.ckpt-7")) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        ("{", "is not the provenance of a checkpoint"),
+        ("{}", "is not the provenance of a checkpoint"),
+        ("[]", "is not the provenance of a checkpoint"),
+        ('{"schema": 2}', "has another layout"),
+        ('{"schema": 1, "run": 5}', "has another layout"),
+    ],
+)
+def test_a_file_that_no_run_has_written_is_reported_and_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, warning: str
+) -> None:
+    (tmp_path / "provenance.json").write_text(text)
+    assert provenance_of(str(tmp_path / "model.ckpt-7")) is None
+    assert warning in caplog.text
+
+
+def test_the_writer_is_known_from_it_or_from_the_uri(tmp_path: Path) -> None:
+    path = str(tmp_path / "model.npz")
+    spec = CheckpointSpec(path, 7, {}, digest="sha256:ab")
+    assert origin(path, path, spec).run is None
+    assert origin("runs:/r0", path, spec).run == {"run_id": "r0"}
+    by_uri = origin("runs:/r0/best", path, spec)
+    assert (by_uri.run, by_uri.provenance) == ({"run_id": "r0"}, None)
+    (tmp_path / "provenance.json").write_text(json.dumps(FOUND))
+    by_file = origin("runs:/r0/best", path, spec)
+    assert (by_file.run, by_file.provenance) == ({"run_id": "r1"}, FOUND)
+    (tmp_path / "provenance.json").write_text(json.dumps({**FOUND, "run": {"run_id": None}}))
+    unnamed = origin("runs:/r1/best", path, spec)
+    assert (unnamed.run, unnamed.provenance) == ({"run_id": "r1"}, FOUND)
+    assert (by_file.path, by_file.step, by_file.digest) == (path, 7, "sha256:ab")

@@ -1,17 +1,25 @@
+"""Checkpoints are saved so that a crash leaves a whole one, which is found again."""
+
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 import runner.runs.saved_checkpoints
-from runner.errors import CheckpointError
+from runner.errors import CheckpointError, SaveError
+from runner.hooks import CheckpointHook, SavePolicy, StopAtStepHook
+from runner.hooks.checkpoint import save_errors, warned
 from runner.runs.run_directory import RunDirectory
-from runner.runs.saved_checkpoints import damage, recover, save, state
+from runner.runs.saved_checkpoints import by_step, damage, is_save_error, recover, save, state
+from tests.tiny.counter import Counter
 
 
 @pytest.fixture
@@ -48,10 +56,14 @@ def _flip(file: Path) -> None:
 DATA, INDEX = "data-00000-of-00001", "index"
 
 
-def test_a_whole_run_is_left_as_it_is(run: RunDirectory) -> None:
+def test_a_whole_run_is_left_as_it_is_but_for_an_unfinished_save(run: RunDirectory) -> None:
     before = {file: file.stat().st_mtime_ns for file in run.checkpoints.iterdir()}
+    (run.checkpoints / f"model.ckpt-4.{DATA}.tempstate123").write_bytes(b"half")
     assert _recovered(run) == []
     assert {file: file.stat().st_mtime_ns for file in run.checkpoints.iterdir()} == before
+    new = RunDirectory(run.path.parent / "002")
+    assert _recovered(new) == []
+    assert not new.path.exists()
 
 
 @pytest.mark.parametrize(
@@ -120,18 +132,6 @@ def test_where_none_is_whole_nothing_is_moved(run: RunDirectory) -> None:
     assert sorted(run.checkpoints.iterdir()) == before
 
 
-def test_what_an_unfinished_save_left_is_removed(run: RunDirectory) -> None:
-    (run.checkpoints / f"model.ckpt-4.{DATA}.tempstate123").write_bytes(b"half")
-    assert _recovered(run) == []
-    assert not list(run.checkpoints.glob("*tempstate*"))
-
-
-def test_a_run_without_checkpoints_is_left_alone(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "001")
-    assert _recovered(run) == []
-    assert not run.path.exists()
-
-
 def test_a_damaged_best_checkpoint_is_set_aside_with_its_record(run: RunDirectory) -> None:
     run.best.mkdir()
     for file in (*run.checkpoints.glob("model.ckpt-3.*"),):
@@ -152,3 +152,105 @@ def test_a_large_checkpoint_is_read_in_parts(
     assert damage(run.checkpoints / "model.ckpt-3") is None
     _flip(run.checkpoints / f"model.ckpt-3.{DATA}")
     assert damage(run.checkpoints / "model.ckpt-3") is not None
+
+
+@pytest.fixture
+def counter() -> Iterator[Counter]:
+    with tf.Graph().as_default():
+        yield Counter()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system needs rights that this process does not have")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def _saving(counter: Counter, disk: Path, numbers: int, every: int, *policy: Any) -> CheckpointHook:
+    """Returns a hook that also saves a variable of so many numbers."""
+    tf.get_variable("ballast", [numbers], initializer=tf.zeros_initializer(), use_resource=True)
+    counter.saver = tf.train.Saver(max_to_keep=2, save_relative_paths=True)
+    return CheckpointHook(counter.saver, disk / "saved", counter.step, every, *policy)
+
+
+def test_a_full_disk_fails_a_save_and_the_next_is_the_next_try(
+    counter: Counter, small_disk: Path
+) -> None:
+    said: list[str] = []
+    filler = small_disk / "filler"
+
+    class _Fill(tf.train.SessionRunHook):
+        def after_run(
+            self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+        ) -> None:
+            step = run_context.session.run(counter.step_variable)
+            if step == 3:
+                filler.write_bytes(bytes(os.statvfs(small_disk).f_bavail * 4096 - 8192))
+            elif step == 5:
+                filler.unlink()
+
+    hook = _saving(counter, small_disk, 50_000, 1, SavePolicy(on_error=warned(said.append)))
+    counter.run([_Fill(), hook, StopAtStepHook(6)])
+    assert [line.splitlines()[0] for line in said] == [
+        "warning: step 3 is not saved",
+        "warning: step 4 is not saved",
+    ]
+    assert "No space left on device" in said[0]
+    assert state(small_disk / "saved") == ["model.ckpt-5", "model.ckpt-6"]
+    assert not list((small_disk / "saved").glob("*tempstate*"))
+
+
+@pytest.mark.parametrize(("warn", "last"), [(True, 2), (False, 9)])
+def test_a_save_that_fails_is_an_error_at_the_end_and_where_that_is_asked_for(
+    warn: bool, last: int, counter: Counter, small_disk: Path
+) -> None:
+    said: list[str] = []
+    policy = [SavePolicy(on_error=warned(said.append))] if warn else []
+    hook = _saving(counter, small_disk, 500_000, 2, *policy)
+    with pytest.raises(SaveError, match=r"step 2 is not saved\n  cause: .*No space left"):
+        counter.run([hook, StopAtStepHook(last)])
+    assert len(said) == warn
+
+
+@pytest.mark.parametrize("call", [1, 3])
+def test_until_the_new_one_is_on_the_disk_the_old_one_is_listed_and_there(
+    counter: Counter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    fsync, calls = os.fsync, 0
+
+    def fail(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise OSError(5, "Input/output error")
+        fsync(descriptor)
+
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        save(session, counter.saver, tmp_path, 1)
+        save(session, counter.saver, tmp_path, 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fail)
+            error = pytest.raises(SaveError, match=r"step 3 is not saved\n  cause: .*Input/output")
+            with error, save_errors(tmp_path, 3):
+                save(session, counter.saver, tmp_path, 3)
+        assert state(tmp_path) == ["model.ckpt-1", "model.ckpt-2"]
+        assert {1, 2} <= set(by_step(tmp_path))
+        save(session, counter.saver, tmp_path, 4)
+    assert state(tmp_path) == ["model.ckpt-2", "model.ckpt-4"]
+    assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-4")
+
+
+def test_only_the_disk_makes_a_save_error(tmp_path: Path) -> None:
+    full = tf.errors.ResourceExhaustedError(None, None, f"{tmp_path}/x; No space left on device")
+    assert is_save_error(full, tmp_path)
+    assert is_save_error(OSError(28, "No space left on device"), tmp_path)
+    assert not is_save_error(tf.errors.AbortedError(None, None, f"{tmp_path}"), tmp_path)
+    assert not is_save_error(tf.errors.UnimplementedError(None, None, "no state"), tmp_path)
+    assert not is_save_error(ValueError("something else"), tmp_path)
