@@ -2,8 +2,8 @@
 
 - `schema`: every key, with its type, default and bounds; `choices`: what a key accepts.
 - `composition`: composing sources and trials (Hydra composes the command itself, in
-  `runner.__main__`), and finding every mistake in a command; `hydra_errors` words
-  them; `hydra_grammar` spells values for overrides and YAML.
+  `runner.__main__`), finding every mistake in a command, and spelling values for overrides and
+  YAML; `hydra_errors` words the mistakes.
 - `validation`: from a composed configuration to a typed `RunConfig`, or all of its problems.
 - `cluster`: the cluster that a configuration and `TF_CONFIG` describe; `cluster_spec`: its tasks
   and addresses.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -383,6 +384,7 @@ class RunConfig:
     sweep: SweepConfig = field(default_factory=SweepConfig)
 
 
+@cache
 def register() -> None:
     """Makes the schema known to Hydra as `runner_config`; calling it again changes nothing."""
     register_resolvers()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
-from runner.config.hydra_grammar import override, yaml
+from runner.config.composition import override, yaml
 from runner.config.schema import ScaffoldConfig
 from runner.errors import Problem, nearest, ranked
 from runner.restoration.named_conversions import NAMED_CONVERSIONS

@@ -33,10 +33,10 @@ from runner.config.composition import (
     experiment_names,
     forced,
     running,
+    spelled,
     without_hydra,
 )
 from runner.config.fingerprint import EXPERIMENT, Identity, in_scaffold
-from runner.config.hydra_grammar import spelled
 from runner.config.instantiation import check_signature
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
 from runner.config.validation import validate

@@ -20,8 +20,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from runner.config.composition import forced
-from runner.config.hydra_grammar import spelled
+from runner.config.composition import forced, spelled
 from runner.config.instantiation import build_target
 from runner.errors import ConfigError, Problem
 from runner.sweeps.points import Point, name_of

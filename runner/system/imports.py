@@ -19,24 +19,12 @@ def without_collections() -> Iterator[None]:
     through them for garbage takes a fourth of the import's time, and slows all later collections.
     Meant for the start of a process: garbage that is there would be kept for good.
     """
-    with paused_collections():
-        try:
-            yield
-        finally:
-            gc.freeze()
-
-
-@contextmanager
-def paused_collections() -> Iterator[None]:
-    """Pauses the garbage collector inside the block.
-
-    Where thousands of objects are made beside a large graph, it looks through all of the graph.
-    """
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
         if enabled:
             gc.enable()
 
@@ -48,7 +36,7 @@ LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 def without_import_notes() -> Iterator[None]:
     """Drops what is written to file descriptor 2 inside the block, unless the block fails.
 
-    TensorFlow's C++ libraries tell of CPU features and missing GPU drivers while they are loaded,
+    TensorFlow's C++ libraries report CPU features and missing GPU drivers while they are loaded,
     whatever the log level is. A user who sets `TF_CPP_MIN_LOG_LEVEL` sees everything.
     """
     if LEVEL in os.environ:

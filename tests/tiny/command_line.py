@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hydra._internal.hydra import Hydra
 
 from runner import __main__ as command_line
 
@@ -35,6 +36,8 @@ def in_process(
     """Returns what runs commands in `folder`, each beginning with the arguments `first`."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    # Hydra composes each command once more, to see if a configuration sets `hydra.mode`: none does.
+    monkeypatch.setattr(Hydra, "get_mode", lambda *_, **__: None)
 
     def run(*arguments: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["runner", *first, *arguments])

@@ -7,37 +7,25 @@ from enum import Enum
 from typing import Any
 
 import pytest
-from hydra.core.config_store import ConfigStore
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from runner.config import choices
 from runner.config.choices import (
     Goal,
     annotation,
-    keys,
-    options,
     paths,
     rule_problems,
     unknown_keys,
-    words,
 )
-from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, register
+from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig
 
 ENUMS = [
     each
     for _, each in inspect.getmembers(choices, inspect.isclass)
     if issubclass(each, Enum) and each is not Enum
 ]
-
-
-def registered() -> DictConfig:
-    """The schema as Hydra finds it."""
-    register()
-    schema = ConfigStore.instance().load("runner_config.yaml").node
-    assert isinstance(schema, DictConfig)
-    return schema
 
 
 @pytest.mark.parametrize(
@@ -62,39 +50,6 @@ def registered() -> DictConfig:
 )
 def test_annotation(key: str, expected: Any) -> None:
     assert annotation(key, RunConfig) == expected
-
-
-def test_keys() -> None:
-    assert keys(TrainConfig)[:2] == ("steps", "log_every")
-    assert keys(int) == keys(Any) == ()
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [(Goal, ("maximize", "minimize")), (bool, ("true", "false")), (int, ()), (str | None, ())],
-)
-def test_options(kind: Any, expected: tuple[str, ...]) -> None:
-    assert options(kind) == expected
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        (int, "a whole number"),
-        (bool, "true or false"),
-        (str | None, "a string or null"),
-        (list[str], "a list"),
-        (dict[str, Any], "a mapping"),
-        (Goal, "maximize or minimize"),
-        (Any, "another value"),
-    ],
-)
-def test_words(kind: Any, expected: str) -> None:
-    assert words(kind) == expected
-
-
-def test_words_of_a_section_name_its_keys() -> None:
-    assert words(TrainConfig).startswith("a mapping with the keys steps, log_every, ")
 
 
 def test_paths_reach_the_leaves() -> None:
@@ -146,26 +101,3 @@ def test_only_what_an_experiment_must_say_has_no_default() -> None:
         "loss",
         "optimizer",
     }
-
-
-def test_the_run_directory_follows_the_name() -> None:
-    assert OmegaConf.merge(registered(), {"name": "digits"}).run_dir == "runs/digits"
-
-
-def test_registering_again_changes_nothing() -> None:
-    assert registered() == registered()
-
-
-@pytest.mark.parametrize(
-    "scaffolds",
-    [{"cnn": {"checkpoint": "a"}}, [{"name": "cnn", "checkpoint": "a"}], {}, None],
-    ids=["mapping", "list", "empty", "null"],
-)
-def test_scaffolds_are_a_mapping_or_a_list(scaffolds: Any) -> None:
-    assert OmegaConf.merge(registered(), {"scaffolds": scaffolds}).scaffolds == scaffolds
-
-
-def test_scaffolds_do_not_share_their_defaults() -> None:
-    first, second = ScaffoldConfig(), ScaffoldConfig()
-    first.rename["a"] = "b"
-    assert second.rename == {}

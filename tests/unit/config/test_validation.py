@@ -11,7 +11,7 @@ import pytest
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from runner.config.choices import Goal, Missing, ShapePolicy, StateChoice
+from runner.config.choices import Goal, Missing, StateChoice
 from runner.config.schema import (
     RunConfig,
     ScaffoldConfig,
@@ -72,18 +72,29 @@ def test_what_was_given_is_not_changed() -> None:
     assert OmegaConf.is_struct(config)
 
 
-SCAFFOLD = {"variables": {"include": ["a/*"]}, "checkpoint": "experiment:a", "missing": "init"}
-EXPECTED = ScaffoldConfig(VariablesConfig(["a/*"]), "experiment:a", missing=Missing.init)
+SCAFFOLD = {
+    "variables": {"include": ["a/*"]},
+    "checkpoint": "experiment:a",
+    "missing": "init",
+    "state": ["weights", "optimizer_slots"],
+    "vocabulary": {"emb.x": {"old": "a", "new": "b", "axis": -1}},
+}
+EXPECTED = ScaffoldConfig(
+    VariablesConfig(["a/*"]),
+    "experiment:a",
+    missing=Missing.init,
+    state=[StateChoice.weights, StateChoice.optimizer_slots],
+    vocabulary={"emb.x": VocabularyConfig("a", "b", -1)},
+)
 
 
-def test_a_mapping_of_scaffolds_keeps_its_order() -> None:
-    config = validate(composed(scaffolds={"b": SCAFFOLD, "a": SCAFFOLD}))
-    assert list(config.scaffolds.items()) == [("b", EXPECTED), ("a", EXPECTED)]
-
-
-def test_a_list_of_scaffolds_is_the_same_as_a_mapping() -> None:
-    entries = [{"name": "b", **SCAFFOLD}, {"name": "a", **SCAFFOLD}]
-    config = validate(composed(scaffolds=entries))
+@pytest.mark.parametrize(
+    "scaffolds",
+    [{"b": SCAFFOLD, "a": SCAFFOLD}, [{"name": "b", **SCAFFOLD}, {"name": "a", **SCAFFOLD}]],
+    ids=["mapping", "list"],
+)
+def test_scaffolds_are_typed_and_keep_their_order(scaffolds: Any) -> None:
+    config = validate(composed(scaffolds=scaffolds))
     assert list(config.scaffolds.items()) == [("b", EXPECTED), ("a", EXPECTED)]
 
 
@@ -128,15 +139,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"train": {"clip": {"global_norm": float("nan")}}}, "train.clip.global_norm is nan"),
     ({"export": {"register": " "}}, "export.register is ' '"),
-    ({"export": {"register": "net", "alias": "Latest"}}, "export.alias is 'Latest'"),
     ({"export": {"register": "net", "alias": "a b"}}, "export.alias is 'a b'"),
     ({"cluster": {"local": True, "backup": -1}}, "cluster.backup is -1"),
-    ({"cluster": {"local": True, "ps": 0}}, "cluster.ps is 0"),
-    ({"cluster": {"local": True, "partition_bytes": 0}}, "cluster.partition_bytes is 0"),
-    ({"cluster": {"local": True, "restarts": -1}}, "cluster.restarts is -1"),
     *(
         ({"cluster": {"local": True, key: value}}, f"cluster.{key} is {value:g}")
-        for key in ("max_wait_secs", "recovery_wait_secs", "grace_secs")
+        for key in ("max_wait_secs", "grace_secs")
         for value in (float("inf"), float("nan"), -1.0)
     ),
     ({"run_dir": "${model.x}", "model": {**TARGET, "x": "???"}}, "run_dir cannot be resolved"),
@@ -151,15 +158,11 @@ def test_what_is_refused(changes: dict[str, Any], state: str) -> None:
     assert found.cause
 
 
-def test_a_deleted_key_has_its_default_again() -> None:
+def test_a_deleted_key_has_its_default_again_if_it_has_one() -> None:
     config = composed(train={"steps": 5})
     with open_dict(config):
         del config["train"], config["seed"]
     assert (validate(config).train.steps, validate(config).seed) == (RunConfig().train.steps, 0)
-
-
-def test_a_deleted_key_without_default_has_no_value() -> None:
-    config = composed()
     with open_dict(config):
         del config["loss"]
     assert problem(config).state == "loss has no value"
@@ -191,9 +194,7 @@ def test_scaffolds_that_are_accepted(changes: dict[str, Any]) -> None:
         ({"variables": {"only": ["a"]}}, "variables.only is not a key of a scaffold"),
         ({"which": "-1"}, "which is '-1'"),
         ({"average": 5}, "average is 5"),
-        ({"average": []}, "average is []"),
         ({"average": [100, 1.5]}, "average is [100, 1.5]"),
-        ({"average": [True]}, "average is [True]"),
         ({"average": "last 0"}, "average is 'last 0'"),
         ({"learning_rate_multiplier": float("nan")}, "learning_rate_multiplier is nan"),
         ({"transpose": {"a": []}}, "transpose is {'a': []}"),
@@ -217,35 +218,6 @@ def test_what_is_in_mlflow_needs_a_store() -> None:
         "scaffolds.a.average: runs:/1/best is in MLflow, and tracking is off",
     ]
     validate(composed(scaffolds={"a": entry}))
-
-
-def test_every_setting_of_a_scaffold_is_typed() -> None:
-    entry = {
-        "variables": {"include": ["*"]},
-        "which": "latest",
-        "average": "last 5",
-        "state": ["weights", "optimizer_slots"],
-        "use_ema": True,
-        "shape": "pad_or_slice",
-        "transpose": {"head.*/kernel": [1, 0]},
-        "vocabulary": {"emb.x": {"old": "a", "new": "b", "axis": -1}},
-        "convert": {"re:lstm/.*": "tf1_lstm"},
-        "freeze_until_step": 5,
-        "learning_rate_multiplier": 0.1,
-    }
-    assert validate(composed(scaffolds={"net": entry})).scaffolds["net"] == ScaffoldConfig(
-        VariablesConfig(["*"]),
-        which="latest",
-        average="last 5",
-        state=[StateChoice.weights, StateChoice.optimizer_slots],
-        use_ema=True,
-        shape=ShapePolicy.pad_or_slice,
-        transpose={"head.*/kernel": [1, 0]},
-        vocabulary={"emb.x": VocabularyConfig("a", "b", -1)},
-        convert={"re:lstm/.*": "tf1_lstm"},
-        freeze_until_step=5,
-        learning_rate_multiplier=0.1,
-    )
 
 
 def test_every_problem_is_reported_at_once() -> None:

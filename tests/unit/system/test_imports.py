@@ -14,7 +14,6 @@ import pytest
 
 from runner.system.imports import (
     LEVEL,
-    paused_collections,
     without_collections,
     without_import_notes,
 )
@@ -32,50 +31,39 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_nothing_is_collected_inside_and_everything_is_exempt_afterwards() -> None:
     before = gc.get_freeze_count()
-    with paused_collections():
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    assert gc.get_freeze_count() == before
-    with without_collections():
+    with contextlib.suppress(ImportError), without_collections():
         assert not gc.isenabled()
         made: list[list[int]] = [[] for _ in range(1000)]
-    assert gc.isenabled()
-    assert gc.get_freeze_count() >= before + len(made)
-
-
-def test_the_collector_is_as_before_after_a_failure_and_where_it_was_off() -> None:
-    with contextlib.suppress(ImportError), without_collections():
         raise ImportError("no such library")
     assert gc.isenabled()
+    assert gc.get_freeze_count() >= before + len(made)
     gc.disable()
     with without_collections():
         pass
     assert not gc.isenabled()
 
 
-def test_notes_are_dropped_and_later_ones_kept(capfd: pytest.CaptureFixture[str]) -> None:
-    with without_import_notes():
-        os.write(2, b"a note\n")
-    os.write(2, b"a warning\n")
-    assert capfd.readouterr().err == "a warning\n"
-    assert os.environ[LEVEL] == "2"
-
-
-def test_notes_are_shown_when_the_import_fails(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("level", "fails", "shown"),
+    [(None, False, ""), (None, True, "a note\n"), ("0", False, "a note\n")],
+    ids=["dropped", "shown after a failure", "shown at the user's own level"],
+)
+def test_notes_of_an_import_are_dropped(
+    level: str | None,
+    fails: bool,
+    shown: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    if level is not None:
+        monkeypatch.setenv(LEVEL, level)
     with contextlib.suppress(ImportError), without_import_notes():
         os.write(2, b"a note\n")
-        raise ImportError("no such library")
-    assert capfd.readouterr().err == "a note\n"
-
-
-def test_a_users_own_level_shows_everything(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv(LEVEL, "0")
-    with without_import_notes():
-        os.write(2, b"a note\n")
-    assert capfd.readouterr().err == "a note\n"
-    assert os.environ[LEVEL] == "0"
+        if fails:
+            raise ImportError("no such library")
+    os.write(2, b"a warning\n")
+    assert capfd.readouterr().err == f"{shown}a warning\n"
+    assert os.environ[LEVEL] == (level or "2")
 
 
 IMPORT = """

@@ -16,7 +16,6 @@ from runner.system.lifeline import (
     OBJECTIVE,
     Worker,
     at_work,
-    end_with_launcher,
     has_begun,
     report_begun,
 )
@@ -132,13 +131,6 @@ def test_output_without_a_reader_ends_nothing() -> None:
             assert process.stdout.readline() == "started\n"
         process.stdin.write("\n")
     assert process.wait(timeout=30) == 7
-
-
-def test_a_process_that_no_cluster_has_started_watches_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delattr(lifeline, "when_orphaned")
-    end_with_launcher({})
 
 
 def test_the_chief_reports_that_it_has_begun_a_run(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from filelock import FileLock
 
 from runner.errors import RunDirectoryError
 from runner.runs.run_directory import RunDirectory, RunRecord
-from runner.system import locks
 from runner.system.locks import OwnerFile, is_held, this_process
 from runner.system.status import Status
 
@@ -38,51 +37,21 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_owner_is_named_as_long_as_it_owns(tmp_path: Path) -> None:
-    owner = OwnerFile(tmp_path / "owner.json")
+def test_an_owner_is_named_and_its_file_touched_as_long_as_it_owns(file: Path) -> None:
+    threads = set(threading.enumerate())
+    owner = OwnerFile(file, beat=0.01)
     owner.take()
-    found = OwnerFile(tmp_path / "owner.json").read()
-    assert str(found).startswith(f"process {os.getpid()} on {socket.gethostname()} since 20")
+    (beating,) = set(threading.enumerate()) - threads
+    assert str(owner.read()).startswith(f"process {os.getpid()} on {socket.gethostname()} since 20")
     assert owner.elsewhere(wait=True) is None
+    os.utime(file, (0, 0))
+    deadline = time.monotonic() + 30
+    while not file.stat().st_mtime:
+        assert time.monotonic() < deadline
     owner.release()
-    assert list(tmp_path.iterdir()) == []
-
-
-class Beats(threading.Event):
-    """Is set once it has been waited for, a number of times."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self._count = count
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._count -= 1
-        return self._count < 0
-
-
-def test_it_is_touched_at_every_beat(file: Path) -> None:
-    for beats in (0, 1):
-        os.utime(file, (0, 0))
-        locks._touch(file, Beats(beats), 1.0)
-        assert bool(file.stat().st_mtime) == bool(beats)
-    locks._touch(file.with_name("absent.json"), Beats(1), 1.0)
-
-
-def test_it_is_touched_in_a_thread_until_it_is_released(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended = threading.Event()
-
-    def touch(path: Path, stop: threading.Event, beat: float) -> None:
-        if (path, beat) == (file, 2.0) and not stop.is_set() and stop.wait(30):
-            ended.set()
-
-    monkeypatch.setattr(locks, "_touch", touch)
-    owner = OwnerFile(file, 2.0)
-    owner.take()
-    assert not ended.is_set()
-    owner.release()
-    assert ended.wait(30)
+    assert list(file.parent.iterdir()) == []
+    beating.join(30)
+    assert not beating.is_alive()
 
 
 @pytest.mark.parametrize("beats", [True, False])

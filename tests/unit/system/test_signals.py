@@ -21,15 +21,9 @@ def raises(number: signal.Signals) -> pytest.RaisesExc[InterruptedRunError]:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_outside_a_loop_a_signal_ends_the_run_at_once(number: signal.Signals) -> None:
-    with Interruption().handled() as interruption, raises(number) as error:
-        signal.raise_signal(number)
-    assert interruption.received()
-    assert error.value.exit_code == 128 + number
-
-
-@pytest.mark.parametrize("number", SIGNALS)
-def test_inside_a_loop_the_first_signal_is_remembered(number: signal.Signals) -> None:
+def test_a_signal_ends_the_run_outside_a_loop_and_is_remembered_inside(
+    number: signal.Signals,
+) -> None:
     with Interruption().handled() as interruption:
         with interruption.deferred():
             interruption.check()
@@ -37,25 +31,13 @@ def test_inside_a_loop_the_first_signal_is_remembered(number: signal.Signals) ->
             assert interruption.remaining() is None
             signal.raise_signal(number)
             assert interruption.received()
-        with raises(number):
-            interruption.check()
-
-
-def test_inside_a_loop_the_second_signal_does_not_wait() -> None:
-    with Interruption().handled() as interruption, interruption.deferred():
-        signal.raise_signal(signal.SIGINT)
+            with raises(signal.SIGTERM):  # The second one does not wait.
+                signal.raise_signal(signal.SIGTERM)
         with raises(signal.SIGTERM):
-            signal.raise_signal(signal.SIGTERM)
-
-
-@pytest.mark.parametrize("error", [None, RuntimeError()])
-def test_a_loop_that_has_ended_or_failed_no_longer_defers(error: Exception | None) -> None:
-    with Interruption().handled() as interruption:
-        with contextlib.suppress(RuntimeError), interruption.deferred():
-            if error is not None:
-                raise error
-        with raises(signal.SIGINT):
-            signal.raise_signal(signal.SIGINT)
+            interruption.check()
+    with Interruption().handled(), raises(number) as error:
+        signal.raise_signal(number)
+    assert error.value.exit_code == 128 + number
 
 
 HANGING = """
@@ -64,13 +46,17 @@ from contextlib import ExitStack
 from runner.system.signals import Interruption, ending_at_once
 lock = threading.Lock()
 lock.acquire()
+left = int(sys.argv[2])
 with ExitStack() as stack:
     if sys.argv[1] == "start":
         stack.enter_context(ending_at_once())
+    elif sys.argv[1] == "nested":
+        stack.enter_context(Interruption(600.0).handled())
+        with Interruption(0.2).handled() as inner, inner.deferred():
+            signal.raise_signal(signal.SIGTERM)
     else:
         interruption = stack.enter_context(Interruption(float(sys.argv[1])).handled())
         stack.enter_context(interruption.deferred())
-    left = int(sys.argv[2])
     while True:
         try:
             while left > 0:
@@ -87,9 +73,10 @@ with ExitStack() as stack:
     [
         ("start", 1, ""),
         ("0.2", 1, "cause: it could not be saved in session.grace_seconds=0.2"),
+        ("nested", 0, "cause: it could not be saved in session.grace_seconds=0.2"),
         ("600", 2, "cause: a second signal does not wait for the step, which is not saved"),
     ],
-    ids=["at start-up", "grace period over", "second signal"],
+    ids=["at start-up", "grace period over", "after an inner one", "second signal"],
 )
 def test_what_does_not_end_by_itself_is_ended(grace: str, signals: int, words: str) -> None:
     done = subprocess.run(
@@ -104,13 +91,15 @@ def test_what_does_not_end_by_itself_is_ended(grace: str, signals: int, words: s
     assert words in done.stderr
 
 
-@pytest.mark.parametrize("error", [None, RuntimeError()])
-def test_the_handlers_that_were_there_come_back(error: Exception | None) -> None:
+def test_after_a_failure_nothing_is_deferred_and_the_handlers_are_those_before() -> None:
     before = [signal.getsignal(each) for each in SIGNALS]
-    with contextlib.suppress(RuntimeError), Interruption().handled():
+    with contextlib.suppress(RuntimeError), Interruption().handled() as interruption:
         assert [signal.getsignal(each) for each in SIGNALS] != before
-        if error is not None:
-            raise error
+        with contextlib.suppress(RuntimeError), interruption.deferred():
+            raise RuntimeError
+        with raises(signal.SIGINT):
+            signal.raise_signal(signal.SIGINT)
+        raise RuntimeError
     assert [signal.getsignal(each) for each in SIGNALS] == before
 
 
@@ -141,24 +130,6 @@ def test_one_inside_another_has_its_signal_and_its_time_in_common() -> None:
             outer.check()
     with Interruption().handled() as later:
         assert not later.noticed()
-
-
-NESTED = """
-import signal, time
-from runner.system.signals import Interruption
-with Interruption(600.0).handled():
-    with Interruption(0.5).handled() as inner, inner.deferred():
-        signal.raise_signal(signal.SIGTERM)
-    time.sleep(60)
-"""
-
-
-def test_what_hangs_after_the_inner_one_is_ended_by_the_outer_one() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", NESTED], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 143, done.stderr
-    assert "cause: it could not be saved in session.grace_seconds=0.5" in done.stderr
 
 
 def test_a_further_signal_is_never_a_second_one() -> None:
