@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import signal
-import sys
 import threading
 import time
 from collections.abc import Collection, Sequence
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.core.plugins import Plugins
 from hydra_plugins.hydra_joblib_launcher.config import JobLibLauncherConf
 from hydra_plugins.hydra_submitit_launcher.config import LocalQueueConf, SlurmQueueConf
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher
@@ -25,7 +24,7 @@ from submitit.local.local import LocalExecutor
 
 from runner.errors import ConfigError, InterruptedRunError, SweepError
 from runner.sweeps import execution
-from runner.sweeps.execution import Execution, LauncherKind, require_extra
+from runner.sweeps.execution import Execution, LauncherKind
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.signals import Interruption
 from runner.system.status import Status
@@ -131,14 +130,6 @@ def test_a_launcher_that_starts_nothing_is_an_error(directory: SweepDirectory) -
     assert "OSError: no sbatch" in str(raised.value)
 
 
-def test_a_signal_passes_through(directory: SweepDirectory) -> None:
-    def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
-        raise InterruptedRunError(signal.SIGTERM)
-
-    with pytest.raises(InterruptedRunError):
-        Execution(directory, launch, retries=3).run(_first("a"))
-
-
 def test_after_a_signal_trials_elsewhere_are_cancelled_and_waited_for(
     directory: SweepDirectory, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,37 +206,32 @@ def test_hydras_serial_launcher_is_given_one_trial_at_a_time() -> None:
 
 
 SCHEMAS: dict[str, Any] = {
-    "processes": JobLibLauncherConf,
-    "slurm": SlurmQueueConf,
-    "slurm_local": LocalQueueConf,
+    execution.JOBLIB: JobLibLauncherConf,
+    execution.SLURM: SlurmQueueConf,
+    execution.SUBMITIT: LocalQueueConf,
+    execution.RAY: None,
 }
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
-def test_the_keys_of_a_shipped_config_are_those_of_the_launcher(name: str) -> None:
-    config: Any = OmegaConf.load(CONF / f"{name}.yaml")
-    if name == "slurm_local":
-        # Of submitit itself, to which the plugin passes what it does not know.
-        assert set(config.pop("setup")) == {"trap '' INT"}
-        assert "setup" in LocalExecutor._valid_parameters()
-    schema = OmegaConf.structured(SCHEMAS[name])
-    merged = OmegaConf.merge(schema, config)
-    assert OmegaConf.select(merged, "_target_") == OmegaConf.select(schema, "_target_")
-
-
-def test_every_shipped_launcher_is_installed_and_known() -> None:
-    targets = {
-        str(OmegaConf.select(OmegaConf.load(each), "_target_")) for each in CONF.glob("*.yaml")
-    }
-    assert targets == {execution.JOBLIB, execution.SUBMITIT, execution.SLURM, execution.RAY}
-    for target in (*targets, execution.SERIAL):
+def test_shipped_launchers_are_installed_and_have_the_keys_of_their_configs() -> None:
+    configs: dict[str, Any] = {}
+    for file in CONF.glob("*.yaml"):
+        config: Any = OmegaConf.load(file)
+        configs[config.pop("_target_")] = config
+    # Of submitit itself, to which the plugin passes what it does not know.
+    assert set(configs[execution.SUBMITIT].pop("setup")) == {"trap '' INT"}
+    assert "setup" in LocalExecutor._valid_parameters()
+    assert configs.keys() == SCHEMAS.keys()
+    for target, config in configs.items():
         LauncherKind({"_target_": target}).require_installed()
+        if SCHEMAS[target] is not None:
+            schema = OmegaConf.structured(SCHEMAS[target])
+            assert OmegaConf.merge(schema, config)._target_ == target
 
 
 @pytest.mark.parametrize(
     ("target", "remedy"),
     [
-        (execution.JOBLIB, r'pip install "runner\[joblib\]"'),
         (execution.SLURM, r'pip install "runner\[slurm\]"'),
         ("hydra_plugins.other.Launcher", "install its package"),
     ],
@@ -253,23 +239,11 @@ def test_every_shipped_launcher_is_installed_and_known() -> None:
 def test_a_launcher_that_is_not_installed(
     monkeypatch: pytest.MonkeyPatch, target: str, remedy: str
 ) -> None:
-    known = {execution.SERIAL: BasicLauncher}
-    plugins = type("Plugins", (), {"class_name_to_class": known})
-    monkeypatch.setattr("hydra.core.plugins.Plugins.instance", lambda: plugins)
+    LauncherKind({"_target_": execution.SERIAL}).require_installed()
+    monkeypatch.delitem(Plugins.instance().class_name_to_class, target, raising=False)
     with pytest.raises(ConfigError, match=remedy) as raised:
         LauncherKind({"_target_": target}).require_installed()
     assert f"hydra.launcher._target_ is {target!r}" in str(raised.value)
-    assert f"choices: {execution.SERIAL}" in str(raised.value)
-
-
-@pytest.mark.parametrize("module", ["ray", "optuna"])
-def test_without_a_library_the_message_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch, module: str
-) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=f"hydra/x needs {module.capitalize()}") as raised:
-        require_extra(module, "hydra/x")
-    assert f'pip install "runner[{module}]"' in str(raised.value)
 
 
 @pytest.fixture
@@ -285,34 +259,21 @@ def cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
-def _queue(folder: str, target: str = execution.SLURM) -> LauncherKind:
-    config = OmegaConf.create({"_target_": target, "submitit_folder": folder})
-    for name, number in (("12_0", 0), ("12_1", 1), ("13", 3)):
-        submission = DelayedSubmission(print, ["n=1"], "hydra.sweep.dir", number, "id", {})
-        path = SlurmJob[object](folder, name).paths.submitted_pickle
-        path.parent.mkdir(parents=True, exist_ok=True)
-        submission.dump(path)
-    return LauncherKind(config)
-
-
 def test_jobs_that_wait_in_slurms_queue_are_cancelled_and_no_others(
-    tmp_path: Path, cancelled: Path
-) -> None:
-    folder = str(tmp_path / "sweep [1]" / ".submitit" / "%j")
-    assert _queue(folder).withdraw({1, 3, 4}) == ["12_1", "13"]
-    assert cancelled.read_text() == "12_1\n13\n"
-    assert _queue(folder, execution.SUBMITIT).withdraw({1}) == []
-
-
-def test_what_cannot_be_cancelled_is_reported(
     tmp_path: Path, cancelled: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = str(tmp_path / "%j")
-    kind = _queue(folder)
-    SlurmJob[object](folder, "12_0").paths.submitted_pickle.write_bytes(b"half")
-    with caplog.at_level(logging.WARNING):
-        assert kind.withdraw({0, 1}) == ["12_1"]
-    assert "The job 12_0 cannot be taken out of the queue" in caplog.text
+    folder = str(tmp_path / "sweep [1]" / ".submitit" / "%j")
+    for name, number in (("12_0", 0), ("12_1", 1), ("13", 3), ("14", 3)):
+        path = SlurmJob[object](folder, name).paths.submitted_pickle
+        path.parent.mkdir(parents=True)
+        DelayedSubmission(print, ["n=1"], "hydra.sweep.dir", number, "id", {}).dump(path)
+    path.write_bytes(b"half")
+    config = {"_target_": execution.SLURM, "submitit_folder": folder}
+    kind = LauncherKind(OmegaConf.create(config))
+    assert kind.withdraw({1, 3, 4}) == ["12_1", "13"]
+    assert cancelled.read_text() == "12_1\n13\n"
+    assert "The job 14 cannot be taken out of the queue" in caplog.text
+    assert LauncherKind({**config, "_target_": execution.SUBMITIT}).withdraw({1}) == []
 
 
 def test_hydras_launcher_submits_the_number_where_it_is_looked_for() -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -145,23 +145,19 @@ def test_how_an_attempt_ends(
     assert Path.cwd() == tmp_path
 
 
-def test_a_signal_to_the_sweeping_process_ends_the_sweep(sweep: SweepDirectory) -> None:
-    sweep.attempt(0).update(sweeper=this_process())
-    error = InterruptedRunError(signal.SIGINT)
-    with pytest.raises(SystemExit) as raised:
-        _carry_out(sweep, _raising(error))
-    assert (raised.value.code, raised.value.__cause__) == (130, error)
-    assert sweep.attempt(0).read().status is Status.KILLED
-
-
-def test_a_signal_outside_the_trial_ends_the_sweep_too(sweep: SweepDirectory) -> None:
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_signal_to_the_sweeping_process_ends_the_sweep(
+    sweep: SweepDirectory, inside: bool
+) -> None:
     sweep.attempt(0).update(sweeper=this_process())
     with Interruption().handled() as interruption, interruption.deferred():
-        signal.raise_signal(signal.SIGTERM)
+        if not inside:
+            signal.raise_signal(signal.SIGTERM)
         with pytest.raises(SystemExit) as raised:
-            _carry_out(sweep, _raising(AssertionError()))
+            _carry_out(sweep, _raising(SIGTERM if inside else AssertionError()))
     assert raised.value.code == 143
-    assert sweep.attempt(0).read().status is Status.SKIPPED
+    assert isinstance(raised.value.__cause__, InterruptedRunError)
+    assert sweep.attempt(0).read().status is (Status.KILLED if inside else Status.SKIPPED)
 
 
 def _settled_as_killed(sweep: SweepDirectory) -> None:
@@ -225,7 +221,7 @@ def submitit(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[BaseException]]:
     signal.signal(signal.SIGUSR2, before)
 
 
-def test_a_job_out_of_time_is_saved_and_started_again(
+def test_a_job_out_of_time_is_saved_and_started_again_unless_that_was_too_often(
     sweep: SweepDirectory, submitit: list[BaseException]
 ) -> None:
     with pytest.raises(SystemExit) as raised:
@@ -234,19 +230,14 @@ def test_a_job_out_of_time_is_saved_and_started_again(
     assert not sweep.stopped()
     attempt = sweep.attempt(0).read()
     assert (attempt.status, attempt.message[:11]) == (Status.WAITING, "out of time")
-    assert _carry_out(sweep, lambda trial: 0.5) == 0.5
-    assert sweep.attempt(0).read().status is Status.FINISHED
-
-
-def test_a_job_that_is_not_started_again_says_why(
-    sweep: SweepDirectory, submitit: list[BaseException]
-) -> None:
     submitit[:] = [RuntimeError("Job not requeued because: timed-out too many times.")]
     with pytest.raises(SweepError, match="ended by SIGUSR2: Job not requeued because: timed-out"):
         _carry_out(sweep, _signalled(signal.SIGUSR2))
     attempt = sweep.attempt(0).read()
     assert (attempt.status, attempt.exit_code) == (Status.KILLED, 140)
     assert attempt.message.endswith("timed-out too many times.")
+    assert _carry_out(sweep, lambda trial: 0.5) == 0.5
+    assert sweep.attempt(0).read().status is Status.FINISHED
 
 
 def test_a_job_that_slurm_preempts_leaves_no_result(
@@ -274,25 +265,19 @@ def test_a_run_of_the_same_fingerprint_is_waited_for(
     assert capsys.readouterr().out == f"{tmp_path} is in use; waiting for it\n"
 
 
-OURS = "hydra_plugins.runner_sweepers.grid.GridSweeper"
+def test_only_jobs_of_our_sweepers_have_an_attempt() -> None:
+    def found(target: str, mode: RunMode) -> Job | None:
+        sweep, job = {"dir": "d"}, {"num": 3}
+        given = {"sweeper": {"_target_": target}, "sweep": sweep, "job": job, "mode": mode}
+        return job_of(OmegaConf.create(given))
 
-
-@pytest.mark.parametrize(
-    ("target", "mode", "found"),
-    [
-        (OURS, RunMode.MULTIRUN, True),
-        (OURS, RunMode.RUN, False),
-        ("hydra._internal.core_plugins.basic_sweeper.BasicSweeper", RunMode.MULTIRUN, False),
-    ],
-)
-def test_only_jobs_of_our_sweepers_have_an_attempt(target: str, mode: RunMode, found: bool) -> None:
-    config = OmegaConf.create(
-        {"sweeper": {"_target_": target}, "sweep": {"dir": "d"}, "job": {"num": 3}, "mode": mode}
-    )
-    job = job_of(config)
-    assert (job is not None) == found
-    if job is not None:
-        assert job.file.path == Path("d/trials/0003.json")
+    ours = "hydra_plugins.runner_sweepers.grid.GridSweeper"
+    job = found(ours, RunMode.MULTIRUN)
+    assert job is not None
+    assert job.file.path == Path("d/trials/0003.json")
+    assert found(ours, RunMode.RUN) is None
+    theirs = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+    assert found(theirs, RunMode.MULTIRUN) is None
 
 
 @pytest.fixture
@@ -328,14 +313,6 @@ def test_a_signal_that_came_before_is_not_followed_by_another(file: AttemptFile)
             interruption.check()
 
 
-def test_the_sweeping_process_itself_needs_no_orders(file: AttemptFile) -> None:
-    file.cancel()
-    with Interruption().handled() as interruption:
-        with ended_when_cancelled(file, _attempt(this_process()), interruption):
-            time.sleep(0.05)
-        assert not interruption.received()
-
-
 def test_the_signal_to_requeue_is_submitits_where_it_handles_one() -> None:
     before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
     try:
@@ -349,3 +326,55 @@ def test_the_signal_to_requeue_is_submitits_where_it_handles_one() -> None:
     assert may_be_requeued({"SUBMITIT_EXECUTOR": "slurm"})
     assert not may_be_requeued({"SUBMITIT_EXECUTOR": "local"})
     assert not may_be_requeued({})
+
+
+def test_evaluations_are_reported_until_one_prunes() -> None:
+    reported: list[int] = []
+
+    def report(metrics: Mapping[str, float], step: int) -> bool:
+        reported.append(step)
+        return metrics["loss"] > 1
+
+    trial, alone = Trial("sweep", {}, report), Trial("sweep", {})
+    trial.evaluated({"loss": 0.5}, 10)
+    trial.check()
+    for each in (trial, alone):
+        each.evaluated({"loss": 2.0}, 20)
+        each.evaluated({"loss": 2.0}, 30)
+    assert reported == [10, 20]
+    assert trial.curve == {10: {"loss": 0.5}, 20: {"loss": 2.0}, 30: {"loss": 2.0}}
+    with pytest.raises(PrunedRunError, match=r"^pruned at step 20$"):
+        trial.check()
+    alone.check()
+
+
+def test_an_objective_that_is_nan_is_no_result() -> None:
+    trial = Trial("sweep", {})
+    trial.judge(0.5)
+    with pytest.raises(SweepError, match=r"^the objective is nan$"):
+        trial.judge(NAN)
+
+
+def test_its_name_is_that_of_no_other_trial_and_stays_when_all_is_moved(tmp_path: Path) -> None:
+    trial = Trial(str(tmp_path / "runs" / "sweeps" / "001"), {}, number=3)
+    assert trial.name(tmp_path / "runs" / "tiny") == "../sweeps/001:3"
+
+
+def test_a_resumed_run_remembers_its_evaluations(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def started(folder: Path, *evaluations: tuple[int, float]) -> Trial:
+        trial = Trial("sweep", {})
+        trial.started(folder)
+        for step, loss in evaluations:
+            trial.evaluated({"loss": loss}, step)
+        return trial
+
+    started(tmp_path, (10, 0.5), (20, 0.25))
+    with RunDirectory(tmp_path).evaluations.open("a") as stream:
+        stream.write("\n[30, {")
+    curves = [started(tmp_path, (20, 0.75)).curve, started(tmp_path).curve]
+    assert curves == [{10: {"loss": 0.5}, 20: {"loss": 0.75}}] * 2
+    # What cannot be written ends no training.
+    assert started(tmp_path / "nowhere", (10, 0.5)).curve == {10: {"loss": 0.5}}
+    assert "lacks step 10" in caplog.text

@@ -43,16 +43,12 @@ class Ray:
         return references
 
 
-def test_without_ray_nothing_is_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_is_required_and_leaves_signals_to_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = RayLauncher({}, {})
     monkeypatch.setitem(sys.modules, "ray", None)
-    launcher = RayLauncher({}, {})
-    with pytest.raises(ConfigError, match="needs Ray"):
+    with pytest.raises(ConfigError, match=r'needs Ray[\s\S]*pip install "runner\[ray\]"'):
         launcher.setup(hydra_context=UNUSED, task_function=UNUSED, config=OmegaConf.create())
-
-
-def test_a_signal_is_still_the_sweeps_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", Ray)
-    launcher = RayLauncher({}, {})
     launcher.setup(hydra_context=UNUSED, task_function=UNUSED, config=OmegaConf.create())
     with Interruption().handled():
         assert launcher.launch([], 0) == []

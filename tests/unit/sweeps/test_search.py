@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import io
+import shutil
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from filelock import FileLock
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.types import RunMode
 from omegaconf import DictConfig
 from optuna.trial import TrialState
 from rich.console import Console
 
 from runner.config.choices import Goal
+from runner.config.composition import Compose
 from runner.console import Screen
 from runner.errors import ConfigError, InterruptedRunError, SweepError
 from runner.sweeps.execution import Execution
@@ -27,8 +27,7 @@ from runner.sweeps.search_space import SearchSpace, search_space
 from runner.sweeps.study import OWNER, SearchStudy, open_storage, open_study
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.status import Status
-from tests.tiny.composing import composing
-from tests.tiny.spaces import conditional, misspelt, raising
+from tests.tiny.spaces import misspelt, raising
 from tests.tiny.sweeping import FakeLauncher, Killed
 
 OBJECTIVES = [Objective("validation/loss", Goal.minimize)]
@@ -54,17 +53,25 @@ class Sweep:
       printed: what the last command has printed.
     """
 
-    def __init__(self, folder: Path, compose: Callable[[Sequence[str]], DictConfig]) -> None:
-        self.directory = SweepDirectory(folder)
-        self.launcher = FakeLauncher(self.directory, _rate)
+    def __init__(self, directory: SweepDirectory, compose: Compose) -> None:
+        self.directory = directory
+        self.launcher = FakeLauncher(directory, _rate)
         self.printed = ""
         self.settings: dict[str, Any] = {
             "sampler": {"_target_": "optuna.samplers.RandomSampler", "seed": 1},
             "pruner": {"_target_": "optuna.pruners.NopPruner"},
-            "n_trials": 4,
+            "n_trials": 2,
             "n_jobs": 1,
         }
+        self._composed: dict[tuple[str, ...], DictConfig] = {}
         self._compose = compose
+
+    def compose(self, overrides: Sequence[str]) -> DictConfig:
+        """Composes once for all learning rates that are drawn."""
+        key = tuple(each for each in overrides if not each.startswith("optimizer.learning_rate="))
+        if key not in self._composed:
+            self._composed[key] = self._compose(overrides)
+        return self._composed[key]
 
     def study(self, *overrides: str, custom: Any = None) -> tuple[SearchStudy, SearchSpace]:
         parsed = OverridesParser.create().parse_overrides(["+experiment=tiny", *overrides])
@@ -79,7 +86,7 @@ class Sweep:
         screen = Screen(Console(file=printed))
         search = Search(study, space, self.settings, OBJECTIVES, self.directory, screen)
         try:
-            search.run(Execution(self.directory, self.launcher, retries=0), self._compose)
+            search.run(Execution(self.directory, self.launcher, retries=0), self.compose)
         finally:
             self.printed = printed.getvalue()
         return study
@@ -100,29 +107,24 @@ class Sweep:
 
 
 @pytest.fixture
-def sweep(tmp_path: Path) -> Iterator[Sweep]:
-    with composing(tmp_path / "conf"):
-        loader = GlobalHydra.instance().config_loader()
-
-        def compose(overrides: Sequence[str]) -> DictConfig:
-            return loader.load_configuration("config", list(overrides), RunMode.RUN)
-
-        (tmp_path / "sweep").mkdir()
-        yield Sweep(tmp_path / "sweep", compose)
+def sweep(directory: SweepDirectory, compose: Compose, empty_study: Path) -> Sweep:
+    directory.path.mkdir()
+    shutil.copy(empty_study, directory.path)
+    return Sweep(directory, compose)
 
 
 def test_trials_are_asked_for_run_and_recorded(sweep: Sweep) -> None:
-    sweep.settings["n_jobs"] = 3
+    sweep.settings |= {"n_trials": 3, "n_jobs": 2}
     study = sweep.run(RATE)
     assert [trial.values for trial in study.trials] == [
         [trial.params["optimizer.learning_rate"]] for trial in study.trials
     ]
     assert study.trials[0].user_attrs["loss"] == study.trials[0].value
     # Several at once, and never too many.
-    assert [len(each) for each in sweep.launcher.launched] == [3, 1]
-    sweep.settings |= {"n_trials": 6, "n_jobs": 1}
-    assert sweep.states(RATE) == [COMPLETE] * 6
-    assert len(sweep.launcher.launched) == 4
+    assert [len(each) for each in sweep.launcher.launched] == [2, 1]
+    sweep.settings["n_trials"] = 4
+    assert sweep.states(RATE) == [COMPLETE] * 4
+    assert len(sweep.launcher.launched) == 3
 
 
 def _dying(sweep: Sweep, *deaths: int, error: type[BaseException] = Killed) -> None:
@@ -143,7 +145,7 @@ def test_trials_of_a_process_that_was_killed_are_resumed(sweep: Sweep) -> None:
     first, second = sweep.study()[0].trials
     assert (first.state, second.state) == (COMPLETE, RUNNING)
     study = sweep.run(RATE)
-    assert [trial.state for trial in study.trials] == [COMPLETE] * 4
+    assert [trial.state for trial in study.trials] == [COMPLETE] * 2
     started = sweep.launcher.started
     assert started[2] == started[1]
     assert study.trials[1].params == second.params
@@ -151,12 +153,18 @@ def test_trials_of_a_process_that_was_killed_are_resumed(sweep: Sweep) -> None:
     assert (attempts[2].trial, attempts[2].run_dir) == (1, attempts[1].run_dir)
 
 
-def test_a_trial_that_ended_before_its_search_knew_is_recorded(sweep: Sweep) -> None:
-    sweep.settings["n_trials"] = 2
+def test_what_other_processes_left_is_recorded_left_alone_or_not_counted(sweep: Sweep) -> None:
+    sweep.settings["n_trials"] = 3
     ended = Attempt(0, 1, (), {}, status=Status.FINISHED, metrics={"loss": 0.125})
-    sweep.left_by("elsewhere_1", ended)
-    study = sweep.run(RATE)
-    assert [trial.state for trial in study.trials] == [COMPLETE] * 2
+    sweep.left_by("dead_1", ended)
+    sweep.left_by("dead_2")  # Before it had begun.
+    sweep.left_by("living_1", Attempt(2, 1, (), {}, status=Status.RUNNING))
+    lock = sweep.directory.path / "processes" / "living_1.lock"
+    lock.parent.mkdir()
+    with FileLock(lock):
+        study = sweep.run(RATE)
+    assert [each.state for each in study.trials] == [COMPLETE, RUNNING, RUNNING, COMPLETE]
+    assert [each.trial for each in study.ended()] == [0, 3]
     assert study.trials[0].value == 0.125
     assert len(sweep.launcher.started) == 1
 
@@ -177,23 +185,6 @@ def test_a_process_that_outlived_its_search_is_waited_for(
     monkeypatch.setattr(Screen, "line", line)
     assert [each.value for each in sweep.run(RATE).trials] == [0.125]
     assert sweep.launcher.started == []
-
-
-def test_a_trial_of_a_living_process_is_left_alone(sweep: Sweep) -> None:
-    sweep.settings["n_trials"] = 2
-    sweep.left_by("elsewhere_1", Attempt(0, 1, (), {}, status=Status.RUNNING))
-    lock = sweep.directory.path / "processes" / "elsewhere_1.lock"
-    lock.parent.mkdir()
-    with FileLock(lock):
-        assert sweep.states(RATE) == [RUNNING, COMPLETE]
-
-
-def test_a_trial_whose_process_died_before_it_began_does_not_count(sweep: Sweep) -> None:
-    sweep.settings["n_trials"] = 1
-    sweep.left_by("elsewhere_1")
-    study = sweep.run(RATE)
-    assert [trial.state for trial in study.trials] == [RUNNING, COMPLETE]
-    assert [each.trial for each in study.ended()] == [1]
 
 
 def test_a_trial_that_was_interrupted_elsewhere_is_resumed_by_the_next_search(
@@ -229,24 +220,23 @@ def test_a_search_whose_launcher_starts_nothing_is_resumed(sweep: Sweep) -> None
     with pytest.raises(SweepError, match="the launcher started no trial"):
         sweep.run(RATE)
     sweep.launcher = launcher
-    assert sweep.states(RATE) == [COMPLETE] * 4
+    assert sweep.states(RATE) == [COMPLETE] * 2
 
 
 def test_a_failure_is_replaced_by_the_next_search_and_not_by_the_same(sweep: Sweep) -> None:
-    _dying(sweep, 2, 3, error=ValueError)
-    before = [COMPLETE, FAIL, FAIL, COMPLETE]
-    assert sweep.states(RATE) == before
-    assert sweep.states(RATE) == [*before, COMPLETE, COMPLETE]
+    _dying(sweep, 1, 2, error=ValueError)
+    assert sweep.states(RATE) == [FAIL, FAIL]
+    assert sweep.states(RATE) == [FAIL, FAIL, COMPLETE, COMPLETE]
     # The seed of the sampler draws nothing twice.
-    assert len(set(sweep.launcher.started)) == 6
-    assert len(sweep.run(RATE).trials) == 6
+    assert len(set(sweep.launcher.started)) == 4
+    assert len(sweep.run(RATE).trials) == 4
 
 
 @pytest.mark.parametrize("stop", [True, False])
 def test_a_failure_stops_the_search_on_request(sweep: Sweep, stop: bool) -> None:
     sweep.directory.stop_on_failure(stop)
     sweep.launcher.work = lambda overrides: [{"loss": float("nan")}]
-    assert sweep.states(RATE) == [FAIL] * (1 if stop else 4)
+    assert sweep.states(RATE) == [FAIL] * (1 if stop else 2)
 
 
 def test_hopeless_trials_are_pruned(sweep: Sweep) -> None:
@@ -278,14 +268,6 @@ def test_trials_with_the_same_values_have_a_run_each(sweep: Sweep) -> None:
     assert len({each.run_dir for each in attempts}) == 4
 
 
-def test_constraints_are_recorded_and_what_is_unknown_violates_them(sweep: Sweep) -> None:
-    bounds = {"validation/loss": {"min": 0.5}, "validation/los": {"max": 0.5}}
-    sweep.settings |= {"constraints": bounds, "n_trials": 3}
-    for trial in sweep.run(RATE).trials:
-        assert trial.constraints["validation/loss"] == 0.5 - float(str(trial.value))
-        assert trial.constraints["validation/los"] == float("inf")
-
-
 def test_a_constraint_that_raises_ends_the_search_and_is_asked_again_when_fixed(
     sweep: Sweep,
 ) -> None:
@@ -298,15 +280,6 @@ def test_a_constraint_that_raises_ends_the_search_and_is_asked_again_when_fixed(
     assert trial.state is COMPLETE
     assert trial.constraints["accurate"] == float(str(trial.value)) - 0.5
     assert len(sweep.launcher.started) == 1
-
-
-def test_a_custom_space_draws_and_derives(sweep: Sweep) -> None:
-    sweep.launcher.work = lambda overrides: [{"loss": float(_value(overrides, "+model.units"))}]
-    study = sweep.run(custom=conditional)
-    for trial, attempt in zip(study.trials, sweep.attempts(), strict=True):
-        assert attempt.values["model.units"] == str(trial.params["+model.units"])
-        sgd = trial.params["optimizer"] == "sgd"
-        assert ("optimizer.learning_rate" in attempt.values) == sgd
 
 
 @pytest.mark.parametrize("custom", [misspelt, raising])
@@ -330,21 +303,22 @@ def test_a_sampler_that_fails_ends_the_search(sweep: Sweep) -> None:
     assert [each.status for each in study.ended()] == [Status.FINISHED]
 
 
-SAMPLERS: dict[str, dict[str, Any]] = {
-    "grid": {"search_space": {"optimizer.learning_rate": ["0.25", "0.5"]}},
-    "brute force": {},
-}
-
-
-@pytest.mark.parametrize("pruner", ["NopPruner", "HyperbandPruner"])
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize(
+    ("sampler", "arguments", "pruner"),
+    [
+        ("Grid", {"search_space": {"optimizer.learning_rate": ["0.25", "0.5"]}}, "Nop"),
+        ("BruteForce", {}, "Hyperband"),
+    ],
+)
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_a_search_ends_where_its_sampler_has_nothing_more_to_try(
-    sweep: Sweep, name: str, pruner: str
+    sweep: Sweep, sampler: str, arguments: dict[str, Any], pruner: str
 ) -> None:
-    target = f"optuna.samplers.{name.title().replace(' ', '')}Sampler"
-    sweep.settings["sampler"] = {"_target_": target, **SAMPLERS[name]}
-    sweep.settings["pruner"] = {"_target_": f"optuna.pruners.{pruner}"}
+    sweep.settings |= {
+        "sampler": {"_target_": f"optuna.samplers.{sampler}Sampler", **arguments},
+        "pruner": {"_target_": f"optuna.pruners.{pruner}Pruner"},
+        "n_trials": 3,
+    }
     for _ in range(2):
         study = sweep.run("optimizer.learning_rate=choice(0.25, 0.5)")
         assert sorted(str(trial.value) for trial in study.trials) == ["0.25", "0.5"]
