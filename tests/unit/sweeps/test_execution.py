@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import inspect
 import signal
+import sys
 import threading
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
@@ -22,6 +24,7 @@ from submitit import SlurmJob
 from submitit.core.utils import DelayedSubmission
 from submitit.local.local import LocalExecutor
 
+from hydra_plugins.runner_launchers.ray import RayLauncher
 from runner.errors import ConfigError, InterruptedRunError, SweepError
 from runner.sweeps import execution
 from runner.sweeps.execution import Execution, LauncherKind
@@ -31,68 +34,45 @@ from runner.system.status import Status
 from tests.tiny.sweeping import Died, FakeLauncher, easy
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> SweepDirectory:
-    made = SweepDirectory(tmp_path)
-    made.stop_on_failure(False)
-    return made
+@pytest.fixture(autouse=True)
+def _continuing(directory: SweepDirectory) -> None:
+    directory.stop_on_failure(False)
 
 
 def _first(*names: str) -> list[Attempt]:
     return [Attempt(number, 1, (name,), {"x": name}) for number, name in enumerate(names)]
 
 
-def _brief(attempts: Sequence[Attempt]) -> list[str]:
-    return [f"{each.values['x']} {each.status.value} {each.number}" for each in attempts]
+def _brief(attempts: Sequence[Attempt]) -> str:
+    """Returns the first letter of each status, and how often the trial was tried."""
+    return " ".join(f"{str(each.status.value)[:2]}{each.number}" for each in attempts)
 
 
-# What happens to trial b each time it is started, the last repeated; how often it is retried,
-# whether failures stop the sweep, and whether a death may end other trials.
-CASES: dict[str, tuple[Sequence[BaseException | None], int, bool, bool, str, str]] = {
-    "a failure leaves the others": (
-        *([ValueError("no")], 0, False, True),
-        *("a FINISHED 1, b FAILED 1, c FINISHED 1, d FINISHED 1", "abcd"),
-    ),
-    "a failure stops the sweep on request": (
-        *([ValueError("no")], 0, True, True),
-        *("a FINISHED 1, b FAILED 1, c SKIPPED 1, d SKIPPED 1", "abcd"),
-    ),
-    "what fails is retried after the others": (
-        *([ValueError("no")], 1, False, True),
-        *("a FINISHED 1, b FAILED 2, c FINISHED 1, d FINISHED 1", "abcd b"),
-    ),
-    "a trial is retried before it stops the sweep": (
-        *([ValueError("no")], 2, True, True),
-        *("a FINISHED 1, b FAILED 3, c SKIPPED 1, d SKIPPED 1", "abcd b b cd"),
-    ),
-    "what was held for a retry starts after it": (
-        *([ValueError("no"), None], 1, True, True),
-        *("a FINISHED 1, b FINISHED 2, c FINISHED 1, d FINISHED 1", "abcd b cd"),
-    ),
-    "what a dead process takes along is not blamed": (
-        *([Died()], 0, False, True),
-        *("a FINISHED 1, b KILLED 1, c FINISHED 1, d FINISHED 1", "abcd d b c"),
-    ),
-    "the death of a process stops the sweep on request": (
-        # It took c along, which had begun; d never has.
-        *([Died()], 0, True, True),
-        *("a FINISHED 1, b KILLED 1, c KILLED 1, d SKIPPED 1", "abcd b d c"),
-    ),
-    "where processes die apart the dead are not launched again": (
-        *([Died()], 0, False, False),
-        *("a FINISHED 1, b KILLED 1, c KILLED 1, d FINISHED 1", "abcd d"),
-    ),
+NO = ValueError("no")
+# What happens to trial b each time it is started, the last repeated; how often it is retried; "1"
+# where failures stop the sweep, "*" where a death may end other trials -> how trials a to d have
+# FInished, FAiled, been KIlled or SKipped, and what is launched together.
+CASES: dict[str, tuple[Sequence[BaseException | None], int, str, str, str]] = {
+    "a failure leaves the others": ([NO], 0, "*", "FI1 FA1 FI1 FI1", "abcd"),
+    "a failure stops the sweep on request": ([NO], 0, "1*", "FI1 FA1 SK1 SK1", "abcd"),
+    "what fails is retried after the others": ([NO], 1, "*", "FI1 FA2 FI1 FI1", "abcd b"),
+    "it is retried before it stops the sweep": ([NO], 2, "1*", "FI1 FA3 SK1 SK1", "abcd b b cd"),
+    "what was held starts after the retry": ([NO, None], 1, "1*", "FI1 FI2 FI1 FI1", "abcd b cd"),
+    "what a death takes along is not blamed": ([Died()], 0, "*", "FI1 KI1 FI1 FI1", "abcd d b c"),
+    # It took c along, which had begun; d never has.
+    "a death stops the sweep on request": ([Died()], 0, "1*", "FI1 KI1 KI1 SK1", "abcd b d c"),
+    "where all die apart none is launched again": ([Died()], 0, "", "FI1 KI1 KI1 FI1", "abcd d"),
     "a killed trial is retried too": (
-        *([Died(), Died(), None], 2, False, False),
-        *("a FINISHED 1, b FINISHED 3, c FINISHED 3, d FINISHED 1", "abcd bcd bcd"),
+        *([Died(), Died(), None], 2, ""),
+        *("FI1 FI3 FI3 FI1", "abcd bcd bcd"),
     ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_launches_and_retries(directory: SweepDirectory, name: str) -> None:
-    errors, retries, stop, collective, ended, launched = CASES[name]
-    directory.stop_on_failure(stop)
+    errors, retries, kind, ended, launched = CASES[name]
+    directory.stop_on_failure("1" in kind)
     left = list(errors)
 
     def work(overrides: Sequence[str]) -> Any:
@@ -102,11 +82,11 @@ def test_launches_and_retries(directory: SweepDirectory, name: str) -> None:
         return easy(overrides)
 
     launcher = FakeLauncher(directory, work)
-    made = Execution(directory, launcher, retries, collective=collective)
+    made = Execution(directory, launcher, retries, collective="*" in kind)
     attempts = made.run(_first("a", "b", "c", "d"))
-    assert ", ".join(_brief(attempts)) == ended
+    assert _brief(attempts) == ended
     assert " ".join("".join(each) for each in launcher.launched) == launched
-    assert directory.stopped() == (stop and "SKIPPED" in ended)
+    assert directory.stopped() == ("1" in kind and "SK" in ended)
 
 
 def test_the_cause_of_a_death_is_what_the_launcher_raised(
@@ -155,7 +135,7 @@ def test_after_a_signal_trials_elsewhere_are_cancelled_and_waited_for(
         with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
             made.run(_first("a", "b"))
     attempts = [file.read() for file in directory.attempts()]
-    assert _brief(attempts) == ["a KILLED 1", "b SKIPPED 1"]
+    assert _brief(attempts) == "KI1 SK1"
     assert withdrawn == [{1}]
     assert (attempts[0].message, attempts[0].over) == ("saved", True)
     assert capfd.readouterr().err == "runner: waiting for trials to save their last step\n"
@@ -280,3 +260,20 @@ def test_hydras_launcher_submits_the_number_where_it_is_looked_for() -> None:
     names = list(inspect.signature(SlurmLauncher.__call__).parameters)[1:]
     assert names[execution.JOB_NUMBER] == "job_num"
     assert f"{SlurmLauncher.__module__}.{SlurmLauncher.__name__}" == execution.SLURM
+
+
+def test_ray_is_required_and_leaves_signals_to_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = RayLauncher({}, {})
+    given: Any = {"hydra_context": None, "task_function": None, "config": OmegaConf.create()}
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r'needs Ray[\s\S]*pip install "runner\[ray\]"'):
+        launcher.setup(**given)
+    ray = MagicMock()
+    ray.is_initialized.return_value = False
+    ray.init = lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL)  # As the real one does.
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    launcher.setup(**given)
+    with Interruption().handled():
+        launcher.launch([], 0)
+        with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
+            signal.raise_signal(signal.SIGTERM)

@@ -95,17 +95,18 @@ def test_an_attempt_is_recorded_from_its_start_to_its_end(
 
 NAN = float("nan")
 SIGTERM = InterruptedRunError(signal.SIGTERM)
+PRUNED = PrunedRunError(Problem("pruned at step 3"))
+FAILED, KILLED, NO_DATA = Status.FAILED, Status.KILLED, Problem("no data")
 # What training raises, and the objective in the run's record -> status, message and exit code.
 ENDS: dict[str, tuple[BaseException | None, float, Status, str, int]] = {
-    "ours": (ConfigError(Problem("no data")), 0.5, Status.FAILED, "no data", 2),
-    "a user's": (ValueError("mine"), 0.5, Status.FAILED, "ValueError: mine", 1),
-    "an exit": (SystemExit(3), 0.5, Status.FAILED, "SystemExit: 3", 1),
-    "memory": (MemoryError(), 0.5, Status.FAILED, "MemoryError: ", 1),
-    "nan": (None, NAN, Status.FAILED, "the objective is nan", 1),
+    "ours": (ConfigError(NO_DATA), 0.5, FAILED, "no data", 2),
+    "a user's": (ValueError("mine"), 0.5, FAILED, "ValueError: mine", 1),
+    "an exit": (SystemExit(3), 0.5, FAILED, "SystemExit: 3", 1),
+    "nan": (None, NAN, FAILED, "the objective is nan", 1),
     # The error of a cluster's chief holds no more than its exit code.
-    "a chief's": (ClusterError(Problem("ended")), NAN, Status.FAILED, "the objective is nan", 1),
-    "a signal": (SIGTERM, 0.5, Status.KILLED, "ended by SIGTERM", 143),
-    "pruned": (PrunedRunError(Problem("pruned at step 3")), 0.5, Status.PRUNED, "pruned at", 0),
+    "a chief's": (ClusterError(NO_DATA), NAN, FAILED, "the objective is nan", 1),
+    "a signal": (SIGTERM, 0.5, KILLED, "ended by SIGTERM", 143),
+    "pruned": (PRUNED, 0.5, Status.PRUNED, "pruned at", 0),
 }
 
 
@@ -160,22 +161,14 @@ def test_a_signal_to_the_sweeping_process_ends_the_sweep(
     assert sweep.attempt(0).read().status is (Status.KILLED if inside else Status.SKIPPED)
 
 
-def _settled_as_killed(sweep: SweepDirectory) -> None:
-    sweep.attempt(0).update(status=Status.KILLED)
-    sweep.attempt(0).settle()
-
-
 # What has happened to an attempt before a launcher starts it -> its status afterwards.
 BEFORE: dict[str, tuple[Callable[[SweepDirectory], object], Status]] = {
     "stopped": (lambda sweep: sweep.failed(), Status.SKIPPED),
     "held": (lambda sweep: sweep.failed(last=False), Status.SKIPPED),
     "cancelled": (lambda sweep: sweep.attempt(0).cancel(), Status.SKIPPED),
     "settled": (lambda sweep: sweep.attempt(0).settle(), Status.SKIPPED),
-    "settled as killed": (_settled_as_killed, Status.KILLED),
-    "finished": (
-        lambda sweep: sweep.attempt(0).update(status=Status.FINISHED),
-        Status.FINISHED,
-    ),
+    "over": (lambda sweep: sweep.attempt(0).update(status=KILLED, over=True), Status.KILLED),
+    "done": (lambda sweep: sweep.attempt(0).update(status=Status.FINISHED), Status.FINISHED),
 }
 
 
@@ -188,9 +181,23 @@ def test_what_does_not_start(sweep: SweepDirectory, name: str) -> None:
 
 
 @pytest.mark.parametrize("status", [Status.RUNNING, Status.KILLED])
-def test_what_its_launcher_starts_again_is_resumed(sweep: SweepDirectory, status: Status) -> None:
+def test_what_is_started_again_is_resumed_once_its_run_is_free(
+    sweep: SweepDirectory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    status: Status,
+) -> None:
     sweep.attempt(0).update(status=status, message="killed")
-    assert _carry_out(sweep, lambda trial: 0.5) == 0.5
+    errors = [RunInUseError(Problem("in use"), tmp_path)]
+
+    def train(trial: Trial) -> float:
+        if errors:
+            raise errors.pop()
+        return 0.5
+
+    assert _carry_out(sweep, train) == 0.5
+    # Another trial of the same fingerprint.
+    assert capsys.readouterr().out == f"{tmp_path} is in use; waiting for it\n"
     attempt = sweep.attempt(0).read()
     assert (attempt.status, attempt.message) == (Status.FINISHED, "")
 
@@ -251,20 +258,6 @@ def test_a_job_that_slurm_preempts_leaves_no_result(
     assert _carry_out(sweep, lambda trial: 0.5) == 0.5
 
 
-def test_a_run_of_the_same_fingerprint_is_waited_for(
-    sweep: SweepDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    errors = [RunInUseError(Problem("in use"), tmp_path)]
-
-    def train(trial: Trial) -> float:
-        if errors:
-            raise errors.pop()
-        return 0.5
-
-    assert _carry_out(sweep, train) == 0.5
-    assert capsys.readouterr().out == f"{tmp_path} is in use; waiting for it\n"
-
-
 def test_only_jobs_of_our_sweepers_have_an_attempt() -> None:
     def found(target: str, mode: RunMode) -> Job | None:
         sweep, job = {"dir": "d"}, {"num": 3}
@@ -280,34 +273,22 @@ def test_only_jobs_of_our_sweepers_have_an_attempt() -> None:
     assert found(theirs, RunMode.MULTIRUN) is None
 
 
-@pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttemptFile:
+def test_a_trial_elsewhere_ends_when_it_is_cancelled_by_no_more_than_one_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("runner.sweeps.job._LOOK_SECONDS", 0.01)
-    return AttemptFile(tmp_path / "0000.json")
-
-
-def _attempt(sweeper: str) -> Attempt:
-    return Attempt(0, 1, (), {}, sweeper=sweeper)
-
-
-def test_a_trial_elsewhere_ends_when_it_is_cancelled(file: AttemptFile) -> None:
+    file = AttemptFile(tmp_path / "0000.json")
     file.cancel()
+    attempt = Attempt(0, 1, (), {}, sweeper="elsewhere:1")
     with (
         Interruption().handled() as interruption,
         pytest.raises(InterruptedRunError, match="ended by SIGTERM"),
-        ended_when_cancelled(file, _attempt("elsewhere:1"), interruption),
+        ended_when_cancelled(file, attempt, interruption),
     ):
         time.sleep(60)
-
-
-def test_a_signal_that_came_before_is_not_followed_by_another(file: AttemptFile) -> None:
     with Interruption().handled() as interruption:
-        with (
-            interruption.deferred(),
-            ended_when_cancelled(file, _attempt("elsewhere:1"), interruption),
-        ):
+        with interruption.deferred(), ended_when_cancelled(file, attempt, interruption):
             signal.raise_signal(signal.SIGINT)
-            file.cancel()
             time.sleep(0.2)  # A second signal would raise here.
         with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
             interruption.check()
@@ -348,16 +329,14 @@ def test_evaluations_are_reported_until_one_prunes() -> None:
     alone.check()
 
 
-def test_an_objective_that_is_nan_is_no_result() -> None:
-    trial = Trial("sweep", {})
+def test_a_trial_judges_its_objective_and_has_a_name_that_stays_when_all_is_moved(
+    tmp_path: Path,
+) -> None:
+    trial = Trial(str(tmp_path / "runs" / "sweeps" / "001"), {}, number=3)
+    assert trial.name(tmp_path / "runs" / "tiny") == "../sweeps/001:3"
     trial.judge(0.5)
     with pytest.raises(SweepError, match=r"^the objective is nan$"):
         trial.judge(NAN)
-
-
-def test_its_name_is_that_of_no_other_trial_and_stays_when_all_is_moved(tmp_path: Path) -> None:
-    trial = Trial(str(tmp_path / "runs" / "sweeps" / "001"), {}, number=3)
-    assert trial.name(tmp_path / "runs" / "tiny") == "../sweeps/001:3"
 
 
 def test_a_resumed_run_remembers_its_evaluations(
