@@ -9,27 +9,33 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from filelock import FileLock
+from hydra._internal.callbacks import Callbacks
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.types import HydraContext
 from omegaconf import DictConfig
 from optuna.trial import TrialState
 from rich.console import Console
 
-from runner.config.choices import Goal
+from hydra_plugins.runner_sweepers.optuna import OptunaSweeper
+from runner.config.choices import Goal, Resume
 from runner.config.composition import Compose
 from runner.console import Screen
 from runner.errors import ConfigError, InterruptedRunError, SweepError
-from runner.sweeps.execution import Execution
+from runner.sweeps.execution import Execution, Launch
 from runner.sweeps.objectives import Objective
-from runner.sweeps.search import Search
-from runner.sweeps.search_space import SearchSpace, search_space
+from runner.sweeps.points import ComposedPoint, Point
+from runner.sweeps.search_space import SearchSpace
 from runner.sweeps.study import OWNER, SearchStudy, open_storage, open_study
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.status import Status
-from tests.tiny.sweeping import FakeLauncher, Killed
+from tests.tiny.configs import tiny
+from tests.tiny.sweeping import FakeLauncher, Killed, Work
 
-OBJECTIVES = [Objective("validation/loss", Goal.minimize)]
 RATE = "optimizer.learning_rate=interval(0.25, 0.75)"
 COMPLETE, FAIL, RUNNING = TrialState.COMPLETE, TrialState.FAIL, TrialState.RUNNING
 THRESHOLD = {"_target_": "optuna.pruners.ThresholdPruner", "upper": 1.0}
@@ -40,56 +46,79 @@ def _rate(overrides: Sequence[str]) -> list[dict[str, float]]:
 
 
 class Sweep:
-    """A search in a folder, of which `run` is one command that leaves what it `printed`."""
+    """A search in a folder, of which `run` is one command.
+
+    Attributes:
+      work: what a trial does.
+      settings: of the sweeper.
+      sweeper: that of the last command, which has returned `trials` and has `printed`.
+      launcher: likewise.
+    """
 
     def __init__(self, directory: SweepDirectory, compose: Compose) -> None:
-        self.directory = directory
-        self.launcher = FakeLauncher(directory, _rate)
-        self.printed = ""
+        self.directory, self.compose = directory, compose
+        self.work: Work = _rate
         self.settings: dict[str, Any] = {
             "sampler": {"_target_": "optuna.samplers.RandomSampler", "seed": 1},
             "pruner": {"_target_": "optuna.pruners.NopPruner"},
+            "study_name": "s",
             "n_trials": 2,
             "n_jobs": 1,
         }
+        self.launcher = FakeLauncher(directory)
+        self.launch: Launch = self.launcher
         self._composed: dict[tuple[str, ...], DictConfig] = {}
-        self._compose = compose
 
-    def compose(self, overrides: Sequence[str]) -> DictConfig:
-        """Composes once for all learning rates that are drawn."""
-        key = tuple(each for each in overrides if not each.startswith("optimizer.learning_rate="))
+    def _compose_once(self, overrides: Sequence[str]) -> DictConfig:
+        key = tuple(each for each in overrides if not each.startswith("optimizer.learning_rate=0"))
         if key not in self._composed:
-            self._composed[key] = self._compose(overrides)
+            self._composed[key] = self.compose(overrides)
         return self._composed[key]
 
-    def study(self, *overrides: str) -> tuple[SearchStudy, SearchSpace]:
-        parsed = OverridesParser.create().parse_overrides(["+experiment=tiny", *overrides])
-        space = search_space(parsed)
-        storage = open_storage(self.directory.path, None)
-        return open_study(storage, "s", self.settings, OBJECTIVES, space), space
-
-    def run(self, *overrides: str) -> SearchStudy:
-        study, space = self.study(*overrides)
+    def run(self, *overrides: str, folder: str = "", resume: str = "auto") -> optuna.Study:
+        """Returns the study; `folder` is another one than that of the search."""
+        if folder:
+            directory = SweepDirectory(self.directory.path.parent / folder)
+            directory.path.mkdir(exist_ok=True)
+            self.launch = FakeLauncher(directory, self.work, self.settings["storage"])
+        else:
+            directory, self.launcher.work = self.directory, self.work
+        self.sweeper = sweeper = OptunaSweeper(**self.settings)
         printed = io.StringIO()
-        screen = Screen(Console(file=printed))
-        search = Search(study, space, self.settings, OBJECTIVES, self.directory, screen)
-        try:
-            search.run(Execution(self.directory, self.launcher, retries=0), self.compose)
-        finally:
-            self.printed = printed.getvalue()
+        sweeper.screen = Screen(Console(file=printed))
+        loader = GlobalHydra.instance().config_loader()
+        sweeper.setup(
+            hydra_context=HydraContext(loader, Callbacks()),
+            task_function=lambda config: None,
+            config=HydraConfig.instance().cfg,  # type: ignore[arg-type]
+        )
+        sweeper.compose = self._compose_once  # type: ignore[method-assign]
+        given = ["+experiment=tiny", *overrides]
+        sweeper.points(OverridesParser.create(loader).parse_overrides(given))
+        config = tiny(resume=Resume[resume])
+        sweeper.objectives(config)
+        point = ComposedPoint(Point((), {}), config, "")
+        self.trials = sweeper.trials([point], Execution(directory, self.launch, 0), directory)
+        self.printed = printed.getvalue()
+        study: optuna.Study = sweeper.study()
         return study
 
     def states(self, *overrides: str) -> list[TrialState]:
         """Runs, and returns the state of each trial of the study."""
         return [trial.state for trial in self.run(*overrides).trials]
 
-    def attempts(self) -> list[Attempt]:
-        return [file.read() for file in self.directory.attempts()]
+    def attempts(self, folder: str = "sweep") -> list[Attempt]:
+        files = SweepDirectory(self.directory.path.parent / folder).attempts()
+        return [file.read() for file in files]
+
+    def study(self) -> SearchStudy:
+        storage = open_storage(self.directory.path, None)
+        objectives = [Objective("validation/loss", Goal.minimize)]
+        return open_study(storage, "s", self.settings, objectives, SearchSpace((), ()))
 
     def left_by(self, owner: str, attempt: Attempt | None = None) -> None:
         """Makes a trial that another process has asked for, and perhaps begun."""
-        study, _ = self.study()
-        study.ask({}).set_user_attr(OWNER, owner)
+        self.study().ask({}).set_user_attr(OWNER, owner)
         if attempt is not None:
             self.directory.add([attempt])
 
@@ -97,8 +126,16 @@ class Sweep:
 @pytest.fixture
 def sweep(directory: SweepDirectory, compose: Compose, empty_study: Path) -> Sweep:
     directory.path.mkdir()
+    directory.stop_on_failure(False)
     shutil.copy(empty_study, directory.path)
     return Sweep(directory, compose)
+
+
+@pytest.fixture
+def shared(sweep: Sweep) -> Sweep:
+    """A search in one of several folders that share a storage."""
+    sweep.settings |= {"storage": f"sqlite:///{sweep.directory.path}/study.db", "study_name": None}
+    return sweep
 
 
 def test_trials_are_asked_for_run_and_recorded(sweep: Sweep) -> None:
@@ -121,10 +158,10 @@ def test_trials_of_a_process_that_was_killed_are_resumed(sweep: Sweep) -> None:
             raise Killed
         return _rate(overrides)
 
-    sweep.launcher.work = dying
+    sweep.work = dying
     with pytest.raises(Killed):
         sweep.run(RATE)
-    first, second = sweep.study()[0].trials
+    first, second = sweep.study().trials
     assert (first.state, second.state) == (COMPLETE, RUNNING)
     study = sweep.run(RATE)
     assert [trial.state for trial in study.trials] == [COMPLETE] * 2
@@ -146,7 +183,7 @@ def test_what_other_processes_left_is_recorded_left_alone_or_not_counted(sweep: 
     with FileLock(lock):
         study = sweep.run(RATE)
     assert [each.state for each in study.trials] == [COMPLETE, RUNNING, RUNNING, COMPLETE]
-    assert [each.trial for each in study.ended()] == [0, 3]
+    assert [each.trial for each in sweep.trials] == [0, 3, 2]
     assert study.trials[0].value == 0.125
     assert len(sweep.launcher.started) == 1
 
@@ -180,14 +217,14 @@ def test_a_trial_that_was_interrupted_elsewhere_is_resumed_by_the_next_search(
             raise signals.pop()
         return _rate(overrides)
 
-    sweep.launcher.work, launcher = work, sweep.launcher
+    sweep.work = work
 
     def elsewhere(overrides: Sequence[Sequence[str]], first: int) -> None:
         for number in range(first, first + len(overrides)):
             sweep.directory.attempt(number).update(sweeper="another process")
-        launcher(overrides, first)
+        sweep.launcher(overrides, first)
 
-    sweep.launcher = elsewhere  # type: ignore[assignment]
+    sweep.launch = elsewhere
     assert sweep.states(RATE) == [RUNNING, COMPLETE]
     assert sweep.states(RATE) == [COMPLETE] * 2
     first, _, again = sweep.attempts()
@@ -198,17 +235,23 @@ def test_a_search_whose_launcher_starts_nothing_is_resumed(sweep: Sweep) -> None
     def nothing(overrides: Sequence[Sequence[str]], first: int) -> None:
         raise OSError("no sbatch")
 
-    launcher, sweep.launcher = sweep.launcher, nothing  # type: ignore[assignment]
+    sweep.launch = nothing
     with pytest.raises(SweepError, match="the launcher started no trial"):
         sweep.run(RATE)
-    sweep.launcher = launcher
+    sweep.launch = sweep.launcher
     assert sweep.states(RATE) == [COMPLETE] * 2
 
 
-def test_a_failure_stops_the_search_on_request(sweep: Sweep) -> None:
-    sweep.directory.stop_on_failure(True)
-    sweep.launcher.work = lambda overrides: [{"loss": float("nan")}]
-    assert sweep.states(RATE) == [FAIL]
+@pytest.mark.parametrize("stop", [True, False])
+def test_a_trial_of_which_any_objective_is_nan_has_failed(sweep: Sweep, stop: bool) -> None:
+    sweep.directory.stop_on_failure(stop)
+    goals = {"validation/loss": "minimize", "validation/accuracy": "maximize"}
+    sweep.settings["objectives"] = goals
+    sweep.work = lambda overrides: [{"loss": 0.5, "accuracy": float("nan")}]
+    assert sweep.states(RATE) == [FAIL] * (1 if stop else 2)
+    first = sweep.trials[0]
+    assert (first.status, first.message) == (Status.FAILED, "validation/accuracy is nan")
+    assert sweep.sweeper.failures(sweep.trials) == sweep.trials
 
 
 def test_hopeless_trials_are_pruned_and_those_with_the_same_values_have_a_run_each(
@@ -223,7 +266,7 @@ def test_hopeless_trials_are_pruned_and_those_with_the_same_values_have_a_run_ea
             raise ValueError("no")
         return [{"loss": loss} for loss in losses]
 
-    sweep.launcher.work = work
+    sweep.work = work
     for _ in range(2):
         study = sweep.run("optimizer=choice(adam)")
     assert study.trials[0].state is TrialState.PRUNED
@@ -240,8 +283,8 @@ def test_a_constraint_that_raises_ends_the_search_and_is_asked_again_when_fixed(
 ) -> None:
     target = {"_target_": "tests.tiny.spaces.accurate", "least": 0.5}
     sweep.settings |= {"constraints": {"accurate": target}, "n_trials": 1}
-    with pytest.raises(ConfigError, match="accurate gives no number"):
-        sweep.run(RATE)
+    sweep.run(RATE)
+    assert "accurate gives no number" in str(sweep.sweeper.cut_short)
     sweep.settings["constraints"] = {"accurate": {**target, "_target_": "tests.tiny.spaces.low"}}
     (trial,) = sweep.run(RATE).trials
     assert trial.state is COMPLETE
@@ -249,16 +292,66 @@ def test_a_constraint_that_raises_ends_the_search_and_is_asked_again_when_fixed(
     assert len(sweep.launcher.started) == 1
 
 
-def test_a_sampler_that_fails_ends_the_search(sweep: Sweep) -> None:
-    grid = {"_target_": "optuna.samplers.GridSampler", "search_space": {"seed": [1, 2]}}
-    given, sweep.settings["sampler"] = sweep.settings["sampler"], grid
-    with pytest.raises(SweepError, match="GridSampler, which draws no trial") as raised:
-        sweep.run(RATE)
-    assert "optimizer.learning_rate, is not found in the given grid" in str(raised.value)
-    sweep.settings |= {"sampler": given, "n_trials": 1}
-    # What it left neither counts nor is shown.
-    study = sweep.run(RATE)
-    assert [each.status for each in study.ended()] == [Status.FINISHED]
+def test_a_trial_that_violates_a_constraint_is_known(sweep: Sweep) -> None:
+    sweep.settings["constraints"] = {"validation/loss": {"max": 0.0}}
+    left = [[{"loss": 0.75}]]
+    sweep.work = lambda overrides: left.pop()
+    sweep.run(RATE)
+    found = [(each.status, each.infeasible) for each in sweep.trials]
+    assert found == [(Status.FINISHED, True), (Status.FAILED, False)]
+    assert sweep.sweeper.best(sweep.trials, sweep.sweeper.objectives(tiny())) == []
+
+
+def test_a_mistake_that_shows_before_anything_is_done_is_raised(sweep: Sweep) -> None:
+    space = {"_target_": "tests.tiny.spaces.misspelt_later"}
+    sweep.settings["custom_search_space"] = space
+    with pytest.raises(ConfigError, match=r"learning_rat\b"):
+        sweep.run()
+    assert [trial.state for trial in sweep.study().trials] == [FAIL]
+
+
+def test_failures_are_replaced_by_others(sweep: Sweep) -> None:
+    left = [[{"loss": 0.5}]]
+    sweep.work = lambda overrides: left.pop()
+    sweep.run(RATE)
+    assert [each.trial for each in sweep.sweeper.failures(sweep.trials)] == [1]
+    assert "others in place of those that failed" in sweep.sweeper.again
+    assert sweep.printed == ""
+    sweep.work = _rate
+    sweep.run(RATE)
+    statuses = [each.status for each in sweep.trials]
+    assert statuses == [Status.FINISHED, Status.FAILED, Status.FINISHED]
+    # The seed of the sampler draws nothing twice.
+    assert len({each.values["optimizer.learning_rate"] for each in sweep.trials}) == 3
+    assert sweep.sweeper.failures(sweep.trials) == []
+    assert sweep.printed == "1 of 2 trials have finished before\n"
+    sweep.settings["n_trials"] = 1
+    sweep.run(RATE)
+    assert sweep.printed == "2 trials have finished before, and n_trials is 1\n"
+
+
+def test_trials_from_another_folder_are_shown_and_not_tried_again(shared: Sweep) -> None:
+    losses = [0.5, 0.25]
+    shared.work = lambda overrides: [{"loss": losses.pop(0)}]
+    shared.run(RATE, folder="one")
+    first = shared.trials
+    shared.run(RATE, folder="other")
+    assert shared.attempts("other") == []
+    assert [each.objective for each in shared.trials] == [0.5, 0.25]
+    assert [each.values for each in shared.trials] == [each.values for each in first]
+    best = shared.sweeper.best(shared.trials, shared.sweeper.objectives(tiny()))
+    assert [each.trial for each in best] == [1]
+    with pytest.raises(ConfigError, match="exists, with other values of optimizer"):
+        shared.run("optimizer.learning_rate=1,2", folder="other")
+
+
+def test_a_search_that_starts_anew_has_a_study_of_its_own(shared: Sweep) -> None:
+    shared.settings["n_trials"] = 1
+    shared.run(RATE, folder="001")
+    shared.run(RATE, folder="002", resume="never")
+    assert len(shared.attempts("002")) == 1
+    shared.run(RATE, folder="002")
+    assert len(shared.attempts("002")) == len(shared.trials) == 1
 
 
 @pytest.mark.parametrize(
@@ -280,7 +373,51 @@ def test_a_search_ends_where_its_sampler_has_nothing_more_to_try(
     for _ in range(2):
         study = sweep.run("optimizer.learning_rate=choice(0.25, 0.5)")
         assert sorted(str(trial.value) for trial in study.trials) == ["0.25", "0.5"]
-        assert sweep.printed == "the sampler has nothing more to try\n"
+        assert sweep.printed.endswith("the sampler has nothing more to try\n")
     sweep.settings["n_trials"] = 2
     sweep.run("optimizer.learning_rate=choice(0.25, 0.5)")
-    assert sweep.printed == ""
+    assert sweep.printed == "2 of 2 trials have finished before\n"
+
+
+def test_settings_that_are_built_have_a_target() -> None:
+    wrong: dict[str, Any] = {
+        "n_trials": 0,
+        "n_jobs": True,
+        "sampler": "tpe",
+        "pruner": {},
+        "custom_search_space": "f",
+        "storage": {"url": "a"},
+    }
+    with pytest.raises(ConfigError, match=r"hydra\.sweeper\.sampler has no `_target_`") as raised:
+        OptunaSweeper(**wrong).points([])
+    names = [each.state.split()[0].rpartition(".")[2] for each in raised.value.problems]
+    assert names == list(wrong)
+
+
+def test_mistakes_in_settings_are_reported_together() -> None:
+    sweep = OptunaSweeper(
+        sampler={"_target_": "optuna.samplers.Nosuch"},
+        pruner={"_target_": "optuna.pruners.NopPruner", "patience": 1},
+        objectives={"validation/los": "minimize"},
+        constraints={"validation/accurac": {"max": 0.5}},
+        storage="nosuch://host/db",
+    )
+    with pytest.raises(ConfigError) as raised:
+        sweep.objectives(tiny())
+    assert [each.state.partition(" is ")[0] for each in raised.value.problems] == [
+        "hydra.sweeper.objectives names 'validation/los'",
+        "hydra.sweeper.sampler._target_",
+        "hydra.sweeper.pruner.patience",
+        "hydra.sweeper.constraints names 'validation/accurac'",
+        "hydra.sweeper.storage cannot be opened",
+    ]
+
+
+def test_another_storage_is_another_sweep_and_more_trials_are_not() -> None:
+    storages = (None, "sqlite:///a", "sqlite:///b")
+    found = [OptunaSweeper(storage=each).identity() for each in storages]
+    assert len(set(found)) == 3
+    assert OptunaSweeper(n_trials=1).identity() == OptunaSweeper(n_trials=2).identity() == found[0]
+    # A custom space may draw any key.
+    assert OptunaSweeper().swept([Point((), {"seed": "1"})]) == {"seed"}
+    assert OptunaSweeper(custom_search_space={"_target_": "f"}).swept([]) is None
