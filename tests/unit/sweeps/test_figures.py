@@ -44,12 +44,16 @@ TRIALS = [
 ]
 
 
-def test_a_grid_becomes_a_study() -> None:
+def test_a_grid_becomes_a_study_of_which_it_is_known_what_matters() -> None:
     study = study_of(TRIALS, [LOSS])
     assert [trial.state for trial in study.trials][5:] == [TrialState.COMPLETE, TrialState.FAIL]
     assert study.trials[1].params == {"rate": 0.1, "optimizer": "adam"}
     assert study.trials[1].intermediate_values == {1: 1.0, 2: pytest.approx(0.6)}
     assert study.best_trial.number == 0
+    (found,) = importances(study, [LOSS]).values()
+    assert sum(found.values()) == pytest.approx(1)
+    assert next(iter(found)) == "rate"
+    assert importances(study_of(TRIALS[:1], [LOSS]), [LOSS]) == {}
 
 
 @pytest.mark.parametrize(
@@ -106,13 +110,6 @@ def test_values_that_would_be_malformed_formulas_are_drawn_as_they_are(
     curve = Attempt(0, 1, (), {"n": r"^$\w+$"}, status=Status.FINISHED, curve=((1, 0.5),))
     assert draw_bands(bands([curve], objective, []), objective, tmp_path, settings) != []
     assert caplog.messages == []
-
-
-def test_what_matters_is_found() -> None:
-    (found,) = importances(study_of(TRIALS, [LOSS]), [LOSS]).values()
-    assert sum(found.values()) == pytest.approx(1)
-    assert next(iter(found)) == "rate"
-    assert importances(study_of(TRIALS[:1], [LOSS]), [LOSS]) == {}
 
 
 def _bands(groups: int, seeds: int) -> list[Band]:

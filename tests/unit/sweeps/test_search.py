@@ -188,24 +188,6 @@ def test_what_other_processes_left_is_recorded_left_alone_or_not_counted(sweep: 
     assert len(sweep.launcher.started) == 1
 
 
-def test_a_process_that_outlived_its_search_is_waited_for(
-    sweep: Sweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sweep.settings["n_trials"] = 1
-    sweep.left_by("elsewhere_1", Attempt(0, 1, (), {}, status=Status.RUNNING))
-    file = sweep.directory.attempt(0)
-    file.lock.acquire()
-
-    def line(screen: Screen, text: str) -> None:
-        assert text == "trial 0 is still running since before; waiting for it"
-        file.update(status=Status.FINISHED, metrics={"loss": 0.125})
-        file.lock.release()
-
-    monkeypatch.setattr(Screen, "line", line)
-    assert [each.value for each in sweep.run(RATE).trials] == [0.125]
-    assert sweep.launcher.started == []
-
-
 def test_a_trial_that_was_interrupted_elsewhere_is_resumed_by_the_next_search(
     sweep: Sweep,
 ) -> None:
@@ -339,6 +321,7 @@ def test_trials_from_another_folder_are_shown_and_not_tried_again(shared: Sweep)
     assert shared.attempts("other") == []
     assert [each.objective for each in shared.trials] == [0.5, 0.25]
     assert [each.values for each in shared.trials] == [each.values for each in first]
+    assert [each.curve for each in shared.trials] == [((0, 0.5),), ((0, 0.25),)]
     best = shared.sweeper.best(shared.trials, shared.sweeper.objectives(tiny()))
     assert [each.trial for each in best] == [1]
     with pytest.raises(ConfigError, match="exists, with other values of optimizer"):
@@ -377,6 +360,9 @@ def test_a_search_ends_where_its_sampler_has_nothing_more_to_try(
     sweep.settings["n_trials"] = 2
     sweep.run("optimizer.learning_rate=choice(0.25, 0.5)")
     assert sweep.printed == "2 of 2 trials have finished before\n"
+    other = {"_target_": "optuna.samplers.RandomSampler"}
+    sweep.settings |= {"sampler": other, "n_trials": 3}
+    assert sweep.states("optimizer.learning_rate=choice(0.25, 0.5)") == [COMPLETE] * 3
 
 
 def test_settings_that_are_built_have_a_target() -> None:

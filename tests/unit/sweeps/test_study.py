@@ -122,20 +122,6 @@ def test_a_study_of_values_that_do_not_mix_is_refused(folder: Path) -> None:
     study.ask({"whole": wider.distribution})
 
 
-def test_a_sampler_that_stops_has_exhausted_the_study(folder: Path) -> None:
-    node = {"_target_": "optuna.samplers.GridSampler", "search_space": {"seed": [1, 2]}}
-    settings = {**SETTINGS, "sampler": node}
-    study = _study(folder, settings=settings)
-    for left in (True, False):
-        number = study.ask({"seed": IntDistribution(1, 8)}).number
-        study.record(_attempt(Status.FINISHED, number, loss=0.5), {})
-        assert study.exhausted() is not left
-    assert study.finished() == 2
-    other = {**node, "search_space": {"seed": [3]}}
-    assert not _study(folder, settings={**SETTINGS, "sampler": other}).exhausted()
-    assert not _study(folder).exhausted()
-
-
 STATES = {
     Status.FINISHED: TrialState.COMPLETE,
     Status.PRUNED: TrialState.PRUNED,
@@ -160,34 +146,13 @@ def test_the_study_is_brought_up_to_date_with_attempts(folder: Path) -> None:
     assert study.infeasible() == {0, 1, 2}
 
 
-def test_a_finished_trial_without_a_usable_objective_has_failed(folder: Path) -> None:
-    study = _study(folder, LOSS, ACCURACY)
-    usable = {"loss": 0.5, "accuracy": 0.25}
-    for metrics in (usable, {"loss": 0.5}, {"loss": float("nan")}):
-        attempt = Attempt(study.ask().number, 1, (), {}, status=Status.FINISHED, metrics=metrics)
-        study.record(attempt, {})
-    assert [trial.values for trial in study.trials] == [[0.5, 0.25], None, None]
-    assert study.trials[1].state is TrialState.FAIL
-    lacking = judged(_attempt(Status.FINISHED, accuracy=math.nan), [LOSS, ACCURACY])
+def test_a_finished_trial_without_a_usable_objective_has_failed() -> None:
+    both = [LOSS, ACCURACY]
+    lacking = judged(_attempt(Status.FINISHED, accuracy=math.nan), both)
     message = "validation/loss is missing; validation/accuracy is nan"
     assert (lacking.status, lacking.message, lacking.exit_code) == (Status.FAILED, message, 1)
-    for fine in (_attempt(Status.FINISHED, **usable), _attempt(Status.KILLED)):
-        assert judged(fine, [LOSS, ACCURACY]) is fine
-
-
-def test_of_trials_from_elsewhere_the_study_knows_those_that_have_ended(folder: Path) -> None:
-    study = _study(folder)
-    trial = study.ask()
-    units = trial.suggest_int("+model.units", 1, 4)
-    trial.report(0.75, 10)
-    study.tell(trial, 0.5)
-    study.tell(study.ask(), state=TrialState.FAIL)
-    study.ask()
-    complete, failed = study.ended()
-    assert complete.values == {"model.units": str(units)}
-    assert (LOSS.of(complete), complete.curve) == (0.5, ((10, 0.75),))
-    assert (complete.status, failed.status) == (Status.FINISHED, Status.FAILED)
-    assert failed.message == "it has no files in this folder"
+    for fine in (_attempt(Status.FINISHED, loss=0.5, accuracy=0.25), _attempt(Status.KILLED)):
+        assert judged(fine, both) is fine
 
 
 def test_a_seed_is_another_one_when_a_study_is_resumed() -> None:

@@ -167,18 +167,6 @@ def test_a_failure_stops_the_sweep_and_holds_it_before_a_retry(
         assert is_held_and_stopped() == (stops, stops)
 
 
-def test_the_record_has_no_secrets(tmp_path: Path) -> None:
-    def masked(texts: object) -> list[str]:
-        return [each.replace("1,2", "*") for each in texts]  # type: ignore[attr-defined]
-
-    directory = open_sweep(tmp_path, IDENTITY, "auto", masked=masked)
-    directory.lock.release()
-    record = directory.read()
-    assert record is not None
-    assert record["overrides"] == ["+experiment=tiny", "seed=*"]
-    assert _open(tmp_path).path == directory.path
-
-
 def test_a_sweep_that_is_not_recorded_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

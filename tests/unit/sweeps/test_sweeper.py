@@ -99,10 +99,10 @@ def test_a_sweep_without_optuna_that_masks_secrets_and_is_evaluated(
     monkeypatch.setitem(sys.modules, "optuna", None)
     monkeypatch.delitem(sys.modules, "runner.sweeps.figures", raising=False)
     given = (
-        "hydra.sweeper.params={seed: [10001, 10002]}",
+        "seed=10001,10002",
+        "hydra.sweeper.params={train.steps: 2, seed: 3}",
         "tracking.mask.names=[seed,data.seed]",
         "tracking=none",
-        "train.steps=2",
         "train.evaluate_every=2",
     )
     outcome = command(*given, "sweep.threshold=9")
