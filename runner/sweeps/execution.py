@@ -21,13 +21,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 
 from runner.errors import ConfigError, InterruptedRunError, Problem, SweepError
-from runner.sweeps.sweep_directory import (
-    DIED,
-    FAILURES,
-    Attempt,
-    AttemptFile,
-    SweepDirectory,
-)
+from runner.sweeps.sweep_directory import DIED, FAILURES, Attempt, AttemptFile, SweepDirectory
 from runner.system.locks import this_process
 from runner.system.signals import Interruption
 from runner.system.status import Status

@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import optuna
-from hydra.core.override_parser.types import (
-    IntervalSweep,
-    Override,
-    RangeSweep,
-    Sweep,
-)
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep, Sweep
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,

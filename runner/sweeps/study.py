@@ -167,11 +167,7 @@ class SearchStudy(optuna.Study):
     """
 
     def __init__(
-        self,
-        name: str,
-        storage: Any,
-        settings: Mapping[str, Any],
-        objectives: Sequence[Objective],
+        self, name: str, storage: Any, settings: Mapping[str, Any], objectives: Sequence[Objective]
     ) -> None:
         sampler, pruner = build_sampler(settings), build_pruner(settings["pruner"])
         super().__init__(study_name=name, storage=storage, sampler=sampler, pruner=pruner)

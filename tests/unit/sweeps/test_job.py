@@ -23,13 +23,7 @@ from runner.errors import (
 )
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.sweeps.execution import may_be_requeued, requeue_signals
-from runner.sweeps.job import (
-    Job,
-    Trial,
-    carry_out,
-    ended_when_cancelled,
-    job_of,
-)
+from runner.sweeps.job import Job, Trial, carry_out, ended_when_cancelled, job_of
 from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
 from runner.system.locks import this_process
 from runner.system.signals import Interruption
@@ -182,10 +176,7 @@ def test_what_does_not_start(sweep: SweepDirectory, name: str) -> None:
 
 @pytest.mark.parametrize("status", [Status.RUNNING, Status.KILLED])
 def test_what_is_started_again_is_resumed_once_its_run_is_free(
-    sweep: SweepDirectory,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    status: Status,
+    sweep: SweepDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], status: Status
 ) -> None:
     sweep.attempt(0).update(status=status, message="killed")
     errors = [RunInUseError(Problem("in use"), tmp_path)]

@@ -9,13 +9,7 @@ import pytest
 
 from runner.config.choices import Goal
 from runner.errors import ConfigError
-from runner.sweeps.objectives import (
-    Objective,
-    constraints,
-    objectives_of,
-    ranked_trials,
-    violation,
-)
+from runner.sweeps.objectives import Objective, constraints, objectives_of, ranked_trials, violation
 from runner.sweeps.sweep_directory import Attempt
 from runner.system.status import Status
 

@@ -122,7 +122,7 @@ COMPOSED: dict[tuple[str, ...], list[str]] = {
         "seed is -1",
     ],
     ("+experiment=warm", "scaffolds.body.checkpoint=experiment:tiny,experiment:tinny"): [
-        "scaffolds.body.checkpoint: experiment 'tinny' is not known",
+        "scaffolds.body.checkpoint: experiment 'tinny' is not known"
     ],
     ("cluster.workers=1,2",): ["cluster.workers is 2, and there is no cluster"],
 }

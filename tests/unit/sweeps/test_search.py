@@ -188,9 +188,7 @@ def test_what_other_processes_left_is_recorded_left_alone_or_not_counted(sweep: 
     assert len(sweep.launcher.started) == 1
 
 
-def test_a_trial_that_was_interrupted_elsewhere_is_resumed_by_the_next_search(
-    sweep: Sweep,
-) -> None:
+def test_a_trial_that_was_interrupted_elsewhere_is_resumed_by_the_next_search(sweep: Sweep) -> None:
     sweep.settings |= {"n_trials": 2, "n_jobs": 2}
     signals = [InterruptedRunError(signal.SIGTERM)]
 

@@ -24,13 +24,7 @@ from runner.errors import ConfigError
 from runner.sweeps.objectives import Objective, constraints, judged
 from runner.sweeps.search import try_search
 from runner.sweeps.search_space import Dimension, Distribution, SearchSpace
-from runner.sweeps.study import (
-    Reporter,
-    SearchStudy,
-    build_sampler,
-    open_storage,
-    open_study,
-)
+from runner.sweeps.study import Reporter, SearchStudy, build_sampler, open_storage, open_study
 from runner.sweeps.sweep_directory import Attempt
 from runner.system.status import Status
 
