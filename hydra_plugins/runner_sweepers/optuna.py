@@ -147,7 +147,7 @@ class OptunaSweeper(RunnerSweeper):
         search = Search(
             study, self._space, self._settings, self._objectives, directory, self.screen
         )
-        before = search.finished()
+        before = study.finished()
         if before > wanted:
             self.screen.line(f"{before} trials have finished before, and n_trials is {wanted}")
         elif before:
@@ -158,7 +158,7 @@ class OptunaSweeper(RunnerSweeper):
             if not any(file.read().status in _DONE for file in directory.attempts()):
                 raise
             self.cut_short = error
-        self._complete = search.finished() >= wanted
+        self._complete = study.finished() >= wanted
         if study.exhausted():
             self.again = (
                 "the same command resumes those that were killed or not started; the sampler"

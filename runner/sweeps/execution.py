@@ -21,13 +21,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 
 from runner.errors import ConfigError, InterruptedRunError, Problem, SweepError
-from runner.sweeps.sweep_directory import (
-    DIED,
-    FAILURES,
-    Attempt,
-    AttemptFile,
-    SweepDirectory,
-)
+from runner.sweeps.sweep_directory import DIED, FAILURES, Attempt, AttemptFile, SweepDirectory
 from runner.system.locks import this_process
 from runner.system.signals import Interruption
 from runner.system.status import Status
@@ -125,7 +119,8 @@ class Execution:
         numbers = self._directory.add([self._marked(each.attempt) for each in turns])
         files = [self._directory.attempt(number) for number in numbers]
         crash = self._launched([each.attempt.overrides for each in turns], numbers[0], files)
-        cause = f"{type(crash).__name__}: {_first_line(crash)}" if crash is not None else ""
+        # Some libraries append a traceback to the first line of their errors' messages.
+        cause = f"{type(crash).__name__}: {crash}".partition("\n")[0] if crash is not None else ""
         attempts = [file.settle(cause) for file in files]
         started = any(each.status is not Status.SKIPPED for each in attempts)
         if crash is not None:
@@ -204,11 +199,6 @@ class Execution:
 
     def _marked(self, attempt: Attempt) -> Attempt:
         return replace(attempt, last=attempt.number > self._retries, sweeper=this_process())
-
-
-def _first_line(error: Exception) -> str:
-    """Returns the first line of an error's message: some libraries append a traceback."""
-    return next(iter(str(error).splitlines()), "")
 
 
 SERIAL = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"

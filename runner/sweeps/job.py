@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from hydra.types import RunMode
-from omegaconf import OmegaConf
 
 from runner.errors import (
     InterruptedRunError,
@@ -29,6 +28,7 @@ from runner.errors import (
 )
 from runner.runs.run_directory import RunDirectory
 from runner.sweeps.execution import may_be_requeued, requeue_signals
+from runner.sweeps.points import plain_node
 from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
 from runner.system.lifeline import at_work
 from runner.system.locks import this_process
@@ -171,9 +171,7 @@ def job_of(config: Any) -> Job | None:
     if config.mode is not RunMode.MULTIRUN or not target.startswith(PLUGINS):
         return None
     directory = SweepDirectory(Path(config.sweep.dir))
-    storage = config.sweeper.get("storage")
-    if OmegaConf.is_config(storage):
-        storage = OmegaConf.to_container(storage, resolve=True)
+    storage = plain_node(config.sweeper.get("storage"))
     return Job(directory, directory.attempt(int(config.job.num)), storage)
 
 

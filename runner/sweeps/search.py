@@ -19,12 +19,12 @@ from optuna.trial import FrozenTrial, TrialState
 
 from runner.config.composition import Compose
 from runner.console import Screen
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError, SweepError
 from runner.sweeps.execution import Execution
 from runner.sweeps.objectives import Objective, constraints, judged
 from runner.sweeps.points import Point, check_targets, compose_points
 from runner.sweeps.search_space import SearchSpace
-from runner.sweeps.study import DRAWING_ERRORS, OWNER, SearchStudy, open_study
+from runner.sweeps.study import OWNER, SearchStudy, open_study
 from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
 from runner.system.locks import is_held, this_process
 from runner.system.status import Status
@@ -86,15 +86,14 @@ class Search:
                     else:
                         attempts.append(_again(attempt))
                 if not claimed and not attempts:
-                    if self._study.exhausted() and self.finished() < self._settings["n_trials"]:
+                    if (
+                        self._study.exhausted()
+                        and self._study.finished() < self._settings["n_trials"]
+                    ):
                         self._screen.line("the sampler has nothing more to try")
                     return
                 for attempt in execution.run(attempts):
                     self._record(attempt)
-
-    def finished(self) -> int:
-        """Returns how many trials of the study have finished or were pruned."""
-        return self._study.count(TrialState.COMPLETE, TrialState.PRUNED)
 
     def _begin(self) -> None:
         """Notes which trials had failed when this process came to the study."""
@@ -215,16 +214,9 @@ def try_search(
     points: list[Point] = []
     while len(points) < 2 and not study.exhausted():
         try:
-            trial = study.ask(space.distributions())
-        except DRAWING_ERRORS as error:
-            target = settings["sampler"]["_target_"]
-            raise ConfigError(
-                Problem(
-                    f"hydra.sweeper.sampler is {target}, which draws no trial",
-                    f"{type(error).__name__}: {error}",
-                    "correct its arguments or the space, or take another sampler",
-                )
-            ) from error
+            trial = study.draw(space, "")
+        except SweepError as error:
+            raise ConfigError(*error.problems) from error
         points.append(space.drawn(trial))
         study.tell(trial, [0.5] * len(objectives))
     return points

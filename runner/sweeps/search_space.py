@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import optuna
-from hydra.core.override_parser.types import (
-    IntervalSweep,
-    Override,
-    RangeSweep,
-    Sweep,
-)
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep, Sweep
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -27,7 +22,7 @@ from runner.sweeps.points import Point, name_of
 
 CustomSpace = Callable[[optuna.Trial], Mapping[str, Any] | None]
 
-TAGS = ("log",)
+Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 
 
 @dataclass(frozen=True)
@@ -42,16 +37,7 @@ class Dimension:
 
     key: str
     name: str
-    distribution: BaseDistribution
-
-    def samples(self) -> list[object]:
-        """Returns values that are valid only if all are: every choice, or both ends."""
-        distribution = self.distribution
-        if isinstance(distribution, CategoricalDistribution):
-            return list(distribution.choices)
-        if isinstance(distribution, IntDistribution | FloatDistribution):
-            return [distribution.low, distribution.high]
-        raise TypeError(f"no such distribution: {distribution}")
+    distribution: Distribution
 
 
 @dataclass(frozen=True)
@@ -93,7 +79,13 @@ class SearchSpace:
 
     def samples(self) -> list[Point]:
         """Returns points among which every choice and every end of a range occurs."""
-        samples = {dimension.name: dimension.samples() for dimension in self.dimensions}
+        samples: dict[str, Sequence[object]] = {}
+        for dimension in self.dimensions:
+            found = dimension.distribution
+            if isinstance(found, CategoricalDistribution):
+                samples[dimension.name] = found.choices
+            else:
+                samples[dimension.name] = (found.low, found.high)
         first = {name: values[0] for name, values in samples.items()}
         points = [self.point(first)]
         for name, values in samples.items():
@@ -146,12 +138,12 @@ def search_space(
     return SearchSpace(tuple(fixed), tuple(dimensions), _custom(custom))
 
 
-def _distribution(override: Override) -> BaseDistribution:
+def _distribution(override: Override) -> Distribution:
     value = override.value()
     tags = value.tags if isinstance(value, Sweep) else set()
-    unknown = sorted(tags - set(TAGS))
+    unknown = sorted(tags - {"log"})
     if unknown:
-        raise ValueError(f"there is no tag {unknown[0]!r}, only {', '.join(TAGS)}")
+        raise ValueError(f"there is no tag {unknown[0]!r}, only log")
     log = "log" in tags
     if isinstance(value, IntervalSweep):
         if value.start is None or value.end is None:
@@ -170,7 +162,7 @@ def _distribution(override: Override) -> BaseDistribution:
     return CategoricalDistribution(list(override.sweep_string_iterator()))
 
 
-def _of_range(values: Sequence[float], log: bool) -> BaseDistribution:
+def _of_range(values: Sequence[float], log: bool) -> Distribution:
     if not values:
         raise ValueError("it holds no value")
     low, high = min(values), max(values)

@@ -52,7 +52,7 @@ _STATUSES = {state: status for status, state in _STATES.items()}
 _DATABASE = "study.db"
 _SAMPLER = "hydra.sweeper.sampler"
 _PRUNER = "hydra.sweeper.pruner"
-DRAWING_ERRORS = (ValueError, TypeError, RuntimeError, ImportError)
+_DRAWING_ERRORS = (ValueError, TypeError, RuntimeError, ImportError)
 """What samplers raise where a space, or what is installed, does not suit them."""
 
 # What a storage raises while its database is unreachable.
@@ -167,11 +167,7 @@ class SearchStudy(optuna.Study):
     """
 
     def __init__(
-        self,
-        name: str,
-        storage: Any,
-        settings: Mapping[str, Any],
-        objectives: Sequence[Objective],
+        self, name: str, storage: Any, settings: Mapping[str, Any], objectives: Sequence[Objective]
     ) -> None:
         sampler, pruner = build_sampler(settings), build_pruner(settings["pruner"])
         super().__init__(study_name=name, storage=storage, sampler=sampler, pruner=pruner)
@@ -238,8 +234,9 @@ class SearchStudy(optuna.Study):
         if problems:
             raise ConfigError(*problems)
 
-    def count(self, *states: TrialState) -> int:
-        """Returns how many trials have one of the states."""
+    def finished(self) -> int:
+        """Returns how many trials have finished or were pruned."""
+        states = (TrialState.COMPLETE, TrialState.PRUNED)
         return len(self.get_trials(deepcopy=False, states=states))
 
     def draw(self, space: SearchSpace, owner: str) -> optuna.Trial:
@@ -254,10 +251,11 @@ class SearchStudy(optuna.Study):
         """
         try:
             trial = self.ask(space.distributions())
-        except DRAWING_ERRORS as error:
+        except _DRAWING_ERRORS as error:
+            target = self._settings["sampler"]["_target_"]
             raise SweepError(
                 Problem(
-                    "Optuna draws no trial",
+                    f"hydra.sweeper.sampler is {target}, which draws no trial",
                     f"{type(error).__name__}: {error}",
                     "correct hydra.sweeper.sampler or the space; where a study was searched with"
                     " another space, give hydra.sweeper.study_name another name, or resume=never",

@@ -314,9 +314,7 @@ class RunnerSweeper(Sweeper):
             # Each job composes its configuration anew.
             self.config.hydra.overrides.hydra.append(f"hydra.sweep.dir={place}")
         return Plugins.instance().instantiate_launcher(
-            hydra_context=self.hydra_context,
-            task_function=self.task_function,
-            config=self.config,
+            hydra_context=self.hydra_context, task_function=self.task_function, config=self.config
         )
 
 

@@ -27,41 +27,32 @@ def _values(folder: Path) -> dict[str, np.ndarray]:
     return {name: reader.get_tensor(name) for name, kind in kinds.items() if kind.is_floating}
 
 
-def test_a_trial_gives_the_same_whatever_ran_before_it(tmp_path: Path) -> None:
+def _footprint() -> tuple[float, int, int]:
+    """Returns the megabytes, threads and open files of this process."""
+    gc.collect()
+    process = psutil.Process()
+    return process.memory_info().rss / 1e6, threading.active_count(), process.num_fds()
+
+
+def test_a_trial_gives_the_same_whatever_ran_before_it_and_leaves_nothing_behind(
+    tmp_path: Path,
+) -> None:
     first = [line for line in run(tmp_path / "first") if "validation" in line]
     other = {"_target_": "tests.tiny.experiment.Net", "units": 7, "extra": True}
     run(tmp_path / "other", seed=5, model=other)
-    poisoned = {**tiny().data, "poison_after": 3}
     with pytest.raises(Exception, match="the loss is nan"):
-        run(tmp_path / "poisoned", data=poisoned)
+        run(tmp_path / "poisoned", data={**tiny().data, "poison_after": 3})
+    memory, threads, files = _footprint()
     again = [line for line in run(tmp_path / "again") if "validation" in line]
+    more_memory, more_threads, more_files = _footprint()
+    assert more_memory - memory < 5
+    assert (more_threads, more_files) == (threads, files)
     assert first == again
     one, two = _values(tmp_path / "first"), _values(tmp_path / "again")
     assert KERNEL in one
     assert one.keys() == two.keys()
     for name, value in one.items():
         np.testing.assert_array_equal(value, two[name], err_msg=name)
-
-
-def _growth(folder: Path, warm_up: int, count: int) -> tuple[float, int, int]:
-    """Returns by how many megabytes, threads and open files `count` trials grow the process."""
-    process = psutil.Process()
-    measured = []
-    for number in range(warm_up + count):
-        run(folder / str(number))
-        if number in (warm_up - 1, warm_up + count - 1):
-            gc.collect()
-            measured.append(
-                (process.memory_info().rss / 1e6, threading.active_count(), process.num_fds())
-            )
-    (memory, threads, files), (more_memory, more_threads, more_files) = measured
-    return more_memory - memory, more_threads - threads, more_files - files
-
-
-def test_a_few_trials_leave_nothing_behind(tmp_path: Path) -> None:
-    memory, threads, files = _growth(tmp_path, warm_up=2, count=2)
-    assert memory < 5
-    assert (threads, files) == (0, 0)
 
 
 @pytest.mark.soak

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import signal
 import sys
 import threading
@@ -12,9 +11,11 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.core.plugins import Plugins
 from hydra_plugins.hydra_joblib_launcher.config import JobLibLauncherConf
 from hydra_plugins.hydra_submitit_launcher.config import LocalQueueConf, SlurmQueueConf
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher
@@ -23,77 +24,55 @@ from submitit import SlurmJob
 from submitit.core.utils import DelayedSubmission
 from submitit.local.local import LocalExecutor
 
+from hydra_plugins.runner_launchers.ray import RayLauncher
 from runner.errors import ConfigError, InterruptedRunError, SweepError
 from runner.sweeps import execution
-from runner.sweeps.execution import Execution, LauncherKind, require_extra
+from runner.sweeps.execution import Execution, LauncherKind
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.signals import Interruption
 from runner.system.status import Status
 from tests.tiny.sweeping import Died, FakeLauncher, easy
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> SweepDirectory:
-    made = SweepDirectory(tmp_path)
-    made.stop_on_failure(False)
-    return made
+@pytest.fixture(autouse=True)
+def _continuing(directory: SweepDirectory) -> None:
+    directory.stop_on_failure(False)
 
 
 def _first(*names: str) -> list[Attempt]:
     return [Attempt(number, 1, (name,), {"x": name}) for number, name in enumerate(names)]
 
 
-def _brief(attempts: Sequence[Attempt]) -> list[str]:
-    return [f"{each.values['x']} {each.status.value} {each.number}" for each in attempts]
+def _brief(attempts: Sequence[Attempt]) -> str:
+    """Returns the first letter of each status, and how often the trial was tried."""
+    return " ".join(f"{str(each.status.value)[:2]}{each.number}" for each in attempts)
 
 
-# What happens to trial b each time it is started, the last repeated; how often it is retried,
-# whether failures stop the sweep, and whether a death may end other trials.
-CASES: dict[str, tuple[Sequence[BaseException | None], int, bool, bool, str, str]] = {
-    "a failure leaves the others": (
-        *([ValueError("no")], 0, False, True),
-        *("a FINISHED 1, b FAILED 1, c FINISHED 1, d FINISHED 1", "abcd"),
-    ),
-    "a failure stops the sweep on request": (
-        *([ValueError("no")], 0, True, True),
-        *("a FINISHED 1, b FAILED 1, c SKIPPED 1, d SKIPPED 1", "abcd"),
-    ),
-    "what fails is retried after the others": (
-        *([ValueError("no")], 1, False, True),
-        *("a FINISHED 1, b FAILED 2, c FINISHED 1, d FINISHED 1", "abcd b"),
-    ),
-    "a trial is retried before it stops the sweep": (
-        *([ValueError("no")], 2, True, True),
-        *("a FINISHED 1, b FAILED 3, c SKIPPED 1, d SKIPPED 1", "abcd b b cd"),
-    ),
-    "what was held for a retry starts after it": (
-        *([ValueError("no"), None], 1, True, True),
-        *("a FINISHED 1, b FINISHED 2, c FINISHED 1, d FINISHED 1", "abcd b cd"),
-    ),
-    "what a dead process takes along is not blamed": (
-        *([Died()], 0, False, True),
-        *("a FINISHED 1, b KILLED 1, c FINISHED 1, d FINISHED 1", "abcd d b c"),
-    ),
-    "the death of a process stops the sweep on request": (
-        # It took c along, which had begun; d never has.
-        *([Died()], 0, True, True),
-        *("a FINISHED 1, b KILLED 1, c KILLED 1, d SKIPPED 1", "abcd b d c"),
-    ),
-    "where processes die apart the dead are not launched again": (
-        *([Died()], 0, False, False),
-        *("a FINISHED 1, b KILLED 1, c KILLED 1, d FINISHED 1", "abcd d"),
-    ),
+NO = ValueError("no")
+# What happens to trial b each time it is started, the last repeated; how often it is retried; "1"
+# where failures stop the sweep, "*" where a death may end other trials -> how trials a to d have
+# FInished, FAiled, been KIlled or SKipped, and what is launched together.
+CASES: dict[str, tuple[Sequence[BaseException | None], int, str, str, str]] = {
+    "a failure leaves the others": ([NO], 0, "*", "FI1 FA1 FI1 FI1", "abcd"),
+    "a failure stops the sweep on request": ([NO], 0, "1*", "FI1 FA1 SK1 SK1", "abcd"),
+    "what fails is retried after the others": ([NO], 1, "*", "FI1 FA2 FI1 FI1", "abcd b"),
+    "it is retried before it stops the sweep": ([NO], 2, "1*", "FI1 FA3 SK1 SK1", "abcd b b cd"),
+    "what was held starts after the retry": ([NO, None], 1, "1*", "FI1 FI2 FI1 FI1", "abcd b cd"),
+    "what a death takes along is not blamed": ([Died()], 0, "*", "FI1 KI1 FI1 FI1", "abcd d b c"),
+    # It took c along, which had begun; d never has.
+    "a death stops the sweep on request": ([Died()], 0, "1*", "FI1 KI1 KI1 SK1", "abcd b d c"),
+    "where all die apart none is launched again": ([Died()], 0, "", "FI1 KI1 KI1 FI1", "abcd d"),
     "a killed trial is retried too": (
-        *([Died(), Died(), None], 2, False, False),
-        *("a FINISHED 1, b FINISHED 3, c FINISHED 3, d FINISHED 1", "abcd bcd bcd"),
+        *([Died(), Died(), None], 2, ""),
+        *("FI1 FI3 FI3 FI1", "abcd bcd bcd"),
     ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_launches_and_retries(directory: SweepDirectory, name: str) -> None:
-    errors, retries, stop, collective, ended, launched = CASES[name]
-    directory.stop_on_failure(stop)
+    errors, retries, kind, ended, launched = CASES[name]
+    directory.stop_on_failure("1" in kind)
     left = list(errors)
 
     def work(overrides: Sequence[str]) -> Any:
@@ -103,11 +82,11 @@ def test_launches_and_retries(directory: SweepDirectory, name: str) -> None:
         return easy(overrides)
 
     launcher = FakeLauncher(directory, work)
-    made = Execution(directory, launcher, retries, collective=collective)
+    made = Execution(directory, launcher, retries, collective="*" in kind)
     attempts = made.run(_first("a", "b", "c", "d"))
-    assert ", ".join(_brief(attempts)) == ended
+    assert _brief(attempts) == ended
     assert " ".join("".join(each) for each in launcher.launched) == launched
-    assert directory.stopped() == (stop and "SKIPPED" in ended)
+    assert directory.stopped() == ("1" in kind and "SK" in ended)
 
 
 def test_the_cause_of_a_death_is_what_the_launcher_raised(
@@ -129,14 +108,6 @@ def test_a_launcher_that_starts_nothing_is_an_error(directory: SweepDirectory) -
     with pytest.raises(SweepError, match="the launcher started no trial") as raised:
         Execution(directory, launch, retries=3).run(_first("a", "b"))
     assert "OSError: no sbatch" in str(raised.value)
-
-
-def test_a_signal_passes_through(directory: SweepDirectory) -> None:
-    def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
-        raise InterruptedRunError(signal.SIGTERM)
-
-    with pytest.raises(InterruptedRunError):
-        Execution(directory, launch, retries=3).run(_first("a"))
 
 
 def test_after_a_signal_trials_elsewhere_are_cancelled_and_waited_for(
@@ -164,7 +135,7 @@ def test_after_a_signal_trials_elsewhere_are_cancelled_and_waited_for(
         with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
             made.run(_first("a", "b"))
     attempts = [file.read() for file in directory.attempts()]
-    assert _brief(attempts) == ["a KILLED 1", "b SKIPPED 1"]
+    assert _brief(attempts) == "KI1 SK1"
     assert withdrawn == [{1}]
     assert (attempts[0].message, attempts[0].over) == ("saved", True)
     assert capfd.readouterr().err == "runner: waiting for trials to save their last step\n"
@@ -215,37 +186,32 @@ def test_hydras_serial_launcher_is_given_one_trial_at_a_time() -> None:
 
 
 SCHEMAS: dict[str, Any] = {
-    "processes": JobLibLauncherConf,
-    "slurm": SlurmQueueConf,
-    "slurm_local": LocalQueueConf,
+    execution.JOBLIB: JobLibLauncherConf,
+    execution.SLURM: SlurmQueueConf,
+    execution.SUBMITIT: LocalQueueConf,
+    execution.RAY: None,
 }
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
-def test_the_keys_of_a_shipped_config_are_those_of_the_launcher(name: str) -> None:
-    config: Any = OmegaConf.load(CONF / f"{name}.yaml")
-    if name == "slurm_local":
-        # Of submitit itself, to which the plugin passes what it does not know.
-        assert set(config.pop("setup")) == {"trap '' INT"}
-        assert "setup" in LocalExecutor._valid_parameters()
-    schema = OmegaConf.structured(SCHEMAS[name])
-    merged = OmegaConf.merge(schema, config)
-    assert OmegaConf.select(merged, "_target_") == OmegaConf.select(schema, "_target_")
-
-
-def test_every_shipped_launcher_is_installed_and_known() -> None:
-    targets = {
-        str(OmegaConf.select(OmegaConf.load(each), "_target_")) for each in CONF.glob("*.yaml")
-    }
-    assert targets == {execution.JOBLIB, execution.SUBMITIT, execution.SLURM, execution.RAY}
-    for target in (*targets, execution.SERIAL):
+def test_shipped_launchers_are_installed_and_have_the_keys_of_their_configs() -> None:
+    configs: dict[str, Any] = {}
+    for file in CONF.glob("*.yaml"):
+        config: Any = OmegaConf.load(file)
+        configs[config.pop("_target_")] = config
+    # Of submitit itself, to which the plugin passes what it does not know.
+    assert set(configs[execution.SUBMITIT].pop("setup")) == {"trap '' INT"}
+    assert "setup" in LocalExecutor._valid_parameters()
+    assert configs.keys() == SCHEMAS.keys()
+    for target, config in configs.items():
         LauncherKind({"_target_": target}).require_installed()
+        if SCHEMAS[target] is not None:
+            schema = OmegaConf.structured(SCHEMAS[target])
+            assert OmegaConf.merge(schema, config)._target_ == target
 
 
 @pytest.mark.parametrize(
     ("target", "remedy"),
     [
-        (execution.JOBLIB, r'pip install "runner\[joblib\]"'),
         (execution.SLURM, r'pip install "runner\[slurm\]"'),
         ("hydra_plugins.other.Launcher", "install its package"),
     ],
@@ -253,23 +219,11 @@ def test_every_shipped_launcher_is_installed_and_known() -> None:
 def test_a_launcher_that_is_not_installed(
     monkeypatch: pytest.MonkeyPatch, target: str, remedy: str
 ) -> None:
-    known = {execution.SERIAL: BasicLauncher}
-    plugins = type("Plugins", (), {"class_name_to_class": known})
-    monkeypatch.setattr("hydra.core.plugins.Plugins.instance", lambda: plugins)
+    LauncherKind({"_target_": execution.SERIAL}).require_installed()
+    monkeypatch.delitem(Plugins.instance().class_name_to_class, target, raising=False)
     with pytest.raises(ConfigError, match=remedy) as raised:
         LauncherKind({"_target_": target}).require_installed()
     assert f"hydra.launcher._target_ is {target!r}" in str(raised.value)
-    assert f"choices: {execution.SERIAL}" in str(raised.value)
-
-
-@pytest.mark.parametrize("module", ["ray", "optuna"])
-def test_without_a_library_the_message_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch, module: str
-) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=f"hydra/x needs {module.capitalize()}") as raised:
-        require_extra(module, "hydra/x")
-    assert f'pip install "runner[{module}]"' in str(raised.value)
 
 
 @pytest.fixture
@@ -285,37 +239,41 @@ def cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
-def _queue(folder: str, target: str = execution.SLURM) -> LauncherKind:
-    config = OmegaConf.create({"_target_": target, "submitit_folder": folder})
-    for name, number in (("12_0", 0), ("12_1", 1), ("13", 3)):
-        submission = DelayedSubmission(print, ["n=1"], "hydra.sweep.dir", number, "id", {})
-        path = SlurmJob[object](folder, name).paths.submitted_pickle
-        path.parent.mkdir(parents=True, exist_ok=True)
-        submission.dump(path)
-    return LauncherKind(config)
-
-
 def test_jobs_that_wait_in_slurms_queue_are_cancelled_and_no_others(
-    tmp_path: Path, cancelled: Path
-) -> None:
-    folder = str(tmp_path / "sweep [1]" / ".submitit" / "%j")
-    assert _queue(folder).withdraw({1, 3, 4}) == ["12_1", "13"]
-    assert cancelled.read_text() == "12_1\n13\n"
-    assert _queue(folder, execution.SUBMITIT).withdraw({1}) == []
-
-
-def test_what_cannot_be_cancelled_is_reported(
     tmp_path: Path, cancelled: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = str(tmp_path / "%j")
-    kind = _queue(folder)
-    SlurmJob[object](folder, "12_0").paths.submitted_pickle.write_bytes(b"half")
-    with caplog.at_level(logging.WARNING):
-        assert kind.withdraw({0, 1}) == ["12_1"]
-    assert "The job 12_0 cannot be taken out of the queue" in caplog.text
+    folder = str(tmp_path / "sweep [1]" / ".submitit" / "%j")
+    for name, number in (("12_0", 0), ("12_1", 1), ("13", 3), ("14", 3)):
+        path = SlurmJob[object](folder, name).paths.submitted_pickle
+        path.parent.mkdir(parents=True)
+        DelayedSubmission(print, ["n=1"], "hydra.sweep.dir", number, "id", {}).dump(path)
+    path.write_bytes(b"half")
+    config = {"_target_": execution.SLURM, "submitit_folder": folder}
+    kind = LauncherKind(OmegaConf.create(config))
+    assert kind.withdraw({1, 3, 4}) == ["12_1", "13"]
+    assert cancelled.read_text() == "12_1\n13\n"
+    assert "The job 14 cannot be taken out of the queue" in caplog.text
+    assert LauncherKind({**config, "_target_": execution.SUBMITIT}).withdraw({1}) == []
 
 
 def test_hydras_launcher_submits_the_number_where_it_is_looked_for() -> None:
     names = list(inspect.signature(SlurmLauncher.__call__).parameters)[1:]
     assert names[execution.JOB_NUMBER] == "job_num"
     assert f"{SlurmLauncher.__module__}.{SlurmLauncher.__name__}" == execution.SLURM
+
+
+def test_ray_is_required_and_leaves_signals_to_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = RayLauncher({}, {})
+    given: Any = {"hydra_context": None, "task_function": None, "config": OmegaConf.create()}
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r'needs Ray[\s\S]*pip install "runner\[ray\]"'):
+        launcher.setup(**given)
+    ray = MagicMock()
+    ray.is_initialized.return_value = False
+    ray.init = lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL)  # As the real one does.
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    launcher.setup(**given)
+    with Interruption().handled():
+        launcher.launch([], 0)
+        with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
+            signal.raise_signal(signal.SIGTERM)

@@ -44,12 +44,16 @@ TRIALS = [
 ]
 
 
-def test_a_grid_becomes_a_study() -> None:
+def test_a_grid_becomes_a_study_of_which_it_is_known_what_matters() -> None:
     study = study_of(TRIALS, [LOSS])
     assert [trial.state for trial in study.trials][5:] == [TrialState.COMPLETE, TrialState.FAIL]
     assert study.trials[1].params == {"rate": 0.1, "optimizer": "adam"}
     assert study.trials[1].intermediate_values == {1: 1.0, 2: pytest.approx(0.6)}
     assert study.best_trial.number == 0
+    (found,) = importances(study, [LOSS]).values()
+    assert sum(found.values()) == pytest.approx(1)
+    assert next(iter(found)) == "rate"
+    assert importances(study_of(TRIALS[:1], [LOSS]), [LOSS]) == {}
 
 
 @pytest.mark.parametrize(
@@ -69,29 +73,27 @@ def test_numbers_stand_in_their_order(typed: list[str], choices: tuple[object, .
     assert [type(each) for each in distribution.choices] == [type(each) for each in choices]
 
 
-def test_figures_of_one_objective(tmp_path: Path) -> None:
-    files = draw(study_of(TRIALS, [LOSS]), [LOSS], tmp_path / "figures")
-    assert [file.name for file in files] == [
-        "objective_over_trials.png",
-        "slices.png",
-        "parallel_coordinates.png",
-        "importances.png",
-        "learning_curves.png",
-    ]
+def test_figures_are_of_what_there_is_and_one_that_cannot_be_drawn_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "slices.png").mkdir()
+    files = draw(study_of(TRIALS, [LOSS]), [LOSS], tmp_path)
+    kinds = ["objective_over_trials", "parallel_coordinates", "importances", "learning_curves"]
+    assert [file.stem for file in files] == kinds
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
+    (message,) = caplog.messages
+    assert message.startswith("The figure slices is left out: [Errno ")
+    one = [file.stem for file in draw(study_of(TRIALS[:1], [LOSS]), [LOSS], tmp_path)]
+    assert one == ["objective_over_trials", "learning_curves"]
+    assert draw(study_of(TRIALS[6:], [LOSS]), [LOSS], tmp_path) == []
 
 
-def test_figures_of_two_objectives(tmp_path: Path) -> None:
+def test_figures_of_two_objectives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Figure, "savefig", lambda *arguments, **options: None)
     objectives = [LOSS, ACCURACY]
     names = [file.stem for file in draw(study_of(TRIALS, objectives), objectives, tmp_path)]
     assert "pareto_front" in names
     assert {"slices_loss", "slices_accuracy"} <= set(names)
-
-
-def test_one_trial_or_none_has_what_can_be_drawn(tmp_path: Path) -> None:
-    one = [file.stem for file in draw(study_of(TRIALS[:1], [LOSS]), [LOSS], tmp_path)]
-    assert one == ["objective_over_trials", "learning_curves"]
-    assert draw(study_of(TRIALS[6:], [LOSS]), [LOSS], tmp_path) == []
 
 
 def test_values_that_would_be_malformed_formulas_are_drawn_as_they_are(
@@ -108,33 +110,6 @@ def test_values_that_would_be_malformed_formulas_are_drawn_as_they_are(
     curve = Attempt(0, 1, (), {"n": r"^$\w+$"}, status=Status.FINISHED, curve=((1, 0.5),))
     assert draw_bands(bands([curve], objective, []), objective, tmp_path, settings) != []
     assert caplog.messages == []
-
-
-def test_a_figure_that_cannot_be_drawn_is_reported_and_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "slices.png").mkdir()
-    names = [file.stem for file in draw(study_of(TRIALS, [LOSS]), [LOSS], tmp_path)]
-    assert names == [
-        "objective_over_trials",
-        "parallel_coordinates",
-        "importances",
-        "learning_curves",
-    ]
-    (message,) = caplog.messages
-    assert message.startswith("The figure slices is left out: [Errno ")
-    caplog.clear()
-    (tmp_path / "file").write_text("in its folder's place")
-    assert draw_bands(_bands(2, 2), ACCURACY, tmp_path / "file", SweepConfig()) == []
-    (message,) = caplog.messages
-    assert message.startswith("The figure learning_curves is left out: [Errno ")
-
-
-def test_what_matters_is_found() -> None:
-    (found,) = importances(study_of(TRIALS, [LOSS]), [LOSS]).values()
-    assert sum(found.values()) == pytest.approx(1)
-    assert next(iter(found)) == "rate"
-    assert importances(study_of(TRIALS[:1], [LOSS]), [LOSS]) == {}
 
 
 def _bands(groups: int, seeds: int) -> list[Band]:
@@ -167,7 +142,9 @@ def test_a_line_and_a_range_for_each_band() -> None:
     assert axes.get_title("left") == "validation/accuracy of each trial"
 
 
-def test_the_bands_are_a_file_unless_there_are_none_or_too_many(tmp_path: Path) -> None:
+def test_the_bands_are_a_file_unless_there_are_none_or_too_many(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = tmp_path / "figures"
     assert draw_bands(_bands(MOST + 1, 1), ACCURACY, folder, SweepConfig()) == []
     assert draw_bands([], ACCURACY, folder, SweepConfig()) == []
@@ -175,6 +152,9 @@ def test_the_bands_are_a_file_unless_there_are_none_or_too_many(tmp_path: Path) 
     (path,) = draw_bands(_bands(2, 2), ACCURACY, folder, SweepConfig())
     assert path == folder / "learning_curves.png"
     assert path.read_bytes().startswith(b"\x89PNG")
+    assert draw_bands(_bands(2, 2), ACCURACY, path, SweepConfig()) == []
+    (message,) = caplog.messages
+    assert message.startswith("The figure learning_curves is left out: [Errno ")
 
 
 def test_only_the_numbers_along_a_logarithmic_axis_are_formulas() -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,13 +23,7 @@ from runner.errors import (
 )
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.sweeps.execution import may_be_requeued, requeue_signals
-from runner.sweeps.job import (
-    Job,
-    Trial,
-    carry_out,
-    ended_when_cancelled,
-    job_of,
-)
+from runner.sweeps.job import Job, Trial, carry_out, ended_when_cancelled, job_of
 from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
 from runner.system.locks import this_process
 from runner.system.signals import Interruption
@@ -95,17 +89,18 @@ def test_an_attempt_is_recorded_from_its_start_to_its_end(
 
 NAN = float("nan")
 SIGTERM = InterruptedRunError(signal.SIGTERM)
+PRUNED = PrunedRunError(Problem("pruned at step 3"))
+FAILED, KILLED, NO_DATA = Status.FAILED, Status.KILLED, Problem("no data")
 # What training raises, and the objective in the run's record -> status, message and exit code.
 ENDS: dict[str, tuple[BaseException | None, float, Status, str, int]] = {
-    "ours": (ConfigError(Problem("no data")), 0.5, Status.FAILED, "no data", 2),
-    "a user's": (ValueError("mine"), 0.5, Status.FAILED, "ValueError: mine", 1),
-    "an exit": (SystemExit(3), 0.5, Status.FAILED, "SystemExit: 3", 1),
-    "memory": (MemoryError(), 0.5, Status.FAILED, "MemoryError: ", 1),
-    "nan": (None, NAN, Status.FAILED, "the objective is nan", 1),
+    "ours": (ConfigError(NO_DATA), 0.5, FAILED, "no data", 2),
+    "a user's": (ValueError("mine"), 0.5, FAILED, "ValueError: mine", 1),
+    "an exit": (SystemExit(3), 0.5, FAILED, "SystemExit: 3", 1),
+    "nan": (None, NAN, FAILED, "the objective is nan", 1),
     # The error of a cluster's chief holds no more than its exit code.
-    "a chief's": (ClusterError(Problem("ended")), NAN, Status.FAILED, "the objective is nan", 1),
-    "a signal": (SIGTERM, 0.5, Status.KILLED, "ended by SIGTERM", 143),
-    "pruned": (PrunedRunError(Problem("pruned at step 3")), 0.5, Status.PRUNED, "pruned at", 0),
+    "a chief's": (ClusterError(NO_DATA), NAN, FAILED, "the objective is nan", 1),
+    "a signal": (SIGTERM, 0.5, KILLED, "ended by SIGTERM", 143),
+    "pruned": (PRUNED, 0.5, Status.PRUNED, "pruned at", 0),
 }
 
 
@@ -145,28 +140,19 @@ def test_how_an_attempt_ends(
     assert Path.cwd() == tmp_path
 
 
-def test_a_signal_to_the_sweeping_process_ends_the_sweep(sweep: SweepDirectory) -> None:
-    sweep.attempt(0).update(sweeper=this_process())
-    error = InterruptedRunError(signal.SIGINT)
-    with pytest.raises(SystemExit) as raised:
-        _carry_out(sweep, _raising(error))
-    assert (raised.value.code, raised.value.__cause__) == (130, error)
-    assert sweep.attempt(0).read().status is Status.KILLED
-
-
-def test_a_signal_outside_the_trial_ends_the_sweep_too(sweep: SweepDirectory) -> None:
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_signal_to_the_sweeping_process_ends_the_sweep(
+    sweep: SweepDirectory, inside: bool
+) -> None:
     sweep.attempt(0).update(sweeper=this_process())
     with Interruption().handled() as interruption, interruption.deferred():
-        signal.raise_signal(signal.SIGTERM)
+        if not inside:
+            signal.raise_signal(signal.SIGTERM)
         with pytest.raises(SystemExit) as raised:
-            _carry_out(sweep, _raising(AssertionError()))
+            _carry_out(sweep, _raising(SIGTERM if inside else AssertionError()))
     assert raised.value.code == 143
-    assert sweep.attempt(0).read().status is Status.SKIPPED
-
-
-def _settled_as_killed(sweep: SweepDirectory) -> None:
-    sweep.attempt(0).update(status=Status.KILLED)
-    sweep.attempt(0).settle()
+    assert isinstance(raised.value.__cause__, InterruptedRunError)
+    assert sweep.attempt(0).read().status is (Status.KILLED if inside else Status.SKIPPED)
 
 
 # What has happened to an attempt before a launcher starts it -> its status afterwards.
@@ -175,11 +161,8 @@ BEFORE: dict[str, tuple[Callable[[SweepDirectory], object], Status]] = {
     "held": (lambda sweep: sweep.failed(last=False), Status.SKIPPED),
     "cancelled": (lambda sweep: sweep.attempt(0).cancel(), Status.SKIPPED),
     "settled": (lambda sweep: sweep.attempt(0).settle(), Status.SKIPPED),
-    "settled as killed": (_settled_as_killed, Status.KILLED),
-    "finished": (
-        lambda sweep: sweep.attempt(0).update(status=Status.FINISHED),
-        Status.FINISHED,
-    ),
+    "over": (lambda sweep: sweep.attempt(0).update(status=KILLED, over=True), Status.KILLED),
+    "done": (lambda sweep: sweep.attempt(0).update(status=Status.FINISHED), Status.FINISHED),
 }
 
 
@@ -192,9 +175,20 @@ def test_what_does_not_start(sweep: SweepDirectory, name: str) -> None:
 
 
 @pytest.mark.parametrize("status", [Status.RUNNING, Status.KILLED])
-def test_what_its_launcher_starts_again_is_resumed(sweep: SweepDirectory, status: Status) -> None:
+def test_what_is_started_again_is_resumed_once_its_run_is_free(
+    sweep: SweepDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], status: Status
+) -> None:
     sweep.attempt(0).update(status=status, message="killed")
-    assert _carry_out(sweep, lambda trial: 0.5) == 0.5
+    errors = [RunInUseError(Problem("in use"), tmp_path)]
+
+    def train(trial: Trial) -> float:
+        if errors:
+            raise errors.pop()
+        return 0.5
+
+    assert _carry_out(sweep, train) == 0.5
+    # Another trial of the same fingerprint.
+    assert capsys.readouterr().out == f"{tmp_path} is in use; waiting for it\n"
     attempt = sweep.attempt(0).read()
     assert (attempt.status, attempt.message) == (Status.FINISHED, "")
 
@@ -225,7 +219,7 @@ def submitit(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[BaseException]]:
     signal.signal(signal.SIGUSR2, before)
 
 
-def test_a_job_out_of_time_is_saved_and_started_again(
+def test_a_job_out_of_time_is_saved_and_started_again_unless_that_was_too_often(
     sweep: SweepDirectory, submitit: list[BaseException]
 ) -> None:
     with pytest.raises(SystemExit) as raised:
@@ -234,19 +228,14 @@ def test_a_job_out_of_time_is_saved_and_started_again(
     assert not sweep.stopped()
     attempt = sweep.attempt(0).read()
     assert (attempt.status, attempt.message[:11]) == (Status.WAITING, "out of time")
-    assert _carry_out(sweep, lambda trial: 0.5) == 0.5
-    assert sweep.attempt(0).read().status is Status.FINISHED
-
-
-def test_a_job_that_is_not_started_again_says_why(
-    sweep: SweepDirectory, submitit: list[BaseException]
-) -> None:
     submitit[:] = [RuntimeError("Job not requeued because: timed-out too many times.")]
     with pytest.raises(SweepError, match="ended by SIGUSR2: Job not requeued because: timed-out"):
         _carry_out(sweep, _signalled(signal.SIGUSR2))
     attempt = sweep.attempt(0).read()
     assert (attempt.status, attempt.exit_code) == (Status.KILLED, 140)
     assert attempt.message.endswith("timed-out too many times.")
+    assert _carry_out(sweep, lambda trial: 0.5) == 0.5
+    assert sweep.attempt(0).read().status is Status.FINISHED
 
 
 def test_a_job_that_slurm_preempts_leaves_no_result(
@@ -260,80 +249,40 @@ def test_a_job_that_slurm_preempts_leaves_no_result(
     assert _carry_out(sweep, lambda trial: 0.5) == 0.5
 
 
-def test_a_run_of_the_same_fingerprint_is_waited_for(
-    sweep: SweepDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_only_jobs_of_our_sweepers_have_an_attempt() -> None:
+    def found(target: str, mode: RunMode) -> Job | None:
+        sweep, job = {"dir": "d"}, {"num": 3}
+        given = {"sweeper": {"_target_": target}, "sweep": sweep, "job": job, "mode": mode}
+        return job_of(OmegaConf.create(given))
+
+    ours = "hydra_plugins.runner_sweepers.grid.GridSweeper"
+    job = found(ours, RunMode.MULTIRUN)
+    assert job is not None
+    assert job.file.path == Path("d/trials/0003.json")
+    assert found(ours, RunMode.RUN) is None
+    theirs = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+    assert found(theirs, RunMode.MULTIRUN) is None
+
+
+def test_a_trial_elsewhere_ends_when_it_is_cancelled_by_no_more_than_one_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    errors = [RunInUseError(Problem("in use"), tmp_path)]
-
-    def train(trial: Trial) -> float:
-        if errors:
-            raise errors.pop()
-        return 0.5
-
-    assert _carry_out(sweep, train) == 0.5
-    assert capsys.readouterr().out == f"{tmp_path} is in use; waiting for it\n"
-
-
-OURS = "hydra_plugins.runner_sweepers.grid.GridSweeper"
-
-
-@pytest.mark.parametrize(
-    ("target", "mode", "found"),
-    [
-        (OURS, RunMode.MULTIRUN, True),
-        (OURS, RunMode.RUN, False),
-        ("hydra._internal.core_plugins.basic_sweeper.BasicSweeper", RunMode.MULTIRUN, False),
-    ],
-)
-def test_only_jobs_of_our_sweepers_have_an_attempt(target: str, mode: RunMode, found: bool) -> None:
-    config = OmegaConf.create(
-        {"sweeper": {"_target_": target}, "sweep": {"dir": "d"}, "job": {"num": 3}, "mode": mode}
-    )
-    job = job_of(config)
-    assert (job is not None) == found
-    if job is not None:
-        assert job.file.path == Path("d/trials/0003.json")
-
-
-@pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttemptFile:
     monkeypatch.setattr("runner.sweeps.job._LOOK_SECONDS", 0.01)
-    return AttemptFile(tmp_path / "0000.json")
-
-
-def _attempt(sweeper: str) -> Attempt:
-    return Attempt(0, 1, (), {}, sweeper=sweeper)
-
-
-def test_a_trial_elsewhere_ends_when_it_is_cancelled(file: AttemptFile) -> None:
+    file = AttemptFile(tmp_path / "0000.json")
     file.cancel()
+    attempt = Attempt(0, 1, (), {}, sweeper="elsewhere:1")
     with (
         Interruption().handled() as interruption,
         pytest.raises(InterruptedRunError, match="ended by SIGTERM"),
-        ended_when_cancelled(file, _attempt("elsewhere:1"), interruption),
+        ended_when_cancelled(file, attempt, interruption),
     ):
         time.sleep(60)
-
-
-def test_a_signal_that_came_before_is_not_followed_by_another(file: AttemptFile) -> None:
     with Interruption().handled() as interruption:
-        with (
-            interruption.deferred(),
-            ended_when_cancelled(file, _attempt("elsewhere:1"), interruption),
-        ):
+        with interruption.deferred(), ended_when_cancelled(file, attempt, interruption):
             signal.raise_signal(signal.SIGINT)
-            file.cancel()
             time.sleep(0.2)  # A second signal would raise here.
         with pytest.raises(InterruptedRunError, match="ended by SIGINT"):
             interruption.check()
-
-
-def test_the_sweeping_process_itself_needs_no_orders(file: AttemptFile) -> None:
-    file.cancel()
-    with Interruption().handled() as interruption:
-        with ended_when_cancelled(file, _attempt(this_process()), interruption):
-            time.sleep(0.05)
-        assert not interruption.received()
 
 
 def test_the_signal_to_requeue_is_submitits_where_it_handles_one() -> None:
@@ -349,3 +298,53 @@ def test_the_signal_to_requeue_is_submitits_where_it_handles_one() -> None:
     assert may_be_requeued({"SUBMITIT_EXECUTOR": "slurm"})
     assert not may_be_requeued({"SUBMITIT_EXECUTOR": "local"})
     assert not may_be_requeued({})
+
+
+def test_evaluations_are_reported_until_one_prunes() -> None:
+    reported: list[int] = []
+
+    def report(metrics: Mapping[str, float], step: int) -> bool:
+        reported.append(step)
+        return metrics["loss"] > 1
+
+    trial, alone = Trial("sweep", {}, report), Trial("sweep", {})
+    trial.evaluated({"loss": 0.5}, 10)
+    trial.check()
+    for each in (trial, alone):
+        each.evaluated({"loss": 2.0}, 20)
+        each.evaluated({"loss": 2.0}, 30)
+    assert reported == [10, 20]
+    assert trial.curve == {10: {"loss": 0.5}, 20: {"loss": 2.0}, 30: {"loss": 2.0}}
+    with pytest.raises(PrunedRunError, match=r"^pruned at step 20$"):
+        trial.check()
+    alone.check()
+
+
+def test_a_trial_judges_its_objective_and_has_a_name_that_stays_when_all_is_moved(
+    tmp_path: Path,
+) -> None:
+    trial = Trial(str(tmp_path / "runs" / "sweeps" / "001"), {}, number=3)
+    assert trial.name(tmp_path / "runs" / "tiny") == "../sweeps/001:3"
+    trial.judge(0.5)
+    with pytest.raises(SweepError, match=r"^the objective is nan$"):
+        trial.judge(NAN)
+
+
+def test_a_resumed_run_remembers_its_evaluations(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def started(folder: Path, *evaluations: tuple[int, float]) -> Trial:
+        trial = Trial("sweep", {})
+        trial.started(folder)
+        for step, loss in evaluations:
+            trial.evaluated({"loss": loss}, step)
+        return trial
+
+    started(tmp_path, (10, 0.5), (20, 0.25))
+    with RunDirectory(tmp_path).evaluations.open("a") as stream:
+        stream.write("\n[30, {")
+    curves = [started(tmp_path, (20, 0.75)).curve, started(tmp_path).curve]
+    assert curves == [{10: {"loss": 0.5}, 20: {"loss": 0.75}}] * 2
+    # What cannot be written ends no training.
+    assert started(tmp_path / "nowhere", (10, 0.5)).curve == {10: {"loss": 0.5}}
+    assert "lacks step 10" in caplog.text

