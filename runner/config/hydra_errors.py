@@ -8,11 +8,7 @@ from pathlib import Path
 
 import yaml
 from hydra.errors import MissingConfigException, OverrideParseException
-from omegaconf.errors import (
-    ConfigAttributeError,
-    ConfigKeyError,
-    OmegaConfBaseException,
-)
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from runner.config.choices import annotation, keys, options, paths, words
 from runner.config.schema import RunConfig

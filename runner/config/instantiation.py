@@ -59,9 +59,7 @@ class References:
     """
 
     def __init__(
-        self,
-        names: Mapping[str, Mapping[str, Any]],
-        find: Callable[[str], Any] = lambda name: None,
+        self, names: Mapping[str, Mapping[str, Any]], find: Callable[[str], Any] = lambda name: None
     ) -> None:
         self._names, self._find = names, find
 
@@ -156,10 +154,7 @@ def build_target(key: str, node: Mapping[str, Any], references: References | Non
         if not isinstance(cause, ValueError | TypeError):
             raise
         raise ConfigError(
-            Problem(
-                f"{key}: {node['_target_']} refuses its arguments",
-                _with_place(cause),
-            )
+            Problem(f"{key}: {node['_target_']} refuses its arguments", _with_place(cause))
         ) from error
 
 

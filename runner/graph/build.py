@@ -24,12 +24,7 @@ from runner.graph.names import (
     partition_of,
 )
 from runner.graph.optimization import AVERAGE_SUFFIX, Schedule
-from runner.graph.precision import (
-    build_model,
-    dtype_policy,
-    full_precision,
-    set_threads,
-)
+from runner.graph.precision import build_model, dtype_policy, full_precision, set_threads
 from runner.graph.replica import Replica
 from runner.graph.training_step import Forward, TrainingStep
 from runner.restoration.variables import WARM_STARTED, VariableSpec, assign_owners, classify

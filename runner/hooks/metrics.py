@@ -239,11 +239,7 @@ class ProfileOnDemandHook(ScheduledHook):
     """
 
     def __init__(
-        self,
-        directory: Path | str,
-        step: tf.Tensor,
-        steps: int = 5,
-        every: When = "1 second",
+        self, directory: Path | str, step: tf.Tensor, steps: int = 5, every: When = "1 second"
     ) -> None:
         super().__init__(step, every)
         if steps < 1:

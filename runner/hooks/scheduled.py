@@ -33,12 +33,7 @@ class ScheduledHook(tf.compat.v1.train.SessionRunHook):
     """
 
     def __init__(
-        self,
-        step: tf.Tensor,
-        every: When,
-        *,
-        at_end: bool = False,
-        clock: Clock = time.monotonic,
+        self, step: tf.Tensor, every: When, *, at_end: bool = False, clock: Clock = time.monotonic
     ) -> None:
         require_scalar("step", step)
         schedule = as_schedule(every)

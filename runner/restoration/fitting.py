@@ -161,11 +161,7 @@ class Fitter:
             raise MisfitError("name", problem) from error
 
     def fit(
-        self,
-        variable: VariableSpec,
-        tensors: Sequence[TensorSpec],
-        rules: Rules,
-        target: Target,
+        self, variable: VariableSpec, tensors: Sequence[TensorSpec], rules: Rules, target: Target
     ) -> tuple[SourceTensor | None, tuple[str, ...]]:
         """Returns the piece and notes; no piece where `shape: init` keeps the initial value.
 

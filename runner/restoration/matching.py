@@ -22,12 +22,7 @@ from runner.restoration.problems import (
     unknown_conversions,
     unused_rule,
 )
-from runner.restoration.variables import (
-    EMA_SUFFIX,
-    MovingAverages,
-    StateClass,
-    VariableSpec,
-)
+from runner.restoration.variables import EMA_SUFFIX, MovingAverages, StateClass, VariableSpec
 
 
 @dataclass(frozen=True)

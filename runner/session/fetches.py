@@ -18,12 +18,7 @@ Build: TypeAlias = Callable[[Sequence[Any]], Any]
 
 _LEAF, _SEQUENCE, _MAPPING, _UNUSUAL = "leaf", "sequence", "mapping", "unusual"
 # The kinds of the classes that fetches were made of so far.
-_KINDS: dict[type, str] = {
-    list: _SEQUENCE,
-    tuple: _SEQUENCE,
-    dict: _MAPPING,
-    OrderedDict: _MAPPING,
-}
+_KINDS: dict[type, str] = {list: _SEQUENCE, tuple: _SEQUENCE, dict: _MAPPING, OrderedDict: _MAPPING}
 
 
 @dataclass(frozen=True)

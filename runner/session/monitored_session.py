@@ -17,11 +17,7 @@ from runner.session.session_manager import (
     pair_sources,
     with_arguments_of,
 )
-from runner.tensorflow_internals import (
-    SupervisorWithManager,
-    init_singular_session,
-    is_coordinated,
-)
+from runner.tensorflow_internals import SupervisorWithManager, init_singular_session, is_coordinated
 
 if TYPE_CHECKING:
     from runner.restoration.restorer import Restorer

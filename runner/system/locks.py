@@ -85,10 +85,7 @@ class OwnerFile:
     """
 
     def __init__(
-        self,
-        path: Path,
-        beat: float = BEAT_SECONDS,
-        sleep: Callable[[float], None] = time.sleep,
+        self, path: Path, beat: float = BEAT_SECONDS, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._path, self._beat, self._sleep = path, beat, sleep
         self._stop = threading.Event()

@@ -26,14 +26,7 @@ from runner.tracking.follower_process import start_follower
 from runner.tracking.journal_store import JournalStore, mlflow_uri
 from runner.tracking.tracker import RunStore, TrackedRun, Tracker
 
-__all__ = [
-    "RunStore",
-    "TrackedRun",
-    "Tracker",
-    "is_tracked",
-    "open_store",
-    "start_delivery",
-]
+__all__ = ["RunStore", "TrackedRun", "Tracker", "is_tracked", "open_store", "start_delivery"]
 
 
 def is_tracked(config: TrackingConfig) -> bool:

@@ -135,10 +135,7 @@ def _connect(
 
 
 def _parent_id(
-    parent: TrackingDirectory,
-    opening: Opening,
-    store: MlflowStore,
-    wait: Callable[[float], object],
+    parent: TrackingDirectory, opening: Opening, store: MlflowStore, wait: Callable[[float], object]
 ) -> str:
     """Returns the store's id of the parent run, waiting for a time if it is about to be delivered.
 

@@ -137,10 +137,7 @@ class JournalStore(RunStore):
     """
 
     def __init__(
-        self,
-        config: TrackingConfig,
-        mask: Mask,
-        follower: FollowerProcess | None = None,
+        self, config: TrackingConfig, mask: Mask, follower: FollowerProcess | None = None
     ) -> None:
         self.config = config
         self.mask = mask

@@ -66,9 +66,7 @@ class Sources:
         return LocatedSources(specs, problems)
 
     def train_missing(
-        self,
-        train: Callable[[RunConfig], object],
-        say: Callable[[str], None] = lambda line: None,
+        self, train: Callable[[RunConfig], object], say: Callable[[str], None] = lambda line: None
     ) -> bool:
         """Trains every experiment that a scaffold comes from and that has no finished run.
 

@@ -12,16 +12,7 @@ import pytest
 from runner.runs.saved_checkpoints import by_step, state
 from tests.tiny.runs import wait_for
 
-from .cases import (
-    SAVING,
-    STEPPING,
-    MakeCase,
-    assert_same,
-    delivered,
-    kill,
-    kill_often,
-    signalled,
-)
+from .cases import SAVING, STEPPING, MakeCase, assert_same, delivered, kill, kill_often, signalled
 from .conftest import Command, finish, said
 
 # Early stopping keeps a state of its own.
@@ -175,11 +166,7 @@ LARGE = (
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("seed", "numbers"),
-    [
-        (1, (signal.SIGKILL,)),
-        (2, (signal.SIGKILL,)),
-        (3, (signal.SIGTERM, signal.SIGKILL)),
-    ],
+    [(1, (signal.SIGKILL,)), (2, (signal.SIGKILL,)), (3, (signal.SIGTERM, signal.SIGKILL))],
 )
 def test_twenty_kills_at_random(
     make_case: MakeCase, seed: int, numbers: Sequence[signal.Signals]

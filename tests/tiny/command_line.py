@@ -28,10 +28,7 @@ Command = Callable[..., Outcome]
 
 
 def in_process(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    *first: str,
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *first: str
 ) -> Command:
     """Returns what runs commands in `folder`, each beginning with the arguments `first`."""
     monkeypatch.chdir(folder)

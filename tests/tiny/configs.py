@@ -19,10 +19,7 @@ def tiny(**changes: Any) -> RunConfig:
             "from_logits": True,
         },
         "metrics": {
-            "accuracy": {
-                "_target_": "keras.metrics.sparse_categorical_accuracy",
-                "_partial_": True,
-            }
+            "accuracy": {"_target_": "keras.metrics.sparse_categorical_accuracy", "_partial_": True}
         },
         "optimizer": {
             "_target_": "tensorflow.compat.v1.train.AdamOptimizer",

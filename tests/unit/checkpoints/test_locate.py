@@ -12,12 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from runner.checkpoints import contents
 from runner.checkpoints.contents import NoCheckpointError
-from runner.checkpoints.locate import (
-    is_mlflow_uri,
-    latest_checkpoint,
-    require_checkpoint,
-    resolve,
-)
+from runner.checkpoints.locate import is_mlflow_uri, latest_checkpoint, require_checkpoint, resolve
 from runner.checkpoints.open import open_checkpoint
 from runner.errors import CheckpointError
 from tests.tiny.privileges import folder_for_all, without_privileges

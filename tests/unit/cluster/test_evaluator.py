@@ -11,12 +11,7 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster.channel import Channel
-from runner.cluster.evaluator import (
-    FollowedRun,
-    Patience,
-    evaluated_checkpoint,
-    follow_checkpoints,
-)
+from runner.cluster.evaluator import FollowedRun, Patience, evaluated_checkpoint, follow_checkpoints
 from runner.cluster.sessions import session_config
 from runner.config.schema import AddressesConfig, ClusterConfig
 from runner.console import Screen

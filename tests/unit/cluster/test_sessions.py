@@ -124,10 +124,7 @@ def test_a_worker_prints_which_task_it_waits_for_and_heeds_a_signal(
         scaffold = v1.train.Scaffold(ready_for_local_init_op=missing_of_model(1))
         config = tiny(cluster=servers.config("worker"))
         task = ClusterTask(config, Signalling(), interruption, servers.target("worker"))
-        with (
-            interruption.deferred(),
-            pytest.raises(InterruptedRunError, match="ended by SIGTERM"),
-        ):
+        with interruption.deferred(), pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
             ClusterWorkerSessionCreator(task, scaffold).create_session()
     address = servers.cluster.addresses.chief[0]
     assert lines() == [f"waits for the chief at {address} to make the model ready, 20 s at most"]

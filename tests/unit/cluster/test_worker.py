@@ -169,11 +169,7 @@ def test_a_worker_does_not_wait_for_the_last_checkpoint_for_ever(servers: InProc
 
 
 def test_a_signal_ends_the_wait_and_is_no_end(servers: InProcess) -> None:
-    with (
-        both(servers) as found,
-        found.interruption.handled(),
-        found.interruption.deferred(),
-    ):
+    with both(servers) as found, found.interruption.handled(), found.interruption.deferred():
         found.set_step(LAST)
         found.actions = [lambda: os.kill(os.getpid(), signal.SIGTERM)]
         with pytest.raises(InterruptedRunError, match="SIGTERM"):

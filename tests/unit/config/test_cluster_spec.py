@@ -98,10 +98,7 @@ WORKERS = {"worker": ["a:1", "b:1"], "evaluator": ["e:1"]}
         ("[1]", ["TF_CONFIG is '[1]'"]),
         ({"cluster": ["a:1"]}, ["TF_CONFIG: cluster is ['a:1']", "TF_CONFIG names no task"]),
         (
-            {
-                "cluster": {"chief": ["a:1"], "ps": "d:1"},
-                "task": {"type": "ps", "index": 0.9},
-            },
+            {"cluster": {"chief": ["a:1"], "ps": "d:1"}, "task": {"type": "ps", "index": 0.9}},
             ["TF_CONFIG: cluster.ps is 'd:1'", "TF_CONFIG: task.index is 0.9"],
         ),
         # In the numbers of the variable, where the first worker is the chief.
@@ -114,10 +111,7 @@ WORKERS = {"worker": ["a:1", "b:1"], "evaluator": ["e:1"]}
             ["TF_CONFIG: this task is evaluator 1, and there is 1 of that type"],
         ),
         (
-            {
-                "cluster": {"chief": ["a:1"], "evaluator": ["e:1", "f:1"]},
-                "task": {"type": "chief"},
-            },
+            {"cluster": {"chief": ["a:1"], "evaluator": ["e:1", "f:1"]}, "task": {"type": "chief"}},
             ["TF_CONFIG: there are 2 evaluators"],
         ),
     ],

@@ -74,9 +74,7 @@ def _train(node: dict[str, Any], steps: int, *, resource: bool = True, **schedul
 
 
 @pytest.mark.parametrize("node", [ADAM, MOMENTUM, SGD], ids=["adam", "momentum", "sgd"])
-def test_a_frozen_group_starts_at_its_step_as_if_training_began_there(
-    node: dict[str, Any],
-) -> None:
+def test_a_frozen_group_starts_at_its_step_as_if_training_began_there(node: dict[str, Any]) -> None:
     free = _train(node, 5)
     frozen = _train(node, 5, b=Schedule(freeze_until_step=3))
     powers = ("from_step_3/beta1_power", "from_step_3/beta2_power")
@@ -272,10 +270,7 @@ def test_every_shipped_schedule_is_tested() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "overrides", "expected"),
-    SHIPPED,
-)
+@pytest.mark.parametrize(("name", "overrides", "expected"), SHIPPED)
 def test_a_shipped_schedule(name: str, overrides: list[str], expected: dict[int, float]) -> None:
     found = _rates(_shipped(name, *overrides), list(expected))
     assert found == pytest.approx(list(expected.values()), abs=1e-9)

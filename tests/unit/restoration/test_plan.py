@@ -69,11 +69,7 @@ def test_each_scaffold_brings_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("collision", "expected"),
-    [
-        (Collision.first, ["a: w"]),
-        (Collision.last, ["b: w"]),
-        (Collision.mean, ["a: w", "b: w"]),
-    ],
+    [(Collision.first, ["a: w"]), (Collision.last, ["b: w"]), (Collision.mean, ["a: w", "b: w"])],
 )
 def test_collisions_that_are_allowed(collision: Collision, expected: list[str]) -> None:
     made = plan(

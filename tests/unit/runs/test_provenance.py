@@ -66,9 +66,7 @@ def test_a_detached_head_has_no_branch_and_a_new_repository_no_commit(
 
 
 def test_without_git_or_a_repository_there_are_no_git_tags(
-    repository: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
+    repository: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = tmp_path_factory.mktemp("alone")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(alone.parent))

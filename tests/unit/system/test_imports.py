@@ -12,11 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.system.imports import (
-    LEVEL,
-    without_collections,
-    without_import_notes,
-)
+from runner.system.imports import LEVEL, without_collections, without_import_notes
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -12,13 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.system import lifeline
-from runner.system.lifeline import (
-    OBJECTIVE,
-    Worker,
-    at_work,
-    has_begun,
-    report_begun,
-)
+from runner.system.lifeline import OBJECTIVE, Worker, at_work, has_begun, report_begun
 from runner.system.locks import process_name, this_process
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
@@ -86,10 +80,7 @@ signal.pause()
 @pytest.mark.parametrize(("program", "said"), [(WORKER, "recorded\n"), (TASK, "saved\n")])
 def test_a_process_whose_parent_is_killed_ends(program: str, said: str) -> None:
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, program],
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        bufsize=0,
+        [sys.executable, "-c", PARENT, program], env=ENVIRONMENT, stdout=subprocess.PIPE, bufsize=0
     )
     assert parent.stdout is not None
     child = int(parent.stdout.readline())

@@ -144,11 +144,7 @@ def test_a_further_signal_is_never_a_second_one() -> None:
         assert left > 500.0
         with raises(signal.SIGTERM):
             interruption.check()
-    with (
-        Interruption(600.0, further).handled(),
-        Interruption().handled(),
-        raises(signal.SIGUSR2),
-    ):
+    with Interruption(600.0, further).handled(), Interruption().handled(), raises(signal.SIGUSR2):
         signal.raise_signal(signal.SIGUSR2)
 
 

@@ -27,13 +27,7 @@ from runner.tracking.encoding import (
     shorten_key,
     summary,
 )
-from runner.tracking.journal import (
-    Artifact,
-    Dataset,
-    Parameters,
-    Record,
-    Text,
-)
+from runner.tracking.journal import Artifact, Dataset, Parameters, Record, Text
 
 # Names
 

@@ -153,10 +153,7 @@ def test_what_is_missing_is_reported_with_the_status(
     assert follow(directory, store)
     assert store.history("loss") == twin(2)[1:]
     assert store.statuses == [
-        (
-            Status.FINISHED,
-            "artifact refused.txt, 3 records that did not reach the journal",
-        )
+        (Status.FINISHED, "artifact refused.txt, 3 records that did not reach the journal")
     ]
     assert "is damaged" in caplog.text
 

@@ -71,10 +71,7 @@ def test_a_changed_byte_is_noticed(record: Record, data: st.DataObject) -> None:
         (b'["t",{"host":"here"}]', Tags({"host": "here"})),
         (b'["a","plan.txt","plans"]', Artifact(Path("plan.txt"), "plans")),
         (b'["x","well","report.txt"]', Text("well", "report.txt")),
-        (
-            b'["d","n","abc","train","s",{"n":3}]',
-            Dataset("n", "abc", "train", "s", {"n": 3}),
-        ),
+        (b'["d","n","abc","train","s",{"n":3}]', Dataset("n", "abc", "train", "s", {"n": 3})),
         (b'["e","KILLED",2,1700]', End(Status.KILLED, 2, 1700)),
         # Before the time was kept.
         (b'["e","KILLED",2]', End(Status.KILLED, 2, None)),

@@ -106,9 +106,7 @@ def test_threads_that_start_an_experiment_at_once_share_it(
 
 
 @pytest.mark.soak
-def test_processes_that_create_the_database_at_once_share_it_and_keep_quiet(
-    tmp_path: Path,
-) -> None:
+def test_processes_that_create_the_database_at_once_share_it_and_keep_quiet(tmp_path: Path) -> None:
     script = (
         "import logging, sys\n"
         "logging.basicConfig(level=logging.INFO)\n"

@@ -11,12 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.config.choices import Goal, Initialize, Mode, NonFinite
-from runner.config.schema import (
-    NonFiniteConfig,
-    RestorationConfig,
-    ScaffoldConfig,
-    VariablesConfig,
-)
+from runner.config.schema import NonFiniteConfig, RestorationConfig, ScaffoldConfig, VariablesConfig
 from runner.errors import CheckpointError, ConfigError, InterruptedRunError, NonFiniteLossError
 from tests.tiny.configs import tiny
 from tests.tiny.runs import Runs, disturbed, evaluations, short
