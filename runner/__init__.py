@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from runner.config.schema import RunConfig
     from runner.config.validation import validate
     from runner.errors import RunnerError
+    from runner.restoration.eager import WarmStartPlan, plan, warm_start
     from runner.run import run_experiment
     from runner.session.cached_session import CachedSession
     from runner.session.monitored_session import (
@@ -55,9 +56,12 @@ __all__ = [
     "SessionManager",
     "SingularMonitoredSession",
     "Supervisor",
+    "WarmStartPlan",
     "WorkerSessionCreator",
+    "plan",
     "run_experiment",
     "validate",
+    "warm_start",
 ]
 
 # Imported when they are asked for: configuration errors and --help must not wait for TensorFlow.
@@ -72,9 +76,12 @@ _MODULES = {
     "SessionManager": "runner.session.session_manager",
     "SingularMonitoredSession": "runner.session.monitored_session",
     "Supervisor": "runner.session.monitored_session",
+    "WarmStartPlan": "runner.restoration.eager",
     "WorkerSessionCreator": "runner.session.monitored_session",
+    "plan": "runner.restoration.eager",
     "run_experiment": "runner.run",
     "validate": "runner.config.validation",
+    "warm_start": "runner.restoration.eager",
 }
 
 

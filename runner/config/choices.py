@@ -128,7 +128,8 @@ OnError = Enum("OnError", {"warn": "warn", "raise": "raise"})
 OnTrialError = Enum("OnTrialError", {"continue": "continue", "stop": "stop"})
 
 
-# How a configuration names checkpoints in MLflow.
+# How a configuration names the experiment that a checkpoint comes from, and checkpoints in MLflow.
+EXPERIMENT = "experiment:"
 MLFLOW_SCHEMES = ("runs:/", "models:/", "mlflow-artifacts:")
 
 

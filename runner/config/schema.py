@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from runner.config import choices
@@ -29,7 +28,6 @@ from runner.config.choices import (
     at_least,
     entries,
 )
-from runner.config.instantiation import register_resolvers
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 TASKS = (CHIEF, WORKER, PS, EVALUATOR)
@@ -387,6 +385,11 @@ class RunConfig:
 @cache
 def register() -> None:
     """Makes the schema known to Hydra as `runner_config`; calling it again changes nothing."""
+    # The keys of a scaffold are also those of programs that use the runner without Hydra.
+    from hydra.core.config_store import ConfigStore
+
+    from runner.config.instantiation import register_resolvers
+
     register_resolvers()
     # OmegaConf merges neither a list into a mapping nor the reverse, but either into null.
     ConfigStore.instance().store(name="runner_config", node=RunConfig(scaffolds=None))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from numbers import Real
 from typing import Any
 
@@ -25,7 +25,7 @@ from runner.config.choices import (
 )
 from runner.config.hydra_errors import bad_value, unknown_key, unresolved
 from runner.config.masking import flatten
-from runner.config.schema import RunConfig, ScaffoldConfig
+from runner.config.schema import RestorationConfig, RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem, ranked
 
 TARGETS = ("data", "model", "loss", "optimizer")
@@ -58,7 +58,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     problems += [unknown_key(key) for key in unknown_keys(resolved, RunConfig)]
     problems += _target_problems(resolved)
     problems += rule_problems(resolved, RunConfig)
-    scaffolds, scaffold_problems = _scaffolds(resolved["scaffolds"])
+    scaffolds, scaffold_problems = read_scaffolds(resolved["scaffolds"])
     problems += scaffold_problems
     problems += _open_mapping_problems(resolved)
     problems += _cross_problems(resolved, scaffolds)
@@ -169,8 +169,12 @@ def _cross_problems(
                 )
 
 
-def _scaffolds(value: Any) -> tuple[dict[str, ScaffoldConfig], list[Problem]]:
-    """Reads the mapping or the list of named entries; order is the order of application."""
+def read_scaffolds(value: Any) -> tuple[dict[str, ScaffoldConfig], list[Problem]]:
+    """Reads the mapping or the list of named entries; order is the order of application.
+
+    Args:
+      value: plain values, or `ScaffoldConfig`s by name.
+    """
     problems: list[Problem] = []
     named: list[tuple[str, Any]] = []
     if isinstance(value, Mapping):
@@ -207,21 +211,14 @@ def _scaffolds(value: Any) -> tuple[dict[str, ScaffoldConfig], list[Problem]]:
 
 def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
     prefix = f"scaffolds.{name}"
+    if isinstance(entry, ScaffoldConfig):
+        entry = asdict(entry)
     if not isinstance(entry, Mapping):
         refused = Problem(
             f"{prefix} is {entry!r}", "a scaffold is a mapping", choices=keys(ScaffoldConfig)
         )
         return ScaffoldConfig(), [refused]
-    typed = OmegaConf.structured(ScaffoldConfig)
-    problems = []
-    for key, value in entry.items():
-        try:
-            typed = OmegaConf.merge(typed, {key: value})
-        except OmegaConfBaseException as error:
-            where = f"{prefix}.{error.full_key or key}"
-            unknown = annotation(where, RunConfig) is None
-            cause = str(error).splitlines()[0]
-            problems.append(unknown_key(where) if unknown else bad_value(where, cause))
+    typed, problems = _merged(ScaffoldConfig, entry, prefix)
     if not problems:
         problems = [
             Problem(
@@ -245,6 +242,34 @@ def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
         *rule_problems(plain, ScaffoldConfig, f"{prefix}."),
         *_scaffold_problems(prefix, scaffold),
     ]
+
+
+def read_restoration(value: Any) -> tuple[RestorationConfig, list[Problem]]:
+    """Reads the rules for a warm start as a whole: a mapping of them, or a `RestorationConfig`."""
+    entry = asdict(value) if isinstance(value, RestorationConfig) else value
+    if not isinstance(entry, Mapping):
+        refused = f"restoration is {entry!r}"
+        return RestorationConfig(), [
+            Problem(refused, "it is a mapping", choices=keys(RestorationConfig))
+        ]
+    typed, problems = _merged(RestorationConfig, entry, "restoration")
+    restoration: RestorationConfig = OmegaConf.to_object(typed)  # type: ignore[assignment]
+    return restoration, problems
+
+
+def _merged(kind: Any, entry: Mapping[str, Any], prefix: str) -> tuple[DictConfig, list[Problem]]:
+    """Merges plain values over a structured config, key by key, to find all that do not fit."""
+    typed: DictConfig = OmegaConf.structured(kind)
+    problems = []
+    for key, value in entry.items():
+        try:
+            typed = OmegaConf.merge(typed, {key: value})  # type: ignore[assignment]
+        except OmegaConfBaseException as error:
+            where = f"{prefix}.{error.full_key or key}"
+            unknown = annotation(where, RunConfig) is None
+            cause = str(error).splitlines()[0]
+            problems.append(unknown_key(where) if unknown else bad_value(where, cause))
+    return typed, problems
 
 
 def _scaffold_problems(key: str, scaffold: ScaffoldConfig) -> Iterator[Problem]:

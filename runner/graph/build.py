@@ -19,7 +19,6 @@ from runner.graph.names import (
     finder,
     first_hooks,
     graph_names,
-    model_variables,
     name_variables,
     partition_of,
 )
@@ -27,6 +26,7 @@ from runner.graph.optimization import AVERAGE_SUFFIX, Schedule
 from runner.graph.precision import build_model, dtype_policy, full_precision, set_threads
 from runner.graph.replica import Replica
 from runner.graph.training_step import Forward, TrainingStep
+from runner.restoration.model_variables import model_variables
 from runner.restoration.variables import WARM_STARTED, VariableSpec, assign_owners, classify
 
 

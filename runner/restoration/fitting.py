@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from runner.checkpoints.reader import TensorSpec, is_number
 from runner.config.choices import ShapePolicy
-from runner.config.composition import override
 from runner.config.schema import ScaffoldConfig, VocabularyConfig
+from runner.config.spelling import override
 from runner.errors import Problem
 from runner.restoration.conversions import (
     Cast,

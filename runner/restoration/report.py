@@ -69,7 +69,8 @@ def _origin(assignment: Assignment, plan: RestorationPlan) -> str:
     if not assignment.pieces:
         if assignment.scaffold in plan.unusable:
             return f"{assignment.scaffold}: its checkpoint cannot be used"
-        return f"initializer {assignment.variable.initializer}"
+        initializer = assignment.variable.initializer
+        return f"initializer {initializer}" if initializer else "unchanged"
     return ", ".join(_piece(piece, plan) for piece in assignment.pieces)
 
 
@@ -284,7 +285,7 @@ def summary(plan: RestorationPlan) -> list[str]:
             lines.append(f"{scaffold}: {_count(owned)}, the checkpoint cannot be used")
             continue
         if source is None:
-            lines.append(f"{scaffold}: {_count(owned)} from initializers, no checkpoint")
+            lines.append(f"{scaffold}: {_count(owned)} {_kept(owned)}, no checkpoint")
             continue
         restored = _count(plan.restored(scaffold))
         line = f"{scaffold}: {restored} from {source.path}{at_step(source)}"
@@ -294,11 +295,17 @@ def summary(plan: RestorationPlan) -> list[str]:
         line += f"; {plural(len(plan.unused[scaffold]), 'tensor')} unused"
         lines.append(line + (f"; {source.digest}" if source.digest else ""))
     rest = [assignment for assignment in plan.assignments if assignment.scaffold is None]
-    lines.append(f"no scaffold: {_count(rest)} from initializers")
+    lines.append(f"no scaffold: {_count(rest)} {_kept(rest)}")
     frozen = [assignment for assignment in plan.assignments if _training(assignment) == "frozen"]
     if frozen:
         lines.append(f"frozen: {_count(frozen)}")
     return lines
+
+
+def _kept(assignments: Sequence[Assignment]) -> str:
+    """Returns what variables hold that no checkpoint restores; eager ones have values already."""
+    eager = any(not assignment.variable.initializer for assignment in assignments)
+    return "unchanged" if eager else "from initializers"
 
 
 def _details(plan: RestorationPlan, full: bool) -> Iterator[str]:

@@ -19,12 +19,9 @@ from runner.config.composition import (
     compose_experiment,
     experiment_names,
     forced,
-    override,
-    plain,
-    spelled,
-    yaml,
 )
 from runner.config.schema import register
+from runner.config.spelling import override, plain, spelled, yaml
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 
