@@ -29,9 +29,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from runner import checkpoints
+    from runner.checkpoints.mapping import Checkpoint, open_checkpoint
     from runner.config.schema import RunConfig
     from runner.config.validation import validate
     from runner.errors import RunnerError
+    from runner.restoration.callback import WarmStart
     from runner.restoration.eager import WarmStartPlan, plan, warm_start
     from runner.run import run_experiment
     from runner.session.cached_session import CachedSession
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CachedSession",
+    "Checkpoint",
     "ChiefSessionCreator",
     "MonitoredSession",
     "MonitoredTrainingSession",
@@ -56,8 +60,11 @@ __all__ = [
     "SessionManager",
     "SingularMonitoredSession",
     "Supervisor",
+    "WarmStart",
     "WarmStartPlan",
     "WorkerSessionCreator",
+    "checkpoints",
+    "open_checkpoint",
     "plan",
     "run_experiment",
     "validate",
@@ -67,6 +74,7 @@ __all__ = [
 # Imported when they are asked for: configuration errors and --help must not wait for TensorFlow.
 _MODULES = {
     "CachedSession": "runner.session.cached_session",
+    "Checkpoint": "runner.checkpoints.mapping",
     "ChiefSessionCreator": "runner.session.monitored_session",
     "MonitoredSession": "runner.session.monitored_session",
     "MonitoredTrainingSession": "runner.session.monitored_session",
@@ -76,8 +84,10 @@ _MODULES = {
     "SessionManager": "runner.session.session_manager",
     "SingularMonitoredSession": "runner.session.monitored_session",
     "Supervisor": "runner.session.monitored_session",
+    "WarmStart": "runner.restoration.callback",
     "WarmStartPlan": "runner.restoration.eager",
     "WorkerSessionCreator": "runner.session.monitored_session",
+    "open_checkpoint": "runner.checkpoints.mapping",
     "plan": "runner.restoration.eager",
     "run_experiment": "runner.run",
     "validate": "runner.config.validation",
@@ -86,6 +96,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "checkpoints":
+        return importlib.import_module("runner.checkpoints")
     if name not in _MODULES:
         raise AttributeError(f"module 'runner' has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)

@@ -16,7 +16,26 @@ The formats:
 
 On top of the interface:
   comparison: differences of two checkpoints, statistics and listings of one.
+  mapping: doors for programs: `runner.open_checkpoint`, and `diff`, also `runner.checkpoints.diff`.
 
 Reading is all that happens here: nothing builds a training graph, assigns a variable or writes
 into a checkpoint's directory. Which tensor goes to which variable is decided in `restoration`.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runner.checkpoints.mapping import diff
+
+__all__ = ["diff"]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when it is asked for: every reader of a file would wait for Rich's tables.
+    if name != "diff":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from runner.checkpoints import mapping
+
+    return mapping.diff

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,34 @@ def warm_start(
     return prepared.plan
 
 
+def freeze(
+    model: Any,
+    scaffolds: Any,
+    *,
+    restoration: RestorationConfig | Mapping[str, Any] | None = None,
+) -> None:
+    """Makes the variables of scaffolds with `trainable: false` untrainable; reads no checkpoint.
+
+    `warm_start` does so too; this is for a model that resumes from a checkpoint of its own.
+
+    Args:
+      model: a built Keras model.
+      scaffolds: see `plan`.
+      restoration: see `plan`.
+
+    Raises:
+      ConfigError: when scaffolds or rules are not valid, or the model has no variables.
+    """
+    variables = eager_variables(model)
+    frozen = _frozen(variables, *read_warm_start(scaffolds, restoration))
+    _make_untrainable(variables[name] for name in frozen)
+
+
+def _make_untrainable(variables: Iterable[Any]) -> None:
+    for variable in variables:
+        variable.trainable = False
+
+
 @dataclass(frozen=True)
 class _WarmStart:
     """A plan and what is needed to carry it out.
@@ -188,9 +216,11 @@ class _WarmStart:
         non_finite.report(paths, self.plan.finite)
         for each, value in values:
             tensorflow_variable(self.variables[each.variable.name]).assign(value)
-        for assignment in self.plan.assignments:
-            if assignment.variable.frozen:
-                self.variables[assignment.variable.name].trainable = False
+        _make_untrainable(
+            self.variables[each.variable.name]
+            for each in self.plan.assignments
+            if each.variable.frozen
+        )
         if self.verify:
             require_hashes(
                 (each, value_hash(value), found)

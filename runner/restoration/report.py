@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from runner.checkpoints.reader import CheckpointSpec
+from runner.console import as_text
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.problems import plural
@@ -233,8 +234,6 @@ class VariablePlacement:
 
 # So many unused tensors of a source are named unless all are asked for.
 _UNUSED = 5
-# Nothing is folded in plain text.
-_WIDEST = 1_000_000
 
 
 def table(plan: RestorationPlan, *, full: bool = False) -> RenderableType:
@@ -270,10 +269,7 @@ def table(plan: RestorationPlan, *, full: bool = False) -> RenderableType:
 
 def text(plan: RestorationPlan, *, full: bool = False) -> str:
     """Returns the table as plain text in which nothing is folded."""
-    console = Console(width=_WIDEST, color_system=None, force_terminal=False)
-    with console.capture() as capture:
-        console.print(table(plan, full=full))
-    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
+    return as_text(table(plan, full=full))
 
 
 def summary(plan: RestorationPlan) -> list[str]:

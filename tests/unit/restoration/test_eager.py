@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -289,3 +290,53 @@ def test_the_chain_of_provenance_goes_on(
     made.write_provenance(tmp_path)
     assert inspect([str(tmp_path / "model.keras"), "--provenance"]) == 0
     assert "cnn/dense/kernel <- cnn: " in capsys.readouterr().out
+
+
+class Interrupted(keras.callbacks.Callback):
+    """Ends the process, as far as `fit` knows, after an epoch."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.after = after
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == self.after:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("first", ["warm start", "backup"])
+def test_a_fit_that_resumes_is_not_warm_started_again(
+    first: str, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    copied = tmp_path / "net.npz"
+    shutil.copy(folder / "net.npz", copied)
+
+    def fit(*more: Any) -> tuple[keras.Model, runner.WarmStart]:
+        model = net()
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        given = {
+            "cnn": scaffold("cnn/*", copied, trainable=False),
+            "lstm": scaffold("lstm/*", copied),
+        }
+        start = runner.WarmStart(given)
+        backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", delete_checkpoint=False)
+        callbacks = [start, backup] if first == "warm start" else [backup, start]
+        data = np.ones((4, 4)), np.ones((4, 2))
+        model.fit(*data, epochs=3, verbose=0, shuffle=False, callbacks=[*callbacks, *more])
+        return model, start
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(Interrupted(after=1))
+    resumed, start = fit()
+    shutil.rmtree(tmp_path / "backup")
+    whole, started = fit()
+    assert started.plan is not None
+    np.testing.assert_array_equal(
+        values(whole)["cnn/dense/kernel"], values(PRETRAINED)["cnn/dense/kernel"]
+    )
+    np.testing.assert_equal(values(resumed), values(whole))
+    if first == "backup":
+        assert start.plan is None
+        assert "net has trained 1 steps: no warm start" in caplog.text
+        copied.unlink()
+        whole.fit(np.ones((4, 4)), np.ones((4, 2)), verbose=0, callbacks=[started])
