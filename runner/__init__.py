@@ -6,7 +6,10 @@ purpose: its doors are what other rooms call, and a seam is a class that another
 A room imports only earlier ones: system, config, inputs, checkpoints, tracking, runs, restoration,
 graph, session, hooks, training; then sweeps and cluster, which are independent of each other.
 
-Without a configuration:
+For Keras models, modules and variables of eager TensorFlow 2, without a run: `warm_start` and
+`plan`, the callback `WarmStart`, `open_checkpoint` and `checkpoints.diff`.
+
+Sessions without a configuration:
 
 import tensorflow.compat.v1 as tf, runner
 

@@ -282,8 +282,9 @@ def rule_problems(values: Any, kind: Any, prefix: str = "") -> list[Problem]:
             remedy = checked.remedy.replace("{key}", key) or (
                 f"the default is {_shown(default)}" if default != "" else ""
             )
-            choices = ranked(str(value), checked.choices)
-            found += [Problem(f"{key} is {_shown(value)}", cause, remedy, choices)] if cause else []
+            if cause:
+                choices = ranked(str(value), checked.choices)
+                found.append(Problem(f"{key} is {_shown(value)}", cause, remedy, choices))
     return found
 
 

@@ -6,9 +6,11 @@ the contents of an open mapping, are here.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import cache
 from numbers import Real
 from typing import Any
 
@@ -257,9 +259,15 @@ def read_restoration(value: Any) -> tuple[RestorationConfig, list[Problem]]:
     return restoration, problems
 
 
+# Making one takes longer than all else about a scaffold; merging copies it.
+_structured: Callable[[Any], DictConfig] = cache(OmegaConf.structured)
+
+
 def _merged(kind: Any, entry: Mapping[str, Any], prefix: str) -> tuple[DictConfig, list[Problem]]:
-    """Merges plain values over a structured config, key by key, to find all that do not fit."""
-    typed: DictConfig = OmegaConf.structured(kind)
+    """Merges plain values over a structured config; where some do not fit, finds all of these."""
+    typed = _structured(kind)
+    with contextlib.suppress(OmegaConfBaseException):
+        return OmegaConf.merge(typed, entry), []  # type: ignore[return-value]
     problems = []
     for key, value in entry.items():
         try:

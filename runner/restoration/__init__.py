@@ -5,7 +5,8 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `variables`: specs of variables, their classes of state, and which scaffolds claim them.
 - `patterns`: globs, regular expressions and renames over names.
 - `matching`: which tensors a claimed variable takes; `fitting`: by which conversions they fit.
-- `conversions`: the steps from a tensor to a variable; `named_conversions`: layouts of frameworks.
+- `conversions`: the steps from a tensor to a variable; `layouts`, `torch_layouts`,
+  `named_conversions`: those between the layouts of frameworks, by name.
 - `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: what is wrong.
 - `report`, `json_report`, `html_report`: the doors for showing a plan.
 - `restorer`: `Restorer`, the door for carrying a plan out; `reading`: how values are brought.

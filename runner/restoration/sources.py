@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from runner.checkpoints.contents import NoCheckpointError
@@ -77,9 +78,14 @@ def open_sources(
     """
     found: dict[str, Source] = {}
     problems: dict[str, tuple[Problem, ...]] = {}
-    for name, scaffold in scaffolds.items():
+    with ThreadPoolExecutor() as pool:  # Most of the time is the digests'.
+        opening = {
+            name: pool.submit(_outside_a_run, scaffold, artifacts)
+            for name, scaffold in scaffolds.items()
+        }
+    for name, opened in opening.items():
         try:
-            source = _outside_a_run(scaffold, artifacts)
+            source = opened.result()
         except (CheckpointError, TrackingError) as error:
             where = f"scaffolds.{name}.checkpoint"
             problems[name] = tuple(
