@@ -132,10 +132,7 @@ def compose_all(
 ) -> tuple[DictConfig | None, list[Problem]]:
     """Composes overrides, leaving out those that do not compose.
 
-    Args:
-      compose: composes all or some of them.
-      overrides: those of the command or the trial.
-      failed: what composing all of them has raised, if that is known.
+    `failed` is what composing all of them has raised, if that is known.
 
     Returns:
       The configuration, and what is wrong with the overrides left out. No configuration where they
@@ -293,9 +290,7 @@ def override(key: str, value: str | Mapping[str, Value]) -> str | None:
 
     The two plus signs set a key whether the configuration has it or not.
 
-    Args:
-      key: the whole key, e.g. `scaffolds.cnn.rename`.
-      value: a plain word, or a mapping.
+    `value` is a plain word or a mapping.
     """
     if isinstance(value, str):
         return f"++{key}={value}"

@@ -120,9 +120,6 @@ def flatten(config: Mapping[str, object]) -> dict[str, object]:
     `{"model": {"units": [8, 4]}}` gives `{"model.units.0": 8, "model.units.1": 4}`. An empty
     mapping or list is a value of its own, enums give their names, and a key with a dot or
     bracket in it is written `["like.this"]`.
-
-    Args:
-      config: dicts, lists and tuples, nested to any depth, with other values as leaves.
     """
     return dict(_leaves("", config))
 

@@ -84,10 +84,7 @@ class Execution:
         self._collective, self._withdraw = collective, withdraw
 
     def run(self, attempts: Sequence[Attempt]) -> list[Attempt]:
-        """Returns the last attempt of each trial, in the order of `attempts`.
-
-        Args:
-          attempts: the first attempt of each trial.
+        """Returns the last attempt of each trial, in the order of `attempts`, the first of each.
 
         Raises:
           SweepError: when the launcher starts no trial at all.
@@ -217,11 +214,7 @@ JOB_NUMBER = 2
 
 
 class LauncherKind:
-    """Which launcher is configured, and how it treats trials.
-
-    Args:
-      config: the value of `hydra.launcher`.
-    """
+    """Which launcher `hydra.launcher` configures, and how it treats trials."""
 
     def __init__(self, config: Any) -> None:
         self._config = config
@@ -274,12 +267,9 @@ class LauncherKind:
         return launch
 
     def withdraw(self, numbers: Collection[int]) -> list[str]:
-        """Cancels the jobs in Slurm's queue of attempts that have not started.
+        """Cancels the jobs in Slurm's queue of those attempts, by number, that have not started.
 
         Hydra's launcher keeps its jobs to itself; but the arguments of each are in its folder.
-
-        Args:
-          numbers: of the attempts.
 
         Returns:
           Slurm's names of the jobs. If one cannot be cancelled, a warning is logged: it does
@@ -323,10 +313,6 @@ def may_be_requeued(environment: Mapping[str, str]) -> bool:
 
 def require_extra(module: str, setting: str) -> None:
     """Checks that a module can be imported, which the extra of its name installs.
-
-    Args:
-      module: `optuna` or `ray`.
-      setting: what needs it, such as `hydra/launcher=ray`.
 
     Raises:
       ConfigError: it cannot.

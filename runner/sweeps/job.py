@@ -87,11 +87,7 @@ class Trial(TrialWatch):
         self._step = 0
 
     def name(self, container: Path) -> str:
-        """Returns what identifies the trial, also where runs and sweeps are moved together.
-
-        Args:
-          container: the configured `run_dir`.
-        """
+        """Returns what identifies the trial, also where runs and sweeps are moved together."""
         return f"{os.path.relpath(self.parent, container)}:{self.number}"
 
     def started(self, run_dir: Path) -> None:
@@ -162,11 +158,7 @@ class Job:
 
 
 def job_of(config: Any) -> Job | None:
-    """Returns the present Hydra job; None if it is not one of our sweepers'.
-
-    Args:
-      config: the value of `HydraConfig.get()`.
-    """
+    """Returns the job of a `HydraConfig`; None if it is not one of our sweepers'."""
     target = str(config.sweeper.get("_target_", ""))
     if config.mode is not RunMode.MULTIRUN or not target.startswith(PLUGINS):
         return None
@@ -195,11 +187,7 @@ class _Outcome:
 
 
 def carry_out(job: Job, train: Train) -> float | None:
-    """Runs an attempt and records how it ended.
-
-    Args:
-      job: the attempt.
-      train: does the work and returns the objective.
+    """Runs an attempt, in which `train` returns the objective, and records how it ended.
 
     Returns:
       The objective; None where there is none, or the attempt must not be started any more.

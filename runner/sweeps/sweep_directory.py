@@ -82,11 +82,7 @@ class Attempt:
 
 
 class AttemptFile:
-    """The file of one attempt, and the lock that the attempt's process holds while it lives.
-
-    Args:
-      path: such as `trials/0003.json`.
-    """
+    """The file of one attempt, `trials/NUMBER.json`, and the lock that its process holds."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -72,16 +72,11 @@ class Owner:
 
 
 class OwnerFile:
-    """Names the owner of a run as long as it owns it.
+    """Names the owner of a run as long as it owns it; touched every `beat` seconds.
 
     Not every shared file system carries locks from host to host. The owner therefore touches the
     file regularly, its heartbeat: a process on another host waits to see whether it continues.
     Times are compared with the file system's own, never with a clock of either host.
-
-    Args:
-      path: the file.
-      beat: seconds between touches.
-      sleep: waits a number of seconds.
     """
 
     def __init__(

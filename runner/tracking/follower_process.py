@@ -193,11 +193,7 @@ _follower = FollowerProcess()
 
 
 def start_follower(uri: str | None) -> FollowerProcess:
-    """Returns the follower of all runs of this process, started if it is not alive.
-
-    Args:
-      uri: MLflow's tracking URI; None when nothing goes there.
-    """
+    """Returns the follower of all runs of this process, started if it is not alive."""
     _follower.start(uri)
     return _follower
 
