@@ -60,13 +60,8 @@ class Execution:
 
     After a signal, trials in other processes are cancelled: each saves its last step.
 
-    Args:
-      directory: the sweep's.
-      launch: the launcher.
-      retries: how often a trial that fails is retried.
-      interruption: knows of signals.
-      collective: whether the death of one process may end those of other trials.
-      withdraw: removes attempts, by their numbers, from the launcher's queue, if it has one.
+    `collective` is whether the death of one process may end those of other trials; `withdraw`
+    removes attempts, by number, from the launcher's queue.
     """
 
     def __init__(

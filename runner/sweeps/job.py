@@ -145,11 +145,8 @@ Train = Callable[[Trial], float | None]
 class Job:
     """A Hydra job that is an attempt at a trial.
 
-    Attributes:
-      directory: the sweep's.
-      file: the attempt's.
-      storage: of the study, as the sweeper's configuration has it. It may contain a password,
-        which the attempt's file must not.
+    `storage` is the study's, as the sweeper's configuration has it. It may contain a password,
+    which the attempt's file must not.
     """
 
     directory: SweepDirectory

@@ -68,10 +68,7 @@ class ParentRun:
 
         Adds the store's names of the trials to the provenance of those that ended without.
 
-        Args:
-          status: of the run.
-          tags: to be set.
-          seconds: how long the delivery may take; None for no limit of its own.
+        The delivery may take so many `seconds`; None sets no limit of its own.
         """
         self.tracker.set_tags(tags)
         self.tracker.close(status, seconds)

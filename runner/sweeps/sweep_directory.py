@@ -272,8 +272,7 @@ class SweepDirectory:
 def unrecorded_sweep(*, shared: bool) -> Iterator[SweepDirectory]:
     """Yields the directory of a sweep that is deleted at the end.
 
-    Args:
-      shared: whether other machines must see it: it is then in the current directory.
+    If `shared`, other machines must see it: it is then in the current directory.
     """
     place = Path.cwd() if shared else None
     with tempfile.TemporaryDirectory(prefix=".sweep-", dir=place) as folder:
