@@ -13,7 +13,7 @@ import tensorflow as tf
 from runner.config.composition import compose_experiment
 from runner.config.schema import RunConfig
 from runner.config.validation import validate
-from runner.errors import CheckpointError, ConfigError, PlanError
+from runner.errors import CheckpointError, PlanError
 from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph
 from runner.restoration.plan import make_plan
@@ -114,8 +114,3 @@ def test_what_was_pinned_is_not_exchanged_on_the_way(tmp_path: Path, compose: Co
     make("npz", tmp_path, tensors(1.0))
     with pytest.raises(CheckpointError, match="is not the checkpoint that was pinned"):
         sources.open("norm")
-
-
-def test_a_file_in_mlflow_needs_a_store(compose: Compose) -> None:
-    with pytest.raises(ConfigError, match=r"scaffolds\.norm\.checkpoint: runs:/1/x is in ML"):
-        compose("runs:/1/x")

@@ -28,14 +28,7 @@ from tests.tiny.runs import wait_for
 
 
 class Server:
-    """A server with a run that has the file `best/weights.npz`, the model `net@champion`.
-
-    Attributes:
-      uri: its address.
-      run_id: the run.
-      artifacts: the `mlflow-artifacts:` URI of the run's files.
-      path: its path.
-    """
+    """A server with a run that has the file `best/weights.npz`, the model `net@champion`."""
 
     def __init__(self, folder: Path, forks: Forks) -> None:
         self._folder, self._forks = folder, forks

@@ -38,9 +38,8 @@ class Slow(Blobs):
 class Held(Blobs):
     """Batches that wait for a test.
 
-    Args:
-      slow: a file; training batches come slowly as long as it exists.
-      evaluating: a file that the first validation batch makes, to wait until it is gone.
+    Training batches come slowly as long as the file `slow` exists; the first validation batch makes
+    the file `evaluating`, and waits until it is gone.
     """
 
     def __init__(

@@ -34,12 +34,8 @@ def easy(overrides: Sequence[str]) -> Sequence[Mapping[str, float]]:
 class FakeLauncher:
     """Runs trials in turn; the death of one process ends the trial after it too, as joblib's does.
 
-    Attributes:
-      directory: the sweep's.
-      work: what a trial does.
-      storage: of the study, as the sweeper's configuration has it.
-      launched: the overrides of the trials that were launched together, each time.
-      started: the overrides of all trials that were started, in order.
+    `launched` are the overrides of the trials that were launched together, each time; `started`
+    those of all trials that were started, in order.
     """
 
     def __init__(self, directory: SweepDirectory, work: Work = easy, storage: Any = None) -> None:

@@ -220,24 +220,6 @@ def test_what_is_in_mlflow_needs_a_store() -> None:
     validate(composed(scaffolds={"a": entry}))
 
 
-def test_every_problem_is_reported_at_once() -> None:
-    config = composed(
-        model="???",
-        loss={},
-        train={"steps": 0, "objective": "x"},
-        scaffolds={"a": {"trainable": "maybe", "optional": "maybe"}, "b": 3},
-    )
-    assert [each.state.split(" ")[0] for each in problems(config)] == [
-        "model",
-        "loss",
-        "train.steps",
-        "scaffolds.a.trainable",
-        "scaffolds.a.optional",
-        "scaffolds.b",
-        "train.objective",
-    ]
-
-
 def test_a_configuration_over_another_schema_is_a_programming_error() -> None:
     plain = OmegaConf.create(OmegaConf.to_container(composed()))
     assert isinstance(plain, DictConfig)

@@ -14,6 +14,7 @@ from runner.errors import CheckpointError, ConfigError
 from runner.session.session_manager import restored_variables
 
 Save = Callable[..., Path]
+pytestmark = pytest.mark.usefixtures("graph")
 
 
 @pytest.fixture
@@ -31,12 +32,6 @@ def save(tmp_path: Path) -> Save:
         return tmp_path / name
 
     return save_values
-
-
-@pytest.fixture(autouse=True)
-def _graph() -> Any:
-    with tf.Graph().as_default():
-        yield
 
 
 def _variables(*names: str) -> list[tf.Variable]:
