@@ -90,10 +90,6 @@ class Recording:
         """How often delivery has failed."""
         return self.directory.log.read_text().count("interrupted")
 
-    def is_followed(self) -> bool:
-        """Whether a process delivers."""
-        return self.directory.is_delivered(self.uri)
-
     def _write(self, line: str) -> None:
         stdin = _piped(self.process.stdin)
         stdin.write(f"{line}\n")

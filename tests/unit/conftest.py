@@ -12,6 +12,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from tests.tiny.command_line import Command
     from tests.tiny.counter import Counter
     from tests.tiny.runs import Runs
 
@@ -46,6 +47,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
     with mounted(tmp_path / "small", "1m") as place:
         yield place
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs the command line in this process, in an empty directory."""
+    from tests.tiny.command_line import in_process
+
+    return in_process(tmp_path, monkeypatch, capfd)
 
 
 @pytest.fixture

@@ -17,17 +17,9 @@ from runner.config.choices import Mode, annotation, options
 from runner.config.schema import RunConfig
 from runner.errors import InterruptedRunError
 from runner.system.lifeline import LIFELINE
-from tests.tiny.command_line import CONF, Command, in_process
+from tests.tiny.command_line import CONF, Command
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Command:
-    """Runs the command line in this process, in an empty directory."""
-    return in_process(tmp_path, monkeypatch, capfd)
 
 
 MISTAKES_FOUND_LATER = {

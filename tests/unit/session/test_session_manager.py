@@ -135,24 +135,6 @@ def test_ready_check_names_a_variable_that_nothing_gives(save: Save) -> None:
         manager.prepare_session()
 
 
-def test_own_checkpoint_beats_warm_start(save: Save, tmp_path: Path) -> None:
-    cnn, head = _variables("cnn", "head")
-    own = save("own", cnn=5.0, head=6.0)
-    called: list[str] = []
-    scaffold = _scaffold(
-        cnn, init_op=cnn.initializer, init_fn=lambda scaffold, session: called.append("scaffold")
-    )
-    manager = _manager([str(tmp_path / "gone")], [scaffold], ready_op=_ready())
-    with manager.prepare_session(
-        init_op=tf.global_variables_initializer(),
-        saver=tf.train.Saver(),
-        checkpoint_dir=str(own),
-        init_fn=lambda session: called.append("given"),
-    ) as session:
-        assert session.run([cnn, head]) == [5.0, 6.0]
-    assert called == []
-
-
 def test_own_directory_whose_checkpoint_is_gone_is_refused(save: Save) -> None:
     (cnn,) = _variables("cnn")
     own = save("own", cnn=5.0)

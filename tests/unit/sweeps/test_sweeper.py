@@ -50,7 +50,6 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
         "model.unts is not an argument of tests.tiny.experiment.Net",
         "scaffolds.body.checkpoint: there is no checkpoint at /nosuch/model",
     ),
-    ("seed=1,2", "sweep.bands=[sed]"): ("sweep.bands names 'sed'", "choices: seed"),
 }
 
 
