@@ -85,17 +85,6 @@ def test_a_run_starts_from_it(
         assert np.array_equal(values[variable], tensors()[f"norm/{variable}"]), variable
 
 
-def test_an_average_of_files_is_a_source(
-    tmp_path: Path, compose: Compose, built: BuiltGraph
-) -> None:
-    paths = [
-        make("npz", tmp_path / str(offset), tensors(float(offset))).path for offset in (0, 1, 5)
-    ]
-    values = _restored(compose("", f"++scaffolds.norm.average={paths}"), built)
-    for variable in NORM:
-        assert np.array_equal(values[variable], tensors(2.0)[f"norm/{variable}"]), variable
-
-
 def test_a_step_of_a_directory_is_a_source(
     tmp_path: Path, compose: Compose, built: BuiltGraph
 ) -> None:

@@ -60,14 +60,6 @@ def test_options_may_stand_among_the_overrides(
     assert (outcome.code, outcome.err.splitlines()[0]) == (2, "runner: train.steps is 0")
 
 
-def test_the_composed_configuration_is_printed(command: Command, tmp_path: Path) -> None:
-    outcome = command(*CONF, "+experiment=tiny", "--cfg", "job", "train.steps=7")
-    assert (outcome.code, outcome.err) == (0, "")
-    lines = outcome.out.splitlines()
-    assert {"name: tiny", "  steps: 7"} <= set(lines)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_signal_before_the_run_handles_them(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
