@@ -120,10 +120,8 @@ def test_a_sweep_of_plans_records_nothing(command: Command) -> None:
     assert not (command.folder / "runs").exists()
 
 
-SOAKED = [pytest.param(each, marks=pytest.mark.soak) for each in ("slurm_local", "ray")]
-
-
-@pytest.mark.parametrize("launcher", ["processes", *SOAKED])
+@pytest.mark.soak
+@pytest.mark.parametrize("launcher", ["processes", "slurm_local", "ray"])
 def test_trials_in_other_processes(command: Command, launcher: str) -> None:
     """Two warm trials share the parent and the source; one of them is killed and comes again."""
     process = command.start(
