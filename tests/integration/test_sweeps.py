@@ -83,6 +83,7 @@ def test_a_sweep_over_a_warm_start(command: Command) -> None:
     assert shown == pytest.approx(sorted(objectives), rel=1e-4)
 
 
+@pytest.mark.soak
 def test_a_signal_ends_the_whole_sweep_and_the_same_command_continues_it(command: Command) -> None:
     poison = "+data.poison_after=6,1000"
     arguments = ("-m", TINY, poison, _hook("WaitOnce", command), NO_FIGURES)
