@@ -61,11 +61,7 @@ class Combination(abc.ABC):
 
 @dataclass(frozen=True)
 class Cast(Conversion):
-    """Changes the element type.
-
-    Attributes:
-      dtype: NumPy's name of the new type, or that of `ml_dtypes`, e.g. `bfloat16`.
-    """
+    """Changes the element type to one of NumPy or `ml_dtypes`, e.g. `bfloat16`."""
 
     dtype: str
 
@@ -95,11 +91,7 @@ class Cast(Conversion):
 
 @dataclass(frozen=True)
 class Transpose(Conversion):
-    """Reorders the axes.
-
-    Attributes:
-      axes: for each axis of the result the tensor's axis, as `numpy.transpose` takes them.
-    """
+    """Reorders the axes as `numpy.transpose` does."""
 
     axes: tuple[int, ...]
 

@@ -39,13 +39,7 @@ _RESERVED = 0.2
 
 @dataclass(frozen=True)
 class _Turn:
-    """A trial's next attempt.
-
-    Attributes:
-      attempt: to be launched.
-      alone: whether it is launched by itself.
-      before: the trial's last attempt that was started; None for the first.
-    """
+    """A trial's next attempt; `before` is its last one that was started, None for the first."""
 
     attempt: Attempt
     alone: bool = False

@@ -166,15 +166,7 @@ def job_of(config: Any) -> Job | None:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How an attempt ended.
-
-    Attributes:
-      status: as in the attempt's file.
-      message: why it is not FINISHED.
-      exit_code: 0 where nothing failed.
-      objective: the trial's; None without an evaluation.
-      ended_by: the signal, if one ended it.
-    """
+    """How an attempt ended, as in its file, and the signal, if one ended it."""
 
     status: Status
     message: str = ""

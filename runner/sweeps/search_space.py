@@ -29,10 +29,7 @@ Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 class Dimension:
     """One key that is searched.
 
-    Attributes:
-      key: as it stands before the equals sign, such as `++train.steps`.
-      name: the key alone.
-      distribution: its values are drawn from.
+    `key` is as it stands before the equals sign, such as `++train.steps`; `name` is the key alone.
     """
 
     key: str

@@ -48,14 +48,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Owner:
-    """A process.
-
-    Attributes:
-      host: the name of its machine.
-      boot: identifies the machine's boot, where the system has such an id; otherwise empty.
-      pid: its process id there.
-      since: when it became the owner, in UTC.
-    """
+    """A process, owner since a time in UTC; `boot`, of its host, is empty where there is no such id."""
 
     host: str
     boot: str

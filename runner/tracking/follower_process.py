@@ -74,8 +74,7 @@ class FollowerProcess:
 
         A failure is logged, and costs only the delivery for now.
 
-        Args:
-          uri: MLflow's tracking URI, to be opened at once; None when nothing goes there.
+        `uri` is MLflow's, to be opened at once; None when nothing goes there.
         """
         if self.is_alive:
             return
