@@ -48,7 +48,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Owner:
-    """A process, owner since a time in UTC; `boot`, of its host, is empty where there is no such id."""
+    """A process, owner `since` a time in UTC; the `boot` of its host is empty where unknown."""
 
     host: str
     boot: str
