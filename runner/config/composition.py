@@ -123,10 +123,7 @@ def compose_all(
 ) -> tuple[DictConfig | None, list[Problem]]:
     """Composes overrides, leaving out those that do not compose.
 
-    Args:
-      compose: composes all or some of them.
-      overrides: those of the command or the trial.
-      failed: what composing all of them has raised, if that is known.
+    `failed` is what composing all of them has raised, if that is known.
 
     Returns:
       The configuration, and what is wrong with the overrides left out. No configuration where they
@@ -187,11 +184,6 @@ def problems_of_command(
     Hydra reports the first mistake alone. The command is composed again by Hydra's public API: if
     it composes, the error is not the command's. Of the values that a sweep lists, the first are
     composed. With a search path of the user's own, or a glob, the first mistake is all there is.
-
-    Args:
-      directory: the shipped configs.
-      arguments: those of the command, the options first.
-      error: what Hydra has raised.
     """
     first = explain(error).problems
     options = _options(arguments)

@@ -33,12 +33,7 @@ def quoted(text: str, *, double: bool = False) -> str:
 
 
 def spelled(value: object, string: Callable[[str], str] = quoted) -> str:
-    """Returns a value as one value of an override, which keeps its type.
-
-    Args:
-      value: null, a boolean, number or string, or a list or mapping of such.
-      string: spells a string.
-    """
+    """Returns a plain value as one value of an override, which keeps its type."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -46,15 +41,12 @@ def spelled(value: object, string: Callable[[str], str] = quoted) -> str:
     if isinstance(value, str):
         return string(value)
     if isinstance(value, Mapping):
-        pairs = (f"{_key(str(key))}:{spelled(each, string)}" for key, each in value.items())
+        escaped = {_ESCAPED_IN_KEYS.sub(r"\\\g<0>", str(key)): value[key] for key in value}
+        pairs = (f"{key}:{spelled(each, string)}" for key, each in escaped.items())
         return f"{{{','.join(pairs)}}}"
     if isinstance(value, Sequence):
         return f"[{','.join(spelled(each, string) for each in value)}]"
     return str(value)
-
-
-def _key(name: str) -> str:
-    return _ESCAPED_IN_KEYS.sub(r"\\\g<0>", name)
 
 
 def override(key: str, value: str | Mapping[str, Value]) -> str | None:
@@ -62,9 +54,7 @@ def override(key: str, value: str | Mapping[str, Value]) -> str | None:
 
     The two plus signs set a key whether the configuration has it or not.
 
-    Args:
-      key: the whole key, e.g. `scaffolds.cnn.rename`.
-      value: a plain word, or a mapping.
+    `value` is a plain word or a mapping.
     """
     if isinstance(value, str):
         return f"++{key}={value}"
