@@ -12,6 +12,7 @@ The formats:
   bundle: TensorFlow's V1 and V2 checkpoints, saved by name or by object, and SavedModels.
   tables: damage in the tables that V1 checkpoints and the indices of bundles are.
   keras_files: `.keras`, `.h5` and other HDF5 files, and Keras's names of variables.
+  archive_members: files in zip archives, as the weights in `.keras`.
   array_files: `.npy`, `.npz`, `.safetensors`.
 
 On top of the interface:

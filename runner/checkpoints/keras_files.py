@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import itertools
 import json
 import re
-import struct
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import files
+from runner.checkpoints.archive_members import opened_member
 from runner.checkpoints.reader import (
     CheckpointReader,
     CheckpointSpec,
@@ -113,59 +112,13 @@ class KerasArchiveReader(KerasWeightsReader):
         """Opens the weights file in the archive."""
         with explained(self.path, self.what):
             _require_intact(self.path, files.stamp(self.path))
-            with _weights_member(self.path) as member, h5py.File(member, "r") as file:
+            with opened_member(self.path, MEMBER) as member, h5py.File(member, "r") as file:
                 yield file
 
     def _digest(self) -> str:
         """Returns the digest of the archive's checksums."""
         with explained(self.path, self.what), zipfile.ZipFile(self.path) as archive:
             return files.digest_of_parts(files.checksums(archive))
-
-
-@contextlib.contextmanager
-def _weights_member(path: str) -> Iterator[Any]:
-    """Opens the weights file in an archive.
-
-    HDF5 jumps back and forth, for which `zipfile` reads from the beginning each time: 100 MB take
-    3 s instead of 0.3 s. Keras stores the file uncompressed, so that it is a part of the archive.
-    """
-    with zipfile.ZipFile(path) as archive:
-        entry = archive.getinfo(MEMBER)
-        if entry.compress_type != zipfile.ZIP_STORED:
-            with archive.open(MEMBER) as member:
-                yield member
-            return
-    with open(path, "rb", buffering=0) as file:
-        # The local header has 30 bytes, the last four of which are the sizes of what follows it.
-        file.seek(entry.header_offset + 26)
-        name, extra = struct.unpack("<HH", file.read(4))
-        yield _Part(file, entry.header_offset + 30 + name + extra, entry.file_size)
-
-
-class _Part(io.RawIOBase):
-    """A part of a file as a file.
-
-    Args:
-      file: the whole.
-      start: where the part begins in it.
-      size: how many bytes it has.
-    """
-
-    def __init__(self, file: io.FileIO, start: int, size: int) -> None:
-        self._file, self._start, self._size, self._at = file, start, size, 0
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """See `io.IOBase.seek`."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}
-        self._at = base[whence] + offset
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        """See `io.RawIOBase.readinto`."""
-        self._file.seek(self._start + self._at)
-        count = self._file.readinto(memoryview(buffer)[: max(0, self._size - self._at)])
-        self._at += count
-        return count
 
 
 @functools.lru_cache(maxsize=256)
