@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -36,3 +38,17 @@ def test_differences_of_two_formats(tmp_path: Path) -> None:
     assert "2 tensors differ" in str(found)
     one = runner.open_checkpoint(tmp_path / "one.npz")
     assert not runner.checkpoints.diff(one, one)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_weights_in_an_archive_are_read_whether_compressed_or_not(
+    method: int, tmp_path: Path
+) -> None:
+    kernel = np.random.default_rng(0).normal(size=(64, 64))
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        file["layers/mine/vars/0"] = kernel
+    with zipfile.ZipFile(tmp_path / "net.keras", "w", method) as archive:
+        archive.writestr("config.json", "{}")
+        archive.write(tmp_path / "w.h5", "model.weights.h5")
+    found = runner.open_checkpoint(tmp_path / "net.keras")
+    np.testing.assert_array_equal(found["layers/mine/vars/0"], kernel)
