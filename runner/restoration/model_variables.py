@@ -117,8 +117,8 @@ def tensorflow_variable(variable: Any) -> tf.Variable:
     return variable if isinstance(variable, tf.Variable) else variable.value
 
 
-AVERAGE = "average"
-ITERATION, LEARNING_RATE = "iteration", "learning_rate"
+# The program's own, whatever the source's optimizer had.
+_LEARNING_RATE = "learning_rate"
 
 
 def optimizer_variables(optimizer: Any, trained: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def optimizer_variables(optimizer: Any, trained: Mapping[str, Any]) -> dict[str,
 
     A slot is named after the variable that it belongs to (`cnn/conv1/kernel/momentum`), what is
     kept for all of them after the optimizer (`optimizer/iteration`). Keras joins the parts of both
-    names to one (`adam/model_cnn_conv1_kernel_momentum`).
+    names to one (`adam/model_cnn_conv1_kernel_momentum`). The learning rate is left out.
 
     Args:
       optimizer: the optimizer.
@@ -137,6 +137,8 @@ def optimizer_variables(optimizer: Any, trained: Mapping[str, Any]) -> dict[str,
     named = {}
     for each in optimizer.variables:
         last = each.path.rpartition("/")[2]
+        if last == _LEARNING_RATE:
+            continue
         prefix = next((prefix for prefix in prefixes if last.startswith(prefix)), None)
         slot = (
             f"optimizer/{last}" if prefix is None else f"{by_prefix[prefix]}/{last[len(prefix) :]}"

@@ -267,6 +267,9 @@ def text(plan: RestorationPlan, *, full: bool = False) -> str:
 
 def summary(plan: RestorationPlan) -> list[str]:
     """Returns a line for each source, one for the initialised rest and one for what is frozen."""
+    # Eager variables have values before; no initializer is known of them.
+    eager = any(not assignment.variable.initializer for assignment in plan.assignments)
+    kept = "unchanged" if eager else "from initializers"
     lines = []
     for scaffold, source in plan.sources.items():
         owned = [assignment for assignment in plan.assignments if assignment.scaffold == scaffold]
@@ -274,7 +277,7 @@ def summary(plan: RestorationPlan) -> list[str]:
             lines.append(f"{scaffold}: {_count(owned)}, the checkpoint cannot be used")
             continue
         if source is None:
-            lines.append(f"{scaffold}: {_count(owned)} {_kept(owned)}, no checkpoint")
+            lines.append(f"{scaffold}: {_count(owned)} {kept}, no checkpoint")
             continue
         restored = _count(plan.restored(scaffold))
         line = f"{scaffold}: {restored} from {source.path}{at_step(source)}"
@@ -284,17 +287,11 @@ def summary(plan: RestorationPlan) -> list[str]:
         line += f"; {plural(len(plan.unused[scaffold]), 'tensor')} unused"
         lines.append(line + (f"; {source.digest}" if source.digest else ""))
     rest = [assignment for assignment in plan.assignments if assignment.scaffold is None]
-    lines.append(f"no scaffold: {_count(rest)} {_kept(rest)}")
+    lines.append(f"no scaffold: {_count(rest)} {kept}")
     frozen = [assignment for assignment in plan.assignments if _training(assignment) == "frozen"]
     if frozen:
         lines.append(f"frozen: {_count(frozen)}")
     return lines
-
-
-def _kept(assignments: Sequence[Assignment]) -> str:
-    """Returns what variables hold that no checkpoint restores; eager ones have values already."""
-    eager = any(not assignment.variable.initializer for assignment in assignments)
-    return "unchanged" if eager else "from initializers"
 
 
 def _details(plan: RestorationPlan, full: bool) -> Iterator[str]:
