@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+
+import yaml
 
 from runner.checkpoints import files
-from runner.checkpoints.open import is_v1
+from runner.checkpoints.open import is_saved_model, is_v1
 from runner.errors import CheckpointError, Problem
 
 STATE_FILE = "checkpoint"
@@ -14,6 +17,10 @@ STATE_FILE = "checkpoint"
 # The parts of a run directory that lead to its checkpoints, relative to it.
 RUN_RECORD = "run.json"
 CHECKPOINTS, BEST, BEST_RECORD = "checkpoints", "best", "best.json"
+
+# A folder that MLflow saved as a model, and what its flavors call the part that holds weights.
+_MLMODEL = "MLmodel"
+_MLMODEL_PARTS = ("saved_model_dir", "data", "model_data", "model_binary")
 
 _SHARDED_INDEX = ".safetensors.index.json"
 _SAFETENSORS_SHARD = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
@@ -55,6 +62,40 @@ def _holds_any(directory: str) -> bool:
         return files.is_file(os.path.join(directory, STATE_FILE)) or bool(in_directory(directory))
     except OSError:
         return False  # A directory that cannot be listed is not offered as a choice.
+
+
+def in_mlflow_model(directory: str) -> str | None:
+    """Returns the path with the weights of a model that MLflow saved; None where there is none.
+
+    Raises:
+      CheckpointError: when `MLmodel` is damaged, or names nothing that is there.
+    """
+    file = os.path.join(directory, _MLMODEL)
+    if not files.is_file(file):
+        return None
+    try:
+        flavors = yaml.safe_load(files.read_text(file))["flavors"]
+        named = [part for name in flavors for part in _parts(flavors[name])]
+    except (ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        cause = f"it does not describe a model: {error!r}"
+        raise CheckpointError(Problem(f"{file} is damaged", cause, "copy it again")) from error
+    found = [path for part in named if files.exists(path := os.path.join(directory, part))]
+    if not found:
+        raise CheckpointError(
+            Problem(
+                f"the MLflow model in {directory} holds no checkpoint",
+                f"it is saved for {', '.join(flavors)}",
+                "name a model of TensorFlow, Keras or Transformers",
+            )
+        )
+    inner = os.path.join(found[0], "model")  # Where Keras keeps a SavedModel.
+    return inner if is_saved_model(inner) else found[0]
+
+
+def _parts(flavor: Mapping[str, object]) -> list[str]:
+    # `python_function` names under these keys what another flavor names too, or code.
+    loads_another = "loader_module" in flavor
+    return [] if loads_another else [str(flavor[key]) for key in _MLMODEL_PARTS if key in flavor]
 
 
 def newest(directory: str) -> str | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from mlflow import MlflowClient
+from mlflow.entities import LoggedModelOutput
 
 from runner.checkpoints.locate import resolve
 from runner.errors import TrackingError
@@ -304,6 +305,23 @@ def test_an_artifact_is_downloaded_once_for_each_version(
     for uri in ("models:/net/2/weights.npz", f"runs:/{run_id}/nothing"):
         with pytest.raises(TrackingError, match=f"{uri} cannot be downloaded"):
             resolve(uri.replace("/2/", "@champion/"), artifacts=store)
+
+
+def test_a_logged_model_and_a_whole_run_are_downloaded(
+    store: MlflowStore, run_id: str, client: MlflowClient, tmp_path: Path
+) -> None:
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "w.npz").write_text("logged")
+    kept = client.create_logged_model(client.get_run(run_id).info.experiment_id, "model", run_id)
+    client.log_model_artifacts(kept.model_id, str(tmp_path / "saved"))
+    client.finalize_logged_model(kept.model_id, "READY")
+    client.log_outputs(run_id, [LoggedModelOutput(kept.model_id, 1)])
+    for place in (f"models:/{kept.model_id}", f"runs:/{run_id}/model"):
+        for uri in (place, f"{place}/w.npz"):
+            (found,) = resolve(uri, artifacts=store)
+            assert Path(found).read_text() == "logged"
+    whole = store.download(f"runs:/{run_id}", str(tmp_path))
+    assert (Path(whole) / "best" / "weights.npz").read_text() == "content"
 
 
 def test_a_search_creates_no_database(tmp_path: Path) -> None:
