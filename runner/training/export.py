@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,9 @@ SIGNATURE = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 def export_run(run: Run) -> None:
     """Writes the best checkpoint of the newest finished run as a SavedModel.
 
-    Its signature `serving_default` takes `features`, a batch of any size, and gives `outputs`; both
-    have numbered names where they are structures of several tensors. The provenance that is beside
-    the checkpoint is in its folder too.
+    Its signature `serving_default` takes `features`, a batch of any size, and gives `outputs`.
+    Where these are dictionaries, it takes and gives their keys, see `named`. The provenance that is
+    beside the checkpoint is in its folder too.
 
     Where the run is recorded, the model is kept with it, and registered if `export.register` says
     so; an export that exists is registered as it is.
@@ -121,8 +121,19 @@ def _save(
 
 
 def named(prefix: str, structure: Any) -> dict[str, Any]:
-    """Returns a structure's leaves by name: `prefix`, or `prefix_0` and so on for several."""
+    """Returns a structure's leaves by name: the keys of dictionaries, nested ones joined by `_`.
+
+    What is in no dictionary is called `prefix`, or `prefix_0` and so on for several.
+    """
+    keyed = structure if isinstance(structure, Mapping) else {prefix: structure}
+    found = {"_".join(map(str, path)): leaf for path, leaf in keras.tree.flatten_with_path(keyed)}
     leaves = tf.nest.flatten(structure)
+    several = keyed is structure or len(leaves) > 1
+    return found if several and len(found) == len(leaves) else _numbered(prefix, leaves)
+
+
+def _numbered(prefix: str, leaves: Sequence[Any]) -> dict[str, Any]:
+    """Names leaves whose keys are ambiguous, such as `a_b` beside `b` in `a`."""
     if len(leaves) == 1:
         return {prefix: leaves[0]}
     return {f"{prefix}_{index}": leaf for index, leaf in enumerate(leaves)}
@@ -144,7 +155,10 @@ def exported_model(folder: Path, step: int, data: Data) -> ExportedModel:
         batches = tf.compat.v1.data.make_initializable_iterator(data.test())
         features, _ = batches.get_next()
         session.run([batches.initializer, tf.compat.v1.tables_initializer()])
-        example = session.run(named("features", features))
+        known = named("features", features)
+        if known.keys() != signature.inputs.keys():  # An export from before keys were kept.
+            known = _numbered("features", tf.nest.flatten(features))
+        example = session.run(known)
     return ExportedModel(
         folder,
         step,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
+import mlflow
 import numpy as np
 import pytest
 import tensorflow as tf
+from mlflow import MlflowClient
 
 from runner.checkpoints.locate import require_checkpoint
 from runner.checkpoints.open import open_checkpoint
@@ -16,9 +19,11 @@ from runner.config.schema import TrackingConfig, TrainConfig
 from runner.errors import RunDirectoryError
 from runner.runs.provenance import provenance_of
 from runner.runs.run_directory import RunDirectory
+from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
-from runner.training.export import exported_model
+from runner.training.export import exported_model, named
 from tests.tiny.experiment import Blobs
+from tests.tiny.odd import Structured
 from tests.tiny.runs import Runs
 
 
@@ -97,17 +102,43 @@ def test_an_export_is_served_with_the_same_outputs_for_any_batch_size(
         finished.shown(mode=Mode.export)
 
 
-def test_structures_are_exported_under_numbered_names(runs: Runs) -> None:
+def test_structures_are_exported_under_their_keys_by_which_mlflow_predicts(
+    runs: Runs, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parts = {"data": "Structured", "model": "OfStructure", "loss": "StructuredLoss"}
     runs.changes = {key: {"_target_": f"tests.tiny.odd.{name}"} for key, name in parts.items()}
     runs.changes |= {"metrics": {}, "train": TrainConfig(steps=2)}
     runs.run()
     runs.shown(mode=Mode.export)
     served = tf.saved_model.load(str(runs.directory().export)).signatures["serving_default"]
-    assert set(served.structured_input_signature[1]) == {"features_0", "features_1"}
-    one = tf.ones([3, 1])
-    outputs = served(features_0=one * 0, features_1=one * 7)["outputs"]
-    np.testing.assert_allclose(outputs, np.full((3, 1), 7.0))
+    one = np.ones([3, 1], np.float32)
+    assert set(served.structured_input_signature[1]) == {"left", "right"}
+    model = exported_model(runs.directory().export, 2, Structured())
+    assert model.example.keys() == {"left", "right"}
+    uri = f"sqlite:///{database}"
+    client = MlflowClient(uri)
+    experiment = client.create_experiment("e", (tmp_path / "artifacts").as_uri())
+    run_id = client.create_run(experiment).info.run_id
+    kept = MlflowStore(uri).keep_model(run_id, model, None, None)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    predicted = mlflow.pyfunc.load_model(kept).predict({"left": one * 0, "right": one * 7})
+    assert np.ravel(predicted["sum"]).tolist() == [7.0] * 3
+
+
+NAMES: list[tuple[Any, set[str]]] = [
+    (1, {"features"}),
+    ((1,), {"features"}),
+    ((1, {"a": 2}), {"features_0", "features_1_a"}),
+    ({"image": 1, "prefix": 2}, {"image", "prefix"}),
+    ({"image": 1}, {"image"}),
+    ({"a": {"b": 1}, "c": [2, 3]}, {"a_b", "c_0", "c_1"}),
+    ({"a": {"b": 1}, "a_b": 2}, {"features_0", "features_1"}),
+]
+
+
+@pytest.mark.parametrize(("structure", "names"), NAMES)
+def test_the_names_of_features(structure: Any, names: set[str]) -> None:
+    assert named("features", structure).keys() == names
 
 
 def test_there_must_be_a_finished_run_of_this_configuration(finished: Runs) -> None:
