@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import yaml
 
@@ -33,6 +34,15 @@ _STEP = re.compile(r".*?-(\d+)(-\?{5}-of-\d{5})?")
 
 class NoCheckpointError(CheckpointError):
     """There is nothing at a path; an optional checkpoint may be missing like this."""
+
+    def or_else(self, remedy: str) -> NoCheckpointError:
+        """Returns the error with another remedy besides its own."""
+        both = (replace(each, remedy=f"{each.remedy}, or {remedy}") for each in self.problems)
+        return NoCheckpointError(*both)
+
+
+class LostCheckpointError(CheckpointError, ValueError):
+    """The `checkpoint` file names a checkpoint that is gone; a ValueError, as TensorFlow has it."""
 
 
 def is_checkpoint(path: str) -> bool:
@@ -102,13 +112,14 @@ def newest(directory: str) -> str | None:
     """Returns the newest checkpoint by the `checkpoint` file; None when there is no such file.
 
     Raises:
-      CheckpointError: when the file is damaged or names a checkpoint that is not there.
+      LostCheckpointError: when the file names a checkpoint that is not there.
+      CheckpointError: when it is damaged.
     """
     kept = _state(directory)
     if kept is None:
         return None
     if not is_checkpoint(kept[-1]):
-        raise CheckpointError(
+        raise LostCheckpointError(
             Problem(
                 f"the `checkpoint` file in {directory} names {kept[-1]}",
                 "no such checkpoint is there",

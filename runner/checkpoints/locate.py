@@ -283,7 +283,7 @@ def _listed(path: str, average: Sequence[str | int], artifacts: Artifacts | None
 
 
 def _nothing(path: str) -> NoCheckpointError:
-    remedy = "correct the path, or set `optional: true` to initialise these variables instead"
+    remedy = "correct the path"
     if files.is_directory(path):
         runs, here = tuple(contents.runs_in(path)), contents.in_directory(path)
         cause = "no `checkpoint` file is in it"

@@ -123,6 +123,10 @@ class Identity:
         return Identity(experiment, chain).fingerprint()
 
 
+OPTIONAL = "set `optional: true` to initialise these variables instead"
+"""The remedy for a scaffold's checkpoint that is not there, besides correcting its path."""
+
+
 def in_scaffold(name: str, problem: Problem) -> Problem:
     """Returns a problem of a scaffold's checkpoint with the scaffold named."""
     return prefixed(f"scaffolds.{name}.checkpoint", problem)
