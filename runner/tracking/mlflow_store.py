@@ -105,8 +105,10 @@ class MlflowStore:
         Raises:
           TrackingError: the store cannot be used, or has no such run.
         """
+        state = f"run {run_id} cannot be read"
+        self._require_database(state)
         client = self.connect()
-        with self._reported(f"run {run_id} cannot be read"):
+        with self._reported(state):
             run = client.get_run(run_id)
             return _tracked(run, client.get_experiment(run.info.experiment_id).name)
 
@@ -131,6 +133,13 @@ class MlflowStore:
             )
         return [_tracked(run, experiment) for run in runs]
 
+    def _require_database(self, state: str) -> None:
+        """Raises TrackingError, rather than create a database by asking for what is in it."""
+        database = self.address.database
+        if database is not None and not database.exists():
+            remedy = "name the store that has it: tracking.uri, or the option --tracking or --uri"
+            raise TrackingError(Problem(state, f"there is no {database}", remedy))
+
     def _find(self, client: MlflowClient, experiment_id: str, uid: str) -> Run | None:
         found = client.search_runs([experiment_id], f"tags.`{UID_TAG}` = '{uid}'", max_results=1)
         return found[0] if found else None
@@ -142,11 +151,8 @@ class MlflowStore:
 
     def pin(self, uri: str) -> str:
         """See `RunStore.pin`."""
-        state, database = f"{uri} is not in {self.store}", self.address.database
-        if database is not None and not database.exists():
-            # Nor does this.
-            cause, remedy = f"there is no {database}", "set tracking.uri to the store that has it"
-            raise TrackingError(Problem(state, cause, remedy))
+        state = f"{uri} is not in {self.store}"
+        self._require_database(state)
         client = self.connect()
         alias, latest = _ALIAS.fullmatch(uri), _LATEST.fullmatch(uri)
         with self._reported(state):
