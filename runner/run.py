@@ -68,17 +68,18 @@ def train(run: Run) -> float:
         _train_sources(run)
     with Interruption(run.config.session.grace_seconds).handled() as interruption:
         run.open(interruption)
-        run.coordinator.report_begun()
-        for killed in settle_killed_runs(run.container):
-            run.store.settle(killed.path)
-        recover(run.directory, run.screen.line)
-        # Another process may have changed the run since, so decide again whether to warm-start.
-        if run.directory.has_checkpoint():
-            run.plan = None  # It resumes from its own checkpoint.
-        elif run.plan is None:
-            run.plan = _sound_plan(run)
-            _train_sources(run)
-        _introduce(run, resumed)
+        with run.failing():
+            run.coordinator.report_begun()
+            for killed in settle_killed_runs(run.container):
+                run.store.settle(killed.path)
+            recover(run.directory, run.screen.line)
+            # Another process may have changed the run since: decide again whether to warm-start.
+            if run.directory.has_checkpoint():
+                run.plan = None  # It resumes from its own checkpoint.
+            elif run.plan is None:
+                run.plan = _sound_plan(run)
+                _train_sources(run)
+            _introduce(run, resumed)
         return train_run(run)
 
 

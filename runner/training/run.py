@@ -7,8 +7,8 @@ a run imports those rooms.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from runner.config.fingerprint import fingerprint
 from runner.config.masking import Mask
 from runner.config.schema import RunConfig
 from runner.console import Screen
-from runner.errors import Problem, RunDirectoryError
+from runner.errors import InterruptedRunError, Problem, RunDirectoryError
 from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph, Training
 from runner.graph.replica import Replica
@@ -133,6 +133,20 @@ class Run:
         self.interruption = interruption
         resume = self.config.resume.value
         self.directory = open_run(self.container, self.record, resume, dedicated=self.dedicated)
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Where the block fails, records how the run ended, and releases its directory."""
+        try:
+            yield
+        except BaseException as error:
+            killed = isinstance(error, InterruptedRunError)
+            with self.interruption.deferred():
+                try:
+                    self.directory.update(status=Status.KILLED if killed else Status.FAILED)
+                finally:
+                    self.directory.release()
+            raise
 
     def make_plan(self) -> RestorationPlan:
         """Returns the plan of a fresh start, with all problems.

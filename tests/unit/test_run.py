@@ -68,6 +68,16 @@ def test_a_checkpoint_whose_files_are_lost_is_not_replaced_by_random_weights(fai
         failed.run()
 
 
+def test_a_start_that_fails_leaves_no_run_that_seems_to_run(failed: Runs) -> None:
+    for file in failed.directory().checkpoints.glob("model.ckpt-10.data*"):
+        file.write_bytes(b"")
+    failed.directory().update(status="KILLED")
+    for _ in range(2):  # The directory is released too.
+        with pytest.raises(CheckpointError, match="none of its checkpoints is whole"):
+            failed.run()
+        assert failed.record().status == "FAILED"
+
+
 def test_a_run_killed_at_its_last_step_only_evaluates_and_ends(finished: Runs, whole: Runs) -> None:
     files = sorted(finished.directory().checkpoints.iterdir())
     times = [file.stat().st_mtime_ns for file in files]

@@ -311,7 +311,7 @@ def test_what_else_is_wrong_keeps_the_words_of_tensorflow(save: Save) -> None:
     (cnn,) = _variables("b")
     (source / "model.ckpt.data-00000-of-00001").write_bytes(b"\0\0\0\1")
     damaged = tf.train.Scaffold(saver=tf.train.Saver({"cnn": cnn}))
-    with pytest.raises(CheckpointError, match="tensor cnn: .*[Cc]hecksum"):
+    with pytest.raises(CheckpointError, match=r"tensor cnn: .*[Cc]hecksum"):
         _manager([source], [damaged]).prepare_session(init_op=cnn.initializer)
 
 
