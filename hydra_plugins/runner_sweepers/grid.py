@@ -144,7 +144,7 @@ def _same_value_twice(swept: Sequence[Override]) -> list[Problem]:
     counts = [(each, Counter(map(plain, _values(each)))) for each in lists]
     return [
         Problem(
-            f"{each.input_line} holds {value} {count} times",
+            f"{each.input_line} lists {value!r} {count} times",
             "trials of the same values give the same result",
             "list it once; to repeat a trial, give it several seeds: seed=1,2",
         )
