@@ -276,11 +276,14 @@ def test_an_alias_is_pinned_to_its_version(
 
 
 def test_a_logged_model_and_a_whole_run_are_downloaded(
-    store: MlflowStore, run_id: str, client: MlflowClient, tmp_path: Path
+    store: MlflowStore, client: MlflowClient, tmp_path: Path
 ) -> None:
+    experiment = client.create_experiment("e", (tmp_path / "artifacts").as_uri())
+    run_id = client.create_run(experiment).info.run_id
+    client.log_text(run_id, "content", "best/weights.npz")
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "w.npz").write_text("logged")
-    kept = client.create_logged_model(client.get_run(run_id).info.experiment_id, "model", run_id)
+    kept = client.create_logged_model(experiment, "model", run_id)
     client.log_model_artifacts(kept.model_id, str(tmp_path / "saved"))
     client.finalize_logged_model(kept.model_id, "READY")
     client.log_outputs(run_id, [LoggedModelOutput(kept.model_id, 1)])
