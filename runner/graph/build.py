@@ -55,6 +55,7 @@ def build_graph(
         data = build_data(config)
         with replica.partitioned():
             model = build_model(config)
+        _require_uncompiled(config, model)
         functions = _functions(config)
         source = step = None
         if train:
@@ -78,9 +79,60 @@ def build_graph(
 
 
 def _functions(config: RunConfig) -> dict[str, PerExample]:
-    """Returns the loss and the metrics by name."""
+    """Returns the loss and the metrics by name.
+
+    Raises:
+      ConfigError: when one cannot be built, or keeps state between batches.
+    """
     metrics = {name: build_target(f"metrics.{name}", node) for name, node in config.metrics.items()}
+    streaming = [name for name, each in metrics.items() if isinstance(each, keras.metrics.Metric)]
+    if streaming:
+        raise ConfigError(
+            *(
+                Problem(
+                    f"metrics.{name}: {config.metrics[name]['_target_']} is a keras.metrics.Metric",
+                    "its state would mix the batches of training and of validation",
+                    "name a function of values per example, such as "
+                    "keras.metrics.sparse_categorical_accuracy with `_partial_: true`",
+                )
+                for name in streaming
+            )
+        )
     return {"loss": build_target("loss", config.loss), **metrics}
+
+
+def _per_example(config: RunConfig, name: str, value: Any) -> tf.Tensor:
+    """Returns a value of the loss or of a metric.
+
+    Raises:
+      ConfigError: when it is a scalar, of which a mean over the examples cannot be made.
+    """
+    value = tf.convert_to_tensor(value)
+    if value.shape.rank == 0:
+        key = name if name == "loss" else f"metrics.{name}"
+        target = (config.loss if name == "loss" else config.metrics[name])["_target_"]
+        raise ConfigError(
+            Problem(
+                f"{key}: {target} returns a scalar",
+                "the runner averages values per example, so that every example counts the same",
+                "return a value for each example; a function of keras.losses or keras.metrics with "
+                "`_partial_: true` does",
+            )
+        )
+    return value
+
+
+def _require_uncompiled(config: RunConfig, model: Model) -> None:
+    """Raises a ConfigError for a compiled model, whose settings would be ignored."""
+    if getattr(model, "compiled", False):
+        raise ConfigError(
+            Problem(
+                f"model: {config.model['_target_']} returns a compiled model",
+                "its own optimizer, loss and metrics would be ignored: those of the configuration "
+                "are used",
+                "return the model without compile(); keras.saving.load_model takes compile: false",
+            )
+        )
 
 
 def _hooks(
@@ -180,7 +232,10 @@ def _forward(
 
     def forward(features: Any, labels: Any) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         outputs = full_precision(model(features, training=training))
-        values = {name: function(labels, outputs) for name, function in functions.items()}
+        values = {
+            name: _per_example(config, name, function(labels, outputs))
+            for name, function in functions.items()
+        }
         # A gradient of 0 for a metric would still be NaN wherever the metric's own derivative is.
         values |= {
             name: tf.stop_gradient(value) for name, value in values.items() if name != "loss"
