@@ -290,10 +290,3 @@ class Recurrent(keras.Model):
 
     def call(self, features: Any, training: bool = False) -> Any:
         return self.head(self.lstm(features[:, :, None], training=training))
-
-
-def make_compiled() -> keras.Model:
-    """Returns a compiled model."""
-    model = Plain()
-    model.compile("sgd", loss="mse", metrics=["mae"])
-    return model
