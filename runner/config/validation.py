@@ -120,8 +120,8 @@ def _measure_problems(key: str, value: Any) -> Iterator[Problem]:
             yield from _measure_problems(f"{key}.{index}", each)
     elif not value or not isinstance(value, str | Mapping):
         yield Problem(
-            f"{key} is {value!r}",
-            "it must be a class or function to call, or a name that Keras knows",
+            f"{key} has no _target_",
+            "it must name the class or function to call, or be a name that Keras knows",
             f"give {key} a `_target_: package.module.Name`",
         )
 

@@ -66,15 +66,11 @@ class Batch:
             names = ranked(output, known)
             raise ConfigError(Problem(f"{key}: {what} {output!r}", choices=names))
 
-        weights = self.weights
+        weights, outputs = self.weights, pick(self.outputs, "the model has no output")
         if isinstance(weights, Mapping | list | tuple):
             weights = pick(weights, "the data give no sample weights for the output")
-        return replace(
-            self,
-            labels=pick(self.labels, "the data give no labels for the output"),
-            weights=weights,
-            outputs=pick(self.outputs, "the model has no output"),
-        )
+        labels = pick(self.labels, "the data give no labels for the output")
+        return replace(self, labels=labels, weights=weights, outputs=outputs)
 
 
 class Measure:

@@ -164,8 +164,8 @@ def test_a_deleted_key_has_its_default_again_if_it_has_one() -> None:
         del config["train"], config["seed"]
     assert (validate(config).train.steps, validate(config).seed) == (RunConfig().train.steps, 0)
     with open_dict(config):
-        del config["loss"]
-    assert problem(config).state == "loss has no value"
+        del config["model"]
+    assert problem(config).state == "model has no value"
 
 
 @pytest.mark.parametrize(
@@ -224,6 +224,7 @@ def test_every_problem_is_reported_at_once() -> None:
     config = composed(
         model="???",
         loss={},
+        metrics={"a": "accuracy"},
         train={"steps": 0, "objective": "x"},
         scaffolds={"a": {"trainable": "maybe", "optional": "maybe"}, "b": 3},
     )
