@@ -71,6 +71,8 @@ def build_graph(
         keras_names = model_variables(model)
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
         policies = _policies(config, own)
+        if train:
+            _require_sources(config, graph, own, policies)
         trained = _trained(own, policies)
         training = step.build(list(trained.values()), evaluation.names) if step else None
         variables = name_variables(tf.compat.v1.global_variables(), keras_names)
@@ -220,6 +222,40 @@ def _policies(config: RunConfig, own: Mapping[str, tf.Variable]) -> dict[str, Sc
         for name, whole in wholes.items()
         if whole in claims
     }
+
+
+def _require_sources(
+    config: RunConfig,
+    graph: tf.Graph,
+    own: Mapping[str, tf.Variable],
+    policies: Mapping[str, ScaffoldConfig],
+) -> None:
+    """Raises a ConfigError for values that the model's `_target_` loads and nothing restores.
+
+    In a graph Keras's assignments are operations that nothing runs.
+    """
+    initializers = {variable.initializer for variable in own.values()}
+    assigned = {
+        each.inputs[0].op
+        for each in graph.get_operations()
+        if each.type == "AssignVariableOp" and each not in initializers
+    }
+    lost = [
+        name
+        for name, variable in own.items()
+        if variable.handle.op in assigned and not (name in policies and policies[name].checkpoint)
+    ]
+    if lost:
+        shown = ", ".join(lost[:3]) + f" and {len(lost) - 3} more" * (len(lost) > 3)
+        raise ConfigError(
+            Problem(
+                f"model: {config.model['_target_']} loads values for {shown}",
+                "a run takes pretrained values through scaffolds, which its plan shows and a "
+                "resumed run leaves out",
+                "name the file as a scaffold's checkpoint: scaffolds.NAME.checkpoint=FILE "
+                "'scaffolds.NAME.variables.include=[*]'",
+            )
+        )
 
 
 def _trained(

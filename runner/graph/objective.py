@@ -56,7 +56,7 @@ class Objective:
         _require_called(config, model)
         self._config, self._model = config, model
         self._trainer = model if isinstance(model, keras.Model) else None
-        self._replaced = _variables_of_compile(self._trainer)
+        self._replaced = _made_by_compile(self._trainer)
         own = [each.name for each in self._trainer.metrics] if self._trainer else []
         has_metrics = any(name != "loss" for name in own)
         self.notes = tuple(self._notes(has_metrics))
@@ -293,12 +293,17 @@ def _require_called(config: RunConfig, model: Any) -> None:
         )
 
 
-def _variables_of_compile(model: keras.Model | None) -> list[tf.Variable]:
-    """Returns what `compile` has made that the configuration replaces, metrics' state among it."""
+def _made_by_compile(model: keras.Model | None) -> list[tf.Variable]:
+    """Returns the variables that are not the model's, when it is compiled and not called yet.
+
+    They are its optimizer's and its metrics', and those of a second optimizer that
+    `keras.saving.load_model` makes on the way.
+    """
     if model is None or not model.compiled:
         return []
-    optimizer = model.optimizer.variables if model.optimizer is not None else []
-    return [each.value for each in (*model.metrics_variables, *optimizer)]
+    kept = {each.value.ref() for each in model.variables}
+    kept.add(tf.compat.v1.train.get_or_create_global_step().ref())
+    return [each for each in tf.compat.v1.global_variables() if each.ref() not in kept]
 
 
 def _merged(groups: Iterable[dict[str, Any]]) -> dict[str, Any]:
