@@ -61,9 +61,7 @@ def build_graph(
             objective = Objective(config, model)
         source = step = None
         if train:
-            batches = replica.shard(_batches("train", data.train()))
-            ahead = getattr(data, "prefetch", True)
-            source = TrainingInput(batches, prefetch=ahead, replicas=replica.count)
+            source = _training_input(data, replica)
             forward = _forward(config, model, objective.means, True)
             step = TrainingStep(config, source, forward, replica)
         evaluation = _split(config, split, data, model, objective)
@@ -71,18 +69,15 @@ def build_graph(
         keras_names = model_variables(model)
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
         policies = _policies(config, own)
-        if train:
-            _require_sources(config, graph, own, policies)
+        _require_sources(config, graph, own, policies)
         trained = _trained(own, policies)
         training = step.build(list(trained.values()), evaluation.names) if step else None
         variables = name_variables(tf.compat.v1.global_variables(), keras_names)
         hooks = _hooks(config, graph, variables, training)
         saver = _saver(config, variables, trained, source)
     specs = _specs(variables, own, policies, training)
-    sizes = data.sizes() if isinstance(data, Sized) else {}
-    return BuiltGraph(
-        graph, variables, specs, training, evaluation, hooks, saver, sizes, objective.notes
-    )
+    sizes, notes = data.sizes() if isinstance(data, Sized) else {}, objective.notes
+    return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, sizes, notes)
 
 
 def _hooks(
@@ -171,6 +166,12 @@ def _batches(split: str, dataset: Any) -> tf.data.Dataset:
             "weights)",
         )
     )
+
+
+def _training_input(data: Data, replica: Replica) -> TrainingInput:
+    batches = replica.shard(_batches("train", data.train()))
+    ahead = getattr(data, "prefetch", True)
+    return TrainingInput(batches, prefetch=ahead, replicas=replica.count)
 
 
 def _forward(config: RunConfig, model: Model, measure: Callable[[Batch], Any], train: bool) -> Any:

@@ -18,18 +18,8 @@ import tensorflow as tf
 from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, ranked
-from runner.graph.measures import (
-    Batch,
-    Losses,
-    Measure,
-    OfModel,
-    OfOutput,
-    PerExample,
-    Streaming,
-    Totals,
-    Values,
-    outputs_of,
-)
+from runner.graph.keras_measures import Losses, OfModel, OfOutput, Streaming, outputs_of
+from runner.graph.measures import Batch, Measure, PerExample, Totals, Values
 
 # What the runner does in the place of Keras's `fit` and `evaluate`.
 _NOT_CALLED = ("train_step", "test_step", "make_train_function", "make_test_function")

@@ -85,11 +85,8 @@ class TrainingStep:
         built = build_optimizers(config.optimizer, schedules, global_step, rate)
         optimizers = scaled_losses(config, built)
         (means, waited), train_op = self._update(optimizers, schedules, metrics)
-        averages = None
-        if config.train.ema_decay is not None:
-            variables = [variable for variable, _ in schedules]
-            with tf.control_dependencies([train_op]):
-                averages = AveragedWeights(variables, config.train.ema_decay, global_step)
+        averages = self._averages(schedules, train_op)
+        if averages is not None:
             train_op = tf.group(train_op, averages.update)
         with tf.control_dependencies([train_op]):
             step = tf.identity(global_step.read_value())
@@ -107,6 +104,15 @@ class TrainingStep:
             input_is_saved=config.train.save_input,
             shared_state=shared_state(optimizers, schedules),
         )
+
+    def _averages(
+        self, schedules: Sequence[tuple[tf.Variable, Schedule]], train_op: tf.Operation
+    ) -> AveragedWeights | None:
+        decay = self._config.train.ema_decay
+        if decay is None:
+            return None
+        with tf.control_dependencies([train_op]):
+            return AveragedWeights([each for each, _ in schedules], decay, self._global_step)
 
     def _update(
         self,

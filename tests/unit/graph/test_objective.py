@@ -98,7 +98,7 @@ TEN = {
     "r2": metrics("R2Score"),
     "rmse": metrics("RootMeanSquaredError"),
     "iou": metrics("BinaryIoU", dtype="float32"),
-    "pearson": metrics("PearsonCorrelation", axis=0),
+    "sensitivity": metrics("SensitivityAtSpecificity", specificity=0.5),
     "cosine": metrics("CosineSimilarity"),
     "accuracy": "accuracy",
     "mae": "mean_absolute_error",
