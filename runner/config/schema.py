@@ -361,7 +361,7 @@ class RunConfig:
     # takes two keys for itself: `jit_compile: true` compiles it and its losses by XLA, and
     # `dtype_policy: mixed_bfloat16` or `mixed_float16` computes in 16 bits (weights stay float32).
     model: dict[str, Any] = MISSING
-    # `_target_` of a callable (labels, outputs) -> losses per example or of a class in keras.losses,
+    # `_target_` of a callable (labels, outputs) -> losses per example or of a keras.losses class,
     # a name as in `compile`, or output -> one of these. Null takes a compiled model's own.
     loss: Any = None
     # Output -> what its loss is multiplied by in the sum; by default 1.

@@ -52,6 +52,12 @@ class Model(Protocol):
 
     The runner calls it through `tf.function` inside the graph, so that batch-norm statistics and
     random state are updated; a plain call in a graph drops those updates.
+
+    What a Keras model says of its own counts: `add_loss` and regularisers always; where the
+    configuration names no loss or no metrics, those of `compile`, of an overridden `compute_loss` or
+    `compute_metrics`, and metrics that it keeps. An overridden `train_step` or `test_step` is
+    refused: the runner makes the step itself. Pretrained values come through scaffolds, not from
+    the model's constructor.
     """
 
     def __call__(self, features: Any, training: bool) -> Any:
@@ -59,7 +65,12 @@ class Model(Protocol):
 
 
 class PerExample(Protocol):
-    """A loss or a metric, for example a function of `keras.losses`."""
+    """A loss or a metric, for example a function of `keras.losses`, with `_partial_: true`.
+
+    Classes of `keras.losses` and `keras.metrics` are used as `keras.Model.fit` and `evaluate` use
+    them: a metric's state begins anew with each pass, and a step of training reports the metric of
+    its own batch. `metrics` leave sample weights out, `weighted_metrics` use them.
+    """
 
     def __call__(self, labels: Any, outputs: Any) -> tf.Tensor:
         """Returns values whose first dimension is the batch; the runner averages over all."""
