@@ -54,8 +54,8 @@ class Model(Protocol):
     random state are updated; a plain call in a graph drops those updates.
 
     What a Keras model says of its own counts: `add_loss` and regularisers always; where the
-    configuration names no loss or no metrics, those of `compile`, of an overridden `compute_loss` or
-    `compute_metrics`, and metrics that it keeps. An overridden `train_step` or `test_step` is
+    configuration names no loss or no metrics, those of `compile`, of an overridden `compute_loss`
+    or `compute_metrics`, and metrics that it keeps. An overridden `train_step` or `test_step` is
     refused: the runner makes the step itself. Pretrained values come through scaffolds, not from
     the model's constructor.
     """
