@@ -101,7 +101,7 @@ TEN = {
     "sensitivity": metrics("SensitivityAtSpecificity", specificity=0.5),
     "cosine": metrics("CosineSimilarity"),
     "accuracy": "accuracy",
-    "mae": "mean_absolute_error",
+    "mean_absolute_error": "mean_absolute_error",
 }
 
 
@@ -116,12 +116,16 @@ def test_metrics_are_those_of_keras_over_a_whole_pass_and_of_each_batch(tmp_path
     )
     run = trained(config, tmp_path)
     for weighted, group in (("", "metrics"), ("weighted_", "weighted_metrics")):
-        objects = [built(each) for each in TEN.values()]
-        objects.append(keras.metrics.MeanMetricWrapper(keras.losses.hinge))
+        named = {
+            name: {**each, "name": name} if isinstance(each, dict) else each
+            for name, each in TEN.items()
+        }
+        objects = [built(each) for each in named.values()]
+        objects.append(keras.metrics.MeanMetricWrapper(keras.losses.hinge, name="hinge"))
         expected = run.by_keras(loss="bce", **{group: objects})
         assert run.evaluated["loss"] == pytest.approx(expected.pop("loss"))
-        found = [run.evaluated[f"{weighted}{name}"] for name in (*TEN, "hinge")]
-        assert found == pytest.approx(list(expected.values())), group
+        found = {name: run.evaluated[f"{weighted}{name}"] for name in (*TEN, "hinge")}
+        assert found == pytest.approx(expected), group
     # A step's values are of its own batch.
     assert set(run.batch) == set(run.evaluated)
     assert run.batch["iou"] != run.evaluated["iou"]
