@@ -108,6 +108,8 @@ def show_plan(run: Run) -> None:
         if resumed is not None and resumed.has_checkpoint():
             screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
             screen.line("this is the plan of a fresh start, resume=never:")
+        for note in run.built.notes:
+            screen.line(note)
         screen.show(table(plan, full=full), text(plan, full=full))
         for line in placement.lines(plan, full=full) if placement else ():
             screen.line(line)
@@ -177,5 +179,5 @@ def _introduce(run: Run, resumed: RunDirectory | None) -> None:
         for line in left_alone(run.container, run.record):
             screen.line(f"  {line}")
     own = ("own checkpoint: pretrained sources not read",)
-    for line in summary(run.plan) if run.plan else own:
+    for line in (*run.built.notes, *(summary(run.plan) if run.plan else own)):
         screen.line(f"  {line}")

@@ -361,10 +361,18 @@ class RunConfig:
     # takes two keys for itself: `jit_compile: true` compiles it and its losses by XLA, and
     # `dtype_policy: mixed_bfloat16` or `mixed_float16` computes in 16 bits (weights stay float32).
     model: dict[str, Any] = MISSING
-    # `_target_` of a callable (labels, outputs) -> losses per example.
-    loss: dict[str, Any] = MISSING
-    # name -> `_target_` of a callable (labels, outputs) -> values per example.
+    # `_target_` of a callable (labels, outputs) -> losses per example or of a keras.losses class,
+    # a name as in `compile`, or output -> one of these. Null takes a compiled model's own.
+    loss: Any = None
+    # Output -> what its loss is multiplied by in the sum; by default 1.
+    loss_weights: dict[str, float] = field(default_factory=dict)
+    # Name -> `_target_` of a callable (labels, outputs) -> values per example or of a class of
+    # keras.metrics, or a name; or output -> name -> one of these, recorded as OUTPUT_NAME.
     metrics: dict[str, Any] = field(default_factory=dict)
+    # The same, weighted by the data's sample weights.
+    weighted_metrics: dict[str, Any] = field(default_factory=dict)
+    # Class -> weight of its examples in training; by default 1.
+    class_weight: dict[int, float] = field(default_factory=dict)
     # `_target_` of a tf.compat.v1.train.Optimizer. Its `learning_rate` may be a schedule: the
     # `_target_` of a keras.optimizers.schedules class or a tf.compat.v1.train.*_decay function.
     optimizer: dict[str, Any] = MISSING

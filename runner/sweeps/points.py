@@ -158,8 +158,8 @@ def _targets(config: RunConfig) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield "model", {key: each for key, each in config.model.items() if key not in MODEL_SWITCHES}
     yield "loss", config.loss
     yield "optimizer", config.optimizer
-    for group, nodes in (("metrics", config.metrics), ("hooks", config.hooks)):
-        yield from ((f"{group}.{name}", node) for name, node in nodes.items())
+    for group in ("metrics", "weighted_metrics", "hooks"):
+        yield from ((f"{group}.{name}", node) for name, node in getattr(config, group).items())
 
 
 def _target_problems(key: str, node: Mapping[str, Any]) -> Sequence[Problem]:
