@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.choices import (
     MLFLOW_SCHEMES,
+    SCAFFOLDS,
     StateChoice,
     annotation,
     keys,
@@ -150,6 +151,12 @@ def _cross_problems(
             f"export.register is {name!r}, and runs are not recorded in MLflow",
             "tracking.uri is null",
             "set tracking.uri to the store that the run is recorded in",
+        )
+    if name is not None and resolved["export"]["which"] == SCAFFOLDS:
+        yield Problem(
+            f"export.register is {name!r}, and export.which is {SCAFFOLDS}",
+            "a registered model belongs to a run, and no run has these values",
+            "delete export.register",
         )
     if alias is not None and name is None:
         yield Problem(

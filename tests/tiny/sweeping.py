@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import PrunedRunError, SweepError
-from runner.runs.run_directory import RunRecord, open_run
+from runner.runs.resumption import open_run
+from runner.runs.run_directory import RunRecord
 from runner.sweeps.job import Job, Trial, carry_out
 from runner.sweeps.sweep_directory import SweepDirectory
 from runner.system.status import Status
