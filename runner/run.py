@@ -141,8 +141,9 @@ def _introduce(run: Run, former: tuple[Path, RunRecord] | None) -> None:
     screen, path = run.screen, run.directory.path
     same = former is not None and former[0] == path
     extended = former is not None and same and former[1].fingerprint != run.fingerprint
-    how = "extends" if extended else "resumes" if same or run.plan is None else "runs"
-    screen.line(f"{run.config.name}: {how} in {path}")
+    how = "resumes" if same or run.plan is None else "runs"
+    steps = f", extended to step {run.config.train.steps}" if extended else ""
+    screen.line(f"{run.config.name}: {how} in {path}{steps}")
     if not same and not run.record.trial:
         for line in left_alone(run.container, run.record, run.settings):
             screen.line(f"  {line}")

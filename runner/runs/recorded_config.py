@@ -54,8 +54,7 @@ def recorded_config(command: DictConfig, overrides: Sequence[str]) -> DictConfig
     recorded = _recorded(directory)
     leaves = flatten(OmegaConf.to_container(recorded, resolve=False))  # type: ignore[arg-type]
     masked = {key for key, value in leaves.items() if MASKED in str(value)}
-    parser = OverridesParser.create()
-    given = [each.key_or_group for each in parser.parse_overrides(list(overrides))]
+    given = list(_given(overrides))
     problems = [*_of_the_result(directory, given, masked), *_secrets(directory, masked - {*given})]
     if SCAFFOLDS in (command.evaluate.which, command.export.which):
         problems.append(
@@ -77,6 +76,14 @@ def recorded_config(command: DictConfig, overrides: Sequence[str]) -> DictConfig
     for key in given:
         OmegaConf.update(merged, key, OmegaConf.select(command, key), merge=False)
     return merged  # type: ignore[return-value]  # Both that are merged are mappings.
+
+
+def _given(overrides: Sequence[str]) -> Iterator[str]:
+    """Yields the dotted keys that overrides set, those within a mapping each by itself."""
+    for each in OverridesParser.create().parse_overrides(list(overrides)):
+        value = each.value()
+        key = each.key_or_group
+        yield from flatten({key: value}) if isinstance(value, dict) and value else (key,)
 
 
 def _recorded(directory: RunDirectory) -> DictConfig:
@@ -120,8 +127,14 @@ def _secrets(directory: RunDirectory, missing: Collection[str]) -> Iterator[Prob
             yield Problem(
                 f"{key} is a secret, which {directory.config} does not hold",
                 "the run is built with it",
-                f"give it again: ++{key}=...",
+                f"give it again: {_override(key)}",
             )
+
+
+def _override(key: str) -> str:
+    """Returns an override that sets a dotted key of a mapping that the command does not have."""
+    root, *rest = key.split(".")
+    return f"'{root}={''.join(f'{{{each}: ' for each in rest)}...{'}' * len(rest)}'"
 
 
 def _tracking(directory: RunDirectory) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ def test_an_extended_run_is_what_all_steps_at_once_are(runs: Runs, tmp_path: Pat
         runs.run(**more)
     path = runs.directory().path
     assert runs.lines()[:2] == [
-        f"tiny: extends in {path}",
+        f"tiny: resumes in {path}, extended to step 40",
         "  own checkpoint: pretrained sources not read",
     ]
     assert (runs.record().status, runs.record().settings["train"]["steps"]) == ("FAILED", 40)
@@ -63,7 +63,7 @@ def test_a_schedule_that_follows_the_steps_is_named(cheap: Runs) -> None:
     cheap.directory(2).update(status="FAILED", fingerprint="f" * 16)
     _, lines = cheap.run(**more, resume=Resume.extend)
     assert (lines[0], lines[2]) == (
-        f"tiny: extends in {path}",
+        f"tiny: resumes in {path}, extended to step 20",
         "  not exactly what 20 steps at once would be: "
         "optimizer.learning_rate.decay_steps: 10 -> 20 applies only from here on",
     )
