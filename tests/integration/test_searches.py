@@ -72,7 +72,8 @@ def test_a_search_that_is_killed_is_continued_by_the_same_command_and_prunes(
     assert runs["tiny 002"].data.tags["runner.pruned"].startswith("pruned at step ")
 
 
-@pytest.mark.parametrize("objectives", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("objectives", [False, True])
 def test_two_processes_search_one_study(command: Command, objectives: bool) -> None:
     arguments = [*SEARCH, "hydra.sweeper.n_trials=3", f"sweep.figures={objectives}"]
     if objectives:

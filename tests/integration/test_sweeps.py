@@ -83,6 +83,7 @@ def test_a_sweep_over_a_warm_start(command: Command) -> None:
     assert shown == pytest.approx(sorted(objectives), rel=1e-4)
 
 
+@pytest.mark.soak
 def test_a_signal_ends_the_whole_sweep_and_the_same_command_continues_it(command: Command) -> None:
     poison = "+data.poison_after=6,1000"
     arguments = ("-m", TINY, poison, _hook("WaitOnce", command), NO_FIGURES)
@@ -120,10 +121,8 @@ def test_a_sweep_of_plans_records_nothing(command: Command) -> None:
     assert not (command.folder / "runs").exists()
 
 
-SOAKED = [pytest.param(each, marks=pytest.mark.soak) for each in ("slurm_local", "ray")]
-
-
-@pytest.mark.parametrize("launcher", ["processes", *SOAKED])
+@pytest.mark.soak
+@pytest.mark.parametrize("launcher", ["processes", "slurm_local", "ray"])
 def test_trials_in_other_processes(command: Command, launcher: str) -> None:
     """Two warm trials share the parent and the source; one of them is killed and comes again."""
     process = command.start(
