@@ -28,10 +28,11 @@ from runner.config.composition import (
     forced,
     problems_of_command,
 )
+from runner.config.hydra_errors import below_nothing
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig, register
-from runner.config.validation import validate
+from runner.config.validation import is_by_folder, validate
 from runner.errors import ConfigError, InterruptedRunError, RunnerError
-from runner.runs.recorded_config import is_by_folder, recorded_config
+from runner.runs.recorded_config import recorded_config
 from runner.sweeps.job import Trial, carry_out, job_of
 from runner.system.imports import without_collections, without_import_notes
 from runner.system.lifeline import LIFELINE, end_with_launcher, hand_over
@@ -136,6 +137,11 @@ def main() -> int:
         if not problems:
             raise  # The command composes: the error is one of the run, with its traceback.
         return _fail(ConfigError(*problems))
+    except AttributeError as error:
+        problem = below_nothing(error)
+        if problem is None:
+            raise
+        return _fail(ConfigError(problem))
     except KeyboardInterrupt:
         return _fail(InterruptedRunError(signal.SIGINT))
     return 0

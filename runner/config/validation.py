@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.config.choices import (
     MLFLOW_SCHEMES,
     SCAFFOLDS,
+    Mode,
     StateChoice,
     annotation,
     keys,
@@ -80,6 +81,18 @@ def no_experiment(experiments: Sequence[str]) -> Problem:
         "python -m runner +experiment=NAME",
         tuple(sorted(experiments)),
     )
+
+
+def is_by_folder(command: DictConfig) -> bool:
+    """Whether a composed command names a run to evaluate or export, and no experiment."""
+    if command.mode not in (Mode.evaluate, Mode.export) or not OmegaConf.is_missing(
+        command, "name"
+    ):
+        return False
+    try:
+        return bool(command.run_dir)
+    except OmegaConfBaseException:  # The default, which is made of the missing name.
+        return False
 
 
 def _complete(config: DictConfig) -> DictConfig:

@@ -8,11 +8,10 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from runner.checkpoints import contents
-from runner.config.choices import SCAFFOLDS, Mode
+from runner.config.choices import SCAFFOLDS
 from runner.config.fingerprint import ELSEWHERE
 from runner.config.masking import MASKED, flatten
 from runner.config.schema import RunConfig
@@ -22,18 +21,6 @@ from runner.tracking.tracking_directory import TENSORBOARD, TrackingDirectory
 
 # What is built to evaluate or export, and so has to have its secrets.
 _BUILT = ("data", "model", "loss", "metrics")
-
-
-def is_by_folder(command: DictConfig) -> bool:
-    """Whether a composed command names a run to evaluate or export, and no experiment."""
-    if command.mode not in (Mode.evaluate, Mode.export) or not OmegaConf.is_missing(
-        command, "name"
-    ):
-        return False
-    try:
-        return bool(command.run_dir)
-    except OmegaConfBaseException:  # The default, which is made of the missing name.
-        return False
 
 
 def recorded_config(command: DictConfig, overrides: Sequence[str]) -> DictConfig:
@@ -134,7 +121,7 @@ def _secrets(directory: RunDirectory, missing: Collection[str]) -> Iterator[Prob
 def _override(key: str) -> str:
     """Returns an override that sets a dotted key of a mapping that the command does not have."""
     root, *rest = key.split(".")
-    return f"'{root}={''.join(f'{{{each}: ' for each in rest)}...{'}' * len(rest)}'"
+    return f"'+{root}={''.join(f'{{{each}: ' for each in rest)}...{'}' * len(rest)}'"
 
 
 def _tracking(directory: RunDirectory) -> Mapping[str, Any]:
