@@ -120,7 +120,8 @@ def left_alone(
     configuration.
     """
     for directory, taken in _to_extend(container, record, settings or record.settings):
-        if directory.require().fingerprint != record.fingerprint:
+        found = directory.require()
+        if found.fingerprint != record.fingerprint and found.status != Status.RUNNING:
             return [
                 f"{directory.path} has taken {taken} steps, and only {_STEPS} differs: "
                 "resume=extend continues it"
