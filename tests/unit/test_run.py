@@ -20,7 +20,8 @@ from runner.config.schema import (
     VariablesConfig,
 )
 from runner.errors import CheckpointError, ConfigError, PlanError, RunDirectoryError
-from runner.runs.run_directory import RunDirectory, open_run
+from runner.runs.resumption import open_run
+from runner.runs.run_directory import RunDirectory
 from tests.tiny.configs import PLAIN
 from tests.tiny.runs import Runs, disturbed, evaluations, warm
 

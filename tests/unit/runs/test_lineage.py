@@ -32,7 +32,7 @@ def family(tmp_path: Path) -> Path:
     cnn = f"{make_run(tmp_path, 'digits_cnn')}/best/model.ckpt-10"
     short = make_run(tmp_path, "short_sequences", cnn=cnn)
     return make_run(
-        tmp_path, "lstm_cnn", cnn=cnn, lstm=f"{short}/best/model.ckpt-15", head="/models/head"
+        tmp_path, "lstm_cnn", cnn=cnn, head="/models/head", lstm=f"{short}/best/model.ckpt-15"
     )
 
 
