@@ -17,11 +17,12 @@ from runner.config.validation import validate
 from runner.errors import ConfigError, Problem, RunnerError
 
 # What a user may change without asking for another result.
-_ELSEWHERE = (
+ELSEWHERE = (
     "mode",
     "resume",
     "run_dir",
     "plan",
+    "evaluate",
     "export",
     "session",
     "tracking",
@@ -29,6 +30,8 @@ _ELSEWHERE = (
     "sweep",
     "cluster",
 )
+# Left out where empty: they are younger than runs that must resume.
+_WHERE_SET = ("loss_weights", "weighted_metrics", "class_weight")
 _ELSEWHERE_IN_TRAIN = ("log_every", "checkpoint_every", "keep_checkpoints")
 
 
@@ -40,7 +43,10 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
       source_fingerprint: scaffold name -> fingerprint of the experiment that its checkpoint names;
         asked only for checkpoints that begin with `experiment:`.
     """
-    plain = {key: value for key, value in asdict(config).items() if key not in _ELSEWHERE}
+    plain = {key: value for key, value in asdict(config).items() if key not in ELSEWHERE}
+    for key in _WHERE_SET:
+        if not plain[key]:
+            del plain[key]
     for key in _ELSEWHERE_IN_TRAIN:
         del plain["train"][key]
     if config.cluster.synchronous:

@@ -10,7 +10,7 @@ from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.locate import LATEST, Artifacts, resolve
 from runner.checkpoints.open import AverageReader, averaged, open_checkpoint
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
-from runner.config.choices import EXPERIMENT
+from runner.config.choices import EXPERIMENT, OPTIONAL
 from runner.config.schema import ScaffoldConfig
 from runner.errors import CheckpointError, Problem, TrackingError
 from runner.restoration.plan import LocatedSources
@@ -49,10 +49,10 @@ def open_source(
     """
     try:
         paths = resolve(place, which or LATEST, scaffold.average, artifacts)
-    except NoCheckpointError:
+    except NoCheckpointError as error:
         if scaffold.optional:
             return None
-        raise
+        raise error.or_else(OPTIONAL) from error
     readers = [open_checkpoint(path) for path in paths]
     specs = [reader.spec() for reader in readers]
     origins = (
