@@ -13,11 +13,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -34,6 +35,7 @@ from yaml import YAMLError
 
 from runner.config.choices import annotation
 from runner.config.hydra_errors import explain
+from runner.config.instantiation import register_resolvers
 from runner.config.schema import RunConfig
 from runner.config.spelling import spelled
 from runner.config.validation import is_by_folder, validate
@@ -238,3 +240,11 @@ def _first_values(overrides: Sequence[str]) -> Iterator[str]:
             yield f"{each.get_key_element()}={next(each.sweep_string_iterator())}"
         else:
             yield str(each.input_line)
+
+
+@cache
+def register() -> None:
+    """Makes the schema known to Hydra as `runner_config`; calling it again changes nothing."""
+    register_resolvers()
+    # OmegaConf merges neither a list into a mapping nor the reverse, but either into null.
+    ConfigStore.instance().store(name="runner_config", node=RunConfig(scaffolds=None))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from omegaconf import MISSING
@@ -393,16 +392,3 @@ class RunConfig:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
-
-
-@cache
-def register() -> None:
-    """Makes the schema known to Hydra as `runner_config`; calling it again changes nothing."""
-    # The keys of a scaffold are also those of programs that use the runner without Hydra.
-    from hydra.core.config_store import ConfigStore
-
-    from runner.config.instantiation import register_resolvers
-
-    register_resolvers()
-    # OmegaConf merges neither a list into a mapping nor the reverse, but either into null.
-    ConfigStore.instance().store(name="runner_config", node=RunConfig(scaffolds=None))
