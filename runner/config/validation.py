@@ -17,6 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.choices import (
     MLFLOW_SCHEMES,
+    SCAFFOLDS,
+    Mode,
     StateChoice,
     annotation,
     keys,
@@ -77,6 +79,18 @@ def no_experiment(experiments: Sequence[str]) -> Problem:
         "python -m runner +experiment=NAME",
         tuple(sorted(experiments)),
     )
+
+
+def is_by_folder(command: DictConfig) -> bool:
+    """Whether a composed command names a run to evaluate or export, and no experiment."""
+    if command.mode not in (Mode.evaluate, Mode.export) or not OmegaConf.is_missing(
+        command, "name"
+    ):
+        return False
+    try:
+        return bool(command.run_dir)
+    except OmegaConfBaseException:  # The default, which is made of the missing name.
+        return False
 
 
 def _complete(config: DictConfig) -> DictConfig:
@@ -165,6 +179,12 @@ def _cross_problems(
             f"export.register is {name!r}, and runs are not recorded in MLflow",
             "tracking.uri is null",
             "set tracking.uri to the store that the run is recorded in",
+        )
+    if name is not None and resolved["export"]["which"] == SCAFFOLDS:
+        yield Problem(
+            f"export.register is {name!r}, and export.which is {SCAFFOLDS}",
+            "a registered model belongs to a run, and no run has these values",
+            "delete export.register",
         )
     if alias is not None and name is None:
         yield Problem(
