@@ -275,7 +275,6 @@ _VARIABLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "layer_normalization": (("gamma", "beta"),),
     "group_normalization": (("gamma", "beta"),),
     "normalization": (("mean", "variance", "count"),),
-    "layer_scale": (("variable",),),  # Of keras.applications' ConvNeXt.
     **{f"conv{n}d": _BIASED for n in (1, 2, 3)},
     **{f"conv{n}d_transpose": _BIASED for n in (1, 2, 3)},
     **{f"depthwise_conv{n}d": _BIASED for n in (1, 2)},

@@ -20,6 +20,8 @@ from runner.config.choices import (
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 TASKS = (CHIEF, WORKER, PS, EVALUATOR)
+# Keys of `model` that are for the runner and not for its target.
+MODEL_SWITCHES = ("jit_compile", "dtype_policy")
 
 
 @dataclass
@@ -339,10 +341,6 @@ class SweepConfig:
     threshold: float | None = None
 
 
-# Keys of `model` that are for the runner and not for its target.
-MODEL_SWITCHES = ("jit_compile", "dtype_policy")
-
-
 @dataclass
 class RunConfig:
     """The root of a run's configuration."""
@@ -364,16 +362,13 @@ class RunConfig:
     model: dict[str, Any] = MISSING
     # `_target_` of a callable (labels, outputs) -> losses per example or of a keras.losses class,
     # a name as in `compile`, or output -> one of these. Null takes a compiled model's own.
-    loss: Any = None
-    # Output -> what its loss is multiplied by in the sum; by default 1.
+    loss: Any = None  # `loss_weights`: output -> factor of its loss, by default 1.
     loss_weights: dict[str, float] = field(default_factory=dict)
     # Name -> `_target_` of a callable (labels, outputs) -> values per example or of a class of
     # keras.metrics, or a name; or output -> name -> one of these, recorded as OUTPUT_NAME.
-    metrics: dict[str, Any] = field(default_factory=dict)
-    # The same, weighted by the data's sample weights.
+    metrics: dict[str, Any] = field(default_factory=dict)  # `weighted_`: with sample weights.
     weighted_metrics: dict[str, Any] = field(default_factory=dict)
-    # Class -> weight of its examples in training; by default 1.
-    class_weight: dict[int, float] = field(default_factory=dict)
+    class_weight: dict[int, float] = field(default_factory=dict)  # Of training; by default 1.
     # `_target_` of a tf.compat.v1.train.Optimizer. Its `learning_rate` may be a schedule: the
     # `_target_` of a keras.optimizers.schedules class or a tf.compat.v1.train.*_decay function.
     optimizer: dict[str, Any] = MISSING
