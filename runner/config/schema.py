@@ -358,8 +358,9 @@ class RunConfig:
     # `_target_` of an object with train(), validation() and test() (runner.graph.experiment.Data).
     data: dict[str, Any] = MISSING
     # `_target_` of a callable (features, training) -> outputs, normally a Keras model. The runner
-    # takes two keys for itself: `jit_compile: true` compiles it and its losses by XLA, and
-    # `dtype_policy: mixed_bfloat16` or `mixed_float16` computes in 16 bits (weights stay float32).
+    # takes two keys for itself: `jit_compile: true` compiles it, its losses and their gradient as
+    # one by XLA (which draws other random numbers, as for dropout), and `dtype_policy:
+    # mixed_bfloat16` or `mixed_float16` computes in 16 bits (weights stay float32).
     model: dict[str, Any] = MISSING
     # `_target_` of a callable (labels, outputs) -> losses per example.
     loss: dict[str, Any] = MISSING

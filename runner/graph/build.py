@@ -24,7 +24,14 @@ from runner.graph.names import (
     partition_of,
 )
 from runner.graph.optimization import AVERAGE_SUFFIX, Schedule
-from runner.graph.precision import build_model, dtype_policy, full_precision, set_threads
+from runner.graph.precision import (
+    build_model,
+    check_compiled,
+    dtype_policy,
+    full_precision,
+    is_compiled,
+    set_threads,
+)
 from runner.graph.replica import Replica
 from runner.graph.training_step import Forward, TrainingStep
 from runner.restoration.variables import WARM_STARTED, VariableSpec, assign_owners, classify
@@ -72,6 +79,8 @@ def build_graph(
         variables = name_variables(tf.compat.v1.global_variables(), keras_names)
         hooks = _hooks(config, graph, variables, training)
         saver = _saver(config, variables, trained, source)
+    if is_compiled(config):
+        check_compiled(graph)
     specs = _specs(variables, own, policies, training)
     sizes = data.sizes() if isinstance(data, Sized) else {}
     return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, sizes)
@@ -189,7 +198,8 @@ def _forward(
         penalty = tf.add_n([tf.constant(0.0), *getattr(model, "losses", [])])
         return values, penalty
 
-    jit_compile = True if config.model.get("jit_compile") else None  # None: TensorFlow decides.
+    # The training step compiles it together with its gradient. None: TensorFlow decides.
+    jit_compile = True if is_compiled(config) and not training else None
     function: Forward = tf.function(forward, autograph=False, jit_compile=jit_compile)
     return function
 

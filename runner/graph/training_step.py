@@ -26,7 +26,7 @@ from runner.graph.optimization import (
     clip,
     shared_state,
 )
-from runner.graph.precision import scaled_losses
+from runner.graph.precision import is_compiled, scaled_losses
 from runner.graph.replica import Replica
 
 # Maps a batch of features and labels to the values per example by metric name, and the penalty.
@@ -46,8 +46,9 @@ class TrainingStep:
     ) -> None:
         """Adds the forward pass, by which the model makes its variables.
 
-        With several batches to a step it is part of a loop that needs the variables; the model
-        then makes them when it is called for evaluation.
+        With several batches to a step it is part of a loop that needs the variables, and with
+        `model.jit_compile` XLA compiles it together with the gradient; the model then makes its
+        variables when it is called for evaluation.
 
         Args:
           config: the run's configuration.
@@ -60,7 +61,8 @@ class TrainingStep:
         self._config, self._source, self._forward = config, source, forward
         self._metrics = metrics
         self._global_step = tf.compat.v1.train.get_or_create_global_step()
-        self._one = self._means() if config.train.accumulate == 1 else None
+        later = is_compiled(config) or config.train.accumulate > 1
+        self._one = None if later else self._next_means()
 
     def build(self, schedules: Sequence[tuple[tf.Variable, Schedule]]) -> Training:
         """Returns the training step.
@@ -118,8 +120,20 @@ class TrainingStep:
         variables = [variable for variable, _ in schedules]
         optimizer = next(iter(optimizers.values()))
 
+        def differentiated(features: Any, labels: Any) -> tuple[dict[str, tf.Tensor], list[Any]]:
+            means = self._means(features, labels)
+            pairs = optimizer.compute_gradients(means["loss"], variables)
+            return means, [gradient for gradient, _ in pairs]
+
         def one_batch() -> Batch:
-            means, waited = self._one or self._means()
+            if is_compiled(config):
+                # Separately compiled, a recurrent layer's forward pass would have to hand the
+                # gradient TensorLists, which XLA cannot.
+                (features, labels), waited = self._source.next()
+                together = tf.function(differentiated, autograph=False, jit_compile=True)
+                means, gradients = together(features, labels)
+                return means, list(zip(gradients, variables, strict=True)), waited
+            means, waited = self._one or self._next_means()
             return means, optimizer.compute_gradients(means["loss"], variables), waited
 
         def clipped(gradients: Gradients) -> Gradients:
@@ -129,7 +143,7 @@ class TrainingStep:
         with tf.control_dependencies(updates):
             means, gradients, waited = (
                 one_batch()
-                if self._one
+                if config.train.accumulate == 1
                 else accumulate(one_batch, self._metrics, variables, config.train.accumulate)
             )
             train_op = self._replica.shared_update(
@@ -137,12 +151,15 @@ class TrainingStep:
             ) or apply_gradients(optimizers, clipped(gradients), schedules, self._global_step)
         return (means, waited), train_op
 
-    def _means(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def _next_means(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         (features, labels), waited = self._source.next()
+        return self._means(features, labels), waited
+
+    def _means(self, features: Any, labels: Any) -> dict[str, tf.Tensor]:
         values, penalty = self._forward(features, labels)
         means = {name: tf.reduce_mean(value) for name, value in values.items()}
         means["loss"] += penalty
-        return means, waited
+        return means
 
     def _rollbacks(self) -> tf.Variable | None:
         """Returns the count that checkpoints keep, so that a resumed run counts on."""
