@@ -19,6 +19,7 @@ from runner.graph.names import (
     finder,
     first_hooks,
     graph_names,
+    keras_variables,
     model_variables,
     name_variables,
     partition_of,
@@ -75,8 +76,9 @@ def build_graph(
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
         policies = _policies(config, own)
         trained = _trained(own, policies)
-        training = step.build(list(trained.values())) if step is not None else None
-        variables = name_variables(tf.compat.v1.global_variables(), keras_names)
+        training = step.build([*trained.values()], keras_variables(model)) if step else None
+        state_names = training.state_names if training else {}
+        variables = name_variables(tf.compat.v1.global_variables(), keras_names, state_names)
         hooks = _hooks(config, graph, variables, training)
         saver = _saver(config, variables, trained, source)
     if is_compiled(config):
@@ -112,7 +114,8 @@ def _saver(
     source: TrainingInput | None,
 ) -> tf.compat.v1.train.Saver:
     """Returns the saver; without training it may read the averages of what was trained."""
-    averages = source is None and config.train.ema_decay is not None and config.train.evaluate_ema
+    averaged = config.train.ema_decay is not None or config.optimizer.get("use_ema")
+    averages = source is None and averaged and config.train.evaluate_ema
     saved = saved_as(variables, frozenset(trained) if averages else frozenset())
     if source is not None and config.train.save_input:
         saved[source.saveable.name] = source.saveable

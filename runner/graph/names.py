@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+import keras
 import tensorflow as tf
 
 from runner.config.instantiation import References, build_target, check_target, references
@@ -42,8 +43,15 @@ def model_variables(model: Any) -> dict[str, tf.Variable]:
     return dict(named)
 
 
+def keras_variables(model: Any) -> dict[Any, keras.Variable]:
+    """Returns a model's Keras variables by TensorFlow's `ref()`; empty for any other callable."""
+    return {each.value.ref(): each for each in getattr(model, "variables", [])}
+
+
 def name_variables(
-    variables: list[tf.Variable], known: dict[str, tf.Variable]
+    variables: list[tf.Variable],
+    known: dict[str, tf.Variable],
+    state_names: Mapping[str, str] | None = None,
 ) -> dict[str, tf.Variable]:
     """Returns name -> variable for all of `variables`.
 
@@ -51,11 +59,12 @@ def name_variables(
       variables: the graph's global variables.
       known: the names of the model's variables, from `model_variables`. An optimizer's slot
         `model/kernel_3/Adam` takes the known name of `model/kernel_3` as its prefix.
+      state_names: of a Keras optimizer's variables, see `Training`.
     """
     by_op = {variable.op.name: name for name, variable in known.items()}
     named = {}
     for variable in variables:
-        op_name = variable.op.name
+        op_name = (state_names or {}).get(variable.op.name, variable.op.name)
         if op_name in by_op:
             named[by_op[op_name]] = variable
             continue

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import keras
 import tensorflow as tf
 
 from runner.config.choices import NonFinite
@@ -15,6 +16,7 @@ from runner.config.validation import KEY, no_rate, rate_problems
 from runner.errors import ConfigError, Problem
 from runner.graph.experiment import Training
 from runner.graph.input_pipeline import TrainingInput
+from runner.graph.keras_optimizer import KerasOptimizer
 from runner.graph.optimization import (
     AveragedWeights,
     Batch,
@@ -22,6 +24,7 @@ from runner.graph.optimization import (
     Schedule,
     accumulate,
     apply_gradients,
+    average_weights,
     build_optimizers,
     clip,
     shared_state,
@@ -31,6 +34,13 @@ from runner.graph.replica import Replica
 
 # Maps a batch of features and labels to the values per example by metric name, and the penalty.
 Forward: TypeAlias = Callable[[Any, Any], tuple[dict[str, tf.Tensor], tf.Tensor]]
+
+
+_TWO_AVERAGES = Problem(
+    "train.ema_decay is set, and optimizer.use_ema is true",
+    "both keep moving averages of the weights, and evaluation reads one of them",
+    "delete one of the two",
+)
 
 
 class TrainingStep:
@@ -64,11 +74,16 @@ class TrainingStep:
         later = is_compiled(config) or config.train.accumulate > 1
         self._one = None if later else self._next_means()
 
-    def build(self, schedules: Sequence[tuple[tf.Variable, Schedule]]) -> Training:
+    def build(
+        self,
+        schedules: Sequence[tuple[tf.Variable, Schedule]],
+        weights: Mapping[Any, keras.Variable],
+    ) -> Training:
         """Returns the training step.
 
         Args:
           schedules: the variables to train, each with its schedule.
+          weights: the variables of a Keras model, see `KerasOptimizer`.
 
         Raises:
           ConfigError: when none are left, or the optimizer does not fit.
@@ -84,15 +99,19 @@ class TrainingStep:
                 )
             )
         rate, scale = self._learning_rate()
-        built = build_optimizers(config.optimizer, schedules, global_step, rate)
+        built = build_optimizers(config.optimizer, schedules, global_step, rate, weights)
         optimizers = scaled_losses(config, built)
         (means, waited), train_op = self._update(optimizers, schedules)
-        averages = None
+        of_keras = [each for each in built.values() if isinstance(each, KerasOptimizer)]
+        pairs = [pair for each in of_keras for pair in each.averages]
+        averages = AveragedWeights(pairs) if pairs else None
         if config.train.ema_decay is not None:
+            if pairs:
+                raise ConfigError(_TWO_AVERAGES)
             variables = [variable for variable, _ in schedules]
             with tf.control_dependencies([train_op]):
-                averages = AveragedWeights(variables, config.train.ema_decay, global_step)
-            train_op = tf.group(train_op, averages.update)
+                averages, update = average_weights(variables, config.train.ema_decay, global_step)
+            train_op = tf.group(train_op, update)
         with tf.control_dependencies([train_op]):
             step = tf.identity(global_step.read_value())
         return Training(
@@ -108,6 +127,7 @@ class TrainingStep:
             input_state=self._source.state,
             input_is_saved=config.train.save_input,
             shared_state=shared_state(optimizers, schedules),
+            state_names={name: called for each in of_keras for name, called in each.names.items()},
         )
 
     def _update(
