@@ -190,7 +190,8 @@ class TrainConfig:
     clip: ClipConfig = field(default_factory=ClipConfig)
     # Decay of a moving average of the trained weights, such as 0.999; null keeps none.
     ema_decay: float | None = field(default=None, metadata=choices.DECAY)
-    # Whether the averages are evaluated and exported in place of the weights.
+    # Whether the averages, these or those of `optimizer.use_ema` of Keras, are evaluated and
+    # exported in place of the weights.
     evaluate_ema: bool = True
     non_finite: NonFiniteConfig = field(default_factory=NonFiniteConfig)
 
@@ -366,8 +367,9 @@ class RunConfig:
     loss: dict[str, Any] = MISSING
     # name -> `_target_` of a callable (labels, outputs) -> values per example.
     metrics: dict[str, Any] = field(default_factory=dict)
-    # `_target_` of a tf.compat.v1.train.Optimizer. Its `learning_rate` may be a schedule: the
-    # `_target_` of a keras.optimizers.schedules class or a tf.compat.v1.train.*_decay function.
+    # `_target_` of a keras.optimizers.Optimizer or of a tf.compat.v1.train.Optimizer. Its
+    # `learning_rate` may be a schedule: the `_target_` of a keras.optimizers.schedules class or a
+    # tf.compat.v1.train.*_decay function.
     optimizer: dict[str, Any] = MISSING
     train: TrainConfig = field(default_factory=TrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from runner.config.choices import StateChoice
 from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import ConfigError
 from runner.graph.keras_optimizer import KerasOptimizer
 from runner.restoration.variables import StateClass
 from tests.tiny.configs import PLAIN, tiny
 from tests.tiny.graphs import build, opened
+from tests.tiny.runs import Runs, short
 
 _KERAS = keras.optimizers
 _SOAKED = [pytest.param(each, {}, marks=pytest.mark.soak) for each in (
@@ -26,6 +28,7 @@ _SOAKED = [pytest.param(each, {}, marks=pytest.mark.soak) for each in (
     pytest.param("Adam", {"amsgrad": True, "clipvalue": 0.003}, marks=pytest.mark.soak),
 ]  # fmt: skip
 _RATE = 0.05
+_SLOTS = ("momentum", "velocity")
 
 
 def _model() -> keras.Sequential:
@@ -195,3 +198,28 @@ def test_what_does_not_work_in_a_graph_is_refused(
     with pytest.raises(ConfigError) as raised:
         build(tiny(**PLAIN, optimizer=optimizer, **changes))
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
+def test_slots_of_keras_files_are_restored(ending: str, tmp_path: Path) -> None:
+    model = keras.Sequential([keras.layers.Dense(4, name="body"), keras.layers.Dense(2)])
+    model.build((None, 8))
+    model.compile(keras.optimizers.AdamW(), "mse")
+    model.fit(np.ones((4, 8)), np.ones((4, 2)), epochs=2, verbose=0)
+    path = str(tmp_path / f"model{ending}")
+    (model.save if ending == ".keras" else model.save_weights)(path)
+    # Keras numbers them: the count of steps, the learning rate, then the slots by variable.
+    slots = [f"body/{part}/AdamW/{slot}" for part in ("kernel", "bias") for slot in _SLOTS]
+    source = ScaffoldConfig(
+        VariablesConfig(["body/*"]),
+        checkpoint=path,
+        state=[StateChoice.weights, StateChoice.optimizer_slots],
+        rename={slot: f"optimizer/vars/{number}" for number, slot in enumerate(slots, 2)},
+        freeze_until_step=100,
+    )
+    runs = Runs(tmp_path / "runs", **PLAIN, optimizer=adam_w(), train=short(steps=1))
+    runs.run(scaffolds={"body": source})
+    values = runs.values()
+    for slot, kept in zip(slots, model.optimizer.variables[2:], strict=False):
+        np.testing.assert_array_equal(values[slot], kept.numpy())
+        assert np.any(values[slot])
