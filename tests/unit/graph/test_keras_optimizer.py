@@ -200,6 +200,7 @@ def test_what_does_not_work_in_a_graph_is_refused(
     assert message in str(raised.value)
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras's own.
 @pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
 def test_slots_of_keras_files_are_restored(ending: str, tmp_path: Path) -> None:
     model = keras.Sequential([keras.layers.Dense(4, name="body"), keras.layers.Dense(2)])
