@@ -66,9 +66,7 @@ def build_graph(
         functions = _functions(config)
         source = step = None
         if train:
-            batches = replica.shard(_pairs("train", data.train()))
-            ahead = getattr(data, "prefetch", True)
-            source = TrainingInput(batches, prefetch=ahead, replicas=replica.count)
+            source = _training_input(data, replica)
             forward = _forward(config, model, functions, training=True)
             step = TrainingStep(config, source, forward, tuple(functions), replica)
         evaluation = _split(split, data, _forward(config, model, functions, training=False))
@@ -81,8 +79,7 @@ def build_graph(
         variables = name_variables(tf.compat.v1.global_variables(), keras_names, state_names)
         hooks = _hooks(config, graph, variables, training)
         saver = _saver(config, variables, trained, source)
-    if is_compiled(config):
-        check_compiled(graph)
+    check_compiled(config, graph)
     specs = _specs(variables, own, policies, training)
     sizes = data.sizes() if isinstance(data, Sized) else {}
     return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, sizes)
@@ -180,6 +177,12 @@ def _pairs(split: str, dataset: Any) -> tf.data.Dataset:
             "it must be a tf.data.Dataset of (features, labels) batches",
         )
     )
+
+
+def _training_input(data: Data, replica: Replica) -> TrainingInput:
+    batches = replica.shard(_pairs("train", data.train()))
+    ahead = getattr(data, "prefetch", True)
+    return TrainingInput(batches, prefetch=ahead, replicas=replica.count)
 
 
 def _forward(

@@ -54,12 +54,14 @@ def is_compiled(config: RunConfig) -> bool:
     return bool(config.model.get("jit_compile"))
 
 
-def check_compiled(graph: tf.Graph) -> None:
+def check_compiled(config: RunConfig, graph: tf.Graph) -> None:
     """Checks that XLA has a kernel for every operation that it is to compile.
 
     Raises:
       ConfigError: which names those that it has none for.
     """
+    if not is_compiled(config):
+        return
     definition = graph.as_graph_def()
     functions = {each.signature.name: each.node_def for each in definition.library.function}
     found = [node for node in chain(definition.node, *functions.values()) if _must_compile(node)]

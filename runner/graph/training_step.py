@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeAlias
 
 import keras
@@ -102,16 +103,8 @@ class TrainingStep:
         built = build_optimizers(config.optimizer, schedules, global_step, rate, weights)
         optimizers = scaled_losses(config, built)
         (means, waited), train_op = self._update(optimizers, schedules)
-        of_keras = [each for each in built.values() if isinstance(each, KerasOptimizer)]
-        pairs = [pair for each in of_keras for pair in each.averages]
-        averages = AveragedWeights(pairs) if pairs else None
-        if config.train.ema_decay is not None:
-            if pairs:
-                raise ConfigError(_TWO_AVERAGES)
-            variables = [variable for variable, _ in schedules]
-            with tf.control_dependencies([train_op]):
-                averages, update = average_weights(variables, config.train.ema_decay, global_step)
-            train_op = tf.group(train_op, update)
+        keras_ones = [each for each in built.values() if isinstance(each, KerasOptimizer)]
+        averages, train_op = self._averages(keras_ones, schedules, train_op)
         with tf.control_dependencies([train_op]):
             step = tf.identity(global_step.read_value())
         return Training(
@@ -127,8 +120,26 @@ class TrainingStep:
             input_state=self._source.state,
             input_is_saved=config.train.save_input,
             shared_state=shared_state(optimizers, schedules),
-            state_names={name: called for each in of_keras for name, called in each.names.items()},
+            state_names=dict(chain.from_iterable(each.names.items() for each in keras_ones)),
         )
+
+    def _averages(
+        self,
+        optimizers: Sequence[KerasOptimizer],
+        schedules: Sequence[tuple[tf.Variable, Schedule]],
+        train_op: tf.Operation,
+    ) -> tuple[AveragedWeights | None, tf.Operation]:
+        """Returns the moving averages of the weights, and the train op that updates them, too."""
+        pairs = [pair for each in optimizers for pair in each.averages]
+        decay = self._config.train.ema_decay
+        if decay is None:
+            return AveragedWeights(pairs) if pairs else None, train_op
+        if pairs:
+            raise ConfigError(_TWO_AVERAGES)
+        variables = [variable for variable, _ in schedules]
+        with tf.control_dependencies([train_op]):
+            averages, update = average_weights(variables, decay, self._global_step)
+        return averages, tf.group(train_op, update)
 
     def _update(
         self,
