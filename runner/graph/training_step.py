@@ -91,14 +91,7 @@ class TrainingStep:
         """
         config, global_step = self._config, self._global_step
         if not schedules:
-            raise ConfigError(
-                Problem(
-                    "no variable is left to train",
-                    "every trainable variable belongs to a scaffold with `trainable: false`",
-                    "set trainable: true for one of them",
-                    tuple(config.scaffolds),
-                )
-            )
+            raise ConfigError(_nothing_trains(config))
         rate, scale = self._learning_rate()
         built = build_optimizers(config.optimizer, schedules, global_step, rate, weights)
         optimizers = scaled_losses(config, built)
@@ -204,6 +197,15 @@ class TrainingStep:
             return rate, None
         scale = tf.compat.v1.get_variable("learning_rate_scale", initializer=1.0, trainable=False)
         return rate * scale, scale
+
+
+def _nothing_trains(config: RunConfig) -> Problem:
+    return Problem(
+        "no variable is left to train",
+        "every trainable variable belongs to a scaffold with `trainable: false`",
+        "set trainable: true for one of them",
+        tuple(config.scaffolds),
+    )
 
 
 def learning_rate(optimizer: Mapping[str, Any], global_step: tf.Tensor) -> tf.Tensor | None:
