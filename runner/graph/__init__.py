@@ -4,6 +4,8 @@
 - `build`: `build_graph`, the door.
 - `input_pipeline`: the training input, whose position checkpoints hold, and what of a step they do
   not hold.
+- `objective`: the loss, the metrics and the weights of examples; `measures`: those of functions,
+  `keras_measures`: those of Keras.
 - `training_step`: forward pass, gradients, update; `optimization`: optimizers and their schedules,
   clipping, accumulation, moving averages; `keras_optimizer`: those of Keras as TensorFlow's;
   `precision`: 16 bits, XLA, threads.

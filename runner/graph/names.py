@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import keras
@@ -51,7 +52,7 @@ def keras_variables(model: Any) -> dict[Any, keras.Variable]:
 def name_variables(
     variables: list[tf.Variable],
     known: dict[str, tf.Variable],
-    state_names: Mapping[str, str] | None = None,
+    training: Training | None = None,
 ) -> dict[str, tf.Variable]:
     """Returns name -> variable for all of `variables`.
 
@@ -59,12 +60,13 @@ def name_variables(
       variables: the graph's global variables.
       known: the names of the model's variables, from `model_variables`. An optimizer's slot
         `model/kernel_3/Adam` takes the known name of `model/kernel_3` as its prefix.
-      state_names: of a Keras optimizer's variables, see `Training`.
+      training: the training step, once it is built.
     """
     by_op = {variable.op.name: name for name, variable in known.items()}
+    state_names = training.state_names if training else {}
     named = {}
     for variable in variables:
-        op_name = (state_names or {}).get(variable.op.name, variable.op.name)
+        op_name = state_names.get(variable.op.name, variable.op.name)
         if op_name in by_op:
             named[by_op[op_name]] = variable
             continue
@@ -121,6 +123,12 @@ _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
 # `directory` and `checkpoints` are paths; `evaluation` is the hook that evaluates; `record` takes
 # metric name -> value and the step; `saver` keeps all its checkpoints, apart from the run's own.
 RUN_NAMES = ("directory", "checkpoints", "evaluation", "record", "saver")
+# The constructors of our own hooks check their arguments and do nothing with what the run provides.
+_OWN_HOOKS = "runner.hooks."
+_STAND_INS = {
+    **dict.fromkeys(RUN_NAMES, "known later"),
+    "evaluation": SimpleNamespace(metrics=()),
+}
 
 
 def first_hooks(nodes: Mapping[str, Any], graph: References) -> dict[str, _Hook | None]:
@@ -134,7 +142,8 @@ def first_hooks(nodes: Mapping[str, Any], graph: References) -> dict[str, _Hook 
       Name -> hook, or None for one that refers to the run.
 
     Raises:
-      ConfigError: when a target is wrong, or a reference stands for nothing.
+      ConfigError: when a target is wrong, or a reference stands for nothing; and when a hook, of
+        those that refer to the run one of ours, refuses its arguments.
     """
     checking = graph.also("run", dict.fromkeys(RUN_NAMES, "known later"))
     hooks: dict[str, _Hook | None] = {}
@@ -142,6 +151,8 @@ def first_hooks(nodes: Mapping[str, Any], graph: References) -> dict[str, _Hook 
         check_target(f"hooks.{name}", node, checking)
         refers = any(kind == "run" for _, kind, _ in references("", node))
         hooks[name] = None if refers else build_hook(name, node, graph)
+        if refers and str(node["_target_"]).startswith(_OWN_HOOKS):
+            build_hook(name, node, graph.also("run", _STAND_INS))  # Checks its arguments.
     return hooks
 
 

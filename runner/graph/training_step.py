@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeAlias
 
-import keras
 import tensorflow as tf
 
 from runner.config.choices import NonFinite
@@ -15,9 +14,10 @@ from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
 from runner.config.validation import KEY, no_rate, rate_problems
 from runner.errors import ConfigError, Problem
-from runner.graph.experiment import Training
+from runner.graph.experiment import Model, Training
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.keras_optimizer import KerasOptimizer
+from runner.graph.names import keras_variables
 from runner.graph.optimization import (
     AveragedWeights,
     Batch,
@@ -33,8 +33,8 @@ from runner.graph.optimization import (
 from runner.graph.precision import is_compiled, scaled_losses
 from runner.graph.replica import Replica
 
-# Maps a batch of features and labels to the values per example by metric name, and the penalty.
-Forward: TypeAlias = Callable[[Any, Any], tuple[dict[str, tf.Tensor], tf.Tensor]]
+# Maps a batch of features, labels and maybe weights to the loss and the metrics by name, scalars.
+Forward: TypeAlias = Callable[..., dict[str, tf.Tensor]]
 
 
 _TWO_AVERAGES = Problem(
@@ -52,7 +52,6 @@ class TrainingStep:
         config: RunConfig,
         source: TrainingInput,
         forward: Forward,
-        metrics: Sequence[str],
         replica: Replica,
     ) -> None:
         """Adds the forward pass, by which the model makes its variables.
@@ -65,12 +64,10 @@ class TrainingStep:
           config: the run's configuration.
           source: the training input.
           forward: the forward pass.
-          metrics: the names of loss and metrics.
           replica: the copy of the graph that this step belongs to.
         """
         self._replica = replica
         self._config, self._source, self._forward = config, source, forward
-        self._metrics = metrics
         self._global_step = tf.compat.v1.train.get_or_create_global_step()
         later = is_compiled(config) or config.train.accumulate > 1
         self._one = None if later else self._next_means()
@@ -78,13 +75,15 @@ class TrainingStep:
     def build(
         self,
         schedules: Sequence[tuple[tf.Variable, Schedule]],
-        weights: Mapping[Any, keras.Variable],
+        metrics: Sequence[str],
+        model: Model,
     ) -> Training:
         """Returns the training step.
 
         Args:
           schedules: the variables to train, each with its schedule.
-          weights: the variables of a Keras model, see `KerasOptimizer`.
+          metrics: the names of loss and metrics.
+          model: the model, whose Keras variables a Keras optimizer reads.
 
         Raises:
           ConfigError: when none are left, or the optimizer does not fit.
@@ -93,9 +92,10 @@ class TrainingStep:
         if not schedules:
             raise ConfigError(_nothing_trains(config))
         rate, scale = self._learning_rate()
+        weights = keras_variables(model)
         built = build_optimizers(config.optimizer, schedules, global_step, rate, weights)
         optimizers = scaled_losses(config, built)
-        (means, waited), train_op = self._update(optimizers, schedules)
+        (means, waited), train_op = self._update(optimizers, schedules, metrics)
         keras_ones = [each for each in built.values() if isinstance(each, KerasOptimizer)]
         averages, train_op = self._averages(keras_ones, schedules, train_op)
         with tf.control_dependencies([train_op]):
@@ -138,14 +138,15 @@ class TrainingStep:
         self,
         optimizers: Mapping[Schedule, tf.compat.v1.train.Optimizer],
         schedules: Sequence[tuple[tf.Variable, Schedule]],
+        metrics: Sequence[str],
     ) -> tuple[tuple[dict[str, tf.Tensor], tf.Tensor], tf.Operation]:
         """Returns the step's metrics and its wait for input, and the operation that updates."""
         config = self._config
         variables = [variable for variable, _ in schedules]
         optimizer = next(iter(optimizers.values()))
 
-        def differentiated(features: Any, labels: Any) -> tuple[dict[str, tf.Tensor], list[Any]]:
-            means = self._means(features, labels)
+        def differentiated(*batch: Any) -> tuple[dict[str, tf.Tensor], list[Any]]:
+            means = self._forward(*batch)
             pairs = optimizer.compute_gradients(means["loss"], variables)
             return means, [gradient for gradient, _ in pairs]
 
@@ -153,9 +154,9 @@ class TrainingStep:
             if is_compiled(config):
                 # Separately compiled, a recurrent layer's forward pass would have to hand the
                 # gradient TensorLists, which XLA cannot.
-                (features, labels), waited = self._source.next()
+                batch, waited = self._source.next()
                 together = tf.function(differentiated, autograph=False, jit_compile=True)
-                means, gradients = together(features, labels)
+                means, gradients = together(*batch)
                 return means, list(zip(gradients, variables, strict=True)), waited
             means, waited = self._one or self._next_means()
             return means, optimizer.compute_gradients(means["loss"], variables), waited
@@ -168,7 +169,7 @@ class TrainingStep:
             means, gradients, waited = (
                 one_batch()
                 if config.train.accumulate == 1
-                else accumulate(one_batch, self._metrics, variables, config.train.accumulate)
+                else accumulate(one_batch, metrics, variables, config.train.accumulate)
             )
             train_op = self._replica.shared_update(
                 optimizer, gradients, clipped, self._global_step
@@ -176,14 +177,8 @@ class TrainingStep:
         return (means, waited), train_op
 
     def _next_means(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        (features, labels), waited = self._source.next()
-        return self._means(features, labels), waited
-
-    def _means(self, features: Any, labels: Any) -> dict[str, tf.Tensor]:
-        values, penalty = self._forward(features, labels)
-        means = {name: tf.reduce_mean(value) for name, value in values.items()}
-        means["loss"] += penalty
-        return means
+        batch, waited = self._source.next()
+        return self._forward(*batch), waited
 
     def _rollbacks(self) -> tf.Variable | None:
         """Returns the count that checkpoints keep, so that a resumed run counts on."""

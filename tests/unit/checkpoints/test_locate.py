@@ -116,7 +116,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str] | None]] = [
         ["unlisted/model.ckpt-1", "unlisted/model.ckpt-2"],
     ),
     ("runs", {}, "it holds runs; name one of them", ["runs/001"]),
-    ("empty", {}, "holds no checkpoint\n.* no SavedModel, and no file of a known format\n", []),
+    ("empty", {}, "holds no checkpoint\n  cause: it is empty\n", []),
     ("above", {}, "above holds no checkpoint\n", ["above/kept", "above/later"]),
     (RUN, {"which": "33"}, "holds no checkpoint of step 33", ["30", "40", "20", "10"]),
     ("empty", {"which": "3"}, "of step 3\n  cause: it holds no numbered", []),
@@ -259,6 +259,35 @@ def test_a_directory_is_searched_for_checkpoints_and_not_for_parts_of_them(
     )
     assert contents.newest(str(tmp_path)) == f"{tmp_path}/model-1"
     assert contents.in_order(str(tmp_path)) == [f"{tmp_path}/model-12", f"{tmp_path}/model-1"]
+
+
+PYTHON = "python_function: {loader_module: mlflow.x, data: code}"
+
+
+@pytest.mark.parametrize(
+    ("flavors", "file", "found"),
+    [
+        ("tensorflow: {saved_model_dir: served}", "served/saved_model.pb", "served"),
+        ("tensorflow: {data: data}", "data/model.keras", "data/model.keras"),
+        ("keras: {data: data}", "data/model/saved_model.pb", "data/model"),
+        ("transformers: {model_binary: model}", "model/m.safetensors", "model/m.safetensors"),
+        ("sklearn: {pickled_model: model.pkl}", "model.pkl", "saved for python_function, sklearn"),
+        ("tensorflow: {data: data}", "code/x", "m holds no checkpoint\n"),
+        ("{", "code/x", "m/MLmodel is damaged\n"),
+    ],
+)
+def test_a_model_that_mlflow_saved_is_what_its_flavor_names(
+    tmp_path: Path, flavors: str, file: str, found: str
+) -> None:
+    for each in (file, "code/y.npz"):
+        (tmp_path / "m" / each).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "m" / each).touch()
+    (tmp_path / "m/MLmodel").write_text(f"flavors: {{{PYTHON}, {flavors}}}")
+    if " " not in found:
+        assert resolve(str(tmp_path / "m")) == [str(tmp_path / "m" / found)]
+        return
+    with pytest.raises(CheckpointError, match=found):
+        resolve(str(tmp_path / "m"))
 
 
 class Store:
