@@ -19,7 +19,8 @@ from rich.console import Console
 from benchmarks.harness import Result, options, report
 from benchmarks.turns import WARM_UP, Taken, Turns
 from runner.__main__ import conf_directory
-from runner.config.schema import RunConfig, register
+from runner.config.composition import register
+from runner.config.schema import RunConfig
 from runner.config.validation import validate
 from runner.console import Screen
 from runner.graph.build import build_graph

@@ -6,7 +6,10 @@ purpose: its doors are what other rooms call, and a seam is a class that another
 A room imports only earlier ones: system, config, inputs, checkpoints, tracking, runs, restoration,
 graph, session, hooks, training; then sweeps and cluster, which are independent of each other.
 
-Without a configuration:
+For Keras models, modules and variables of eager TensorFlow 2, without a run: `warm_start` and
+`plan`, the callback `WarmStart`, `open_checkpoint` and `checkpoints.diff`.
+
+Sessions without a configuration:
 
 import tensorflow.compat.v1 as tf, runner
 
@@ -29,9 +32,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from runner import checkpoints
+    from runner.checkpoints.mapping import Checkpoint, open_checkpoint
     from runner.config.schema import RunConfig
     from runner.config.validation import validate
     from runner.errors import RunnerError
+    from runner.restoration.callback import WarmStart
+    from runner.restoration.eager import WarmStartPlan, plan, warm_start
     from runner.run import run_experiment
     from runner.session.cached_session import CachedSession
     from runner.session.monitored_session import (
@@ -46,6 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CachedSession",
+    "Checkpoint",
     "ChiefSessionCreator",
     "MonitoredSession",
     "MonitoredTrainingSession",
@@ -55,14 +63,21 @@ __all__ = [
     "SessionManager",
     "SingularMonitoredSession",
     "Supervisor",
+    "WarmStart",
+    "WarmStartPlan",
     "WorkerSessionCreator",
+    "checkpoints",
+    "open_checkpoint",
+    "plan",
     "run_experiment",
     "validate",
+    "warm_start",
 ]
 
 # Imported when they are asked for: configuration errors and --help must not wait for TensorFlow.
 _MODULES = {
     "CachedSession": "runner.session.cached_session",
+    "Checkpoint": "runner.checkpoints.mapping",
     "ChiefSessionCreator": "runner.session.monitored_session",
     "MonitoredSession": "runner.session.monitored_session",
     "MonitoredTrainingSession": "runner.session.monitored_session",
@@ -72,13 +87,20 @@ _MODULES = {
     "SessionManager": "runner.session.session_manager",
     "SingularMonitoredSession": "runner.session.monitored_session",
     "Supervisor": "runner.session.monitored_session",
+    "WarmStart": "runner.restoration.callback",
+    "WarmStartPlan": "runner.restoration.eager",
     "WorkerSessionCreator": "runner.session.monitored_session",
+    "open_checkpoint": "runner.checkpoints.mapping",
+    "plan": "runner.restoration.eager",
     "run_experiment": "runner.run",
     "validate": "runner.config.validation",
+    "warm_start": "runner.restoration.eager",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "checkpoints":
+        return importlib.import_module("runner.checkpoints")
     if name not in _MODULES:
         raise AttributeError(f"module 'runner' has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)

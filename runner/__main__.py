@@ -28,9 +28,10 @@ from runner.config.composition import (
     experiment_names,
     forced,
     problems_of_command,
+    register,
 )
 from runner.config.hydra_errors import below_nothing
-from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig, register
+from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.validation import is_by_folder, validate
 from runner.errors import ConfigError, InterruptedRunError, RunnerError
 from runner.runs.recorded_config import recorded_config

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from runner.checkpoints.comparison import (
     Statistics,
@@ -18,10 +18,11 @@ from runner.checkpoints.comparison import (
 )
 from runner.checkpoints.locate import LATEST, Artifacts, is_mlflow_uri, resolve
 from runner.checkpoints.open import open_checkpoint
-from runner.checkpoints.reader import CheckpointReader
+from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.config.schema import TrackingConfig
-from runner.console import Screen
+from runner.console import Screen, as_text
 from runner.errors import CheckpointError, Problem, RunnerError
+from runner.restoration.starting_scaffold import scaffold_yaml
 from runner.restoration.variables import StateClass, classify
 from runner.runs.provenance import chain, provenance_of
 from runner.runs.run_directory import PROVENANCE
@@ -48,6 +49,10 @@ def main(arguments: Sequence[str] | None = None, screen: Screen | None = None) -
             readers = [] if parsed.provenance else [open_checkpoint(path) for (path,) in resolved]
         if parsed.provenance:
             return _provenance(resolved[0][0], screen)
+        if parsed.as_scaffold:
+            spec = readers[0].spec()
+            screen.write(scaffold_yaml(parsed.paths[0], spec, _classes(spec)))
+            return SAME
         if len(readers) == 1:
             _list(readers[0], parsed.stats, screen)
             return SAME
@@ -93,6 +98,11 @@ def _parser() -> argparse.ArgumentParser:
         help="where the variables of a run's checkpoint came from, back to the first source",
     )
     parser.add_argument(
+        "--as-scaffold",
+        action="store_true",
+        help="print a scaffold's YAML to start from: includes, and renames by prefix",
+    )
+    parser.add_argument(
         "--which", default=LATEST, help="latest (default), best or a step of a directory"
     )
     parser.add_argument(
@@ -132,11 +142,13 @@ def _list(reader: CheckpointReader, stats: bool, screen: Screen) -> None:
     if stats:
         names = [name for name, tensor in spec.tensors.items() if tensor.dtype != "variant"]
         found = {name: statistics(value) for name, value in reader.read(names)}
-    also = {name: alias for alias, name in spec.aliases.items()}
-    classes = {
-        name: state_class(name, also.get(name, name), spec.tensors).value for name in spec.tensors
-    }
+    classes = {name: each.value for name, each in _classes(spec).items()}
     _show(listing(spec, classes, found), screen)
+
+
+def _classes(spec: CheckpointSpec) -> dict[str, StateClass]:
+    also = {name: alias for alias, name in spec.aliases.items()}
+    return {name: state_class(name, also.get(name, name), spec.tensors) for name in spec.tensors}
 
 
 def _compare(one: CheckpointReader, other: CheckpointReader, screen: Screen) -> int:
@@ -161,11 +173,7 @@ def _provenance(path: str, screen: Screen) -> int:
 
 def _show(content: RenderableType, screen: Screen) -> None:
     """Shows a table on a terminal; elsewhere prints it, wide enough that nothing is folded."""
-    console = Console(width=100_000, color_system=None, force_terminal=False)
-    with console.capture() as capture:
-        console.print(content)
-    lines = (line.rstrip() for line in capture.get().splitlines())
-    screen.show(content, "\n".join(lines) + "\n")
+    screen.show(content, as_text(content))
 
 
 if __name__ == "__main__":

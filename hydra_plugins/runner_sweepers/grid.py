@@ -10,7 +10,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override, RangeSweep
 
-from runner.config.composition import plain
+from runner.config.spelling import plain
 from runner.errors import ConfigError, Problem
 from runner.sweeps.execution import Execution
 from runner.sweeps.points import ComposedPoint, Point, name_of, plain_node

@@ -19,6 +19,8 @@ from runner.errors import CheckpointError, Problem
 
 CACHE = "RUNNER_CACHE"
 _CHUNK = 4 << 20
+# Stays in the processor's cache from reading to hashing.
+_HASHED = 256 << 10
 
 
 def is_remote(path: str) -> bool:
@@ -142,7 +144,7 @@ def _gfile(path: str) -> Iterator[Any]:
 
 
 def digest_of_file(path: str) -> str:
-    """Returns `sha256:<hex>` of a file's bytes, 4 MB in memory at a time.
+    """Returns `sha256:<hex>` of a file's bytes, a small part in memory at a time.
 
     A file that has not changed since is not read again in this process.
 
@@ -162,7 +164,7 @@ def digest_of_parts(parts: Iterable[str]) -> str:
 def _digest_of_file(path: str, stamp: str) -> str:
     hashed = hashlib.sha256()
     with reading(path) as file:
-        while chunk := file.read(_CHUNK):
+        while chunk := file.read(_HASHED):
             hashed.update(chunk)
     return f"sha256:{hashed.hexdigest()}"
 

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import files
+from runner.checkpoints.archive_members import opened_member
 from runner.checkpoints.reader import (
     CheckpointReader,
     CheckpointSpec,
@@ -111,11 +112,7 @@ class KerasArchiveReader(KerasWeightsReader):
         """Opens the weights file in the archive."""
         with explained(self.path, self.what):
             _require_intact(self.path, files.stamp(self.path))
-            with (
-                zipfile.ZipFile(self.path) as archive,
-                archive.open(MEMBER) as member,
-                h5py.File(member, "r") as file,
-            ):
+            with opened_member(self.path, MEMBER) as member, h5py.File(member, "r") as file:
                 yield file
 
     def _digest(self) -> str:
@@ -212,7 +209,11 @@ def _value(path: str, dataset: h5py.Dataset) -> NDArray[np.generic]:
         )
     if dataset.size and not dataset.id.get_storage_size():
         raise unreadable(path, "an HDF5 file", f"the values of {dataset.name} were never written")
-    read = np.asarray(dataset[()])
+    if dataset.size and dataset.dtype.kind in "biufc":
+        read = np.empty(dataset.shape, dataset.dtype)  # One that need not be copied to be owned.
+        dataset.read_direct(read)
+    else:
+        read = np.asarray(dataset[()])
     # Keras writes bfloat16 as two opaque bytes with an attribute.
     if _dtype(dataset) == "bfloat16" and read.dtype != ml_dtypes.bfloat16:
         return read.view(ml_dtypes.bfloat16)

@@ -140,7 +140,11 @@ OnTrialError = Enum("OnTrialError", {"continue": "continue", "stop": "stop"})
 # The checkpoint to evaluate or export that is no run's: what training would start from.
 SCAFFOLDS = "scaffolds"
 
-# How a configuration names checkpoints in MLflow.
+# The remedy for a scaffold's checkpoint that is not there, besides correcting its path.
+OPTIONAL = "set `optional: true` to initialise these variables instead"
+
+# How a configuration names the experiment that a checkpoint comes from, and checkpoints in MLflow.
+EXPERIMENT = "experiment:"
 MLFLOW_SCHEMES = ("runs:/", "models:/", "mlflow-artifacts:")
 
 
@@ -301,8 +305,9 @@ def rule_problems(values: Any, kind: Any, prefix: str = "") -> list[Problem]:
             remedy = checked.remedy.replace("{key}", key) or (
                 f"the default is {_shown(default)}" if default != "" else ""
             )
-            choices = ranked(str(value), checked.choices)
-            found += [Problem(f"{key} is {_shown(value)}", cause, remedy, choices)] if cause else []
+            if cause:
+                choices = ranked(str(value), checked.choices)
+                found.append(Problem(f"{key} is {_shown(value)}", cause, remedy, choices))
     return found
 
 

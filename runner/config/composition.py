@@ -1,30 +1,28 @@
-"""Composes configurations through Hydra, finds every override that does not compose, spells values.
+"""Composes configurations through Hydra, and finds every override that does not compose.
 
 Hydra composes the command's own configuration. This module composes beside it: the experiments that
 checkpoints come from, the trials of a sweep, and a command that Hydra has refused, once more, for
-all of its mistakes. It also spells values in the grammar of Hydra's overrides, and in YAML.
+all of its mistakes.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import json
 import re
-import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from functools import lru_cache, partial
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override, Quote, QuotedString
+from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import (
     HydraException,
     MissingConfigException,
@@ -37,7 +35,9 @@ from yaml import YAMLError
 
 from runner.config.choices import annotation
 from runner.config.hydra_errors import explain
+from runner.config.instantiation import register_resolvers
 from runner.config.schema import RunConfig
+from runner.config.spelling import spelled
 from runner.config.validation import is_by_folder, validate
 from runner.errors import Problem, RunnerError
 
@@ -52,13 +52,6 @@ _FREE = re.compile(
 )
 # Which keys are below these depends on the chosen groups and the experiment.
 _CHOSEN = ("data", "model", "loss", "metrics", "optimizer", "hooks", "scaffolds", "hydra")
-
-# A string that needs no quotes, and those of them that the grammar reads as something else.
-_UNQUOTED = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
-_WORDS = ("null", "true", "false", "nan", "inf")
-_ESCAPED_IN_KEYS = re.compile(r"[\\()\[\]{}:=, ]")
-
-Value = str | Sequence[int]
 
 
 def compose_experiment(name: str, overrides: Sequence[str]) -> DictConfig:
@@ -249,80 +242,9 @@ def _first_values(overrides: Sequence[str]) -> Iterator[str]:
             yield str(each.input_line)
 
 
-def quoted(text: str, quote: Quote = Quote.single) -> str:
-    """Returns a string as one value of an override, in quotes where it needs them."""
-    plain = _UNQUOTED.fullmatch(text) and text.lower() not in _WORDS
-    return text if plain else QuotedString(text, quote).with_quotes()
-
-
-def spelled(value: object, string: Callable[[str], str] = quoted) -> str:
-    """Returns a plain value as one value of an override, which keeps its type."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return string(value)
-    if isinstance(value, Mapping):
-        escaped = {_ESCAPED_IN_KEYS.sub(r"\\\g<0>", str(key)): value[key] for key in value}
-        pairs = (f"{key}:{spelled(each, string)}" for key, each in escaped.items())
-        return f"{{{','.join(pairs)}}}"
-    if isinstance(value, Sequence):
-        return f"[{','.join(spelled(each, string) for each in value)}]"
-    return str(value)
-
-
-def override(key: str, value: str | Mapping[str, Value]) -> str | None:
-    """Returns `++key=value`, quoted for a shell; None when Hydra's grammar cannot express it.
-
-    The two plus signs set a key whether the configuration has it or not.
-
-    `value` is a plain word or a mapping.
-    """
-    if isinstance(value, str):
-        return f"++{key}={value}"
-    if "$" in str(value):
-        return None  # It might be an interpolation.
-    plain = {k: v if isinstance(v, str) else list(v) for k, v in value.items()}
-    text = f"++{key}={spelled(plain, partial(quoted, quote=Quote.double))}"
-    try:
-        # The grammar lacks keys with quotes or letters beyond ASCII, and reads some as numbers.
-        read: Any = OverridesParser.create().parse_override(text).value()
-    except HydraException:
-        return None
-    return shlex.quote(text) if read == plain and all(isinstance(k, str) for k in read) else None
-
-
-def yaml(key: str, value: Mapping[str, Value]) -> str:
-    """Returns `key: {...}` in YAML's flow style, the keys and values quoted."""
-    pairs = (f"{_quoted(name)}: {_quoted(each)}" for name, each in value.items())
-    return f"{key}: {{{', '.join(pairs)}}}"
-
-
-def _quoted(value: Value) -> str:
-    # YAML reads what JSON writes; a backslash is clearer in single quotes, where it is itself.
-    if isinstance(value, str) and "\\" in value and "'" not in value:
-        return f"'{value}'"
-    return json.dumps(value if isinstance(value, str) else list(value), ensure_ascii=False)
-
-
-def plain(value: str) -> str:
-    """Returns one value of an override without its quotes and escapes.
-
-    Quotes stay where they alone make a string of it, as in `'1'` or `'null'`, and within lists and
-    mappings.
-    """
-    if not set(value) & set("'\"\\"):
-        return value
-    element = _element(value)
-    if isinstance(element, QuotedString) and element.text:
-        element = element.text if isinstance(_element(element.text), str) else value
-    return element if isinstance(element, str) else value
-
-
-def _element(value: str) -> Any:
-    """Returns what the grammar reads in a value, which is returned unchanged if it is malformed."""
-    try:
-        return OverridesParser.create().parse_rule(value, "element")
-    except HydraException:
-        return value
+@cache
+def register() -> None:
+    """Makes the schema known to Hydra as `runner_config`; calling it again changes nothing."""
+    register_resolvers()
+    # OmegaConf merges neither a list into a mapping nor the reverse, but either into null.
+    ConfigStore.instance().store(name="runner_config", node=RunConfig(scaffolds=None))

@@ -10,13 +10,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from runner.config.choices import Mode, Resume
+from runner.config.choices import EXPERIMENT, Mode, Resume
 from runner.config.composition import compose_experiment, experiment_names
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import validate
 from runner.errors import ConfigError, Problem, RunnerError
 
-EXPERIMENT = "experiment:"
 # What a user may change without asking for another result.
 ELSEWHERE = (
     "mode",
@@ -125,10 +124,6 @@ class Identity:
                 )
             )
         return Identity(experiment, chain).fingerprint()
-
-
-OPTIONAL = "set `optional: true` to initialise these variables instead"
-"""The remedy for a scaffold's checkpoint that is not there, besides correcting its path."""
 
 
 def in_scaffold(name: str, problem: Problem) -> Problem:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
-from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from runner.config.choices import annotation, keys, options, paths, words
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, nearest, ranked, similar
 
+if TYPE_CHECKING:
+    from hydra.errors import MissingConfigException, OverrideParseException
+
 
 def explain(error: BaseException) -> ConfigError:
     """Translates an error raised while composing a configuration into one problem."""
+    from hydra.errors import MissingConfigException, OverrideParseException
+
     if isinstance(error, MissingConfigException):
         return ConfigError(_missing_config(error))
     if isinstance(error, OverrideParseException):

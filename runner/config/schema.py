@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from runner.config import choices
@@ -19,7 +17,6 @@ from runner.config.choices import (
     at_least,
     entries,
 )
-from runner.config.instantiation import register_resolvers
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 TASKS = (CHIEF, WORKER, PS, EVALUATOR)
@@ -395,11 +392,3 @@ class RunConfig:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
-
-
-@cache
-def register() -> None:
-    """Makes the schema known to Hydra as `runner_config`; calling it again changes nothing."""
-    register_resolvers()
-    # OmegaConf merges neither a list into a mapping nor the reverse, but either into null.
-    ConfigStore.instance().store(name="runner_config", node=RunConfig(scaffolds=None))

@@ -6,9 +6,11 @@ the contents of an open mapping, are here.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from functools import cache
 from numbers import Real
 from typing import Any
 
@@ -27,7 +29,7 @@ from runner.config.choices import (
 )
 from runner.config.hydra_errors import bad_value, unknown_key, unresolved
 from runner.config.masking import flatten
-from runner.config.schema import RunConfig, ScaffoldConfig
+from runner.config.schema import RestorationConfig, RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem, ranked
 
 TARGETS = ("data", "model", "optimizer")
@@ -58,7 +60,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     problems += [unknown_key(key) for key in unknown_keys(resolved, RunConfig)]
     problems += _target_problems(resolved)
     problems += rule_problems(resolved, RunConfig)
-    scaffolds, scaffold_problems = _scaffolds(resolved["scaffolds"])
+    scaffolds, scaffold_problems = read_scaffolds(resolved["scaffolds"])
     problems += scaffold_problems
     problems += _open_mapping_problems(resolved)
     problems += _cross_problems(resolved, scaffolds)
@@ -229,8 +231,12 @@ def objective_problem(objective: str, names: Sequence[str]) -> Problem | None:
     )
 
 
-def _scaffolds(value: Any) -> tuple[dict[str, ScaffoldConfig], list[Problem]]:
-    """Reads the mapping or the list of named entries; order is the order of application."""
+def read_scaffolds(value: Any) -> tuple[dict[str, ScaffoldConfig], list[Problem]]:
+    """Reads the mapping or the list of named entries; order is the order of application.
+
+    Args:
+      value: plain values, or `ScaffoldConfig`s by name.
+    """
     problems: list[Problem] = []
     named: list[tuple[str, Any]] = []
     if isinstance(value, Mapping):
@@ -267,21 +273,14 @@ def _scaffolds(value: Any) -> tuple[dict[str, ScaffoldConfig], list[Problem]]:
 
 def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
     prefix = f"scaffolds.{name}"
+    if isinstance(entry, ScaffoldConfig):
+        entry = asdict(entry)
     if not isinstance(entry, Mapping):
         refused = Problem(
             f"{prefix} is {entry!r}", "a scaffold is a mapping", choices=keys(ScaffoldConfig)
         )
         return ScaffoldConfig(), [refused]
-    typed = OmegaConf.structured(ScaffoldConfig)
-    problems = []
-    for key, value in entry.items():
-        try:
-            typed = OmegaConf.merge(typed, {key: value})
-        except OmegaConfBaseException as error:
-            where = f"{prefix}.{error.full_key or key}"
-            unknown = annotation(where, RunConfig) is None
-            cause = str(error).splitlines()[0]
-            problems.append(unknown_key(where) if unknown else bad_value(where, cause))
+    typed, problems = _merged(ScaffoldConfig, entry, prefix)
     if not problems:
         problems = [
             Problem(
@@ -305,6 +304,40 @@ def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
         *rule_problems(plain, ScaffoldConfig, f"{prefix}."),
         *_scaffold_problems(prefix, scaffold),
     ]
+
+
+def read_restoration(value: Any) -> tuple[RestorationConfig, list[Problem]]:
+    """Reads the rules for a warm start as a whole: a mapping of them, or a `RestorationConfig`."""
+    entry = asdict(value) if isinstance(value, RestorationConfig) else value
+    if not isinstance(entry, Mapping):
+        refused = f"restoration is {entry!r}"
+        return RestorationConfig(), [
+            Problem(refused, "it is a mapping", choices=keys(RestorationConfig))
+        ]
+    typed, problems = _merged(RestorationConfig, entry, "restoration")
+    restoration: RestorationConfig = OmegaConf.to_object(typed)  # type: ignore[assignment]
+    return restoration, problems
+
+
+# Making one takes longer than all else about a scaffold; merging copies it.
+_structured: Callable[[Any], DictConfig] = cache(OmegaConf.structured)
+
+
+def _merged(kind: Any, entry: Mapping[str, Any], prefix: str) -> tuple[DictConfig, list[Problem]]:
+    """Merges plain values over a structured config; where some do not fit, finds all of these."""
+    typed = _structured(kind)
+    with contextlib.suppress(OmegaConfBaseException):
+        return OmegaConf.merge(typed, entry), []  # type: ignore[return-value]
+    problems = []
+    for key, value in entry.items():
+        try:
+            typed = OmegaConf.merge(typed, {key: value})  # type: ignore[assignment]
+        except OmegaConfBaseException as error:
+            where = f"{prefix}.{error.full_key or key}"
+            unknown = annotation(where, RunConfig) is None
+            cause = str(error).splitlines()[0]
+            problems.append(unknown_key(where) if unknown else bad_value(where, cause))
+    return typed, problems
 
 
 def _scaffold_problems(key: str, scaffold: ScaffoldConfig) -> Iterator[Problem]:

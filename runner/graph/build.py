@@ -21,7 +21,6 @@ from runner.graph.names import (
     finder,
     first_hooks,
     graph_names,
-    model_variables,
     name_variables,
     partition_of,
 )
@@ -36,6 +35,7 @@ from runner.graph.precision import (
 )
 from runner.graph.replica import Replica
 from runner.graph.training_step import TrainingStep
+from runner.restoration.model_variables import model_variables
 from runner.restoration.variables import WARM_STARTED, VariableSpec, assign_owners, classify
 
 

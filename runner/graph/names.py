@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-import keras
 import tensorflow as tf
 
 from runner.config.instantiation import References, build_target, check_target, references
@@ -14,39 +13,6 @@ from runner.errors import ConfigError, Problem
 from runner.graph.experiment import Training
 from runner.restoration.variables import Partition
 from runner.tensorflow_internals import slice_of
-
-
-def model_variables(model: Any) -> dict[str, tf.Variable]:
-    """Returns name -> variable of a Keras model, empty for any other callable.
-
-    Keras names a variable by its path (`model/dense/kernel`) but gives the TensorFlow variable only
-    the last part, made unique by a counter (`model/kernel_3`), which changes with the order in
-    which layers are built. The path, without the root model's name, is what stays.
-
-    Raises:
-      ConfigError: when two variables have one path.
-    """
-    root = f"{getattr(model, 'name', '')}/"
-    named = [(each.path.removeprefix(root), each.value) for each in getattr(model, "variables", [])]
-    names = [name for name, _ in named]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ConfigError(
-            *(
-                Problem(
-                    f"two variables of the model are named {name}",
-                    "two layers of one parent share a name, and so would their tensors",
-                    "give the layers distinct names",
-                )
-                for name in twice
-            )
-        )
-    return dict(named)
-
-
-def keras_variables(model: Any) -> dict[Any, keras.Variable]:
-    """Returns a model's Keras variables by TensorFlow's `ref()`; empty for any other callable."""
-    return {each.value.ref(): each for each in getattr(model, "variables", [])}
 
 
 def name_variables(

@@ -17,7 +17,6 @@ from runner.errors import ConfigError, Problem
 from runner.graph.experiment import Model, Training
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.keras_optimizer import KerasOptimizer
-from runner.graph.names import keras_variables
 from runner.graph.optimization import (
     AveragedWeights,
     Batch,
@@ -32,6 +31,7 @@ from runner.graph.optimization import (
 )
 from runner.graph.precision import is_compiled, scaled_losses
 from runner.graph.replica import Replica
+from runner.restoration.model_variables import keras_variables
 
 # Maps a batch of features, labels and maybe weights to the loss and the metrics by name, scalars.
 Forward: TypeAlias = Callable[..., dict[str, tf.Tensor]]
@@ -92,7 +92,7 @@ class TrainingStep:
         if not schedules:
             raise ConfigError(_nothing_trains(config))
         rate, scale = self._learning_rate()
-        weights = keras_variables(model)
+        weights = {each.value.ref(): each for each in keras_variables(model).values()}
         built = build_optimizers(config.optimizer, schedules, global_step, rate, weights)
         optimizers = scaled_losses(config, built)
         (means, waited), train_op = self._update(optimizers, schedules, metrics)

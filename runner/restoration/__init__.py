@@ -5,10 +5,13 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `variables`: specs of variables, their classes of state, and which scaffolds claim them.
 - `patterns`: globs, regular expressions and renames over names.
 - `matching`: which tensors a claimed variable takes; `fitting`: by which conversions they fit.
-- `conversions`: the steps from a tensor to a variable; `named_conversions`: layouts of frameworks.
+- `conversions`: the steps from a tensor to a variable; `layouts`, `torch_layouts`,
+  `named_conversions`: those between the layouts of frameworks, by name.
 - `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: what is wrong.
 - `report`, `json_report`, `html_report`: the doors for showing a plan.
 - `restorer`: `Restorer`, the door for carrying a plan out; `reading`: how values are brought.
+- `sources`: opens the scaffolds' checkpoints; `model_variables`: the names of a model's variables.
+- `eager`: `plan` and `warm_start`, the doors for programs without a run; `scaffolds`: their input.
 
 Planning needs no session and reads no tensor values. The room rests on `checkpoints`, for formats,
 and on `runs`, for provenance; `graph` and `session` rest on it.

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from runner.checkpoints.reader import TensorSpec, is_number
 from runner.config.choices import ShapePolicy
-from runner.config.composition import override
 from runner.config.schema import ScaffoldConfig, VocabularyConfig
+from runner.config.spelling import override
 from runner.errors import Problem
 from runner.restoration.conversions import (
     Cast,
@@ -27,7 +27,8 @@ from runner.restoration.conversions import (
     casts_freely,
     remap,
 )
-from runner.restoration.named_conversions import NAMED_CONVERSIONS, Target
+from runner.restoration.layouts import Target
+from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.patterns import FirstMatch
 from runner.restoration.variables import Partition, VariableSpec
 
@@ -146,7 +147,7 @@ class Fitter:
         if rules.convert is None:
             return (wanted,)
         try:
-            return NAMED_CONVERSIONS[rules.convert].names(name.rpartition("/")[2], wanted)
+            return NAMED_CONVERSIONS[rules.convert].names(name, wanted)
         except ValueError as error:
             problem = Problem(
                 f"{self.key}: {name} cannot be converted",

@@ -11,7 +11,8 @@ from runner.config.choices import Missing
 from runner.config.schema import ScaffoldConfig
 from runner.errors import Problem
 from runner.restoration.fitting import Fitter, MisfitError, SourceTensor
-from runner.restoration.named_conversions import NAMED_CONVERSIONS, Target
+from runner.restoration.layouts import Target
+from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.patterns import Renames, compile_pattern
 from runner.restoration.problems import (
     Miss,
@@ -125,8 +126,7 @@ class _Matcher:
             return self._missing(variable, wanted, renamed is not None, len(names) == 1)
         known = [tensor for tensor in tensors if tensor is not None]
         try:
-            leaf = rule_name.rpartition("/")[2]
-            target = Target(leaf, variable.full_shape, linear=owner is not None)
+            target = Target(rule_name, variable.full_shape, linear=owner is not None)
             piece, fitted = self._fitter.fit(variable, known, rules, target)
         except MisfitError as error:
             return self._misfit(variable, error)

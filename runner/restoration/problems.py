@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
-from runner.config.composition import override, yaml
 from runner.config.schema import ScaffoldConfig
+from runner.config.spelling import override, yaml
 from runner.errors import Problem, nearest, ranked
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.patterns import PATTERN_MAPS, Renames, compile_pattern

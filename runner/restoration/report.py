@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from runner.checkpoints.reader import CheckpointSpec
+from runner.console import as_text
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.problems import plural
@@ -69,7 +70,8 @@ def _origin(assignment: Assignment, plan: RestorationPlan) -> str:
     if not assignment.pieces:
         if assignment.scaffold in plan.unusable:
             return f"{assignment.scaffold}: its checkpoint cannot be used"
-        return f"initializer {assignment.variable.initializer}"
+        initializer = assignment.variable.initializer
+        return f"initializer {initializer}" if initializer else "unchanged"
     return ", ".join(_piece(piece, plan) for piece in assignment.pieces)
 
 
@@ -227,8 +229,6 @@ class VariablePlacement:
 
 # So many unused tensors of a source are named unless all are asked for.
 _UNUSED = 5
-# Nothing is folded in plain text.
-_WIDEST = 1_000_000
 
 
 def table(plan: RestorationPlan, *, full: bool = False) -> RenderableType:
@@ -262,14 +262,14 @@ def table(plan: RestorationPlan, *, full: bool = False) -> RenderableType:
 
 def text(plan: RestorationPlan, *, full: bool = False) -> str:
     """Returns the table as plain text in which nothing is folded."""
-    console = Console(width=_WIDEST, color_system=None, force_terminal=False)
-    with console.capture() as capture:
-        console.print(table(plan, full=full))
-    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
+    return as_text(table(plan, full=full))
 
 
 def summary(plan: RestorationPlan) -> list[str]:
     """Returns a line for each source, one for the initialised rest and one for what is frozen."""
+    # Eager variables have values before; no initializer is known of them.
+    eager = any(not assignment.variable.initializer for assignment in plan.assignments)
+    kept = "unchanged" if eager else "from initializers"
     lines = []
     for scaffold, source in plan.sources.items():
         owned = [assignment for assignment in plan.assignments if assignment.scaffold == scaffold]
@@ -277,7 +277,7 @@ def summary(plan: RestorationPlan) -> list[str]:
             lines.append(f"{scaffold}: {_count(owned)}, the checkpoint cannot be used")
             continue
         if source is None:
-            lines.append(f"{scaffold}: {_count(owned)} from initializers, no checkpoint")
+            lines.append(f"{scaffold}: {_count(owned)} {kept}, no checkpoint")
             continue
         restored = _count(plan.restored(scaffold))
         line = f"{scaffold}: {restored} from {source.path}{at_step(source)}"
@@ -287,7 +287,7 @@ def summary(plan: RestorationPlan) -> list[str]:
         line += f"; {plural(len(plan.unused[scaffold]), 'tensor')} unused"
         lines.append(line + (f"; {source.digest}" if source.digest else ""))
     rest = [assignment for assignment in plan.assignments if assignment.scaffold is None]
-    lines.append(f"no scaffold: {_count(rest)} from initializers")
+    lines.append(f"no scaffold: {_count(rest)} {kept}")
     frozen = [assignment for assignment in plan.assignments if _training(assignment) == "frozen"]
     if frozen:
         lines.append(f"frozen: {_count(frozen)}")

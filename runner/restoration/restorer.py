@@ -248,18 +248,32 @@ def require_equal(
       CheckpointError: with every variable that differs.
     """
     values = session.run([variables[assignment.variable.name] for assignment in assignments])
+    require_hashes(
+        (each, expected[each.variable.name], np.asarray(value))
+        for each, value in zip(assignments, values, strict=True)
+    )
+
+
+def require_hashes(found: Iterable[tuple[Assignment, str, NDArray[Any]]]) -> None:
+    """Compares values that were read back with the hashes of their sources.
+
+    Args:
+      found: for each assignment the `value_hash` of its source, and its variable's value.
+
+    Raises:
+      CheckpointError: with every variable that differs.
+    """
     problems = []
-    for each, value in zip(assignments, values, strict=True):
-        found = value_hash(np.asarray(value))
-        name = each.variable.name
-        if found != expected[name]:
+    for each, expected, value in found:
+        actual = value_hash(value)
+        if actual != expected:
             sources = ", ".join(
                 f"{'+'.join(piece.names)} of {piece.source}" for piece in each.pieces
             )
             problems.append(
                 Problem(
-                    f"{name} does not hold what was restored from {sources}",
-                    f"its hash is {found}, that of its source {expected[name]}",
+                    f"{each.variable.name} does not hold what was restored from {sources}",
+                    f"its hash is {actual}, that of its source {expected}",
                     "look for what else assigns to it during the start (an init_fn, a hook, "
                     "another restore) and remove it; start again if the checkpoint was being "
                     "written; if neither, memory or disk gave wrong bytes: restore the file from a "

@@ -69,7 +69,8 @@ class VariableSpec:
       tensor: its name, shape and dtype.
       state: the kind of state it holds.
       trainable: whether the optimizer updates it.
-      initializer: the operation that gives its value when no source does.
+      initializer: the operation that gives its value when no source does; empty for an eager
+        variable, which has a value.
       frozen: whether it would train if its scaffold did not set `trainable: false`.
       partition: which part of a partitioned variable it is; None for a whole variable.
       kept_for: the full names of the variables that an optimizer keeps it for, such as Adam's

@@ -25,7 +25,7 @@ from runner.checkpoints import files
 from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.locate import LATEST, resolve
 from runner.checkpoints.open import recognise
-from runner.config.choices import MLFLOW_SCHEMES, Resume
+from runner.config.choices import EXPERIMENT, MLFLOW_SCHEMES, OPTIONAL, Resume
 from runner.config.cluster import resolve_trial
 from runner.config.composition import (
     Compose,
@@ -33,12 +33,12 @@ from runner.config.composition import (
     experiment_names,
     forced,
     running,
-    spelled,
     without_hydra,
 )
-from runner.config.fingerprint import EXPERIMENT, OPTIONAL, Identity, in_scaffold
+from runner.config.fingerprint import Identity, in_scaffold
 from runner.config.instantiation import check_signature
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
+from runner.config.spelling import spelled
 from runner.config.validation import validate
 from runner.errors import CheckpointError, ConfigError, Problem, RunnerError
 from runner.runs.run_directory import runs

@@ -15,8 +15,9 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from runner.config.composition import forced, spelled
+from runner.config.composition import forced
 from runner.config.instantiation import build_target
+from runner.config.spelling import spelled
 from runner.errors import ConfigError, Problem
 from runner.sweeps.points import Point, name_of
 

@@ -17,9 +17,9 @@ from runner.config.schema import RunConfig
 from runner.errors import Problem, RunDirectoryError, TrackingError
 from runner.graph.build import build_data
 from runner.graph.experiment import Data
-from runner.graph.names import model_variables
 from runner.graph.optimization import averaged_names
 from runner.graph.precision import build_model, dtype_policy, full_precision
+from runner.restoration.model_variables import model_variables
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.tracking.tracker import ExportedModel, Field
 from runner.training.evaluation import Weights, chosen_weights

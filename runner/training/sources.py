@@ -7,17 +7,18 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from runner.checkpoints.contents import NoCheckpointError
-from runner.checkpoints.locate import BEST_OF_RUN, LATEST, latest_checkpoint, resolve
-from runner.checkpoints.open import averaged, open_checkpoint, open_pinned
+from runner.checkpoints.locate import BEST_OF_RUN, latest_checkpoint
+from runner.checkpoints.open import open_pinned
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
-from runner.config.fingerprint import EXPERIMENT, OPTIONAL, Identity, in_scaffold, prefixed
+from runner.config.choices import EXPERIMENT
+from runner.config.fingerprint import Identity, in_scaffold, prefixed
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import CheckpointError, Problem, RunInUseError, TrackingError
 from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph
 from runner.restoration.plan import LocatedSources, RestorationPlan, make_plan
-from runner.runs.provenance import Origin, origin
+from runner.restoration.sources import open_source
+from runner.runs.provenance import Origin
 from runner.runs.run_directory import RunDirectory, runs
 from runner.system.status import Status
 from runner.tracking import RunStore
@@ -140,18 +141,11 @@ class Sources:
             place = str(run.path)
             if which is None and scaffold.average is None and run.best_record.is_file():
                 which = BEST_OF_RUN
-        try:
-            paths = resolve(place, which or LATEST, scaffold.average, self._store)
-        except NoCheckpointError as error:
-            if scaffold.optional:
-                return None
-            raise error.or_else(OPTIONAL) from error
-        specs = [open_checkpoint(path).spec() for path in paths]
-        spec = specs[0] if len(specs) == 1 else averaged(specs)
-        self._origins[name] = tuple(
-            origin(scaffold.checkpoint, path, each) for path, each in zip(paths, specs, strict=True)
-        )
-        return spec
+        found = open_source(scaffold, place, which, self._store)
+        if found is None:
+            return None
+        self._origins[name] = found.origins
+        return found.spec
 
     def _to_be_trained(self, experiment: RunConfig) -> CheckpointSpec:
         built = build_graph(experiment, "validation", train=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 
-from runner.config.schema import register
+from runner.config.composition import register
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 TINY_CONF = Path(__file__).with_name("conf")

@@ -105,6 +105,27 @@ def test_only_mlflow_modules_import_mlflow() -> None:
     }
 
 
+def test_a_warm_start_without_a_run_imports_neither_hydra_nor_mlflow() -> None:
+    packages: set[str] = set()
+    pending, seen = ["runner.restoration.eager"], set[str]()
+    while pending:
+        module = pending.pop()
+        if module in seen or module == "runner":
+            continue
+        seen.add(module)
+        body = ast.parse(MODULES[module].read_text(encoding="utf-8")).body
+        for node in body:
+            names = [each.name for each in getattr(node, "names", ())]
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or "", *(f"{node.module}.{each}" for each in names)]
+            elif not isinstance(node, ast.Import):
+                continue
+            packages |= {name.split(".")[0] for name in names}
+            pending += [name for name in names if name in MODULES]
+    assert "tensorflow" in packages
+    assert packages.isdisjoint({"hydra", "mlflow"})
+
+
 def test_the_runner_does_not_know_the_experiments() -> None:
     for path in MODULES.values():
         assert "experiments" not in {name.split(".")[0] for name in imports(path)}

@@ -11,11 +11,13 @@ import h5py
 import numpy as np
 import pytest
 import tensorflow as tf
+import yaml
 from rich.console import Console
 
 from runner.console import Screen
 from runner.inspect import main, state_class
 from runner.restoration.variables import StateClass
+from tests.conformance.goldens import old_array_protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -194,3 +196,46 @@ def test_a_position_in_the_training_data_is_listed_without_values(tmp_path: Path
     assert rows["kernel"][3:] == ["weight", "1", "1", "1", "0"]
     code, text = _shown(one, other)
     assert (code, "1 tensor differs" in text) == (1, True)
+
+
+def test_a_scaffold_to_start_from(tmp_path: Path) -> None:
+    import keras
+
+    import runner
+
+    cnn = keras.Sequential([keras.layers.Dense(3, name="dense")], name="cnn")
+    net = keras.Sequential([keras.Input((4,)), cnn, keras.layers.Dense(2, name="head")], name="net")
+    with old_array_protocol():
+        net.save(tmp_path / "net-1.keras")
+        net.save_weights(tmp_path / "net.weights.h5")
+        net.save(tmp_path / "net.h5")
+    for name in ("net-1.keras", "net.weights.h5", "net.h5"):
+        code, text = _shown(str(tmp_path / name), "--as-scaffold")
+        assert code == 0
+        (tmp_path / "scaffold.yaml").write_text(text)
+        plan = runner.plan(net, tmp_path / "scaffold.yaml")
+        assert plan.problems == ()
+        assert all(each.pieces for each in plan.assignments)
+        if name == "net-1.keras":
+            (scaffold,) = yaml.safe_load(text)["scaffolds"].items()
+    assert scaffold == (
+        "net_1",
+        {
+            "checkpoint": str(tmp_path / "net-1.keras"),
+            "variables": {"include": ["cnn/*", "head/*"]},
+            "rename": {"cnn/": "cnn/", "head/": "head/"},
+        },
+    )
+
+
+def test_a_scaffold_for_arrays_of_pytorch_and_for_variables_without_names(tmp_path: Path) -> None:
+    given = {"features.0.weight": [1.0], "features.0.running_mean": [1.0], "top[0].bias": [1.0]}
+    keys = yaml.safe_load(_shown(_npz(tmp_path / "torch.npz", **given), "--as-scaffold")[1])
+    assert keys["scaffolds"]["torch"]["convert"] == {"*": "torch"}
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        file["layers/mine/vars/0"] = np.array([1], np.float32)
+    text = _shown(str(tmp_path / "w.h5"), "--as-scaffold")[1]
+    assert "#   layers/mine/vars/0" in text
+    odd = _npz(tmp_path / "odd.npz", **{"a[0]/w": [1.0], "b": [1.0]})
+    keys = yaml.safe_load(_shown(odd, "--as-scaffold")[1])
+    assert keys["scaffolds"]["odd"]["variables"]["include"] == [r"re:a\[0\]/.*", "b"]

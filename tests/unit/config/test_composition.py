@@ -17,11 +17,8 @@ from runner.config.composition import (
     compose_experiment,
     experiment_names,
     forced,
-    override,
-    plain,
-    spelled,
-    yaml,
 )
+from runner.config.spelling import override, plain, spelled, yaml
 from tests.tiny.composing import CONF, composing
 
 

@@ -12,12 +12,12 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.config.choices import Goal, Missing, StateChoice
+from runner.config.composition import register
 from runner.config.schema import (
     RunConfig,
     ScaffoldConfig,
     VariablesConfig,
     VocabularyConfig,
-    register,
 )
 from runner.config.validation import no_experiment, validate
 from runner.errors import ConfigError, Problem

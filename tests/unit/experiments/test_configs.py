@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from hydra_plugins.runner_sweepers.grid import grid
-from runner.config.schema import register
+from runner.config.composition import register
 from runner.config.validation import validate
 from runner.runs.run_directory import RunDirectory
 from runner.sweeps.points import params_as_typed

@@ -11,7 +11,8 @@ import tensorflow.compat.v1 as tf
 
 from runner.config.instantiation import References
 from runner.errors import ConfigError
-from runner.graph.names import finder, first_hooks, model_variables, name_variables
+from runner.graph.names import finder, first_hooks, name_variables
+from runner.restoration.model_variables import model_variables
 from tests.tiny.experiment import Net
 
 NAN = "tensorflow.compat.v1.train.NanTensorHook"

@@ -15,8 +15,8 @@ from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.graph.experiment import BuiltGraph
-from runner.graph.names import model_variables
 from runner.graph.objective import class_weights
+from runner.restoration.model_variables import model_variables
 from tests.tiny.configs import tiny
 from tests.tiny.graphs import build, opened, training_of
 

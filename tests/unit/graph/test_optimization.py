@@ -12,7 +12,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from hydra import compose, initialize_config_dir
 
-from runner.config.schema import ClipConfig, register
+from runner.config.composition import register
+from runner.config.schema import ClipConfig
 from runner.config.validation import validate
 from runner.errors import ConfigError
 from runner.graph.optimization import (

@@ -161,7 +161,8 @@ def test_one_tensor_divides_and_several_join(
     ("rename", "tensors", "state"),
     [
         ({"lstm/bias": "bias_ih"}, ("bias_ih",), "no tensor 'bias_hh' for the variable lstm/bias"),
-        ({}, ("lstm/bias",), "lstm/bias cannot be converted"),
+        ({}, ("lstm/bias",), "no tensor 'lstm.bias_ih_l0' for the variable lstm/bias"),
+        ({"lstm/bias": "offset"}, ("offset",), "lstm/bias cannot be converted"),
         (
             {"lstm/bias": "bias_ih"},
             ("bias_ih", "bias_hh", "bias_ih/Adam", "bias_hh/Adam"),

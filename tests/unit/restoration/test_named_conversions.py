@@ -11,15 +11,15 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.restoration.conversions import Combination, Conversion
+from runner.restoration.layouts import Target
 from runner.restoration.named_conversions import (
     NAMED_CONVERSIONS,
     AddForgetBias,
     GateOrder,
     JoinGates,
-    Sum,
     TakeGate,
-    Target,
 )
+from runner.restoration.torch_layouts import Sum
 
 Array = NDArray[Any]
 GENERATOR = np.random.default_rng(7)
@@ -216,8 +216,8 @@ def test_names_of_the_tensors() -> None:
     assert names("torch_lstm", "kernel", "rnn.weight_ih_l0") == ("rnn.weight_ih_l0",)
     assert names("torch_lstm", "bias", "rnn.bias_ih_l0") == ("rnn.bias_ih_l0", "rnn.bias_hh_l0")
     assert names("lstm_join", "kernel", "W_{gate}/x") == ("W_i/x", "W_f/x", "W_c/x", "W_o/x")
-    with pytest.raises(ValueError, match=r"'rnn\.bias' is not the name of a tensor bias_ih"):
-        names("torch_lstm", "bias", "rnn.bias")
+    with pytest.raises(ValueError, match=r"'rnn\.offset' is not the name of a tensor bias_ih"):
+        names("torch_lstm", "bias", "rnn.offset")
     with pytest.raises(ValueError, match=r"'W' has no \{gate\}"):
         names("lstm_join", "kernel", "W")
 

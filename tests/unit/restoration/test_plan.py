@@ -14,8 +14,8 @@ from runner.config.choices import Collision, Expect, Missing, StateChoice
 from runner.errors import Problem
 from runner.restoration.conversions import Cast, PadOrSlice, Transpose
 from runner.restoration.fitting import SourceTensor
-from runner.restoration.named_conversions import Sum
 from runner.restoration.plan import mean
+from runner.restoration.torch_layouts import Sum
 from runner.restoration.variables import VariableSpec
 from tests.tiny.plans import by_name, checkpoint, one, origins, plan, scaffold, slot, variable
 

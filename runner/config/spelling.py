@@ -1,0 +1,113 @@
+"""Spells values in the grammar of Hydra's overrides, and in YAML.
+
+Hydra is imported where its grammar is needed: problems of a plan are also those of programs that
+use `runner.warm_start` without it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+# A string that needs no quotes, and those of them that the grammar reads as something else.
+_UNQUOTED = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
+_WORDS = ("null", "true", "false", "nan", "inf")
+_ESCAPED_IN_KEYS = re.compile(r"[\\()\[\]{}:=, ]")
+
+
+Value = str | Sequence[int]
+
+
+def quoted(text: str, *, double: bool = False) -> str:
+    """Returns a string as one value of an override, in quotes where it needs them."""
+    if _UNQUOTED.fullmatch(text) and text.lower() not in _WORDS:
+        return text
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    spelling: str = QuotedString(text, Quote.double if double else Quote.single).with_quotes()
+    return spelling
+
+
+def spelled(value: object, string: Callable[[str], str] = quoted) -> str:
+    """Returns a plain value as one value of an override, which keeps its type."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return string(value)
+    if isinstance(value, Mapping):
+        escaped = {_ESCAPED_IN_KEYS.sub(r"\\\g<0>", str(key)): value[key] for key in value}
+        pairs = (f"{key}:{spelled(each, string)}" for key, each in escaped.items())
+        return f"{{{','.join(pairs)}}}"
+    if isinstance(value, Sequence):
+        return f"[{','.join(spelled(each, string) for each in value)}]"
+    return str(value)
+
+
+def override(key: str, value: str | Mapping[str, Value]) -> str | None:
+    """Returns `++key=value`, quoted for a shell; None when Hydra's grammar cannot express it.
+
+    The two plus signs set a key whether the configuration has it or not.
+
+    `value` is a plain word or a mapping.
+    """
+    if isinstance(value, str):
+        return f"++{key}={value}"
+    if "$" in str(value):
+        return None  # It might be an interpolation.
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    plain = {k: v if isinstance(v, str) else list(v) for k, v in value.items()}
+    text = f"++{key}={spelled(plain, partial(quoted, double=True))}"
+    try:
+        # The grammar lacks keys with quotes or letters beyond ASCII, and reads some as numbers.
+        read: Any = OverridesParser.create().parse_override(text).value()
+    except HydraException:
+        return None
+    return shlex.quote(text) if read == plain and all(isinstance(k, str) for k in read) else None
+
+
+def yaml(key: str, value: Mapping[str, Value]) -> str:
+    """Returns `key: {...}` in YAML's flow style, the keys and values quoted."""
+    pairs = (f"{_quoted(name)}: {_quoted(each)}" for name, each in value.items())
+    return f"{key}: {{{', '.join(pairs)}}}"
+
+
+def _quoted(value: Value) -> str:
+    # YAML reads what JSON writes; a backslash is clearer in single quotes, where it is itself.
+    if isinstance(value, str) and "\\" in value and "'" not in value:
+        return f"'{value}'"
+    return json.dumps(value if isinstance(value, str) else list(value), ensure_ascii=False)
+
+
+def plain(value: str) -> str:
+    """Returns one value of an override without its quotes and escapes.
+
+    Quotes stay where they alone make a string of it, as in `'1'` or `'null'`, and within lists and
+    mappings.
+    """
+    if not set(value) & set("'\"\\"):
+        return value
+    from hydra.core.override_parser.types import QuotedString
+
+    element = _element(value)
+    if isinstance(element, QuotedString) and element.text:
+        element = element.text if isinstance(_element(element.text), str) else value
+    return element if isinstance(element, str) else value
+
+
+def _element(value: str) -> Any:
+    """Returns what the grammar reads in a value, which is returned unchanged if it is malformed."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        return OverridesParser.create().parse_rule(value, "element")
+    except HydraException:
+        return value

@@ -1,0 +1,346 @@
+"""Warm-starts models of eager TensorFlow 2: Keras models, modules, mappings of variables.
+
+    plan = runner.warm_start(model, {
+        "cnn": {"variables": {"include": ["cnn/*"]}, "checkpoint": "pretrained/cnn.keras"},
+    })
+
+The planner and its rules are those of runs. No run, session or configuration of Hydra is involved.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from runner.checkpoints.locate import Artifacts, is_mlflow_uri
+from runner.checkpoints.reader import TensorSpec
+from runner.config.choices import StateChoice
+from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConfig
+from runner.errors import ConfigError, Problem
+from runner.restoration import html_report, json_report, report
+from runner.restoration.model_variables import (
+    build_optimizer,
+    eager_variables,
+    optimizer_variables,
+    tensorflow_variable,
+)
+from runner.restoration.plan import Assignment, RestorationPlan, make_plan
+from runner.restoration.reading import NonFinite, converted_values
+from runner.restoration.restorer import require_hashes, value_hash
+from runner.restoration.scaffolds import read_warm_start
+from runner.restoration.sources import Source, open_sources
+from runner.restoration.variables import (
+    WARM_STARTED,
+    StateClass,
+    VariableSpec,
+    assign_owners,
+    classify,
+)
+from runner.runs.provenance import Origin
+from runner.runs.run_directory import PROVENANCE
+from runner.tracking import open_store
+
+
+@dataclass(frozen=True)
+class WarmStartPlan(RestorationPlan):
+    """Where the value of every variable of an eager model comes from; prints as a table.
+
+    Attributes:
+      origins: scaffold -> the checkpoints that its source was resolved to.
+      model: the model's name.
+    """
+
+    origins: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
+    model: str = ""
+
+    def __str__(self) -> str:
+        return report.text(self)
+
+    def to_html(self) -> str:
+        """Returns the plan as one self-contained page."""
+        return html_report.html(self, f"{self.model}: plan")
+
+    def to_json(self) -> str:
+        """Returns the plan as a JSON object; its keys are those of `json_report.plan_document`."""
+        return json_report.json_text(self)
+
+    def provenance(self) -> dict[str, Any]:
+        """Returns where every value comes from, and where the checkpoints themselves came from.
+
+        The keys are those of `json_report.provenance_document`.
+        """
+        run = {"experiment": self.model, "run_dir": os.getcwd(), "tracking_uri": None}
+        return json_report.provenance_document(self, {**run, "run_id": None}, self.origins)
+
+    def write_provenance(self, directory: str | Path) -> None:
+        """Writes the provenance into a directory of the model's own checkpoints.
+
+        `python -m runner.inspect PATH --provenance` shows it, and a warm start from one of those
+        checkpoints continues the chain.
+        """
+        text = json.dumps(self.provenance(), indent=2, allow_nan=False)
+        (Path(directory) / PROVENANCE).write_text(f"{text}\n")
+
+
+def plan(
+    model: Any,
+    scaffolds: Any,
+    *,
+    optimizer: Any = None,
+    input_shape: Any = None,
+    restoration: RestorationConfig | Mapping[str, Any] | None = None,
+) -> WarmStartPlan:
+    """Plans a warm start: reads names, shapes and dtypes alone, and changes no value.
+
+    Args:
+      model: a Keras model or layer, a `tf.Module`, or a mapping name -> variable. Names are Keras's
+        paths without the model's own name (`cnn/conv1/kernel`), of a module its attributes joined
+        by `/`.
+      scaffolds: name -> the keys of `scaffolds.NAME` in a configuration, or a `ScaffoldConfig`; or
+        the path of a YAML file that holds such a mapping, alone or below `scaffolds`.
+      optimizer: a Keras optimizer whose slots are to be planned too; it is built when it is not. By
+        default a compiled model's own where a scaffold's `state` asks for slots.
+      input_shape: builds a Keras model that is not built, as `model.build` takes it.
+      restoration: the keys of `restoration` in a configuration: `collision`, `expect`, `verify`. By
+        default those of the YAML file, if any.
+
+    Returns:
+      The plan, with everything that is wrong in its `problems`.
+
+    Raises:
+      ConfigError: when scaffolds or rules are not valid, or the model has no variables.
+    """
+    return _prepare(model, scaffolds, optimizer, input_shape, restoration).plan
+
+
+def warm_start(
+    model: Any,
+    scaffolds: Any,
+    *,
+    optimizer: Any = None,
+    input_shape: Any = None,
+    restoration: RestorationConfig | Mapping[str, Any] | None = None,
+) -> WarmStartPlan:
+    """Gives a model's variables their values from several checkpoints, all of them or none.
+
+    Every replica of `tf.distribute.MirroredStrategy` gets them. Variables of a scaffold with
+    `trainable: false` become untrainable, so call it before `compile`. The values are in memory
+    once besides the model.
+
+    Args:
+      model: see `plan`, as for the other arguments.
+      scaffolds: see `plan`.
+      optimizer: see `plan`.
+      input_shape: see `plan`.
+      restoration: see `plan`.
+
+    Returns:
+      The plan that was carried out.
+
+    Raises:
+      ConfigError: when scaffolds or rules are not valid, or the model has no variables.
+      PlanError: when the plan has problems; nothing is changed then.
+      CheckpointError: when a value cannot be read, or is not finite where it must be; nothing is
+        changed then. Also when `verify` finds a difference.
+    """
+    prepared = _prepare(model, scaffolds, optimizer, input_shape, restoration)
+    prepared.carry_out()
+    return prepared.plan
+
+
+def freeze(
+    model: Any,
+    scaffolds: Any,
+    *,
+    restoration: RestorationConfig | Mapping[str, Any] | None = None,
+) -> None:
+    """Makes the variables of scaffolds with `trainable: false` untrainable; reads no checkpoint.
+
+    `warm_start` does so too; this is for a model that resumes from a checkpoint of its own.
+
+    Args:
+      model: a built Keras model.
+      scaffolds: see `plan`.
+      restoration: see `plan`.
+
+    Raises:
+      ConfigError: when scaffolds or rules are not valid, or the model has no variables.
+    """
+    variables = eager_variables(model)
+    frozen = _frozen(variables, *read_warm_start(scaffolds, restoration))
+    _make_untrainable(variables[name] for name in frozen)
+
+
+def _make_untrainable(variables: Iterable[Any]) -> None:
+    for variable in variables:
+        variable.trainable = False
+
+
+@dataclass(frozen=True)
+class _WarmStart:
+    """A plan and what is needed to carry it out.
+
+    Attributes:
+      plan: the plan.
+      variables: name -> `keras.Variable` or `tf.Variable`.
+      sources: scaffold -> its checkpoint.
+      verify: whether every restored variable is read back and compared.
+    """
+
+    plan: WarmStartPlan
+    variables: Mapping[str, Any]
+    sources: Mapping[str, Source]
+    verify: bool
+
+    def carry_out(self) -> None:
+        """Assigns every value of the plan, once all have been read."""
+        self.plan.require_sound()
+        restored = [each for each in self.plan.assignments if each.pieces]
+        kept = {
+            each.variable.name: self._values(each)[0]
+            for each in restored
+            if any(piece.needs_initial for piece in each.pieces)
+        }
+        readers = {name: source.reader for name, source in self.sources.items()}
+        non_finite = NonFinite()
+        values = list(converted_values(restored, readers, kept, non_finite.look))
+        paths = {name: source.spec.path for name, source in self.sources.items()}
+        non_finite.report(paths, self.plan.finite)
+        for each, value in values:
+            tensorflow_variable(self.variables[each.variable.name]).assign(value)
+        _make_untrainable(
+            self.variables[each.variable.name]
+            for each in self.plan.assignments
+            if each.variable.frozen
+        )
+        if self.verify:
+            require_hashes(
+                (each, value_hash(value), found)
+                for each, value in values
+                for found in self._values(each)
+            )
+
+    def _values(self, assignment: Assignment) -> list[NDArray[Any]]:
+        """Returns the value of a variable in each replica."""
+        variable = tensorflow_variable(self.variables[assignment.variable.name])
+        replicas = getattr(variable, "values", (variable,))
+        return [np.asarray(each.numpy()) for each in replicas]
+
+
+def _prepare(
+    model: Any, scaffolds: Any, optimizer: Any, input_shape: Any, restoration: Any
+) -> _WarmStart:
+    if not tf.executing_eagerly():
+        raise ConfigError(
+            Problem(
+                "TensorFlow does not execute eagerly here",
+                "in a graph, values are assigned by a session",
+                "call it outside of tf.function and tf.Graph; sessions have runner.Scaffold",
+            )
+        )
+    given, rules = read_warm_start(scaffolds, restoration)
+    if input_shape is not None and not getattr(model, "built", True):
+        model.build(input_shape)
+    variables = eager_variables(model)
+    frozen = _frozen(variables, given, rules)
+    trained = {
+        name: each for name, each in variables.items() if each.trainable and name not in frozen
+    }
+    if optimizer is None and any(_OF_OPTIMIZERS & {*each.state} for each in given.values()):
+        optimizer = getattr(model, "optimizer", None)
+    slots: dict[str, Any] = {}
+    if optimizer is not None:
+        build_optimizer(optimizer, [*trained.values()], model)
+        slots = optimizer_variables(optimizer, trained)
+    specs = [_spec(name, each, name in frozen) for name, each in variables.items()]
+    specs += [_slot(name, each, tuple(trained)) for name, each in slots.items()]
+    located, sources = open_sources(given, _artifacts(given))
+    made = make_plan(specs, given, located, rules.collision, rules.expect)
+    values = {each.name: getattr(made, each.name) for each in fields(made)}
+    origins = {name: source.origins for name, source in sources.items()}
+    name = str(getattr(model, "name", "") or type(model).__name__)
+    return _WarmStart(
+        WarmStartPlan(**values, origins=origins, model=name),
+        {**variables, **slots},
+        sources,
+        rules.verify,
+    )
+
+
+_OF_OPTIMIZERS = {StateChoice.optimizer_slots, StateChoice.moving_averages}
+
+
+def _frozen(
+    variables: Mapping[str, Any],
+    scaffolds: Mapping[str, ScaffoldConfig],
+    rules: RestorationConfig,
+) -> frozenset[str]:
+    """Returns the variables that would train if their scaffold did not say `trainable: false`.
+
+    Raises:
+      ConfigError: when one of them is a `tf.Variable`, whose `trainable` cannot be changed.
+    """
+    states = {name: classify(name, model=True) for name in variables}
+    states = {name: state for name, state in states.items() if state in WARM_STARTED}
+    claims = assign_owners(states, scaffolds, rules.collision).claims
+    frozen = frozenset(
+        name
+        for name, owners in claims.items()
+        if not scaffolds[owners[0]].trainable and variables[name].trainable
+    )
+    fixed = [name for name in frozen if isinstance(variables[name], tf.Variable)]
+    owners_of_fixed = sorted({claims[name][0] for name in fixed})
+    if fixed:
+        raise ConfigError(
+            *(
+                Problem(
+                    f"scaffolds.{owner}.trainable is false, and {min(fixed)} is a tf.Variable",
+                    "only Keras's variables can be made untrainable",
+                    "delete the key, and leave the variables out where gradients are applied",
+                )
+                for owner in owners_of_fixed
+            )
+        )
+    return frozen
+
+
+def _spec(name: str, variable: Any, frozen: bool) -> VariableSpec:
+    return VariableSpec(
+        _tensor(name, variable),
+        classify(name, model=True),
+        bool(variable.trainable) and not frozen,
+        initializer="",
+        frozen=frozen,
+    )
+
+
+def _slot(name: str, variable: Any, trained: tuple[str, ...]) -> VariableSpec:
+    state = StateClass.OPTIMIZER_SLOT
+    if name.endswith("/average"):
+        state = StateClass.MOVING_AVERAGE
+    # What counts the steps is restored with the slots of all variables together, as Adam needs it.
+    kept_for = trained if name.startswith("optimizer/") else ()
+    return VariableSpec(_tensor(name, variable), state, False, "", kept_for=kept_for)
+
+
+def _tensor(name: str, variable: Any) -> TensorSpec:
+    found = tensorflow_variable(variable)
+    return TensorSpec(name, tuple(found.shape.as_list()), found.dtype.base_dtype.name)
+
+
+def _artifacts(scaffolds: Mapping[str, ScaffoldConfig]) -> Artifacts | None:
+    """Returns the store of `$MLFLOW_TRACKING_URI`, where a checkpoint is in MLflow."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    named = [str(each.checkpoint) for each in scaffolds.values()]
+    named += [str(place) for each in scaffolds.values() for place in each.average or ()]
+    if uri is None or not any(map(is_mlflow_uri, named)):
+        return None
+    return open_store(TrackingConfig(uri=uri), {})

@@ -1,0 +1,161 @@
+"""Names of the variables of Keras models, modules and optimizers, as plans use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from runner.errors import ConfigError, Problem
+
+
+def model_variables(model: Any) -> dict[str, tf.Variable]:
+    """Returns name -> variable of a Keras model, empty for any other callable.
+
+    Keras names a variable by its path (`model/dense/kernel`) but gives the TensorFlow variable only
+    the last part, made unique by a counter (`model/kernel_3`), which changes with the order in
+    which layers are built. The path, without the root model's name, is what stays.
+
+    Raises:
+      ConfigError: when two variables have one path.
+    """
+    return {name: each.value for name, each in keras_variables(model).items()}
+
+
+def keras_variables(model: Any) -> dict[str, Any]:
+    """Returns what `model_variables` does, with Keras's own variables.
+
+    Raises:
+      ConfigError: when two variables have one path.
+    """
+    root = f"{getattr(model, 'name', '')}/"
+    named = [(each.path.removeprefix(root), each) for each in getattr(model, "variables", [])]
+    names = [name for name, _ in named]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            *(
+                Problem(
+                    f"two variables of the model are named {name}",
+                    "two layers of one parent share a name, and so would their tensors",
+                    "give the layers distinct names",
+                )
+                for name in twice
+            )
+        )
+    return dict(named)
+
+
+def eager_variables(model: Any) -> dict[str, Any]:
+    """Returns name -> variable, `keras.Variable` or `tf.Variable`, of anything that holds some.
+
+    Args:
+      model: a built Keras model or layer, whose names are those of `model_variables`; a
+        `tf.Module`, whose names are its attributes joined by `/`, as `tf.train.Checkpoint` writes
+        them (`encoder/layers/0/w`); or a mapping name -> variable.
+
+    Raises:
+      ConfigError: when it is none of these, holds no variable, or two variables have one name.
+    """
+    if isinstance(model, Mapping):
+        found = dict(model)
+        wrong = [name for name, each in found.items() if not isinstance(each, _VARIABLES)]
+        if wrong:
+            raise ConfigError(*(_no_variable(name, found[name]) for name in wrong))
+    elif isinstance(model, keras.Layer):
+        found = keras_variables(model)
+    elif isinstance(model, tf.Module):
+        found = dict(_of_module(model))
+    else:
+        raise ConfigError(
+            Problem(
+                f"the model is a {type(model).__name__}",
+                "a Keras model, a tf.Module or a mapping name -> variable can be warm-started",
+            )
+        )
+    if not found:
+        raise ConfigError(
+            Problem(
+                f"the model {getattr(model, 'name', '')} has no variables yet".replace("  ", " "),
+                "it is not built",
+                "build it, call it once, or pass input_shape=(None, ...)",
+            )
+        )
+    return found
+
+
+_VARIABLES = (tf.Variable, keras.Variable)
+
+
+def _no_variable(name: str, given: object) -> Problem:
+    return Problem(f"{name} is a {type(given).__name__}", "it is not a tf.Variable")
+
+
+def _of_module(module: tf.Module) -> Iterator[tuple[str, Any]]:
+    """Yields each variable once, under its shortest name."""
+    view = tf.train.TrackableView(module)
+    seen = {id(module)}
+    pending: list[tuple[str, Any]] = [("", module)]
+    for prefix, holder in pending:
+        for part, child in view.children(holder).items():
+            if id(child) in seen:
+                continue
+            seen.add(id(child))
+            name = f"{prefix}{part}"
+            if isinstance(child, _VARIABLES):
+                yield name, child
+            elif isinstance(child, keras.Layer):
+                yield from ((f"{name}/{own}", each) for own, each in keras_variables(child).items())
+            else:
+                pending.append((f"{name}/", child))
+
+
+def tensorflow_variable(variable: Any) -> tf.Variable:
+    """Returns TensorFlow's variable of a `keras.Variable`, and a `tf.Variable` itself."""
+    return variable if isinstance(variable, tf.Variable) else variable.value
+
+
+# The program's own, whatever the source's optimizer had.
+_LEARNING_RATE = "learning_rate"
+
+
+def optimizer_variables(optimizer: Any, trained: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns name -> variable of a built Keras optimizer.
+
+    A slot is named after the variable that it belongs to (`cnn/conv1/kernel/momentum`), what is
+    kept for all of them after the optimizer (`optimizer/iteration`). Keras joins the parts of both
+    names to one (`adam/model_cnn_conv1_kernel_momentum`). The learning rate is left out.
+
+    Args:
+      optimizer: the optimizer.
+      trained: name -> variable that it trains.
+    """
+    by_prefix = {f"{_joined(each)}_": name for name, each in trained.items()}
+    prefixes = sorted(by_prefix, key=len, reverse=True)
+    named = {}
+    for each in optimizer.variables:
+        last = each.path.rpartition("/")[2]
+        if last == _LEARNING_RATE:
+            continue
+        prefix = next((prefix for prefix in prefixes if last.startswith(prefix)), None)
+        slot = (
+            f"optimizer/{last}" if prefix is None else f"{by_prefix[prefix]}/{last[len(prefix) :]}"
+        )
+        named[slot] = each
+    return named
+
+
+def _joined(variable: Any) -> str:
+    if isinstance(variable, tf.Variable):
+        return str(variable.name).replace("/", "_").replace(":", "_")
+    return str(variable.path.replace("/", "_"))
+
+
+def build_optimizer(optimizer: Any, trained: Sequence[Any], model: Any) -> None:
+    """Creates the slots of a Keras optimizer that is not built, where the model's variables are."""
+    if not optimizer.built:
+        strategy = getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()
+        with strategy.scope():
+            optimizer.build(list(trained))

@@ -1,0 +1,75 @@
+"""A scaffold to start from, as YAML: what `python -m runner.inspect PATH --as-scaffold` prints."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import yaml
+
+from runner.checkpoints.reader import CheckpointSpec
+from runner.restoration.patterns import REGEX
+from runner.restoration.variables import WARM_STARTED, StateClass
+
+_HEAD = """\
+# What {path} holds. `include` and the left sides of `rename` are names of your model: change
+# them where it names a part differently, for example `encoder/cnn/: cnn/`.
+"""
+# How a Keras weights file calls the variables of a layer whose own names it does not tell.
+_NUMBERED = re.compile(r"(.*/)?vars/\d+")
+_TORCH = ("weight", "bias", "running_mean", "running_var")
+
+
+def scaffold_yaml(path: str, spec: CheckpointSpec, classes: Mapping[str, StateClass]) -> str:
+    """Returns the YAML of one scaffold that takes every weight of a checkpoint.
+
+    Args:
+      path: the checkpoint as the user names it.
+      spec: what it holds.
+      classes: tensor name -> class of state.
+    """
+    also = {name: alias for alias, name in spec.aliases.items()}
+    names = [also.get(name, name) for name in spec.tensors if classes[name] in WARM_STARTED]
+    unnamed = [name for name in names if _NUMBERED.fullmatch(name)]
+    named = sorted(name for name in names if name not in unnamed)
+    keys: dict[str, object] = {"checkpoint": path}
+    if named and all("/" not in name for name in named) and _is_torch(named):
+        parts = dict.fromkeys(name.partition(".")[0] for name in named)
+        keys["variables"] = {"include": [f"{part}/*" for part in parts]}
+        keys["convert"] = {"*": "torch"}
+    else:
+        keys["variables"] = {"include": [*dict.fromkeys(map(_pattern, named))]}
+        keys["rename"] = {part: part for part in map(_part, named)}
+    document = {"scaffolds": {_name(path): keys}}
+    comments = "".join(_unnamed(unnamed))
+    body = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=1000)
+    return _HEAD.format(path=path) + comments + body
+
+
+def _is_torch(names: Sequence[str]) -> bool:
+    return all(name.rpartition(".")[2].startswith(_TORCH) for name in names)
+
+
+def _part(name: str) -> str:
+    first, slash, _ = name.partition("/")
+    return f"{first}{slash}"
+
+
+def _pattern(name: str) -> str:
+    part = _part(name)
+    if re.search(r"[*?\[]", part):
+        return f"{REGEX}{re.escape(part)}.*"
+    return f"{part}*" if part.endswith("/") else part
+
+
+def _name(path: str) -> str:
+    stem = os.path.basename(path.rstrip("/")).partition(".")[0]
+    return re.sub(r"\W+", "_", stem).strip("_") or "pretrained"
+
+
+def _unnamed(names: Collection[str]) -> Iterator[str]:
+    if names:
+        yield "# Left out, because the file does not tell the names of these variables; rename to\n"
+        yield "# them, each from the name in your model:\n"
+        yield from (f"#   {name}\n" for name in names)

@@ -1,0 +1,343 @@
+"""Warm starts of eager models, without a run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+from numpy.typing import NDArray
+
+import runner
+from runner.config.schema import ScaffoldConfig, VariablesConfig
+from runner.errors import CheckpointError, ConfigError, PlanError
+from runner.inspect import main as inspect
+
+# Keras saves variables by way of np.array, of which NumPy 2 warns.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+Values = dict[str, NDArray[Any]]
+
+
+def net(seed: int = 0, name: str = "net") -> keras.Model:
+    """A model of two parts and a head."""
+    keras.utils.set_random_seed(seed)
+    layers = keras.layers
+    body = [layers.Dense(3, name="dense"), layers.BatchNormalization(name="norm")]
+    cnn = keras.Sequential(body, name="cnn")
+    lstm = keras.Sequential([layers.Dense(3, name="dense")], name="lstm")
+    return keras.Sequential([keras.Input((4,)), cnn, lstm, layers.Dense(2, name="head")], name=name)
+
+
+def values(model: Any) -> Values:
+    return {each.path.partition("/")[2]: each.numpy() for each in model.variables}
+
+
+def scaffold(include: str, checkpoint: object, **keys: Any) -> dict[str, Any]:
+    return {"variables": {"include": [include]}, "checkpoint": checkpoint, **keys}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("eager")
+    pretrained = net(seed=1, name="other")
+    pretrained.save(folder / "net.keras")
+    pretrained.save_weights(folder / "net.weights.h5")
+    tf.train.Checkpoint(model=pretrained).write(str(folder / "objects"))
+    np.savez(folder / "net.npz", **dict[str, Any](values(pretrained)))
+    torch = {"lstm.weight": np.ones((3, 3), np.float32), "lstm.bias": np.ones(3, np.float32)}
+    safetensors.numpy.save_file(torch, folder / "torch.safetensors")
+    return folder
+
+
+PRETRAINED = net(seed=1)
+
+
+@pytest.mark.parametrize("file", ["net.keras", "net.weights.h5", "net.npz"])
+def test_three_parts_from_three_places(folder: Path, file: str) -> None:
+    model, untouched = net(), net()
+    made = runner.warm_start(
+        model,
+        {
+            "cnn": scaffold("cnn/*", str(folder / file)),
+            "lstm": scaffold(
+                "lstm/*",
+                folder / "torch.safetensors",
+                convert={"*kernel": "torch_dense"},
+                rename={"lstm/dense/kernel": "lstm.weight", "lstm/dense/bias": "lstm.bias"},
+            ),
+        },
+        restoration={"verify": True, "expect": {"cnn": "all", "head/*": "scratch"}},
+    )
+    after = values(model)
+    for name, value in values(PRETRAINED).items():
+        ones, kept = np.ones_like(value), values(untouched)[name]
+        part = name.split("/")[0]
+        np.testing.assert_array_equal(
+            after[name], {"cnn": value, "lstm": ones, "head": kept}[part], err_msg=name
+        )
+    assert not made.problems
+    shown = str(made)
+    assert "lstm.weight (transposed (1, 0))" in shown
+    assert "unchanged" in shown
+    assert json.loads(made.to_json())["sound"]
+    assert "<title>net: plan</title>" in made.to_html()
+
+
+def test_scaffolds_are_mappings_configs_or_a_yaml_file(folder: Path, tmp_path: Path) -> None:
+    checkpoint = str(folder / "net.keras")
+    config = ScaffoldConfig(VariablesConfig(["cnn/*"]), checkpoint)
+    below = tmp_path / "experiment.yaml"
+    below.write_text(
+        "restoration: {verify: true}\nname: x\nscaffolds:\n  cnn:\n"
+        f"    variables: {{include: [cnn/*]}}\n    checkpoint: {checkpoint}\n"
+    )
+    alone = tmp_path / "scaffolds.yaml"
+    alone.write_text(f"cnn: {{variables: {{include: [cnn/*]}}, checkpoint: '{checkpoint}'}}\n")
+    wanted = str(runner.plan(net(), {"cnn": scaffold("cnn/*", checkpoint)}))
+    for given in ({"cnn": config}, below, str(alone)):
+        assert str(runner.plan(net(), given)) == wanted
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = {
+    "pattern": ({"variables": {"include": ["cmn/*"]}}, {}, PlanError, "choices: cnn/*"),
+    "checkpoint": ({"checkpoint": "net.kers"}, {}, PlanError, "there is no checkpoint at net.kers"),
+    "key": ({"chekpoint": "x"}, {}, ConfigError, "choices: checkpoint"),
+    "value": ({"missing": "never"}, {}, ConfigError, "choices: error, init"),
+    "rule": ({}, {"verfy": True}, ConfigError, "restoration.verfy is not a key"),
+    "experiment": ({"checkpoint": "experiment:x"}, {}, PlanError, "runs/x/001"),
+    "mlflow": ({"checkpoint": "runs:/1"}, {}, PlanError, "no tracking store is given"),
+    "schedule": ({"freeze_until_step": 9}, {}, ConfigError, "freeze_until_step is 9"),
+    "shape": ({"rename": {"re:.*": "head/kernel"}}, {}, PlanError, "has shape [4, 3]"),
+    "slots": ({"state": ["optimizer_slots"]}, {}, PlanError, "owns no variable"),
+    "expectation": ({}, {"expect": {"cnn": "scratch"}}, PlanError, "would be restored"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_changes_nothing(
+    case: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    keys, rules, error, message = MISTAKES[case]
+    model = net()
+    before = values(model)
+    good = scaffold("lstm/*", folder / "net.npz", trainable=False)
+    wrong = {**scaffold("cnn/*", folder / "net.npz"), **keys}
+    with pytest.raises(error, match=message.replace("[", r"\[").replace("*", r"\*")):
+        runner.warm_start(model, {"lstm": good, "cnn": wrong}, restoration=rules)
+    assert all(each.trainable for each in model.trainable_variables)
+    np.testing.assert_equal(values(model), before)
+
+
+def test_a_value_that_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
+    stored = values(PRETRAINED)
+    stored["head/bias"] = np.array([1.0, np.nan], np.float32)
+    np.savez(tmp_path / "nan.npz", **dict[str, Any](stored))
+    model = net()
+    before = values(model)
+    with pytest.raises(CheckpointError, match=r"head/bias in .* holds 1 NaN"):
+        runner.warm_start(model, {"all": scaffold("*", tmp_path / "nan.npz", finite=True)})
+    np.testing.assert_equal(values(model), before)
+
+
+def test_a_part_of_a_variable_keeps_its_present_value(tmp_path: Path) -> None:
+    np.savez(tmp_path / "wide.npz", table=np.ones((2, 3), np.float32))
+    table = tf.Variable(np.zeros((4, 3), np.float32))
+    runner.warm_start(
+        {"table": table}, {"all": scaffold("*", tmp_path / "wide.npz", shape="pad_or_slice")}
+    )
+    np.testing.assert_array_equal(table.numpy(), [[1] * 3] * 2 + [[0] * 3] * 2)
+
+
+class Encoder(tf.Module):
+    """A module with variables in attributes, lists and layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = tf.Variable([0.0, 0.0])
+        self.layers = [tf.Variable(0.0), {"b": tf.Variable(0.0)}]
+        self.dense = keras.layers.Dense(1)
+        self.dense.build((None, 2))
+        self.same = self.w
+
+
+def test_modules_are_named_as_their_checkpoints_and_mappings_as_they_say(tmp_path: Path) -> None:
+    source, module = Encoder(), Encoder()
+    for at, each in enumerate((source.w, source.layers[0], source.layers[1]["b"])):
+        each.assign(tf.fill(each.shape, at + 1.0))
+    prefix = tf.train.Checkpoint(encoder=source).write(str(tmp_path / "objects"))
+    keys = scaffold("*", prefix, rename={"re:(.*)": r"encoder/\1"})
+    keys["variables"]["exclude"] = ["dense/*"]
+    made = runner.warm_start(module, {"all": keys})
+    names = [each.variable.name for each in made.assignments]
+    assert sorted(names) == ["dense/bias", "dense/kernel", "layers/0", "layers/1/b", "w"]
+    assert module.w.numpy().tolist() == [1.0, 1.0]
+    assert (float(module.layers[0]), float(module.layers[1]["b"])) == (2.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (keras.Sequential([keras.layers.Dense(2)]), "pass input_shape"),
+        (tf.Module(), "has no variables"),
+        ({"w": 1.0}, "w is a float"),
+        (lambda x: x, "the model is a function"),
+    ],
+    ids=["unbuilt", "module", "mapping", "function"],
+)
+def test_what_is_no_model_is_refused(model: Any, message: str, folder: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        runner.plan(model, {"all": scaffold("*", folder / "net.npz")})
+
+
+def test_an_unbuilt_model_is_built_from_an_input_shape(folder: Path) -> None:
+    model = keras.Sequential([keras.layers.Dense(2, name="head")])
+    given = {"head": scaffold("head/*", folder / "net.npz")}
+    runner.warm_start(model, given, input_shape=(None, 3))
+    np.testing.assert_array_equal(model.layers[0].kernel, PRETRAINED.layers[-1].kernel)
+
+
+def test_a_scaffold_that_is_not_trainable_does_not_train(folder: Path) -> None:
+    model = net()
+    runner.warm_start(model, {"cnn": scaffold("cnn/*", folder / "net.npz", trainable=False)})
+    model.compile("adam", "mse")
+    model.fit(np.ones((4, 4)), np.ones((4, 2)), verbose=0)
+    after, pretrained = values(model), values(PRETRAINED)
+    np.testing.assert_array_equal(after["cnn/dense/kernel"], pretrained["cnn/dense/kernel"])
+    assert not np.array_equal(after["cnn/norm/moving_mean"], pretrained["cnn/norm/moving_mean"])
+    with pytest.raises(ConfigError, match=r"is a tf\.Variable"):
+        runner.plan(
+            {"head/bias": tf.Variable([0.0, 0.0])},
+            {"head": scaffold("*", folder / "net.npz", trainable=False)},
+        )
+
+
+def test_inside_a_graph_it_refers_to_sessions(folder: Path) -> None:
+    model = net()
+    with tf.Graph().as_default(), pytest.raises(ConfigError, match=r"runner\.Scaffold"):
+        runner.plan(model, {"cnn": scaffold("cnn/*", folder / "net.npz")})
+
+
+REPLICAS = """
+import sys, keras, numpy as np, runner, tensorflow as tf
+devices = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="head")])
+    model.compile("adam")
+scaffold = {"variables": {"include": ["head/*"]}, "checkpoint": sys.argv[1]}
+given = {"optimizer": model.optimizer, "restoration": {"verify": True}}
+runner.warm_start(model, {"head": scaffold}, **given)
+kernels = [each.numpy() for each in strategy.experimental_local_results(model.variables[0].value)]
+assert len(kernels) == 2
+wanted = np.load(sys.argv[1])["head/kernel"]
+assert all(np.array_equal(each, wanted) for each in kernels)
+assert {type(each.value).__name__ for each in model.optimizer.variables[2:]} == {"MirroredVariable"}
+"""
+
+
+def test_every_replica_gets_the_values(folder: Path) -> None:
+    command = [sys.executable, "-c", REPLICAS, str(folder / "net.npz")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def trained(seed: int, steps: int) -> keras.Model:
+    model = net(seed)
+    model.compile(keras.optimizers.Adam(use_ema=True), "mse")
+    model.fit(np.ones((4, 4)), np.ones((4, 2)), epochs=steps, verbose=0)
+    return model
+
+
+def named_slots(model: keras.Model) -> Mapping[str, Any]:
+    plan = runner.plan(model, {}, optimizer=model.optimizer)
+    names = [each.variable.name for each in plan.assignments][len(model.variables) :]
+    own = [each for each in model.optimizer.variables if each.name != "learning_rate"]
+    return dict(zip(names, own, strict=True))
+
+
+def test_slots_come_with_their_variables(tmp_path: Path) -> None:
+    source, model = trained(1, steps=3), net()
+    slots = named_slots(source)
+    assert {"cnn/dense/kernel/momentum", "cnn/dense/kernel/average", "optimizer/iteration"} <= {
+        *slots
+    }
+    stored = {**values(source), **{name: each.numpy() for name, each in slots.items()}}
+    np.savez(tmp_path / "slots.npz", **dict[str, Any](stored))
+    model.compile(keras.optimizers.Adam(use_ema=True), "mse")
+    state = ["weights", "batch_norm", "optimizer_slots", "moving_averages"]
+    runner.warm_start(model, {"all": scaffold("*", tmp_path / "slots.npz", state=state)})
+    for name, each in named_slots(model).items():
+        np.testing.assert_array_equal(each.numpy(), slots[name].numpy(), err_msg=name)
+
+
+def test_the_chain_of_provenance_goes_on(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = net()
+    made = runner.warm_start(model, {"cnn": scaffold("cnn/*", folder / "net.keras")})
+    model.save(tmp_path / "model.keras")
+    made.write_provenance(tmp_path)
+    assert inspect([str(tmp_path / "model.keras"), "--provenance"]) == 0
+    assert "cnn/dense/kernel <- cnn: " in capsys.readouterr().out
+
+
+class Interrupted(keras.callbacks.Callback):
+    """Ends the process, as far as `fit` knows, after an epoch."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.after = after
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == self.after:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("first", ["warm start", "backup"])
+def test_a_fit_that_resumes_is_not_warm_started_again(
+    first: str, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    copied = tmp_path / "net.npz"
+    shutil.copy(folder / "net.npz", copied)
+
+    def fit(*more: Any) -> tuple[keras.Model, runner.WarmStart]:
+        model = net()
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        given = {
+            "cnn": scaffold("cnn/*", copied, trainable=False),
+            "lstm": scaffold("lstm/*", copied),
+        }
+        start = runner.WarmStart(given)
+        backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", delete_checkpoint=False)
+        callbacks = [start, backup] if first == "warm start" else [backup, start]
+        data = np.ones((4, 4)), np.ones((4, 2))
+        model.fit(*data, epochs=3, verbose=0, shuffle=False, callbacks=[*callbacks, *more])
+        return model, start
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(Interrupted(after=1))
+    resumed, start = fit()
+    shutil.rmtree(tmp_path / "backup")
+    whole, started = fit()
+    assert started.plan is not None
+    np.testing.assert_array_equal(
+        values(whole)["cnn/dense/kernel"], values(PRETRAINED)["cnn/dense/kernel"]
+    )
+    np.testing.assert_equal(values(resumed), values(whole))
+    if first == "backup":
+        assert start.plan is None
+        assert "net has trained 1 steps: no warm start" in caplog.text
+        copied.unlink()
+        whole.fit(np.ones((4, 4)), np.ones((4, 2)), verbose=0, callbacks=[started])
