@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import signal
@@ -176,6 +177,8 @@ def _fail(error: RunnerError) -> int:
 
 def _main_within_grace() -> NoReturn:
     """Ends the process, after a signal without taking TensorFlow apart, which costs seconds."""
+    # Where native code aborts the process, the Python frames show in which step.
+    faulthandler.enable(all_threads=False)
     try:
         code: object = main()
     except SystemExit as end:

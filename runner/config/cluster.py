@@ -292,13 +292,20 @@ def _training_problems(config: RunConfig, cluster: ClusterConfig) -> Iterator[Pr
             "XLA compiles within one process, and the variables are in others",
             "delete model.jit_compile",
         )
-    if train.ema_decay and train.evaluate_ema and workers > 1 and not cluster.synchronous:
+    averaged = (
+        f"train.ema_decay is {train.ema_decay:g}"
+        if train.ema_decay
+        else "optimizer.use_ema is true"
+        if config.optimizer.get("use_ema")
+        else ""
+    )
+    if averaged and train.evaluate_ema and workers > 1 and not cluster.synchronous:
         yield Problem(
-            f"train.ema_decay is {train.ema_decay:g} with train.evaluate_ema, and "
-            f"{workers} workers train",
+            f"{averaged} with train.evaluate_ema, and {workers} workers train",
             "while the chief evaluates, the averages replace the weights on the servers, and the "
             "other workers would train them",
-            "train.evaluate_ema=false evaluates the weights; or train.ema_decay=null",
+            "train.evaluate_ema=false evaluates the weights; or "
+            + ("train.ema_decay=null" if train.ema_decay else "optimizer.use_ema=false"),
         )
     if cluster.backup > 0 and not cluster.synchronous:
         yield Problem(

@@ -179,7 +179,7 @@ class TrainConfig:
     clip: ClipConfig = field(default_factory=ClipConfig)
     # Decay of a moving average of the trained weights, such as 0.999; null keeps none.
     ema_decay: float | None = field(default=None, metadata=choices.DECAY)
-    # Whether the averages are evaluated and exported in place of the weights.
+    # Whether these, or those of `optimizer.use_ema`, are evaluated and exported as the weights.
     evaluate_ema: bool = True
     non_finite: NonFiniteConfig = field(default_factory=NonFiniteConfig)
 
@@ -357,7 +357,7 @@ class RunConfig:
     # `_target_` of an object with train(), validation() and test() (runner.graph.experiment.Data).
     data: dict[str, Any] = MISSING
     # `_target_` of a callable (features, training) -> outputs, normally a Keras model. The runner
-    # takes two keys for itself: `jit_compile: true` compiles it and its losses by XLA, and
+    # takes two keys for itself: `jit_compile: true` compiles it with loss and gradient by XLA, and
     # `dtype_policy: mixed_bfloat16` or `mixed_float16` computes in 16 bits (weights stay float32).
     model: dict[str, Any] = MISSING
     # `_target_` of a callable (labels, outputs) -> losses per example or of a keras.losses class,
@@ -369,8 +369,8 @@ class RunConfig:
     metrics: dict[str, Any] = field(default_factory=dict)  # `weighted_`: with sample weights.
     weighted_metrics: dict[str, Any] = field(default_factory=dict)
     class_weight: dict[int, float] = field(default_factory=dict)  # Of training; by default 1.
-    # `_target_` of a tf.compat.v1.train.Optimizer. Its `learning_rate` may be a schedule: the
-    # `_target_` of a keras.optimizers.schedules class or a tf.compat.v1.train.*_decay function.
+    # `_target_` of a Keras or tf.compat.v1.train Optimizer. Its `learning_rate` may be a schedule:
+    # `_target_` of a keras.optimizers.schedules class or tf.compat.v1.train.*_decay function.
     optimizer: dict[str, Any] = MISSING
     train: TrainConfig = field(default_factory=TrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

@@ -7,7 +7,8 @@
 - `objective`: the loss, the metrics and the weights of examples; `measures`: those of functions,
   `keras_measures`: those of Keras.
 - `training_step`: forward pass, gradients, update; `optimization`: optimizers and their schedules,
-  clipping, accumulation, moving averages; `precision`: 16 bits, XLA, threads.
+  clipping, accumulation, moving averages; `keras_optimizer`: those of Keras as TensorFlow's;
+  `precision`: 16 bits, XLA, threads.
 - `names`: names of variables, and what `${graph:NAME}` stands for in the arguments of hooks.
 - `replica`: the seam at which a cluster places the parts of a graph.
 

@@ -26,7 +26,13 @@ from runner.graph.names import (
 )
 from runner.graph.objective import Objective
 from runner.graph.optimization import AVERAGE_SUFFIX, Schedule
-from runner.graph.precision import build_model, dtype_policy, set_threads
+from runner.graph.precision import (
+    build_model,
+    check_compiled,
+    dtype_policy,
+    is_compiled,
+    set_threads,
+)
 from runner.graph.replica import Replica
 from runner.graph.training_step import TrainingStep
 from runner.restoration.model_variables import model_variables
@@ -51,8 +57,7 @@ def build_graph(
     keras.utils.clear_session()  # Names of layers and seeds count from the start in every graph.
     keras.utils.set_random_seed(config.seed)
     replica = replica or Replica()
-    graph = tf.Graph()
-    with graph.as_default(), dtype_policy(config), replica.scope():
+    with (graph := tf.Graph()).as_default(), dtype_policy(config), replica.scope():
         tf.compat.v1.set_random_seed(config.seed)
         tf.compat.v1.train.get_or_create_global_step()
         data = build_data(config)
@@ -71,10 +76,11 @@ def build_graph(
         policies = _policies(config, own)
         _require_sources(config, graph, own, policies)
         trained = _trained(own, policies)
-        training = step.build(list(trained.values()), evaluation.names) if step else None
-        variables = name_variables(tf.compat.v1.global_variables(), keras_names)
+        training = step.build([*trained.values()], evaluation.names, model) if step else None
+        variables = name_variables(tf.compat.v1.global_variables(), keras_names, training)
         hooks = _hooks(config, graph, variables, training)
         saver = _saver(config, variables, trained, source)
+    check_compiled(config, graph)
     specs = _specs(variables, own, policies, training)
     sizes, notes = data.sizes() if isinstance(data, Sized) else {}, objective.notes
     return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, sizes, notes)
@@ -100,7 +106,8 @@ def _saver(
     source: TrainingInput | None,
 ) -> tf.compat.v1.train.Saver:
     """Returns the saver; without training it may read the averages of what was trained."""
-    averages = source is None and config.train.ema_decay is not None and config.train.evaluate_ema
+    averaged = config.train.ema_decay is not None or config.optimizer.get("use_ema")
+    averages = source is None and averaged and config.train.evaluate_ema
     saved = saved_as(variables, frozenset(trained) if averages else frozenset())
     if source is not None and config.train.save_input:
         saved[source.saveable.name] = source.saveable
@@ -190,7 +197,8 @@ def _forward(config: RunConfig, model: Model, measure: Callable[[Batch], Any], t
         outputs = model(features, training=train)
         return measure(Batch(features, labels, weights, outputs, train))
 
-    jit_compile = True if config.model.get("jit_compile") else None  # None: TensorFlow decides.
+    # The training step compiles it together with its gradient. None: TensorFlow decides.
+    jit_compile = True if is_compiled(config) and not train else None
     return tf.function(forward, autograph=False, jit_compile=jit_compile)
 
 

@@ -136,6 +136,8 @@ class Training:
       input_state: what a checkpoint keeps of the training input.
       input_is_saved: whether the graph's saver keeps the position in the training input.
       shared_state: what an optimizer keeps once for several variables -> these; operations' names.
+      state_names: operation's name of a variable of a Keras optimizer -> what it would be called by
+        one of TensorFlow's, see `runner.graph.keras_optimizer`.
     """
 
     train_op: tf.Operation
@@ -150,6 +152,7 @@ class Training:
     input_state: InputState
     input_is_saved: bool
     shared_state: Mapping[str, tuple[str, ...]]
+    state_names: Mapping[str, str]
 
 
 @dataclass(frozen=True)

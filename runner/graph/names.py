@@ -16,7 +16,9 @@ from runner.tensorflow_internals import slice_of
 
 
 def name_variables(
-    variables: list[tf.Variable], known: dict[str, tf.Variable]
+    variables: list[tf.Variable],
+    known: dict[str, tf.Variable],
+    training: Training | None = None,
 ) -> dict[str, tf.Variable]:
     """Returns name -> variable for all of `variables`.
 
@@ -24,11 +26,13 @@ def name_variables(
       variables: the graph's global variables.
       known: the names of the model's variables, from `model_variables`. An optimizer's slot
         `model/kernel_3/Adam` takes the known name of `model/kernel_3` as its prefix.
+      training: the training step, once it is built.
     """
     by_op = {variable.op.name: name for name, variable in known.items()}
+    state_names = training.state_names if training else {}
     named = {}
     for variable in variables:
-        op_name = variable.op.name
+        op_name = state_names.get(variable.op.name, variable.op.name)
         if op_name in by_op:
             named[by_op[op_name]] = variable
             continue

@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import keras
 import tensorflow as tf
 
 from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import ClipConfig
 from runner.errors import ConfigError, Problem
+from runner.graph.keras_optimizer import KerasOptimizer, refusals
 
 _Optimizer: TypeAlias = tf.compat.v1.train.Optimizer
 # As `tf.compat.v1.train.Optimizer` computes and applies them; None where the loss does not depend
@@ -55,6 +57,7 @@ def build_optimizers(
     schedules: Sequence[tuple[tf.Variable, Schedule]],
     global_step: tf.Variable,
     rate: tf.Tensor | None,
+    weights: Mapping[Any, keras.Variable] | None = None,
 ) -> dict[Schedule, _Optimizer]:
     """Returns an optimizer for each schedule, in the order in which they first occur.
 
@@ -63,15 +66,31 @@ def build_optimizers(
       schedules: the variables to train, each with its schedule.
       global_step: the step counter, `${graph:global_step}` in the configuration.
       rate: the learning rate, a float32 scalar; None uses the optimizer's own.
+      weights: the variables of a Keras model, see `KerasOptimizer`.
 
     Raises:
       ConfigError: when the optimizer cannot be built, or has no learning rate to multiply.
     """
     found = dict.fromkeys(schedule for _, schedule in schedules)
-    return {
+    built = {
         each: build_optimizer(node, global_step, rate, each.learning_rate_multiplier)
         for each in found
     }
+    return {
+        each: optimizer
+        if isinstance(optimizer, tf.compat.v1.train.Optimizer)
+        else _in_graph(optimizer, weights or {}, alone=len(found) == 1)
+        for each, optimizer in built.items()
+    }
+
+
+def _in_graph(
+    optimizer: keras.optimizers.Optimizer, weights: Mapping[Any, keras.Variable], *, alone: bool
+) -> KerasOptimizer:
+    problems = refusals(optimizer, alone)
+    if problems:
+        raise ConfigError(*problems)
+    return KerasOptimizer(optimizer, weights)
 
 
 def apply_gradients(
@@ -138,16 +157,20 @@ def build_optimizer(
     global_step: tf.Variable,
     rate: tf.Tensor | None = None,
     multiplier: float = 1.0,
-) -> _Optimizer:
+) -> _Optimizer | keras.optimizers.Optimizer:
     """Builds the optimizer with its learning rate multiplied.
 
     Raises:
-      ConfigError: when it is no `tf.compat.v1.train.Optimizer`, or has no rate to multiply.
+      ConfigError: when it is no optimizer, or has no rate to multiply.
     """
+    target = locate_target("optimizer", node)
     node, names = dict(node), {"global_step": global_step}
     if rate is not None:
         node["learning_rate"] = "${graph:learning_rate}"
-        names["learning_rate"] = rate if multiplier == 1.0 else rate * multiplier
+        multiplied = rate if multiplier == 1.0 else rate * multiplier
+        # Keras takes no tensor, but what returns one.
+        of_keras = isinstance(target, type) and issubclass(target, keras.optimizers.Optimizer)
+        names["learning_rate"] = (lambda: multiplied) if of_keras else multiplied
     elif multiplier != 1.0:
         raise ConfigError(
             Problem(
@@ -158,16 +181,13 @@ def build_optimizer(
                 "scaffolds",
             )
         )
-    # Keras's optimizers would refuse the tensor before they are refused.
-    target = locate_target("optimizer", node)
-    fits = not isinstance(target, type) or issubclass(target, tf.compat.v1.train.Optimizer)
-    optimizer = build_target("optimizer", node, References({"graph": names})) if fits else None
-    if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
+    optimizer = build_target("optimizer", node, References({"graph": names}))
+    if not isinstance(optimizer, keras.optimizers.Optimizer | tf.compat.v1.train.Optimizer):
         raise ConfigError(
             Problem(
-                f"optimizer: {node['_target_']} is not a tf.compat.v1.train.Optimizer",
-                "only those keep their slots in the graph",
-                "for example tensorflow.compat.v1.train.AdamOptimizer",
+                f"optimizer: {node['_target_']} is not an optimizer",
+                "it must be a keras.optimizers.Optimizer or a tf.compat.v1.train.Optimizer",
+                "for example keras.optimizers.AdamW",
             )
         )
     return optimizer
@@ -260,22 +280,14 @@ AVERAGE_SUFFIX = "/ExponentialMovingAverage"
 
 
 class AveragedWeights:
-    """Keeps `tf.train.ExponentialMovingAverage`s, which can change places with their weights."""
+    """Moving averages of weights, which can change places with them."""
 
-    def __init__(
-        self, weights: Sequence[tf.Variable], decay: float, global_step: tf.Tensor | None = None
-    ) -> None:
-        """Adds the averages to the graph.
+    def __init__(self, pairs: Sequence[tuple[tf.Variable, tf.Variable]]) -> None:
+        """Adds what exchanges them to the graph.
 
         Args:
-          weights: the variables to average.
-          decay: how much of an average each update keeps.
-          global_step: makes the averages follow sooner at the start, by a decay of at most
-            (1 + step) / (10 + step); None decays alike at all times.
+          pairs: each weight with its average.
         """
-        averages = tf.train.ExponentialMovingAverage(decay, num_updates=global_step)
-        self.update: tf.Operation = averages.apply(weights)
-        pairs = [(each, averages.average(each)) for each in weights]
         # Apart from what the update waits for, which is the train op.
         with tf.control_dependencies(None), tf.name_scope("swap_averages"):
             values = [(tf.identity(one), tf.identity(other)) for one, other in pairs]
@@ -294,6 +306,22 @@ class AveragedWeights:
             yield
         finally:
             session.run(self._swap)
+
+
+def average_weights(
+    weights: Sequence[tf.Variable], decay: float, global_step: tf.Tensor | None = None
+) -> tuple[AveragedWeights, tf.Operation]:
+    """Returns `tf.train.ExponentialMovingAverage`s of the weights, and what updates them.
+
+    Args:
+      weights: the variables to average.
+      decay: how much of an average each update keeps.
+      global_step: makes the averages follow sooner at the start, by a decay of at most
+        (1 + step) / (10 + step); None decays alike at all times.
+    """
+    averages = tf.train.ExponentialMovingAverage(decay, num_updates=global_step)
+    update = averages.apply(weights)
+    return AveragedWeights([(each, averages.average(each)) for each in weights]), update
 
 
 def averaged_names(variables: Mapping[str, tf.Variable], checkpoint: str) -> dict[str, tf.Variable]:

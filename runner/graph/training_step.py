@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -13,8 +14,9 @@ from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
 from runner.config.validation import KEY, no_rate, rate_problems
 from runner.errors import ConfigError, Problem
-from runner.graph.experiment import Training
+from runner.graph.experiment import Model, Training
 from runner.graph.input_pipeline import TrainingInput
+from runner.graph.keras_optimizer import KerasOptimizer
 from runner.graph.optimization import (
     AveragedWeights,
     Batch,
@@ -22,15 +24,24 @@ from runner.graph.optimization import (
     Schedule,
     accumulate,
     apply_gradients,
+    average_weights,
     build_optimizers,
     clip,
     shared_state,
 )
-from runner.graph.precision import scaled_losses
+from runner.graph.precision import is_compiled, scaled_losses
 from runner.graph.replica import Replica
+from runner.restoration.model_variables import keras_variables
 
 # Maps a batch of features, labels and maybe weights to the loss and the metrics by name, scalars.
 Forward: TypeAlias = Callable[..., dict[str, tf.Tensor]]
+
+
+_TWO_AVERAGES = Problem(
+    "train.ema_decay is set, and optimizer.use_ema is true",
+    "both keep moving averages of the weights, and evaluation reads one of them",
+    "delete one of the two",
+)
 
 
 class TrainingStep:
@@ -45,8 +56,9 @@ class TrainingStep:
     ) -> None:
         """Adds the forward pass, by which the model makes its variables.
 
-        With several batches to a step it is part of a loop that needs the variables; the model
-        then makes them when it is called for evaluation.
+        With several batches to a step it is part of a loop that needs the variables, and with
+        `model.jit_compile` XLA compiles it together with the gradient; the model then makes its
+        variables when it is called for evaluation.
 
         Args:
           config: the run's configuration.
@@ -57,37 +69,35 @@ class TrainingStep:
         self._replica = replica
         self._config, self._source, self._forward = config, source, forward
         self._global_step = tf.compat.v1.train.get_or_create_global_step()
-        self._one = self._means() if config.train.accumulate == 1 else None
+        later = is_compiled(config) or config.train.accumulate > 1
+        self._one = None if later else self._next_means()
 
     def build(
-        self, schedules: Sequence[tuple[tf.Variable, Schedule]], metrics: Sequence[str]
+        self,
+        schedules: Sequence[tuple[tf.Variable, Schedule]],
+        metrics: Sequence[str],
+        model: Model,
     ) -> Training:
         """Returns the training step.
 
         Args:
           schedules: the variables to train, each with its schedule.
           metrics: the names of loss and metrics.
+          model: the model, whose Keras variables a Keras optimizer reads.
 
         Raises:
           ConfigError: when none are left, or the optimizer does not fit.
         """
         config, global_step = self._config, self._global_step
         if not schedules:
-            raise ConfigError(
-                Problem(
-                    "no variable is left to train",
-                    "every trainable variable belongs to a scaffold with `trainable: false`",
-                    "set trainable: true for one of them",
-                    tuple(config.scaffolds),
-                )
-            )
+            raise ConfigError(_nothing_trains(config))
         rate, scale = self._learning_rate()
-        built = build_optimizers(config.optimizer, schedules, global_step, rate)
+        weights = {each.value.ref(): each for each in keras_variables(model).values()}
+        built = build_optimizers(config.optimizer, schedules, global_step, rate, weights)
         optimizers = scaled_losses(config, built)
         (means, waited), train_op = self._update(optimizers, schedules, metrics)
-        averages = self._averages(schedules, train_op)
-        if averages is not None:
-            train_op = tf.group(train_op, averages.update)
+        keras_ones = [each for each in built.values() if isinstance(each, KerasOptimizer)]
+        averages, train_op = self._averages(keras_ones, schedules, train_op)
         with tf.control_dependencies([train_op]):
             step = tf.identity(global_step.read_value())
         return Training(
@@ -103,16 +113,26 @@ class TrainingStep:
             input_state=self._source.state,
             input_is_saved=config.train.save_input,
             shared_state=shared_state(optimizers, schedules),
+            state_names=dict(chain.from_iterable(each.names.items() for each in keras_ones)),
         )
 
     def _averages(
-        self, schedules: Sequence[tuple[tf.Variable, Schedule]], train_op: tf.Operation
-    ) -> AveragedWeights | None:
+        self,
+        optimizers: Sequence[KerasOptimizer],
+        schedules: Sequence[tuple[tf.Variable, Schedule]],
+        train_op: tf.Operation,
+    ) -> tuple[AveragedWeights | None, tf.Operation]:
+        """Returns the moving averages of the weights, and the train op that updates them, too."""
+        pairs = [pair for each in optimizers for pair in each.averages]
         decay = self._config.train.ema_decay
         if decay is None:
-            return None
+            return AveragedWeights(pairs) if pairs else None, train_op
+        if pairs:
+            raise ConfigError(_TWO_AVERAGES)
+        variables = [variable for variable, _ in schedules]
         with tf.control_dependencies([train_op]):
-            return AveragedWeights([each for each, _ in schedules], decay, self._global_step)
+            averages, update = average_weights(variables, decay, self._global_step)
+        return averages, tf.group(train_op, update)
 
     def _update(
         self,
@@ -125,8 +145,20 @@ class TrainingStep:
         variables = [variable for variable, _ in schedules]
         optimizer = next(iter(optimizers.values()))
 
+        def differentiated(*batch: Any) -> tuple[dict[str, tf.Tensor], list[Any]]:
+            means = self._forward(*batch)
+            pairs = optimizer.compute_gradients(means["loss"], variables)
+            return means, [gradient for gradient, _ in pairs]
+
         def one_batch() -> Batch:
-            means, waited = self._one or self._means()
+            if is_compiled(config):
+                # Separately compiled, a recurrent layer's forward pass would have to hand the
+                # gradient TensorLists, which XLA cannot.
+                batch, waited = self._source.next()
+                together = tf.function(differentiated, autograph=False, jit_compile=True)
+                means, gradients = together(*batch)
+                return means, list(zip(gradients, variables, strict=True)), waited
+            means, waited = self._one or self._next_means()
             return means, optimizer.compute_gradients(means["loss"], variables), waited
 
         def clipped(gradients: Gradients) -> Gradients:
@@ -136,7 +168,7 @@ class TrainingStep:
         with tf.control_dependencies(updates):
             means, gradients, waited = (
                 one_batch()
-                if self._one
+                if config.train.accumulate == 1
                 else accumulate(one_batch, metrics, variables, config.train.accumulate)
             )
             train_op = self._replica.shared_update(
@@ -144,7 +176,7 @@ class TrainingStep:
             ) or apply_gradients(optimizers, clipped(gradients), schedules, self._global_step)
         return (means, waited), train_op
 
-    def _means(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def _next_means(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         batch, waited = self._source.next()
         return self._forward(*batch), waited
 
@@ -160,6 +192,15 @@ class TrainingStep:
             return rate, None
         scale = tf.compat.v1.get_variable("learning_rate_scale", initializer=1.0, trainable=False)
         return rate * scale, scale
+
+
+def _nothing_trains(config: RunConfig) -> Problem:
+    return Problem(
+        "no variable is left to train",
+        "every trainable variable belongs to a scaffold with `trainable: false`",
+        "set trainable: true for one of them",
+        tuple(config.scaffolds),
+    )
 
 
 def learning_rate(optimizer: Mapping[str, Any], global_step: tf.Tensor) -> tf.Tensor | None:

@@ -279,3 +279,13 @@ class Recurrent(keras.Model):
 
     def call(self, features: Any, training: bool = False) -> Any:
         return self.head(self.lstm(features[:, :, None], training=training))
+
+
+def digits(labels: Any, outputs: Any) -> Any:
+    """A metric that XLA cannot compile."""
+    return tf.cast(tf.strings.length(tf.strings.as_string(labels)), tf.float32)
+
+
+def own_rate() -> Any:
+    """An optimizer of Keras whose learning rate is a variable."""
+    return keras.optimizers.Adam(learning_rate=0.01)

@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from runner.tensorflow_internals import (
     TrackableObjectGraph,
+    compilable_operations,
     function_nodes,
     prepare_step,
     session_config,
@@ -40,6 +41,10 @@ def test_the_configuration_of_a_session() -> None:
     config = tf.ConfigProto(inter_op_parallelism_threads=3)
     with tf.Graph().as_default(), tf.Session(config=config) as session:
         assert session_config(session) == config
+
+
+def test_what_xla_has_kernels_for() -> None:
+    assert compilable_operations(["MatMul", "StringJoin", "absent"]) == {"MatMul"}
 
 
 @pytest.mark.parametrize("inline", [False, True])

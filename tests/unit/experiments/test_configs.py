@@ -1,6 +1,7 @@
 from collections import Counter
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -78,7 +79,8 @@ def test_an_experiment_trains_with_all_its_sources(
 def test_an_optimizer_config_builds_an_optimizer_of_sessions(optimizer: str) -> None:
     config = composed("digits_cnn", f"optimizer={optimizer}", "optimizer.learning_rate=0.25")
     with tf.Graph().as_default():
-        assert isinstance(instantiate(config.optimizer), tf.compat.v1.train.Optimizer)
+        kinds = keras.optimizers.Optimizer | tf.compat.v1.train.Optimizer
+        assert isinstance(instantiate(config.optimizer), kinds)
 
 
 def test_a_source_of_lstm_cnn_is_exchanged_by_one_override() -> None:

@@ -17,12 +17,12 @@ from runner.config.schema import ClipConfig
 from runner.config.validation import validate
 from runner.errors import ConfigError
 from runner.graph.optimization import (
-    AveragedWeights,
     Batch,
     Gradients,
     Schedule,
     accumulate,
     apply_gradients,
+    average_weights,
     averaged_names,
     build_optimizer,
     build_optimizers,
@@ -212,10 +212,10 @@ def test_averages_take_the_weights_place_until_the_end_or_an_error(
     train_op = weight.assign_add(4.0)
     step = tf.train.get_or_create_global_step() if by_step else None
     with tf.control_dependencies([train_op]):
-        averages = AveragedWeights([weight], 0.75, step)
+        averages, update = average_weights([weight], 0.75, step)
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
-        session.run(averages.update)
+        session.run(update)
         with contextlib.suppress(ZeroDivisionError), averages.in_place(session):
             assert session.run(weight) == pytest.approx(average), "and nothing was trained"
             raise ZeroDivisionError
@@ -224,7 +224,7 @@ def test_averages_take_the_weights_place_until_the_end_or_an_error(
 
 def test_averages_in_a_checkpoint_stand_for_their_weights(tmp_path: Path) -> None:
     weight, other = (tf.get_variable(each, [], use_resource=True) for each in "wb")
-    AveragedWeights([weight], 0.5)
+    average_weights([weight], 0.5)
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         prefix = tf.train.Saver().save(session, str(tmp_path / "model"))

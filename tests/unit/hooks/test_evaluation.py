@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from runner.errors import ConfigError
 from runner.graph.experiment import Split
-from runner.graph.optimization import AveragedWeights
+from runner.graph.optimization import average_weights
 from runner.hooks import CheckpointHook, Cuts, EvaluationHook, StopAtStepHook, evaluate
 from tests.tiny.counter import Counter
 
@@ -142,8 +142,7 @@ def test_averages_are_evaluated_in_place_of_the_weights(counter: Counter) -> Non
         weight = tf.get_variable("w", initializer=0.0, use_resource=True)
         update = weight.assign_add(8.0)
     with tf.control_dependencies([update]):
-        averages = AveragedWeights([weight], 0.5)
-    counter.train_op = averages.update
+        averages, counter.train_op = average_weights([weight], 0.5)
     split = Split(
         "validation",
         (iterator := tf.data.make_initializable_iterator(tf.data.Dataset.range(1))).initializer,

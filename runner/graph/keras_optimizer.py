@@ -1,0 +1,196 @@
+"""Keras's optimizers as TensorFlow's: in a graph, with slots named after their variables.
+
+What an optimizer keeps for a variable is called after that variable and the optimizer's class, e.g.
+`cnn/conv1/kernel/AdamW/velocity`, and its moving average (`use_ema=True`) as those of
+`tf.train.ExponentialMovingAverage`; what it keeps once is e.g. `AdamW/iterations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from runner.errors import Problem
+from runner.restoration.variables import EMA_SUFFIX
+
+# Class -> why it cannot be used, and what to use.
+_REFUSED = {
+    "LossScaleOptimizer": (
+        "model.dtype_policy=mixed_float16 scales the loss of every optimizer, dynamically like it",
+        "name its inner optimizer as optimizer._target_",
+    ),
+    "MultiOptimizer": (
+        "the slots of a variable are those of one optimizer",
+        "learning_rate_multiplier and freeze_until_step of scaffolds train parts differently",
+    ),
+    "ScheduleFreeAdamW": (
+        "it begins with a copy of the weights, made before a checkpoint has restored them",
+        "use keras.optimizers.AdamW with a schedule",
+    ),
+}
+
+
+def refusals(optimizer: keras.optimizers.Optimizer, alone: bool) -> list[Problem]:
+    """Returns what of an optimizer does not work in a graph.
+
+    Args:
+      optimizer: the optimizer.
+      alone: whether it trains all variables; otherwise there is one for each schedule.
+    """
+    found = [
+        Problem(f"optimizer: keras.optimizers.{each.__name__} cannot be used", *_REFUSED[name])
+        for each in type(optimizer).__mro__
+        if (name := each.__name__) in _REFUSED
+    ]
+    steps = optimizer.gradient_accumulation_steps
+    if steps:
+        found.append(
+            Problem(
+                f"optimizer.gradient_accumulation_steps is {steps}",
+                "Keras would count a step for each batch, and the runner one for each update",
+                f"delete it, and set train.accumulate={steps}",
+            )
+        )
+    if optimizer.global_clipnorm and not alone:
+        found.append(
+            Problem(
+                f"optimizer.global_clipnorm is {optimizer.global_clipnorm:g}, and scaffolds have "
+                "schedules of their own",
+                "each schedule has an optimizer, which knows the norm of its own gradients only",
+                f"delete it, and set train.clip.global_norm={optimizer.global_clipnorm:g}",
+            )
+        )
+    return found
+
+
+class KerasOptimizer(tf.compat.v1.train.Optimizer):
+    """Applies gradients by an optimizer of Keras.
+
+    Its variables are those of the graph in which it applies gradients for the first time; it
+    applies gradients there for the same variables ever after.
+
+    Args:
+      optimizer: the optimizer, not yet built.
+      weights: TensorFlow's variables, by `ref()`, of the Keras variables that are trained, whose
+        constraints and paths Keras reads; for others the optimizer gets the TensorFlow variable.
+
+    Attributes:
+      names: operation's name of a variable of the optimizer -> its name as above, where variables
+        have the names of their operations.
+      averages: weight and moving average; empty without `use_ema`.
+    """
+
+    def __init__(
+        self, optimizer: keras.optimizers.Optimizer, weights: Mapping[Any, keras.Variable]
+    ) -> None:
+        super().__init__(use_locking=False, name=type(optimizer).__name__)
+        self._optimizer, self._weights = optimizer, weights
+        # Taken from Keras, which would divide the gradients after they have been clipped here.
+        self._scale, optimizer.loss_scale_factor = optimizer.loss_scale_factor, None
+        # As the base class keeps them for `get_slot`: slot name -> variable's ref -> slot.
+        self._kept: dict[str, dict[Any, tf.Variable]] = {}
+        self.names: dict[str, str] = {}
+        self.averages: list[tuple[tf.Variable, tf.Variable]] = []
+
+    def compute_gradients(self, loss: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """See `tf.compat.v1.train.Optimizer`; with `loss_scale_factor`, of the scaled loss."""
+        if self._scale is None:
+            return list(super().compute_gradients(loss, *args, **kwargs))
+        pairs = super().compute_gradients(loss * self._scale, *args, **kwargs)
+        return [(_divided(gradient, self._scale), variable) for gradient, variable in pairs]
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Sequence[tuple[Any, tf.Variable]],
+        global_step: tf.Variable | None = None,
+        name: str | None = None,
+    ) -> tf.Operation:
+        """See `tf.compat.v1.train.Optimizer`."""
+        pairs = [(gradient, each) for gradient, each in grads_and_vars if gradient is not None]
+        if not pairs:
+            raise ValueError("No gradients provided for any variable.")
+        weights = [self._weights.get(each.ref(), each) for _, each in pairs]
+        if not self._optimizer.built:
+            with tf.init_scope():
+                self._build(weights, [each for _, each in pairs])
+        gradients = [gradient for gradient, _ in pairs]
+
+        def update() -> tf.Tensor:
+            self._optimizer.apply(gradients, weights)
+            every = self._optimizer.ema_overwrite_frequency
+            if self.averages and every:
+                # Keras compares by `==`, which is no operation in the functions of a graph.
+                due = tf.equal(self._optimizer.iterations % every, 0)
+                tf.cond(due, self._overwrite, lambda: None)
+            return tf.constant(True)
+
+        # A tf.function runs what has side effects, which nothing in a graph would wait for.
+        applied = tf.function(update, autograph=False)().op
+        if global_step is None:
+            return applied
+        with tf.control_dependencies([applied]):
+            return global_step.assign_add(1, read_value=False)
+
+    def get_slot_names(self) -> list[str]:
+        """See `tf.compat.v1.train.Optimizer`."""
+        return sorted(self._kept)
+
+    def get_slot(self, var: tf.Variable, name: str) -> tf.Variable | None:
+        """See `tf.compat.v1.train.Optimizer`."""
+        return self._kept.get(name, {}).get(var.ref())
+
+    def variables(self) -> list[tf.Variable]:
+        """See `tf.compat.v1.train.Optimizer`."""
+        return [each.value for each in self._optimizer.variables]
+
+    def _overwrite(self) -> None:
+        for variable, average in self.averages:
+            weight = self._weights.get(variable.ref())
+            constrained = weight.constraint if weight is not None else None
+            variable.assign(constrained(average) if constrained else average)
+
+    def _build(self, weights: Sequence[Any], variables: Sequence[tf.Variable]) -> None:
+        optimizer = self._optimizer
+        optimizer.build(list(weights))
+        scope = tf.compat.v1.get_default_graph().get_name_scope()
+        shared = f"{scope}/{self.get_name()}" if scope else self.get_name()
+        everything = [id(each) for each in optimizer.variables]
+        for attribute, kept in list(vars(optimizer).items()):
+            called = attribute.strip("_")
+            if isinstance(kept, keras.Variable):
+                self.names[kept.value.op.name] = f"{shared}/{called}"
+            elif (
+                # Keras finds what is kept for a variable by its position among the variables.
+                isinstance(kept, list | tuple)
+                and len(kept) == len(weights)
+                and [id(each) for each in kept] not in (everything, [id(each) for each in weights])
+            ):
+                for slot, weight, variable in zip(kept, weights, variables, strict=True):
+                    if isinstance(slot, keras.Variable):
+                        self._add_slot(slot, _slot_name(slot, weight) or called, variable)
+
+    def _add_slot(self, slot: keras.Variable, called: str, variable: tf.Variable) -> None:
+        value, owner = slot.value, variable.op.name
+        self._kept.setdefault(called, {})[variable.ref()] = value
+        if called == "average":
+            self.names[value.op.name] = f"{owner}{EMA_SUFFIX}"
+            self.averages.append((variable, value))
+        else:
+            self.names[value.op.name] = f"{owner}/{self.get_name()}/{called}"
+
+
+def _slot_name(slot: keras.Variable, weight: Any) -> str:
+    """Returns what Keras calls a slot, e.g. `momentum`; empty where that is not in its path."""
+    path = str(getattr(weight, "path", weight.name))
+    owner = path.replace("/", "_").replace(":", "_") + "_"
+    last = str(slot.path).rpartition("/")[2]
+    return last.removeprefix(owner) if last.startswith(owner) else ""
+
+
+def _divided(gradient: Any, scale: float) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values / scale, gradient.indices, gradient.dense_shape)
+    return None if gradient is None else gradient / scale

@@ -1,0 +1,226 @@
+"""Keras's optimizers in a graph: the same values as Keras's, and state as TensorFlow's keep it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from runner.config.choices import StateChoice
+from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
+from runner.errors import ConfigError
+from runner.graph.keras_optimizer import KerasOptimizer
+from runner.restoration.variables import StateClass
+from tests.tiny.configs import PLAIN, tiny
+from tests.tiny.graphs import build, opened
+from tests.tiny.runs import Runs, short
+
+_KERAS = keras.optimizers
+_SOAKED = [pytest.param(each, {}, marks=pytest.mark.soak) for each in (
+    "Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "Ftrl", "Lamb", "Lion", "Muon", "SGD",
+)] + [
+    pytest.param("RMSprop", {"momentum": 0.9, "centered": True}, marks=pytest.mark.soak),
+    pytest.param("SGD", {"momentum": 0.9, "global_clipnorm": 0.05}, marks=pytest.mark.soak),
+    pytest.param("Adam", {"amsgrad": True, "clipvalue": 0.003}, marks=pytest.mark.soak),
+]  # fmt: skip
+_RATE = 0.05
+_SLOTS = ("momentum", "velocity")
+
+
+def _model() -> keras.Sequential:
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            layers.Embedding(7, 4),
+            layers.Flatten(),
+            layers.Dense(1, kernel_constraint=keras.constraints.MaxNorm(0.5)),
+        ],
+        name="net",
+    )
+    model.build((None, 5))
+    return model
+
+
+def _loss(model: Any) -> tf.Tensor:
+    features = np.random.default_rng(0).integers(0, 7, (16, 5))
+    labels = np.random.default_rng(1).normal(size=(16, 1)).astype("float32")
+    return tf.reduce_mean((model(features) - labels) ** 2)
+
+
+def _of_keras(optimizer: keras.optimizers.Optimizer) -> list[np.ndarray]:
+    model = _model()
+    weights = model.trainable_variables
+
+    @tf.function(autograph=False)
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = _loss(model)
+        optimizer.apply(tape.gradient(loss, weights), weights)
+
+    for _ in range(5):
+        step()
+    return [each.numpy() for each in weights]
+
+
+def _in_graph(name: str, settings: dict[str, Any]) -> list[np.ndarray]:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        model = _model()
+        weights = {each.value.ref(): each for each in model.trainable_variables}
+        variables = [each.value for each in model.trainable_variables]
+        loss = tf.function(lambda: _loss(model), autograph=False)()
+        rate = tf.constant(_RATE)
+        optimizer = KerasOptimizer(
+            getattr(_KERAS, name)(learning_rate=lambda: rate, **settings), weights
+        )
+        train_op = optimizer.apply_gradients(optimizer.compute_gradients(loss, variables))
+        session.run(tf.compat.v1.global_variables_initializer())
+        for _ in range(5):
+            session.run(train_op)
+        return list(session.run(variables))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("AdamW", {"weight_decay": 0.1, "clipnorm": 0.01}),
+        ("Adafactor", {}),
+        ("Nadam", {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}),
+        *_SOAKED,
+    ],
+)
+def test_the_weights_are_those_of_keras(name: str, settings: dict[str, Any]) -> None:
+    expected = _of_keras(getattr(_KERAS, name)(learning_rate=_RATE, **settings))
+    for one, other in zip(_in_graph(name, settings), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
+
+
+def test_a_loss_scale_changes_nothing() -> None:
+    """Keras's own fails on the gradient of an embedding."""
+    for one, other in zip(
+        _in_graph("SGD", {}), _in_graph("SGD", {"loss_scale_factor": 128.0}), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def adam_w(**changes: Any) -> dict[str, Any]:
+    return {"_target_": "keras.optimizers.AdamW", "learning_rate": 0.01, **changes}
+
+
+def _scaffolds() -> dict[str, ScaffoldConfig]:
+    return {
+        "head": ScaffoldConfig(VariablesConfig(["head/*"]), learning_rate_multiplier=0.5),
+        "body": ScaffoldConfig(VariablesConfig(["body/*"]), freeze_until_step=2),
+    }
+
+
+def test_its_variables_are_called_and_classed_as_those_of_tensorflows_optimizers() -> None:
+    built = build(tiny(**PLAIN, optimizer=adam_w(use_ema=True)))
+    states = {each.name: each.state for each in built.specs}
+    kernels = [name for name in states if name.endswith("/kernel")]
+    assert kernels
+    for name in kernels:
+        assert states[f"{name}/AdamW/momentum"] is StateClass.OPTIMIZER_SLOT
+        assert states[f"{name}/AdamW/velocity"] is StateClass.OPTIMIZER_SLOT
+        assert states[f"{name}/ExponentialMovingAverage"] is StateClass.MOVING_AVERAGE
+    (once,) = [each for each in built.specs if each.name == "AdamW/iterations"]
+    assert once.state is StateClass.OPTIMIZER_SLOT
+    assert set(once.kept_for) == {each.name for each in built.specs if each.trainable}
+    assert len(states) == len(kernels) * 2 * 4 + 2, "and nothing has another name"
+    scheduled = build(tiny(**PLAIN, optimizer=adam_w(), scaffolds=_scaffolds())).variables
+    assert {"from_step_2/AdamW/iterations", "rate_x0.5/AdamW/iterations"} <= set(scheduled)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": adam_w(use_ema=True, clipnorm=0.5)},
+        {"optimizer": adam_w(), "scaffolds": _scaffolds(), "train": TrainConfig(accumulate=2)},
+        {
+            "optimizer": {"_target_": "tests.tiny.odd.own_rate"},
+            "model": {**PLAIN["model"], "dtype_policy": "mixed_float16"},
+        },
+        {"optimizer": adam_w(), "model": {**PLAIN["model"], "jit_compile": True}},
+    ],
+)
+def test_a_checkpoint_resumes_bit_for_bit(changes: dict[str, Any], tmp_path: Path) -> None:
+    built = build(tiny(**{**PLAIN, **changes}))
+    with opened(built) as run:
+        run.train(3)
+        prefix = run.save(tmp_path)
+        expected = [*run.train(3), run.evaluate()]
+    with opened(built, restore=prefix) as run:
+        assert [*run.train(3), run.evaluate()] == expected
+
+
+def test_a_frozen_variable_is_left_alone_and_a_multiplier_multiplies() -> None:
+    settings = {"_target_": "keras.optimizers.SGD", "learning_rate": 0.1}
+    with opened(tiny(**PLAIN, optimizer=settings, scaffolds=_scaffolds())) as run:
+        names = ("body/kernel", "head/kernel")
+        frozen, before = run.values(*names)
+        run.train(2)
+        still, after = run.values(*names)
+        assert np.array_equal(frozen, still)
+        assert not np.array_equal(before, after)
+        run.train()
+        assert not np.array_equal(run.values("body/kernel")[0], frozen)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "changes", "message"),
+    [
+        (adam_w(gradient_accumulation_steps=4), {}, "set train.accumulate=4"),
+        (
+            adam_w(global_clipnorm=0.5),
+            {"scaffolds": _scaffolds()},
+            "set train.clip.global_norm=0.5",
+        ),
+        (adam_w(use_ema=True), {"train": TrainConfig(ema_decay=0.9)}, "delete one of the two"),
+        (
+            {
+                "_target_": "keras.optimizers.LossScaleOptimizer",
+                "inner_optimizer": {"_target_": "keras.optimizers.SGD"},
+            },
+            {},
+            "model.dtype_policy=mixed_float16 scales",
+        ),
+        ({"_target_": "keras.optimizers.ScheduleFreeAdamW"}, {}, "copy of the weights"),
+        ({"_target_": "keras.layers.Dense", "units": 3}, {}, "is not an optimizer"),
+    ],
+)
+def test_what_does_not_work_in_a_graph_is_refused(
+    optimizer: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        build(tiny(**PLAIN, optimizer=optimizer, **changes))
+    assert message in str(raised.value)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras's own.
+@pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
+def test_slots_of_keras_files_are_restored(ending: str, tmp_path: Path) -> None:
+    model = keras.Sequential([keras.layers.Dense(4, name="body"), keras.layers.Dense(2)])
+    model.build((None, 8))
+    model.compile(keras.optimizers.AdamW(), "mse")
+    model.fit(np.ones((4, 8)), np.ones((4, 2)), epochs=2, verbose=0)
+    path = str(tmp_path / f"model{ending}")
+    (model.save if ending == ".keras" else model.save_weights)(path)
+    # Keras numbers them: the count of steps, the learning rate, then the slots by variable.
+    slots = [f"body/{part}/AdamW/{slot}" for part in ("kernel", "bias") for slot in _SLOTS]
+    source = ScaffoldConfig(
+        VariablesConfig(["body/*"]),
+        checkpoint=path,
+        state=[StateChoice.weights, StateChoice.optimizer_slots],
+        rename={slot: f"optimizer/vars/{number}" for number, slot in enumerate(slots, 2)},
+        freeze_until_step=100,
+    )
+    runs = Runs(tmp_path / "runs", **PLAIN, optimizer=adam_w(), train=short(steps=1))
+    runs.run(scaffolds={"body": source})
+    values = runs.values()
+    for slot, kept in zip(slots, model.optimizer.variables[2:], strict=False):
+        np.testing.assert_array_equal(values[slot], kept.numpy())
+        assert np.any(values[slot])
