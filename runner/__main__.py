@@ -30,7 +30,7 @@ from runner.config.composition import (
 )
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig, register
 from runner.config.validation import validate
-from runner.errors import ConfigError, InterruptedRunError, RunnerError
+from runner.errors import ConfigError, InterruptedRunError, RunnerError, UserCodeError
 from runner.sweeps.job import Trial, carry_out, job_of
 from runner.system.imports import without_collections, without_import_notes
 from runner.system.lifeline import LIFELINE, end_with_launcher, hand_over
@@ -157,7 +157,8 @@ def _fail(error: RunnerError) -> int:
     if isinstance(error, InterruptedRunError) and LIFELINE in os.environ:
         # The process that has started this task reports whether there is a run to continue.
         shown = RunnerError(*(replace(each, remedy="") for each in error.problems))
-    print(f"runner: {shown}", file=sys.stderr)
+    details = f"\n{error.details}" if isinstance(error, UserCodeError) and error.details else ""
+    print(f"runner: {shown}{details}", file=sys.stderr)
     return error.exit_code
 
 

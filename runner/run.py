@@ -129,7 +129,11 @@ def evaluate_run(run: Run) -> float:
     config, store, screen, directory = run.config, run.store, run.screen, run.finished()
     prefix = require_checkpoint(str(directory.best))
     built = build_graph(config, "test", train=False)
-    with built.graph.as_default(), tf.compat.v1.Session() as session:
+    with (
+        built.calls.explaining(),
+        built.graph.as_default(),
+        tf.compat.v1.Session() as session,
+    ):
         built.saver.restore(session, prefix)
         step = int(session.run(tf.compat.v1.train.get_global_step()))
         metrics = evaluate(session, built.split)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -202,8 +203,11 @@ def problems_of_command(
       arguments: those of the command, the options first.
       error: what Hydra has raised.
     """
-    first = explain(error).problems
     options = _options(arguments)
+    unreadable = _unreadable(Path(options.config_dir)) if options.config_dir else []
+    if unreadable:
+        return unreadable  # To Hydra such a folder is empty.
+    first = explain(error).problems
     overrides: Sequence[str] = options.overrides
     # Such a search path, and what is globbed on it, the composition below does not know.
     unknown = any("hydra.searchpath" in each or "glob(" in each for each in overrides)
@@ -229,6 +233,21 @@ def problems_of_command(
     if not found and not (options.cfg or options.info or options.resolve):
         return []
     return list({each.state: each for each in (*first, *found)}.values())
+
+
+def _unreadable(folder: Path) -> list[Problem]:
+    """Returns a problem for each folder of configs that this user may not read."""
+    # Those below one that cannot be entered are not found.
+    folders = [folder, *(path for path in folder.glob("*/") if path.is_dir())]
+    return [
+        Problem(
+            f"{each} cannot be read",
+            "its permissions do not allow it to this user, so its configs are not found",
+            f"chmod u+rx {shlex.quote(str(each))}, or be the user it belongs to",
+        )
+        for each in folders
+        if each.is_dir() and not os.access(each, os.R_OK | os.X_OK)
+    ]
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:

@@ -29,6 +29,7 @@ from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem, ranked
 
 TARGETS = ("data", "model", "loss", "optimizer")
+_EARLY_STOPPING = ("runner.hooks.EarlyStoppingHook", "runner.hooks.stop.EarlyStoppingHook")
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -145,6 +146,14 @@ def _cross_problems(
             "name one of the metrics, or add it to `metrics`",
             ranked(objective, valid),
         )
+    for hook, node in resolved["hooks"].items():
+        metric = node.get("metric", "loss") if _stops_early(node) else "loss"
+        if f"validation/{metric}" not in valid:
+            yield Problem(
+                f"hooks.{hook}.metric is {metric!r}",
+                "no evaluation produces a metric of that name",
+                choices=ranked(str(metric), ("loss", *resolved["metrics"])),
+            )
     if name is not None and (uri or "none").lower() == "none":
         yield Problem(
             f"export.register is {name!r}, and runs are not recorded in MLflow",
@@ -167,6 +176,10 @@ def _cross_problems(
                     "tracking.uri is null, so there is no store to ask for it",
                     "set tracking.uri to the store that has it, or name a path",
                 )
+
+
+def _stops_early(node: Any) -> bool:
+    return isinstance(node, Mapping) and node.get("_target_") in _EARLY_STOPPING
 
 
 def _scaffolds(value: Any) -> tuple[dict[str, ScaffoldConfig], list[Problem]]:

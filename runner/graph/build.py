@@ -13,6 +13,7 @@ from runner.checkpoints.reader import TensorSpec
 from runner.config.instantiation import References, build_target
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem
+from runner.graph.calls import Calls
 from runner.graph.experiment import BuiltGraph, Data, Model, PerExample, Sized, Split, Training
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.names import (
@@ -28,6 +29,7 @@ from runner.graph.precision import build_model, dtype_policy, full_precision, se
 from runner.graph.replica import Replica
 from runner.graph.training_step import Forward, TrainingStep
 from runner.restoration.variables import WARM_STARTED, VariableSpec, assign_owners, classify
+from runner.system.user_code import calling
 
 
 def build_graph(
@@ -55,15 +57,15 @@ def build_graph(
         data = build_data(config)
         with replica.partitioned():
             model = build_model(config)
-        functions = _functions(config)
+        functions, calls = _functions(config), Calls(config)
         source = step = None
         if train:
-            batches = replica.shard(_pairs("train", data.train()))
+            batches = replica.shard(_batches("train", data))
             ahead = getattr(data, "prefetch", True)
             source = TrainingInput(batches, prefetch=ahead, replicas=replica.count)
-            forward = _forward(config, model, functions, training=True)
+            forward = _forward(calls, model, functions, training=True)
             step = TrainingStep(config, source, forward, tuple(functions), replica)
-        evaluation = _split(split, data, _forward(config, model, functions, training=False))
+        evaluation = _split(split, data, _forward(calls, model, functions, training=False))
         keras_names = model_variables(model)
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
         policies = _policies(config, own)
@@ -74,7 +76,7 @@ def build_graph(
         saver = _saver(config, variables, trained, source)
     specs = _specs(variables, own, policies, training)
     sizes = data.sizes() if isinstance(data, Sized) else {}
-    return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, sizes)
+    return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, sizes, calls)
 
 
 def _functions(config: RunConfig) -> dict[str, PerExample]:
@@ -158,7 +160,9 @@ def build_data(config: RunConfig) -> Data:
     return data
 
 
-def _pairs(split: str, dataset: Any) -> tf.data.Dataset:
+def _batches(split: str, data: Data) -> tf.data.Dataset:
+    with calling(f"data.{split}()"):
+        dataset = getattr(data, split)()
     element = getattr(dataset, "element_spec", None)
     if isinstance(element, tuple) and len(element) == 2:
         return dataset
@@ -171,7 +175,7 @@ def _pairs(split: str, dataset: Any) -> tf.data.Dataset:
 
 
 def _forward(
-    config: RunConfig, model: Model, functions: Mapping[str, PerExample], *, training: bool
+    calls: Calls, model: Model, functions: Mapping[str, PerExample], *, training: bool
 ) -> Forward:
     """Wraps the forward pass in a tf.function, whose side effects the graph keeps.
 
@@ -179,8 +183,11 @@ def _forward(
     """
 
     def forward(features: Any, labels: Any) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        outputs = full_precision(model(features, training=training))
-        values = {name: function(labels, outputs) for name, function in functions.items()}
+        outputs = full_precision(calls.model(model, features, training=training))
+        values = {
+            name: calls.per_example(name, function, labels, outputs)
+            for name, function in functions.items()
+        }
         # A gradient of 0 for a metric would still be NaN wherever the metric's own derivative is.
         values |= {
             name: tf.stop_gradient(value) for name, value in values.items() if name != "loss"
@@ -189,14 +196,15 @@ def _forward(
         penalty = tf.add_n([tf.constant(0.0), *getattr(model, "losses", [])])
         return values, penalty
 
-    jit_compile = True if config.model.get("jit_compile") else None  # None: TensorFlow decides.
+    # None: TensorFlow decides.
+    jit_compile = True if calls.config.model.get("jit_compile") else None
     function: Forward = tf.function(forward, autograph=False, jit_compile=jit_compile)
     return function
 
 
 def _split(name: str, data: Data, forward: Forward) -> Split:
     with tf.name_scope(name):
-        dataset = without_autotuning(_pairs(name, getattr(data, name)()))
+        dataset = without_autotuning(_batches(name, data))
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
         values, penalty = forward(*iterator.get_next())
         counts = {each: tf.size(value, out_type=tf.int64) for each, value in values.items()}

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
 
+from runner.graph.calls import Calls
 from runner.graph.optimization import AveragedWeights
 from runner.restoration.variables import VariableSpec
 
@@ -147,6 +148,7 @@ class BuiltGraph:
         run, which is built once that exists.
       saver: saves and restores all variables and, where that is saved, the training input.
       sizes: split -> number of examples; empty where the data does not report it.
+      calls: the calls of the experiment's own code in it.
     """
 
     graph: tf.Graph
@@ -157,3 +159,4 @@ class BuiltGraph:
     hooks: Mapping[str, tf.compat.v1.train.SessionRunHook | None]
     saver: tf.compat.v1.train.Saver
     sizes: Mapping[str, int]
+    calls: Calls

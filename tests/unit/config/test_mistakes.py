@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.tiny.command_line import CONF, Command, in_process
+from tests.tiny.privileges import folder_for_all, without_privileges
 
 TABLE = Path(__file__).with_name("mistakes.txt")
 
@@ -88,6 +89,21 @@ def test_what_a_mistake_prints(
     assert outcome.err.rstrip("\n").replace(str(tmp_path), "HERE") == case.printed
     assert (outcome.code, outcome.out) == (2, "")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_of_configs_that_may_not_be_read(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with folder_for_all() as folder:
+        closed = folder / "conf" / "experiment"
+        closed.mkdir(parents=True)
+        (closed / "mine.yaml").write_text("# @package _global_\nname: mine\n")
+        command = in_process(folder, monkeypatch, capfd)
+        closed.chmod(0o000)
+        with without_privileges():
+            outcome = command("--config-dir", "conf", "+experiment=mine")
+        assert outcome.code == 2
+        assert outcome.err.startswith("runner: conf/experiment cannot be read\n  cause: ")
 
 
 def test_every_problem_has_a_cause_or_a_remedy() -> None:
