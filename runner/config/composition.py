@@ -236,18 +236,19 @@ def problems_of_command(
 
 
 def _unreadable(folder: Path) -> list[Problem]:
-    """Returns a problem for each folder of configs that this user may not read."""
-    # Those below one that cannot be entered are not found.
-    folders = [folder, *(path for path in folder.glob("*/") if path.is_dir())]
-    return [
-        Problem(
-            f"{each} cannot be read",
-            "its permissions do not allow it to this user, so its configs are not found",
-            f"chmod u+rx {shlex.quote(str(each))}, or be the user it belongs to",
-        )
-        for each in folders
-        if each.is_dir() and not os.access(each, os.R_OK | os.X_OK)
-    ]
+    """Returns a problem for each folder of configs that this user may not list."""
+    problems = []
+    # What is below one that cannot be listed is not found here either.
+    for each in (folder, *(path for path in folder.glob("*/") if path.is_dir())):
+        try:
+            os.listdir(each)
+        except PermissionError:
+            cause = "its permissions do not allow it to this user, so no config of it is found"
+            remedy = f"chmod u+rx {shlex.quote(str(each))}, or be the user it belongs to"
+            problems.append(Problem(f"{each} cannot be read", cause, remedy))
+        except OSError:  # That there is no such folder, Hydra says.
+            continue
+    return problems
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:

@@ -74,6 +74,13 @@ def test_an_option_that_does_not_exist(command: Command) -> None:
     assert "unrecognized arguments: --foo" in outcome.err
 
 
+def test_the_versions_that_decide_a_result(command: Command) -> None:
+    pattern = r"runner \S+, TensorFlow \d+\.\d+\.\S+, Keras \d+\.\d+\.\S+\n"
+    outcome = command("--version")
+    assert re.fullmatch(pattern, outcome.out)
+    assert (outcome.code, outcome.err) == (0, "")
+
+
 def test_the_composed_configuration_is_printed(command: Command, tmp_path: Path) -> None:
     outcome = command(*CONF, "+experiment=tiny", "--cfg", "job", "train.steps=7")
     assert (outcome.code, outcome.err) == (0, "")

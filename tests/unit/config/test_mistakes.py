@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.config.composition import problems_of_command
 from tests.tiny.command_line import CONF, Command, in_process
 from tests.tiny.privileges import folder_for_all, without_privileges
 
@@ -91,19 +92,15 @@ def test_what_a_mistake_prints(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_folder_of_configs_that_may_not_be_read(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_configs_that_may_not_be_read() -> None:
     with folder_for_all() as folder:
-        closed = folder / "conf" / "experiment"
-        closed.mkdir(parents=True)
-        (closed / "mine.yaml").write_text("# @package _global_\nname: mine\n")
-        command = in_process(folder, monkeypatch, capfd)
-        closed.chmod(0o000)
+        closed = folder / "experiment"
+        closed.mkdir(mode=0o000)
+        arguments = ["--config-dir", str(folder), "+experiment=mine"]
         with without_privileges():
-            outcome = command("--config-dir", "conf", "+experiment=mine")
-        assert outcome.code == 2
-        assert outcome.err.startswith("runner: conf/experiment cannot be read\n  cause: ")
+            (found,) = problems_of_command(folder, arguments, PermissionError())
+        assert found.state == f"{closed} cannot be read"
+        assert "permissions" in found.cause
 
 
 def test_every_problem_has_a_cause_or_a_remedy() -> None:
