@@ -72,13 +72,7 @@ _SAVED_MODEL = "saved_model"
 
 
 class MlflowRun(Destination):
-    """One existing run in MLflow.
-
-    Args:
-      client: a client of the store.
-      run: the run as the store last gave it.
-      address: where the store is, for messages.
-    """
+    """One existing run in MLflow."""
 
     def __init__(self, client: MlflowClient, run: Run, address: Address) -> None:
         self.run_id: str = run.info.run_id
@@ -223,11 +217,7 @@ def keep_model(client: MlflowClient, run: Run, model: ExportedModel) -> LoggedMo
 def register_model(client: MlflowClient, kept: LoggedModel, name: str, alias: str | None) -> str:
     """Registers a kept model as a version, unless it is registered already; returns its URI.
 
-    Args:
-      client: a client of the store and its registry.
-      kept: the model.
-      name: of the registered model, which is created if necessary.
-      alias: moved to this version, if given.
+    The model `name` is created if necessary; `alias`, if any, moves to this version.
 
     Raises:
       MlflowException: the registry does not take it.

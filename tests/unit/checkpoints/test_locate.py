@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
 
 from runner.checkpoints import contents
 from runner.checkpoints.contents import NoCheckpointError
@@ -180,17 +179,6 @@ def test_the_newest_checkpoint_of_tensorflow(home: Path) -> None:
         with pytest.raises(NoCheckpointError, match="no checkpoint") as caught:
             require_checkpoint(path)
         assert len(caught.value.problems[0].choices) == len(choices)
-
-
-def test_a_moved_directory_is_found(tmp_path: Path) -> None:
-    directory = tmp_path / "kept"
-    with tf.Graph().as_default(), tf.Session() as session:
-        tf.get_variable("v", initializer=1.0)
-        session.run(tf.global_variables_initializer())
-        saver = tf.train.Saver(save_relative_paths=True)
-        saver.save(session, str(directory / "model.ckpt"), global_step=3)
-    moved = directory.rename(tmp_path / "moved")
-    assert resolve(str(moved)) == [str(moved / "model.ckpt-3")]
 
 
 DENIED = "cannot be read\n  cause: Permission denied\n  remedy: give this user the right to read it"

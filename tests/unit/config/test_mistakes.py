@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from runner.config.composition import problems_of_command
-from tests.tiny.command_line import CONF, Command, in_process
+from tests.tiny.command_line import CONF, Command
 from tests.tiny.privileges import folder_for_all, without_privileges
 
 TABLE = Path(__file__).with_name("mistakes.txt")
@@ -56,14 +56,6 @@ def cases() -> list[Case]:
 
 
 CASES = cases()
-
-
-@pytest.fixture
-def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Command:
-    """Runs the command line in this process, in an empty directory."""
-    return in_process(tmp_path, monkeypatch, capfd)
 
 
 def test_the_table_is_long_and_has_every_case_once() -> None:
