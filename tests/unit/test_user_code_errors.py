@@ -87,10 +87,11 @@ def command(
 def test_what_an_error_in_an_experiments_code_prints(case: Case, command: Command) -> None:
     outcome = command(*case.overrides.split())
     # Where an earlier test has imported TensorFlow, its C++ writes notes too.
-    first, *lines = outcome.err[outcome.err.index("runner: ") :].rstrip("\n").splitlines()
+    printed = outcome.err[outcome.err.index("runner: ") :]
+    first, *lines = printed.rstrip("\n").splitlines()
     assert outcome.code == 1
     assert first.startswith(f"runner: {case.first}")
-    shown = re.findall(r'  File "(.*)", line \d+, in (.+)', outcome.err)
+    shown = re.findall(r'  File "(.*)", line \d+, in (.+)', printed)
     assert tuple(name for _, name in shown) == case.functions
     assert {Path(file).name for file, _ in shown} <= {"faulty.py"}
     assert case.last in lines[-1]
