@@ -51,7 +51,6 @@ FAILURES_TAG = "runner.delivery_failures"
 
 # Trying again cannot change these answers.
 _FINAL_CODES = {
-    "BAD_REQUEST",
     "INVALID_PARAMETER_VALUE",
     "INVALID_STATE",
     "MALFORMED_REQUEST",
@@ -61,7 +60,8 @@ _FINAL_CODES = {
 }
 # MLflow's code for a store that is away: however often it comes, the store may come back.
 _AWAY_CODE = "TEMPORARILY_UNAVAILABLE"
-# Any other error is final when it came this often while the store answers otherwise.
+# Any other error is final when it came this often while the store answers otherwise: BAD_REQUEST
+# too, which MLflow gives when another process has just written the same data set.
 _MAX_FAILURES = 4
 _MAX_DATASET_NAME = 500
 _MAX_DIGEST = 36

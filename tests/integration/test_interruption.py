@@ -85,6 +85,7 @@ def test_at_start_up_nothing_is_made(fresh_command: Command) -> None:
 HANGING = (*UNTRACKED, "+data.hang_after=15", "train.save_input=false", "train.log_every=1")
 
 
+@pytest.mark.soak
 def test_a_step_that_does_not_end_ends_with_the_grace_period(make_case: MakeCase) -> None:
     case = make_case("case", *HANGING, "session.grace_seconds=2")
     code, seconds = signalled(case, case.marker("hanging"), signal.SIGTERM, pause=1.0)

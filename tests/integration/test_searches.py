@@ -30,6 +30,7 @@ def _states(command: Command, sweep: str = "001") -> list[str]:
         ]
 
 
+@pytest.mark.soak
 def test_a_search_that_is_killed_is_continued_by_the_same_command_and_prunes(
     command: Command,
 ) -> None:

@@ -101,6 +101,7 @@ def test_a_signal_ends_the_whole_sweep_and_the_same_command_continues_it(command
     assert json.loads(parent.data.tags["runner.sweep.best"]) == [{"data.poison_after": "1000"}]
 
 
+@pytest.mark.soak
 def test_a_sweep_of_plans_records_nothing(command: Command) -> None:
     done = command.run("-m", TINY, "mode=plan", "optimizer.learning_rate=1e-3,3e-3")
     assert done.returncode == 0

@@ -24,6 +24,7 @@ def _footprint() -> tuple[float, int, int]:
     return process.memory_info().rss / 1e6, threading.active_count(), process.num_fds()
 
 
+@pytest.mark.soak
 def test_a_trial_gives_the_same_whatever_ran_before_it_and_leaves_nothing_behind(
     tmp_path: Path,
 ) -> None:

@@ -116,7 +116,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str] | None]] = [
         ["unlisted/model.ckpt-1", "unlisted/model.ckpt-2"],
     ),
     ("runs", {}, "it holds runs; name one of them", ["runs/001"]),
-    ("empty", {}, "holds no checkpoint\n.* no SavedModel, and no file of a known format\n", []),
+    ("empty", {}, "holds no checkpoint\n  cause: it is empty\n", []),
     ("above", {}, "above holds no checkpoint\n", ["above/kept", "above/later"]),
     (RUN, {"which": "33"}, "holds no checkpoint of step 33", ["30", "40", "20", "10"]),
     ("empty", {"which": "3"}, "of step 3\n  cause: it holds no numbered", []),

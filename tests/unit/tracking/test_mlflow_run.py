@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModelOutput, Run
+from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from runner.errors import TrackingError
@@ -218,6 +219,21 @@ def test_an_artifact_that_cannot_be_kept_is_refused_after_a_few_attempts(
     assert mlflow_run.refused == [gone]
     mlflow_run.deliver(obstructed, 4)
     assert mlflow_run.refused == [gone, obstructed]
+
+
+def test_what_another_process_writes_at_the_same_time_is_delivered_again(
+    mlflow_run: MlflowRun, client: MlflowClient, database: Path
+) -> None:
+    dataset = Dataset("digits", "0" * 36)
+    with closing(sqlite3.connect(database)) as connection:
+        taken = "BEGIN SELECT RAISE(ABORT, 'UNIQUE constraint failed'); END"
+        connection.execute(f"CREATE TRIGGER d BEFORE INSERT ON datasets {taken}")
+        with pytest.raises(MlflowException, match="UNIQUE"):
+            mlflow_run.deliver(dataset)
+        connection.execute("DROP TRIGGER d")
+    mlflow_run.deliver(dataset, 1)
+    assert mlflow_run.refused == []
+    assert client.get_run(mlflow_run.run_id).inputs.dataset_inputs[0].dataset.name == "digits"
 
 
 FULL = "BEGIN SELECT RAISE(FAIL, 'full'); END"
