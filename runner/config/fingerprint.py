@@ -19,11 +19,12 @@ from runner.errors import ConfigError, Problem, RunnerError
 
 EXPERIMENT = "experiment:"
 # What a user may change without asking for another result.
-_ELSEWHERE = (
+ELSEWHERE = (
     "mode",
     "resume",
     "run_dir",
     "plan",
+    "evaluate",
     "export",
     "session",
     "tracking",
@@ -31,6 +32,8 @@ _ELSEWHERE = (
     "sweep",
     "cluster",
 )
+# Left out where empty: they are younger than runs that must resume.
+_WHERE_SET = ("loss_weights", "weighted_metrics", "class_weight")
 _ELSEWHERE_IN_TRAIN = ("log_every", "checkpoint_every", "keep_checkpoints")
 
 
@@ -42,7 +45,10 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
       source_fingerprint: scaffold name -> fingerprint of the experiment that its checkpoint names;
         asked only for checkpoints that begin with `experiment:`.
     """
-    plain = {key: value for key, value in asdict(config).items() if key not in _ELSEWHERE}
+    plain = {key: value for key, value in asdict(config).items() if key not in ELSEWHERE}
+    for key in _WHERE_SET:
+        if not plain[key]:
+            del plain[key]
     for key in _ELSEWHERE_IN_TRAIN:
         del plain["train"][key]
     if config.cluster.synchronous:
@@ -128,6 +134,10 @@ class Identity:
                 )
             )
         return Identity(experiment, chain).fingerprint()
+
+
+OPTIONAL = "set `optional: true` to initialise these variables instead"
+"""The remedy for a scaffold's checkpoint that is not there, besides correcting its path."""
 
 
 def in_scaffold(name: str, problem: Problem) -> Problem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from runner.errors import Problem, UserCodeError
 from runner.system.user_code import calling, raised_by_operation
 
 _NODE = re.compile(r"\[\[(?:\{\{node )?([^\s\]}]+)")
+_MEASURE = re.compile(r"(loss|metrics|weighted_metrics)\.")
 _NOT_IN_SCOPES = re.compile(r"[^A-Za-z0-9_.]")
 
 
@@ -27,8 +28,6 @@ class Calls:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self._graphs: list[tf.Graph] = []
-        # Name scope -> the place in the configuration, and the arguments in words.
-        self._scopes: dict[str, tuple[str, str]] = {}
 
     def model(self, model: Any, features: Any, *, training: bool) -> Any:
         """Returns the model's outputs, its variables named as ever."""
@@ -36,33 +35,6 @@ class Calls:
         given = f"{self.config.model['_target_']} was called with features {_described(features)}"
         with calling("model", given):
             return model(features, training=training)
-
-    def per_example(self, name: str, function: Any, labels: Any, outputs: Any) -> tf.Tensor:
-        """Returns the values of the loss or a metric; a metric's are floats.
-
-        Args:
-          name: `loss`, or the metric's.
-          function: takes labels and outputs.
-          labels: of a batch.
-          outputs: the model's.
-        """
-        node: Mapping[str, Any] = self.config.metrics.get(name, self.config.loss)
-        place = f"metrics.{name}" if name in self.config.metrics else name
-        scope = _NOT_IN_SCOPES.sub("_", place)
-        given = (
-            f"{node['_target_']} was called with labels {_described(labels)}, "
-            f"outputs {_described(outputs)}"
-        )
-        self._scopes[scope] = place, given
-        with tf.name_scope(scope), calling(place, given):
-            value = function(labels, outputs)
-            if value is None:
-                cause, remedy = f"{node['_target_']} ends without a value", "end it with `return`"
-                raise UserCodeError(Problem(f"{place} returned None", cause, remedy), "")
-            value = tf.convert_to_tensor(value)
-            # A mean of whole numbers would be one too, and of booleans there is none.
-            floats = name == "loss" or value.dtype.is_floating
-            return value if floats else tf.cast(value, tf.float32)
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
@@ -88,10 +60,10 @@ class Calls:
         files = [frame.filename for frame in frames]
         if __file__ in files:  # What follows is the experiment's.
             frames = frames[len(files) - files[::-1].index(__file__) :]
-        place, given = "model" if made else "the training step", ""
-        for part in (part for node in nodes for part in node.split("/")):
-            place, given = self._scopes.get(part, (place, given))
-        return raised_by_operation(place, error, frames, given)
+        parts = [part for node in nodes for part in node.split("/")]
+        measured = [part for part in parts if part == "loss" or _MEASURE.match(part)]
+        place = (measured or ["model" if made else "the training step"])[0]
+        return raised_by_operation(place, error, frames)
 
     def _found(self, node: str) -> Iterator[tf.Operation]:
         """Yields the operation of the forward pass from which an inlined node was made."""
@@ -102,6 +74,27 @@ class Calls:
                     yield graph.get_operation_by_name("/".join(parts[count:]))
                 except KeyError:
                     continue
+
+
+def per_example(place: str, function: Any, labels: Any, outputs: Any) -> tf.Tensor:
+    """Returns the values of a function that is a loss or a metric; a metric's are floats.
+
+    Args:
+      place: its key in the configuration, which becomes the name scope of its operations.
+      function: takes labels and outputs.
+      labels: of a batch.
+      outputs: the model's.
+    """
+    given = f"it was called with labels {_described(labels)}, outputs {_described(outputs)}"
+    with tf.name_scope(_NOT_IN_SCOPES.sub("_", place)), calling(place, given):
+        value = function(labels, outputs)
+        if value is None:
+            remedy = "end it with `return`"
+            raise UserCodeError(Problem(f"{place} returned None", "", remedy), "")
+        value = tf.convert_to_tensor(value)
+        # A mean of whole numbers would be one too, and of booleans there is none.
+        floats = place.startswith("loss") or value.dtype.is_floating
+        return value if floats else tf.cast(value, tf.float32)
 
 
 def _described(value: Any) -> str:

@@ -49,7 +49,7 @@ CASES = [
         "AttributeError: 'SymbolicTensor' object has no attribute 'shapes'",
     ),
     Case(
-        f"data._target_={HERE}.Labels +data.kind=strings",
+        f"data._target_={HERE}.Labels +data.kind=strings ~metrics.accuracy",
         "loss raised UnimplementedError: Cast string to int64 is not supported",
         (),
         "UnimplementedError: Cast string to int64 is not supported",
@@ -101,7 +101,7 @@ def test_what_an_error_in_an_experiments_code_prints(case: Case, command: Comman
 def test_the_arguments_of_what_is_called_are_shown(command: Command) -> None:
     overrides = f"+metrics.wrong._target_={HERE}.misspelt +metrics.wrong._partial_=true mode=plan"
     assert command(*overrides.split()).err.splitlines()[1] == (
-        f"  {HERE}.misspelt was called with labels int64 [None], outputs float32 [None, 2]"
+        "  it was called with labels int64 [None], outputs float32 [None, 2]"
     )
 
 
