@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
@@ -33,7 +34,7 @@ from runner.config.composition import (
 from runner.config.hydra_errors import below_nothing
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.validation import is_by_folder, validate
-from runner.errors import ConfigError, InterruptedRunError, RunnerError
+from runner.errors import ConfigError, InterruptedRunError, RunnerError, UserCodeError
 from runner.runs.recorded_config import recorded_config
 from runner.sweeps.job import Trial, carry_out, job_of
 from runner.system.imports import without_collections, without_import_notes
@@ -118,12 +119,26 @@ def _launch(config: RunConfig, trial: Trial | None) -> float | None:
     return LocalCluster(config.cluster, command, config.session.grace_seconds, trial).run()
 
 
+def versions() -> str:
+    """Returns the installed versions of what decides a run's result; nothing is imported for it."""
+    found = []
+    for name, package in (("runner", "runner"), ("TensorFlow", "tensorflow"), ("Keras", "keras")):
+        try:
+            found.append(f"{name} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:  # A checkout that is merely on the Python path.
+            found.append(f"{name} (not installed)")
+    return ", ".join(found)
+
+
 def main() -> int:
     """Runs the command line and returns the exit code.
 
     That is 0 when all is done, 2 for a mistake in the command or the configuration, 3 for a plan
     with problems, 130 or 143 after a signal, and 1 for anything else.
     """
+    if "--version" in sys.argv[1:]:
+        print(versions())
+        return 0
     end_with_launcher(os.environ)
     register()
     sys.argv[1:] = _options_first([forced(each) for each in sys.argv[1:]])
@@ -134,7 +149,7 @@ def main() -> int:
             _job()
     except RunnerError as error:
         return _fail(error)
-    except (*COMPOSITION_ERRORS, ValueError) as error:
+    except (*COMPOSITION_ERRORS, ValueError, PermissionError) as error:
         problems = problems_of_command(conf_directory(), sys.argv[1:], error)
         if not problems:
             raise  # The command composes: the error is one of the run, with its traceback.
@@ -171,8 +186,15 @@ def _fail(error: RunnerError) -> int:
     if isinstance(error, InterruptedRunError) and LIFELINE in os.environ:
         # The process that has started this task reports whether there is a run to continue.
         shown = RunnerError(*(replace(each, remedy="") for each in error.problems))
-    print(f"runner: {shown}", file=sys.stderr)
+    details = f"\n{error.details}" if isinstance(error, UserCodeError) and error.details else ""
+    print(f"runner: {shown}{details}", file=sys.stderr)
     return error.exit_code
+
+
+def command() -> NoReturn:
+    """Is the command `runner`: like `python -m runner`, with the current directory's modules."""
+    sys.path.insert(0, str(Path.cwd()))
+    _main_within_grace()
 
 
 def _main_within_grace() -> NoReturn:

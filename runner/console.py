@@ -5,12 +5,12 @@ from __future__ import annotations
 from rich.console import Console, RenderableType
 
 # Nothing is folded in plain text.
-_WIDEST = 1_000_000
+WIDEST = 1_000_000
 
 
 def as_text(renderable: RenderableType) -> str:
     """Returns what Rich shows as plain text in which nothing is folded."""
-    console = Console(width=_WIDEST, color_system=None, force_terminal=False)
+    console = Console(width=WIDEST, color_system=None, force_terminal=False)
     with console.capture() as capture:
         console.print(renderable)
     return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"

@@ -126,6 +126,19 @@ class SaveError(RunnerError):
     """A checkpoint could not be written, the disk being full for example."""
 
 
+class UserCodeError(RunnerError):
+    """Code that the configuration names, such as a model, a metric or a hook, raised an error.
+
+    Attributes:
+      details: that code's frames, and the error as Python prints it.
+    """
+
+    def __init__(self, problem: Problem, details: str) -> None:
+        super().__init__(problem)
+        self.args = (problem, details)
+        self.details = details
+
+
 class InterruptedRunError(RunnerError):
     """A signal ended the run; its progress is saved and the same command resumes it.
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import copy
+import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -187,8 +189,11 @@ def problems_of_command(
     it composes, the error is not the command's. Of the values that a sweep lists, the first are
     composed. With a search path of the user's own, or a glob, the first mistake is all there is.
     """
-    first = explain(error).problems
     options = _options(arguments)
+    unreadable = _unreadable(Path(options.config_dir)) if options.config_dir else []
+    if unreadable:
+        return unreadable  # To Hydra such a folder is empty.
+    first = explain(error).problems
     overrides: Sequence[str] = options.overrides
     # Such a search path, and what is globbed on it, the composition below does not know.
     unknown = any("hydra.searchpath" in each or "glob(" in each for each in overrides)
@@ -214,6 +219,22 @@ def problems_of_command(
     if not found and not (options.cfg or options.info or options.resolve):
         return []
     return list({each.state: each for each in (*first, *found)}.values())
+
+
+def _unreadable(folder: Path) -> list[Problem]:
+    """Returns a problem for each folder of configs that this user may not list."""
+    problems = []
+    # What is below one that cannot be listed is not found here either.
+    for each in (folder, *(path for path in folder.glob("*/") if path.is_dir())):
+        try:
+            os.listdir(each)
+        except PermissionError:
+            cause = "its permissions do not allow it to this user, so no config of it is found"
+            remedy = f"chmod u+rx {shlex.quote(str(each))}, or be the user it belongs to"
+            problems.append(Problem(f"{each} cannot be read", cause, remedy))
+        except OSError:  # That there is no such folder, Hydra says.
+            continue
+    return problems
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:

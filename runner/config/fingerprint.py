@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from enum import Enum
@@ -57,7 +58,15 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
         if checkpoint and checkpoint.startswith(EXPERIMENT):
             scaffold["checkpoint"] = f"{checkpoint}@{source_fingerprint(name)}"
     plain_values: dict[str, Any] = json.loads(json.dumps(plain, default=_spelling))
+    for part in (plain_values["data"], plain_values["model"]):
+        if "_target_" in part:
+            part["_target_"] = _in_repository(str(part["_target_"]))
     return plain_values
+
+
+def _in_repository(target: str) -> str:
+    """Returns a target by the name that earlier runs have of the examples that a wheel ships."""
+    return re.sub(r"^runner\.examples\.", "experiments.", target)
 
 
 def fingerprint(plain: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
+from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from runner.config.choices import annotation, keys, options, paths, words
@@ -29,6 +30,8 @@ def explain(error: BaseException) -> ConfigError:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return ConfigError(_bad_yaml(error, error.problem_mark))
     text = str(error)
+    if match := re.match(_NOT_SET, text):
+        return ConfigError(_not_there(match, _siblings(error)))
     for pattern, problem in _BY_MESSAGE:
         if match := re.match(pattern, text):
             return ConfigError(problem(match))
@@ -177,17 +180,27 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
     return bad_value(key or source or "the configuration", first, source)
 
 
-def _not_there(match: re.Match[str]) -> Problem:
+def _siblings(error: BaseException) -> list[str]:
+    """Returns the keys that are set beside the one that is not."""
+    for cause in _chain(error):
+        if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
+            return [str(key) for key in cause.parent_node]
+    return []
+
+
+def _not_there(match: re.Match[str], siblings: Iterable[str]) -> Problem:
     """The problem of an override, without a plus, of a key that is not set."""
     key, line = match["key"], match["line"]
     if key.startswith("hydra."):
         return Problem(f"{key} is not a key of Hydra", remedy="see --hydra-help")
     if annotation(key, RunConfig) is None:
         return unknown_key(key)
+    parent, _, wrong = key.rpartition(".")
     return Problem(
         f"{key} is not set, so there is nothing to override",
-        f"the experiment sets no such key below {key.rpartition('.')[0]}",
+        f"the experiment sets no such key below {parent}",
         f"fix the name, or put a plus before it to add it: +{line}",
+        [f"{parent}.{each}" for each in similar(wrong, siblings)],
     )
 
 
@@ -228,8 +241,8 @@ def _no_directory(match: re.Match[str]) -> Problem:
     )
 
 
+_NOT_SET = r"Could not override '(?P<key>[^']+)'\.\nTo append .* use \+(?P<line>.+)"
 _BY_MESSAGE: tuple[tuple[str, Callable[[re.Match[str]], Problem]], ...] = (
-    (r"Could not override '(?P<key>[^']+)'\.\nTo append .* use \+(?P<line>.+)", _not_there),
     (r"Multiple values for (?P<group>\S+)\. .*override \S+: (?P<name>[^']+)'", _chosen_twice),
     (r"(Ambiguous value for argument|Sweep parameters) '(?P<line>.*)'", _sweep),
     (r"Additional config directory '(?P<path>[^']+)' not found", _no_directory),

@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Union, get_args, get_origin
 
 from hydra.errors import InstantiationException
@@ -20,7 +20,8 @@ from hydra.utils import get_object, instantiate
 from omegaconf import OmegaConf
 
 from runner.config.choices import words
-from runner.errors import ConfigError, Problem, nearest, ranked, similar
+from runner.errors import ConfigError, Problem, RunnerError, nearest, ranked, similar
+from runner.system.user_code import raised
 
 logger = logging.getLogger(__name__)
 
@@ -138,6 +139,7 @@ def build_target(key: str, node: Mapping[str, Any], references: References | Non
     Raises:
       ConfigError: when there is no such target, its arguments do not fit its signature, it refuses
         them with a ValueError or TypeError, or a reference names nothing.
+      UserCodeError: when it raises another error.
     """
     references = references or References({})
     check_target(key, node, references)
@@ -146,8 +148,10 @@ def build_target(key: str, node: Mapping[str, Any], references: References | Non
         return instantiate({"_convert_": "all", **_resolving(node, references)})
     except InstantiationException as error:
         cause = error.__cause__
+        if isinstance(cause, RunnerError):
+            raise cause from None
         if not isinstance(cause, ValueError | TypeError):
-            raise
+            raise raised(key, cause or error) from cause
         raise ConfigError(
             Problem(f"{key}: {node['_target_']} refuses its arguments", _with_place(cause))
         ) from error
@@ -232,6 +236,10 @@ def locate_target(key: str, node: Mapping[str, Any]) -> Any:
 def _reason(error: BaseException) -> str:
     """Returns in one line why an import failed, and where if that is in the imported code."""
     cause = error.__cause__
+    if isinstance(cause, ModuleNotFoundError):
+        module, _, name = str(cause.name).rpartition(".")
+        if module in sys.modules:
+            return f"{module} has no {name}"
     if cause is None or isinstance(cause, ImportError | AttributeError | SyntaxError):
         return str(cause or error).splitlines()[0]
     return _with_place(cause)
@@ -289,11 +297,8 @@ def _check_arguments(key: str, node: Mapping[str, Any], target: Any) -> None:
         if name not in named and not takes_any
     ]
     if not node.get("_partial_") and not node.get("_args_"):
-        problems += [
-            Problem(f"{key}.{name} has no value", f"{node['_target_']} needs it")
-            for name in named
-            if parameters[name].default is inspect.Parameter.empty and name not in arguments
-        ]
+        needed = [name for name in named if parameters[name].default is inspect.Parameter.empty]
+        problems += _without_value(key, target, node, [each for each in needed if each not in node])
     problems += [
         Problem(
             f"{key}.{name} is {node[name]!r}",
@@ -305,6 +310,23 @@ def _check_arguments(key: str, node: Mapping[str, Any], target: Any) -> None:
     ]
     if problems:
         raise ConfigError(*problems)
+
+
+def _without_value(
+    key: str, target: Any, node: Mapping[str, Any], names: Sequence[str]
+) -> Iterator[Problem]:
+    """Yields the problems of arguments that have neither a value nor a default."""
+    path = node["_target_"]
+    # The runner calls a loss and a metric; a class is called to make one.
+    if names and key.startswith(("loss", "metrics.")) and not inspect.isclass(target):
+        yield Problem(
+            f"{key} calls {path} without {' and '.join(names)}",
+            "the function is to be called with each batch, not with the configuration",
+            f"add `_partial_: true` to {key}: +{key}._partial_=true",
+        )
+        return
+    for name in names:
+        yield Problem(f"{key}.{name} has no value", f"{path} needs it")
 
 
 _SCALARS = (bool, int, float, str, types.NoneType)

@@ -33,6 +33,7 @@ from runner.config.schema import RestorationConfig, RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem, ranked
 
 TARGETS = ("data", "model", "optimizer")
+_EARLY_STOPPING = ("runner.hooks.EarlyStoppingHook", "runner.hooks.stop.EarlyStoppingHook")
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -176,6 +177,7 @@ def _cross_problems(
     problem = objective_problem(objective, ["loss", *names]) if names else None
     if problem is not None:
         yield problem
+    yield from _early_stopping_problems(resolved["hooks"], names)
     if name is not None and (uri or "none").lower() == "none":
         yield Problem(
             f"export.register is {name!r}, and runs are not recorded in MLflow",
@@ -204,6 +206,18 @@ def _cross_problems(
                     "tracking.uri is null, so there is no store to ask for it",
                     "set tracking.uri to the store that has it, or name a path",
                 )
+
+
+def _early_stopping_problems(hooks: Mapping[str, Any], names: Sequence[str]) -> Iterator[Problem]:
+    for hook, node in hooks.items() if names else ():
+        stops = isinstance(node, Mapping) and node.get("_target_") in _EARLY_STOPPING
+        metric = node.get("metric", "loss") if stops else "loss"
+        if metric not in ("loss", *names):
+            yield Problem(
+                f"hooks.{hook}.metric is {metric!r}",
+                "no evaluation produces a metric of that name",
+                choices=ranked(str(metric), ("loss", *names)),
+            )
 
 
 def metric_names(config: Mapping[str, Any]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from runner.config.instantiation import References, build_target
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import objective_problem
 from runner.errors import ConfigError, Problem
+from runner.graph.calls import Calls
 from runner.graph.experiment import BuiltGraph, Data, Model, Sized, Split, Training
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.measures import Batch
@@ -37,6 +38,7 @@ from runner.graph.replica import Replica
 from runner.graph.training_step import TrainingStep
 from runner.restoration.model_variables import model_variables
 from runner.restoration.variables import WARM_STARTED, VariableSpec, assign_owners, classify
+from runner.system.user_code import calling
 
 
 def build_graph(
@@ -63,13 +65,13 @@ def build_graph(
         data = build_data(config)
         with replica.partitioned():
             model = build_model(config)
-            objective = Objective(config, model)
+            objective, calls = Objective(config, model), Calls(config)
         source = step = None
         if train:
             source = _training_input(data, replica)
-            forward = _forward(config, model, objective.means, True)
+            forward = _forward(calls, model, objective.means, True)
             step = TrainingStep(config, source, forward, replica)
-        evaluation = _split(config, split, data, model, objective)
+        evaluation = _split(calls, split, data, model, objective)
         objective.keep_apart(graph)
         keras_names = model_variables(model)
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
@@ -82,8 +84,8 @@ def build_graph(
         saver = _saver(config, variables, trained, source)
     check_compiled(config, graph)
     specs = _specs(variables, own, policies, training)
-    sizes, notes = data.sizes() if isinstance(data, Sized) else {}, objective.notes
-    return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, sizes, notes)
+    about = data.sizes() if isinstance(data, Sized) else {}, calls, objective.notes
+    return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, *about)
 
 
 def _hooks(
@@ -162,7 +164,9 @@ def build_data(config: RunConfig) -> Data:
     return data
 
 
-def _batches(split: str, dataset: Any) -> tf.data.Dataset:
+def _batches(split: str, data: Data) -> tf.data.Dataset:
+    with calling(f"data.{split}()"):
+        dataset = getattr(data, split)()
     element = getattr(dataset, "element_spec", None)
     if isinstance(element, tuple) and len(element) in (2, 3):
         return dataset
@@ -176,37 +180,37 @@ def _batches(split: str, dataset: Any) -> tf.data.Dataset:
 
 
 def _training_input(data: Data, replica: Replica) -> TrainingInput:
-    batches = replica.shard(_batches("train", data.train()))
+    batches = replica.shard(_batches("train", data))
     ahead = getattr(data, "prefetch", True)
     return TrainingInput(batches, prefetch=ahead, replicas=replica.count)
 
 
-def _forward(config: RunConfig, model: Model, measure: Callable[[Batch], Any], train: bool) -> Any:
+def _forward(calls: Calls, model: Model, measure: Callable[[Batch], Any], train: bool) -> Any:
     """Wraps the forward pass in a tf.function, whose side effects the graph keeps.
 
     After a plain call in a graph batch-norm statistics stand still and dropout repeats its mask.
 
     Args:
-      config: the run's configuration.
+      calls: the calls of the graph.
       model: the model.
       measure: what of the batch the function returns.
       train: whether the model is called to train.
     """
 
     def forward(features: Any, labels: Any, weights: Any = None) -> Any:
-        outputs = model(features, training=train)
+        outputs = calls.model(model, features, training=train)
         return measure(Batch(features, labels, weights, outputs, train))
 
     # The training step compiles it together with its gradient. None: TensorFlow decides.
-    jit_compile = True if is_compiled(config) and not train else None
+    jit_compile = True if is_compiled(calls.config) and not train else None
     return tf.function(forward, autograph=False, jit_compile=jit_compile)
 
 
-def _split(config: RunConfig, name: str, data: Data, model: Model, objective: Objective) -> Split:
+def _split(calls: Calls, name: str, data: Data, model: Model, objective: Objective) -> Split:
     with tf.name_scope(name):
-        dataset = without_autotuning(_batches(name, getattr(data, name)()))
+        dataset = without_autotuning(_batches(name, data))
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
-        totals = _forward(config, model, objective.add, False)(*iterator.get_next())
+        totals = _forward(calls, model, objective.add, False)(*iterator.get_next())
         results = tf.function(objective.of_pass, autograph=False)()
         begin = iterator.initializer
         if results:
@@ -214,7 +218,7 @@ def _split(config: RunConfig, name: str, data: Data, model: Model, objective: Ob
     sums = {each: total for each, (total, _) in totals.items()}
     counts = {each: count for each, (_, count) in totals.items()}
     split = Split(name, begin, sums, counts, results)
-    problem = objective_problem(config.train.objective, split.names)
+    problem = objective_problem(calls.config.train.objective, split.names)
     if problem is not None:
         raise ConfigError(problem)
     return split

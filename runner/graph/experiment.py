@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
 
+from runner.graph.calls import Calls
 from runner.graph.optimization import AveragedWeights
 from runner.restoration.variables import VariableSpec
 
@@ -170,6 +171,7 @@ class BuiltGraph:
         run, which is built once that exists.
       saver: saves and restores all variables and, where that is saved, the training input.
       sizes: split -> number of examples; empty where the data does not report it.
+      calls: the calls of the experiment's own code in it.
       notes: what the configuration replaces of a compiled model's own, a line each.
     """
 
@@ -181,4 +183,5 @@ class BuiltGraph:
     hooks: Mapping[str, tf.compat.v1.train.SessionRunHook | None]
     saver: tf.compat.v1.train.Saver
     sizes: Mapping[str, int]
+    calls: Calls
     notes: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from runner.errors import ConfigError, Problem, ranked
+from runner.graph.calls import per_example
 from runner.graph.precision import full_precision
 
 Values: TypeAlias = dict[str, tf.Tensor]
@@ -151,7 +152,7 @@ class PerExample(Measure):
 
     def _values(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Returns the values, weighted, and the weights in their shape."""
-        values = tf.convert_to_tensor(self._function(batch.labels, full_precision(batch.outputs)))
+        values = per_example(self._key, self._function, batch.labels, full_precision(batch.outputs))
         if values.shape.rank == 0:
             raise ConfigError(
                 Problem(

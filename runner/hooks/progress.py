@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 from rich import progress
+from rich.table import Column
 from rich.text import Text
 
 from runner.console import Screen
@@ -16,6 +17,11 @@ from runner.hooks.scheduled import RunArgs, RunContext, RunValues, Session, pres
 _DRAWN_PER_SECOND = 2.0
 # Narrower terminals have no room for the bar and the metrics beside the numbers.
 _WIDE = 80
+
+
+def _one_line() -> Column:
+    """Returns a column that is cut rather than folded."""
+    return Column(no_wrap=True, overflow="ellipsis")
 
 
 class _Rate(progress.ProgressColumn):
@@ -51,10 +57,19 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
         self._shown = (self._clock(), step)
         if self._screen.is_terminal:
             self.close()
-            count, left = progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
-            columns: list[str | progress.ProgressColumn] = [count, _Rate(), left]
+            columns: list[progress.ProgressColumn] = [
+                progress.MofNCompleteColumn(table_column=_one_line()),
+                _Rate(table_column=_one_line()),
+                progress.TimeRemainingColumn(table_column=_one_line()),
+            ]
             if self._screen.console.width >= _WIDE:
-                columns = ["training", progress.BarColumn(), *columns, "{task.fields[values]}"]
+                # The bar takes what the others leave.
+                columns = [
+                    progress.TextColumn("training", table_column=_one_line()),
+                    progress.BarColumn(bar_width=None),
+                    *columns,
+                    progress.TextColumn("{task.fields[values]}", table_column=_one_line()),
+                ]
             self._bar = progress.Progress(
                 *columns,
                 console=self._screen.console,

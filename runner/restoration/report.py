@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.console import as_text
+from runner.console import WIDEST, as_text
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.problems import plural
@@ -239,11 +240,10 @@ def table(plan: RestorationPlan, *, full: bool = False) -> RenderableType:
     rows = report_rows(plan, full=full)
     with_notes = any(row.notes for row in rows)
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("variable", "shape", "dtype", "value from"):
-        grid.add_column(name, overflow="fold", no_wrap=name == "dtype")
-    grid.add_column("trainable", overflow="fold", min_width=len("trainable"))
+    for name in ("variable", "shape", "dtype", "value from", "trainable"):
+        grid.add_column(name)
     if with_notes:
-        grid.add_column("notes", overflow="fold")
+        grid.add_column("notes")
     for row in rows:
         cells = [
             Text(row.variable),
@@ -257,7 +257,27 @@ def table(plan: RestorationPlan, *, full: bool = False) -> RenderableType:
     problems = [str(problem) for problem in plan.problems]
     if problems:
         problems.insert(0, f"\n{plural(len(problems), 'problem')}:")
-    return Group(grid, *lines, *(Text(problem, style="red") for problem in problems))
+    return Group(
+        _Fitting(grid, rows), *lines, *(Text(problem, style="red") for problem in problems)
+    )
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """A table where it fits; where cells would be folded, two lines for each row."""
+
+    grid: Table
+    rows: Sequence[Row]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widest = console.measure(self.grid, options=options.update_width(WIDEST)).maximum
+        if widest <= options.max_width:
+            yield self.grid
+            return
+        for row in self.rows:
+            yield Text(f"{row.variable}  {row.shape} {row.dtype}")
+            rest = ", ".join(part for part in (row.origin, row.training, row.notes) if part)
+            yield Padding(Text(rest, style="green" if row.source else ""), (0, 0, 0, 2))
 
 
 def text(plan: RestorationPlan, *, full: bool = False) -> str:

@@ -25,6 +25,7 @@ from runner.errors import (
     RunInUseError,
     RunnerError,
     SweepError,
+    UserCodeError,
 )
 from runner.runs.run_directory import RunDirectory
 from runner.sweeps.execution import may_be_requeued, requeue_signals
@@ -255,6 +256,8 @@ def _trained(
         outcome = _Outcome(Status.KILLED, state, error.exit_code, ended_by=error)
     except RunnerError as error:
         outcome = _Outcome(Status.FAILED, str(error), error.exit_code)
+        if isinstance(error, UserCodeError):
+            print(error.details, file=sys.stderr)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - recorded; the sweep continues
         outcome = _Outcome(Status.FAILED, f"{type(error).__name__}: {error}", 1)
         traceback.print_exc()

@@ -107,7 +107,8 @@ def evaluate_run(run: Run) -> float:
         built = build_graph(weights.config, split.value, train=False)
         with built.graph.as_default(), tf.compat.v1.Session() as session:
             built.saver.restore(session, weights.prefix)
-            metrics = evaluate(session, built.split)
+            with built.calls.explaining():
+                metrics = evaluate(session, built.split)
     shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
     run.screen.line(f"{weights}: {split.value}  {shown}")
     if weights.directory is not None and split is EvaluatedSplit.test:

@@ -13,7 +13,7 @@ from runner.graph.experiment import BuiltGraph, Training
 from runner.graph.input_pipeline import input_ended, not_resumed_exactly
 from runner.restoration.restorer import Restorer
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
-from runner.training.loop_hooks import loop_hooks
+from runner.training.loop_hooks import explaining_hooks, loop_hooks
 from runner.training.recording import recorded
 from runner.training.run import Run
 
@@ -54,7 +54,12 @@ def _loop(run: Run) -> float:
         for line in not_resumed_exactly(training.train_op):
             run.screen.line(line)
         try:
-            with run.interruption.deferred(), run.coordinator.leading(run):
+            with (
+                run.built.calls.explaining(),
+                explaining_hooks(hooks.configured),
+                run.interruption.deferred(),
+                run.coordinator.leading(run),
+            ):
                 with MonitoredSession(creator, hooks.all) as session:
                     _train(session, training, run.config)
                 reached = hooks.best.best()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +12,7 @@ import tensorflow as tf
 
 from runner.config.choices import NonFinite, OnError
 from runner.config.instantiation import References
-from runner.errors import NonFiniteLossError
+from runner.errors import NonFiniteLossError, RunnerError
 from runner.graph.names import build_hook, finder, graph_names
 from runner.hooks import (
     BestCheckpoint,
@@ -29,6 +31,7 @@ from runner.hooks import (
     StopWhenHook,
 )
 from runner.hooks.checkpoint import another_saver, raise_error, warned
+from runner.system.user_code import raised
 from runner.training.run import Run
 
 
@@ -40,11 +43,13 @@ class LoopHooks:
       all: in the order in which the session calls them.
       best: keeps the best checkpoint.
       progress: one of them, to be closed also when the training fails.
+      configured: those of the configuration, by name.
     """
 
     all: Sequence[tf.compat.v1.train.SessionRunHook]
     best: BestCheckpoint
     progress: ProgressHook
+    configured: Mapping[str, tf.compat.v1.train.SessionRunHook]
 
 
 def loop_hooks(run: Run) -> LoopHooks:
@@ -63,6 +68,7 @@ def loop_hooks(run: Run) -> LoopHooks:
     evaluation = _evaluation(run, best)
     names = graph_names(run.built.variables, training)
     first, last = run.coordinator.hooks(run)
+    configured = _configured(run, _known(run, names, evaluation))
     hooks = [
         *first,
         # First, so that nothing is recorded or saved of a step whose loss is NaN.
@@ -73,7 +79,7 @@ def loop_hooks(run: Run) -> LoopHooks:
         _metrics(run, names["metrics"], progress),
         evaluation,
         progress,
-        *_configured(run, _known(run, names, evaluation)),
+        *configured.values(),
         # After the others, so that what they record of a step is there when the step is saved:
         # a run that resumes from it never records it again.
         CheckpointHook(
@@ -87,7 +93,28 @@ def loop_hooks(run: Run) -> LoopHooks:
         # Last, so that a signal during the other hooks' work costs no further step.
         StopWhenHook(lambda: run.interruption.received() or run.watch.pruned),
     ]
-    return LoopHooks(hooks, best, progress)
+    return LoopHooks(hooks, best, progress, configured)
+
+
+@contextmanager
+def explaining_hooks(
+    configured: Mapping[str, tf.compat.v1.train.SessionRunHook],
+) -> Iterator[None]:
+    """Reports errors that come out of a hook of the configuration with that hook's name.
+
+    Raises:
+      UserCodeError: in place of any other error than a `RunnerError`.
+    """
+    try:
+        yield
+    except RunnerError:
+        raise
+    except Exception as error:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        for name, hook in configured.items():
+            if any(frame.f_locals.get("self") is hook for frame in frames):
+                raise raised(f"hooks.{name}", error) from error
+        raise
 
 
 def _best_checkpoint(run: Run, saves: SavePolicy) -> BestCheckpoint:
@@ -173,9 +200,12 @@ def _evaluation(run: Run, best: BestCheckpoint) -> EvaluationHook:
     )
 
 
-def _configured(run: Run, known: References) -> list[tf.compat.v1.train.SessionRunHook]:
+def _configured(run: Run, known: References) -> dict[str, tf.compat.v1.train.SessionRunHook]:
     hooks = run.built.hooks
-    return [hooks[name] or build_hook(name, node, known) for name, node in run.config.hooks.items()]
+    return {
+        name: hooks[name] or build_hook(name, node, known)
+        for name, node in run.config.hooks.items()
+    }
 
 
 def _known(run: Run, graph: Mapping[str, Any], evaluation: EvaluationHook) -> References:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from omegaconf import OmegaConf
 
 from runner.config.masking import flatten
-from runner.errors import InterruptedRunError, PrunedRunError
+from runner.errors import InterruptedRunError, PrunedRunError, UserCodeError
 from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text, provenance_document
 from runner.restoration.plan import RestorationPlan
@@ -65,7 +65,7 @@ def recorded(run: Run) -> Iterator[None]:
         raise
     except BaseException as error:
         if tracker is not None:
-            tracker.set_tags({"runner.exception": f"{type(error).__name__}: {error}"[:5000]})
+            tracker.set_tags({"runner.exception": _described(error)[:5000]})
             tracker.log_text(traceback.format_exc(), "traceback.txt")
         raise
     finally:
@@ -81,6 +81,12 @@ def recorded(run: Run) -> Iterator[None]:
                 directory.update(status=Status.PRUNED if pruned else status)
             finally:
                 directory.release()
+
+
+def _described(error: BaseException) -> str:
+    """Returns type and message of an error; of an experiment's own code, those that it raised."""
+    own = error.__cause__ if isinstance(error, UserCodeError) else None
+    return f"{type(own or error).__name__}: {own or error}"
 
 
 def _open_tracker(run: Run) -> Tracker:

@@ -126,7 +126,7 @@ def test_an_error_in_the_users_code_shows_where_though_the_server_is_away(comman
     assert done.returncode == 1
     assert "the tracking store http://localhost:9 cannot be opened" in done.stderr
     assert "python -m runner.sync " in done.stderr
-    assert done.stderr.count("Traceback") == 1
+    assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].endswith("ValueError: the hook failed")
     assert command.record("tiny/001").status == "FAILED"
 

@@ -103,12 +103,13 @@ def finished(whole: Runs, tmp_path: Path) -> Runs:
 
 @pytest.fixture(scope="session")
 def _failed(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    from runner.errors import UserCodeError
     from tests.tiny.runs import Runs, disturbed
 
     folder = tmp_path_factory.mktemp("failed")
     hooks = disturbed("FailOnce", step=13, marker=str(folder / "marker"))
     runs = Runs(folder / "runs", hooks=hooks)
-    with pytest.raises(ValueError, match="the hook failed"):
+    with pytest.raises(UserCodeError, match="the hook failed"):
         runs.run()
     return runs
 

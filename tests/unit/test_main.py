@@ -60,6 +60,13 @@ def test_options_may_stand_among_the_overrides(
     assert (outcome.code, outcome.err.splitlines()[0]) == (2, "runner: train.steps is 0")
 
 
+def test_the_versions_that_decide_a_result(command: Command) -> None:
+    pattern = r"runner \S+, TensorFlow \d+\.\d+\.\S+, Keras \d+\.\d+\.\S+\n"
+    outcome = command("--version")
+    assert re.fullmatch(pattern, outcome.out)
+    assert (outcome.code, outcome.err) == (0, "")
+
+
 def test_a_signal_before_the_run_handles_them(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

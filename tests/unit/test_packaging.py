@@ -84,7 +84,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_packages_with_their_configs_and_nothing_else(wheel: Path) -> None:
     expected = {
         *files_below("runner"),
-        *files_below("experiments"),
+        *(path.replace("experiments", "runner/examples") for path in files_below("experiments")),
         *files_below("hydra_plugins"),
         *(f"runner/{path}" for path in files_below("conf")),
     }
@@ -95,22 +95,31 @@ def test_the_wheel_holds_the_packages_with_their_configs_and_nothing_else(wheel:
     assert expected == {name for name in names if ".dist-info/" not in name}
 
 
-def test_an_installed_wheel_finds_its_configs_from_an_empty_folder(
+NETS = "from runner.examples.models import DigitClassifier as Net\n"
+COMMAND = "import sys; from runner.__main__ import command; command()"
+
+
+def test_an_installed_wheel_beside_experiments_of_the_users_own(
     wheel: Path, tmp_path: Path
 ) -> None:
-    site, empty = tmp_path / "site", tmp_path / "empty"
-    empty.mkdir()
+    site, mine = tmp_path / "site", tmp_path / "mine"
+    (mine / "experiments").mkdir(parents=True)
+    (mine / "experiments" / "__init__.py").touch()
+    (mine / "experiments" / "nets.py").write_text(NETS, encoding="utf-8")
     zipfile.ZipFile(wheel).extractall(site)
+    scripts = zipfile.ZipFile(wheel).read("runner-0.1.0.dist-info/entry_points.txt").decode()
+    assert "runner = runner.__main__:command" in scripts
+    overrides = ["model._target_=experiments.nets.Net", "mode=plan", "tracking=none"]
     done = subprocess.run(
-        [sys.executable, "-m", "runner", "--info", "searchpath"],
-        cwd=empty,
+        [sys.executable, "-c", COMMAND, "+experiment=digits_cnn", *overrides],
+        cwd=mine,
         env={**os.environ, "PYTHONPATH": str(site)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert f"file://{site / 'runner' / 'conf'} " in done.stdout
+    assert "no scaffold: 38 variables (64,883 values) from initializers" in done.stdout
 
 
 def test_an_editable_install_leaves_no_copy_of_the_configs(tmp_path: Path) -> None:

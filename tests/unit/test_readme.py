@@ -33,8 +33,8 @@ def test_the_config_is_valid() -> None:
     given = yaml.safe_load(text)
     del given["defaults"]
     chosen = {
-        "data": {"_target_": "experiments.digits.DigitSequences"},
-        "model": {"_target_": "experiments.models.SequenceClassifier"},
+        "data": {"_target_": "runner.examples.digits.DigitSequences"},
+        "model": {"_target_": "runner.examples.models.SequenceClassifier"},
         "optimizer": {"_target_": "tensorflow.compat.v1.train.AdamOptimizer"},
     }
     config = OmegaConf.merge(OmegaConf.structured(RunConfig), chosen, given)

@@ -19,7 +19,7 @@ from runner.config.schema import (
     TrainConfig,
     VariablesConfig,
 )
-from runner.errors import CheckpointError, ConfigError, PlanError, RunDirectoryError
+from runner.errors import CheckpointError, ConfigError, PlanError, RunDirectoryError, UserCodeError
 from runner.runs.resumption import open_run
 from runner.runs.run_directory import RunDirectory
 from tests.tiny.configs import PLAIN
@@ -49,7 +49,7 @@ def test_a_run_that_failed_is_continued_as_if_it_had_not(failed: Runs, whole: Ru
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again(cheap: Runs, tmp_path: Path) -> None:
     cheap.changes["hooks"] = disturbed("FailOnce", step=3, marker=str(tmp_path / "marker"))
-    with pytest.raises(ValueError, match="the hook failed"):
+    with pytest.raises(UserCodeError, match="the hook failed"):
         cheap.run()
     path = cheap.directory().path
     _, lines = cheap.run(seed=3)

@@ -35,7 +35,7 @@ from runner.config.schema import (
     TrainConfig,
     VariablesConfig,
 )
-from runner.errors import ClusterError, InterruptedRunError
+from runner.errors import ClusterError, InterruptedRunError, UserCodeError
 from runner.system.lifeline import OBJECTIVE, has_begun
 from runner.system.signals import Interruption
 from runner.system.status import Status
@@ -145,7 +145,7 @@ def test_a_run_resumes_with_another_number_of_workers(tmp_path: Path) -> None:
     train = TrainConfig(steps=6, checkpoint_every=2)
     stop = runs.disturbed("FailOnce", step=5, marker=str(tmp_path / "failed"))
     changes: dict[str, Any] = {**LINEAR, "train": train, "hooks": stop}
-    with pytest.raises(ValueError, match="the hook failed"), servers(2) as cluster:
+    with pytest.raises(UserCodeError, match="the hook failed"), servers(2) as cluster:
         runs.run(tmp_path, cluster=cluster, **changes)
     assert runs.saved(tmp_path, "global_step") == 4  # The failing hook came before the save.
     lines = runs.run(tmp_path, **changes)

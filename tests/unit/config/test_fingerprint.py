@@ -46,6 +46,15 @@ def change_scaffold(key: str, value: Any) -> Callable[[RunConfig], None]:
     return lambda changed: setattr(changed.scaffolds["cnn"], key, value)
 
 
+def test_a_shipped_example_is_the_same_by_its_earlier_name() -> None:
+    earlier, shipped, other = config(), config(), config()
+    earlier.data, earlier.model["_target_"] = {"_target_": "experiments.a.D"}, "experiments.b.M"
+    names = "runner.examples.a.D", "runner.examples.b.M"
+    shipped.data["_target_"], shipped.model["_target_"] = names
+    other.data, other.model["_target_"] = {"_target_": "mine.a.D"}, "mine.b.M"
+    assert identity(earlier) == identity(shipped) != identity(other)
+
+
 CHANGES: dict[str, Callable[[RunConfig], None]] = {
     "name": lambda c: setattr(c, "name", "y"),
     "seed": lambda c: setattr(c, "seed", 1),

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal, Optional
 
 import pytest
-from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 
 from runner.config.instantiation import (
@@ -22,7 +21,7 @@ from runner.config.instantiation import (
     has_reference,
     register_resolvers,
 )
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError, Problem, UserCodeError
 
 ROOT = Path(__file__).resolve().parents[3]
 MODULE = """
@@ -107,7 +106,7 @@ def test_nested_targets_are_built_and_containers_are_plain() -> None:
         ("nosuch.Net", "No module named 'nosuch'", ()),
         ("", "Empty path", ()),
         ("..Net", "Error loading '..Net': invalid dotstring.", ()),
-        ("mine_to_target.Nett", "No module named 'mine_to_target.Nett'", ("mine_to_target.Net",)),
+        ("mine_to_target.Nett", "mine_to_target has no Nett", ("mine_to_target.Net",)),
         (
             "collections.OrderedDict.fromkey",
             "type object 'collections.OrderedDict' has no attribute 'fromkey'",
@@ -189,9 +188,18 @@ def test_arguments_that_the_target_refuses(tmp_path: Path) -> None:
 
 
 def test_any_other_error_of_the_target_is_its_own() -> None:
-    with pytest.raises(InstantiationException, match="out of memory") as error:
+    with pytest.raises(UserCodeError, match="model raised RuntimeError: out of memory") as error:
         build_target("model", {"_target_": "mine_to_target.fail"})
     assert isinstance(error.value.__cause__, RuntimeError)
+
+
+@pytest.mark.parametrize("key", ["loss", "metrics.mine"])
+def test_a_loss_or_a_metric_that_is_called_at_once(key: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        build_target(key, {"_target_": "mine_to_target.refuse"})
+    (found,) = error.value.problems
+    assert found.state == f"{key} calls mine_to_target.refuse without size"
+    assert found.remedy.endswith(f": +{key}._partial_=true")
 
 
 PRINT = """

@@ -105,7 +105,7 @@ def test_names_are_never_folded_in_plain_text() -> None:
     assert "notes" not in shown, "there are none"
 
 
-def test_a_narrow_terminal_folds_names_and_cuts_nothing() -> None:
+def test_a_narrow_terminal_gets_two_lines_a_variable_and_cuts_nothing() -> None:
     console = Console(width=60, force_terminal=True, color_system=None)
     bare = one(
         [variable("cnn/a_kernel", (3, 400)), variable("b", frozen=True)],
@@ -116,7 +116,8 @@ def test_a_narrow_terminal_folds_names_and_cuts_nothing() -> None:
         console.print(table(bare))
     lines = [line.rstrip() for line in capture.get().splitlines()]
     assert max(map(len, lines)) <= 60
-    assert [line.split()[-1] for line in lines if "float" in line] == ["trainable", "frozen"]
+    rests = [lines[n + 1] for n, line in enumerate(lines) if "float" in line]
+    assert [rest.split()[-1] for rest in rests] == ["trainable", "frozen"]
     assert "…" not in capture.get()
 
 

@@ -18,7 +18,7 @@ from mlflow.entities import Run
 import runner.training.recording
 from runner.config.choices import Resume
 from runner.config.schema import RunConfig, TrackingConfig
-from runner.errors import InterruptedRunError, PrunedRunError, SweepError
+from runner.errors import InterruptedRunError, PrunedRunError, SweepError, UserCodeError
 from runner.runs.run_directory import RunDirectory
 from runner.sweeps.job import Trial
 from runner.tracking.delivery import sync
@@ -111,7 +111,7 @@ def test_no_process_resumes_a_pruned_trial_and_its_own_a_failed_one(
 
     with pytest.raises(PrunedRunError, match="pruned at step 10"):
         cheap.start(cheap.config(), trial(0, prune=True))
-    with pytest.raises(ValueError, match="the hook failed"):
+    with pytest.raises(UserCodeError, match="the hook failed"):
         cheap.start(cheap.config(), trial(1))
     again = trial(1)
     cheap.start(cheap.config(), again)
@@ -149,7 +149,7 @@ def test_a_run_whose_record_was_deleted_warns_as_it_continues(
     tracked: TrackedRuns, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     hooks = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
-    with pytest.raises(ValueError, match="the hook failed"):
+    with pytest.raises(UserCodeError, match="the hook failed"):
         tracked.run(hooks=hooks)
     run_id = tracked.tracked().info.run_id
     assert tracked.tracked().info.status == "FAILED"

@@ -12,7 +12,13 @@ import tensorflow.compat.v1 as tf
 
 from runner.config.choices import Goal, Initialize, Mode, NonFinite
 from runner.config.schema import NonFiniteConfig, RestorationConfig, ScaffoldConfig, VariablesConfig
-from runner.errors import CheckpointError, ConfigError, InterruptedRunError, NonFiniteLossError
+from runner.errors import (
+    CheckpointError,
+    ConfigError,
+    InterruptedRunError,
+    NonFiniteLossError,
+    UserCodeError,
+)
 from tests.tiny.configs import tiny
 from tests.tiny.runs import Runs, disturbed, evaluations, short
 
@@ -131,7 +137,7 @@ def test_training_data_start_anew_where_the_configuration_says_so(
             for name, step in (("FailOnce", 8), ("AbortOnce", 13))
         },
     }
-    with pytest.raises(ValueError, match="the hook failed"):
+    with pytest.raises(UserCodeError, match="the hook failed"):
         cheap.run(**changes)
     cheap.run(**changes)
     assert (tmp_path / "AbortOnce").exists()

@@ -1,0 +1,108 @@
+"""Calls an experiment's model, loss and metrics, and names the one that an error comes from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from runner.config.schema import RunConfig
+from runner.errors import Problem, UserCodeError
+from runner.system.user_code import calling, raised_by_operation
+
+_NODE = re.compile(r"\[\[(?:\{\{node )?([^\s\]}]+)")
+_MEASURE = re.compile(r"(loss|metrics|weighted_metrics)\.")
+_NOT_IN_SCOPES = re.compile(r"[^A-Za-z0-9_.]")
+
+
+class Calls:
+    """The calls in one graph.
+
+    Args:
+      config: the run's configuration, which names what is called.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self._graphs: list[tf.Graph] = []
+
+    def model(self, model: Any, features: Any, *, training: bool) -> Any:
+        """Returns the model's outputs, its variables named as ever."""
+        self._graphs.append(tf.compat.v1.get_default_graph())
+        given = f"{self.config.model['_target_']} was called with features {_described(features)}"
+        with calling("model", given):
+            return model(features, training=training)
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Reports errors of the graph's operations in a session with the place they come from.
+
+        Raises:
+          UserCodeError: in place of TensorFlow's error.
+        """
+        try:
+            yield
+        except tf.errors.OpError as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: tf.errors.OpError) -> UserCodeError:
+        nodes = _NODE.findall(str(error.message))
+        for node in nodes:
+            scope, _, last = f"/{node}".rpartition("/")
+            if last.startswith("IteratorGetNext"):
+                split = "train" if scope.strip("/") not in ("validation", "test") else scope[1:]
+                return raised_by_operation(f"data.{split}()", error)
+        made = [operation for node in nodes for operation in self._found(node)]
+        frames = list(made[0].traceback) if made else []
+        files = [frame.filename for frame in frames]
+        if __file__ in files:  # What follows is the experiment's.
+            frames = frames[len(files) - files[::-1].index(__file__) :]
+        parts = [part for node in nodes for part in node.split("/")]
+        measured = [part for part in parts if part == "loss" or _MEASURE.match(part)]
+        place = (measured or ["model" if made else "the training step"])[0]
+        return raised_by_operation(place, error, frames)
+
+    def _found(self, node: str) -> Iterator[tf.Operation]:
+        """Yields the operation of the forward pass from which an inlined node was made."""
+        parts = node.split("/")
+        for graph in self._graphs:
+            for count in range(len(parts)):
+                try:
+                    yield graph.get_operation_by_name("/".join(parts[count:]))
+                except KeyError:
+                    continue
+
+
+def per_example(place: str, function: Any, labels: Any, outputs: Any) -> tf.Tensor:
+    """Returns the values of a function that is a loss or a metric; a metric's are floats.
+
+    Args:
+      place: its key in the configuration, which becomes the name scope of its operations.
+      function: takes labels and outputs.
+      labels: of a batch.
+      outputs: the model's.
+    """
+    given = f"it was called with labels {_described(labels)}, outputs {_described(outputs)}"
+    with tf.name_scope(_NOT_IN_SCOPES.sub("_", place)), calling(place, given):
+        value = function(labels, outputs)
+        if value is None:
+            remedy = "end it with `return`"
+            raise UserCodeError(Problem(f"{place} returned None", "", remedy), "")
+        value = tf.convert_to_tensor(value)
+        # A mean of whole numbers would be one too, and of booleans there is none.
+        floats = place.startswith("loss") or value.dtype.is_floating
+        return value if floats else tf.cast(value, tf.float32)
+
+
+def _described(value: Any) -> str:
+    """Returns types and shapes of tensors, e.g. `float32 [None, 8]`."""
+
+    def describe(each: Any) -> str:
+        shape = each.shape
+        return f"{each.dtype.name} {shape if shape.rank is None else shape.as_list()}"
+
+    described: Any = tf.nest.map_structure(describe, value)
+    return str(described).replace("'", "")

@@ -1,0 +1,148 @@
+"""Errors of an experiment's own code, shown with its own frames of the traceback only.
+
+Whose a frame is, its file's place says: installed packages, Python's library and the runner are
+left out. Where nothing else is left, as of an experiment that is itself installed, so are only the
+libraries between the runner and that experiment. `RUNNER_FULL_ERROR=1` shows every frame.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from runner.errors import Problem, RunnerError, UserCodeError
+
+FULL = "RUNNER_FULL_ERROR"
+
+_BETWEEN = {"python", "runner", "tensorflow", "keras", "hydra", "omegaconf"}
+_INSTALLED = re.compile(r".*/(?:site|dist)-packages/([^/.]+)")
+_FOLDERS = {
+    str(Path(__file__).resolve().parents[1]): "runner",
+    os.path.realpath(sysconfig.get_path("stdlib")): "python",
+}
+_GENERATED = ("<", "__autograph_generated_file")
+
+# First lines that say less than the next one, by Keras and by TensorFlow.
+_HEADINGS = ("Exception encountered when calling ", "Graph execution error:")
+_COLOURS = re.compile(r"\x1b\[\d*m")
+_NODES = re.compile(r"(\s*\[\[.*\]\])+\s*$")
+# How TensorFlow writes the error of Python code that an operation has called.
+_IN_PYTHON = re.compile(
+    r"^(?P<error>\S.*)\nTraceback \(most recent call last\):\n(?P<frames>(?:[ \t]*\n|  .*\n)+)",
+    re.MULTILINE,
+)
+_FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+
+
+@contextmanager
+def calling(place: str, given: str = "") -> Iterator[None]:
+    """Reports any error of the block as one of the experiment's own code.
+
+    Args:
+      place: what of the configuration is called, e.g. `metrics.accuracy`.
+      given: its arguments, in words.
+
+    Raises:
+      UserCodeError: in place of any error but a `RunnerError`.
+    """
+    try:
+        yield
+    except RunnerError:
+        raise
+    except Exception as error:
+        raise raised(place, error, given) from error
+
+
+def raised(place: str, error: BaseException, given: str = "") -> UserCodeError:
+    """Returns the error that reports `error`; the arguments are those of `calling`."""
+    what = f"{type(error).__name__}: {_first_line(str(error))}".rstrip(": ")
+    return _reported(f"{place} raised {what}", given, _shown(error))
+
+
+def raised_by_operation(
+    place: str,
+    error: BaseException,
+    made: Iterable[traceback.FrameSummary] = (),
+    given: str = "",
+) -> UserCodeError:
+    """Returns the error that reports an operation's, which may be that of Python code it called.
+
+    Args:
+      place: what of the configuration made the operation.
+      error: what the session has raised.
+      made: the frames in which the operation was made.
+      given: the arguments of what is called there, in words.
+    """
+    python = _IN_PYTHON.search(str(error))
+    if python is None:
+        # These read their lines from the files.
+        made = [traceback.FrameSummary(each.filename, each.lineno, each.name) for each in made]
+        what = f"{type(error).__name__}: {_first_line(str(error))}"
+        told = _plain(_NODES.sub("", str(error))).removeprefix(_HEADINGS[1]).strip("\n")
+        message = f"{type(error).__name__}: {told}"
+    else:
+        what = message = python["error"]
+        found = _FRAME.findall(python["frames"])
+        made = [traceback.FrameSummary(file, int(line), name) for file, line, name in found]
+    return _reported(f"{place} raised {what}", given, _frames(made) + message)
+
+
+def _reported(state: str, given: str, details: str) -> UserCodeError:
+    return UserCodeError(Problem(f"{state}\n  {given}" if given else state), details)
+
+
+def _first_line(message: str) -> str:
+    lines = [line.strip() for line in _plain(message).splitlines() if line.strip()]
+    telling = [line for line in lines if not line.startswith(_HEADINGS)]
+    return (telling or lines or [""])[0]
+
+
+def _plain(text: str) -> str:
+    return _COLOURS.sub("", text).strip("\n")
+
+
+def _shown(error: BaseException) -> str:
+    """Returns an error, and what it came from, as Python prints them."""
+    if os.environ.get(FULL) == "1":
+        return _plain("".join(traceback.format_exception(error)))
+    whole = traceback.TracebackException.from_exception(error)
+    text = _frames(whole.stack) + "".join(whole.format_exception_only())
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    # What a library has handled itself is of no interest; what an error names as its cause is.
+    if before is not None and (before is error.__cause__ or _own(_stack(before))):
+        text = f"{_shown(before)}\n\nThe error above led to this one:\n\n{text}"
+    return _plain(text)
+
+
+def _stack(error: BaseException) -> traceback.StackSummary:
+    return traceback.extract_tb(error.__traceback__)
+
+
+def _frames(stack: Iterable[traceback.FrameSummary]) -> str:
+    stack = list(stack)
+    own = stack if os.environ.get(FULL) == "1" else _own(stack)
+    left = len(stack) - len(own)
+    frames = "1 frame" if left == 1 else f"{left} frames"
+    note = f"  ({frames} of libraries left out; {FULL}=1 shows all)\n" if left else ""
+    return note + "".join(traceback.StackSummary.from_list(own).format())
+
+
+def _own(stack: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    homes = [(_home(frame.filename), frame) for frame in stack]
+    own = [frame for home, frame in homes if not home]
+    return own or [frame for home, frame in homes if home not in _BETWEEN]
+
+
+def _home(file: str) -> str:
+    """Returns the installed package that a file is of, `python` or `runner`; else nothing."""
+    if Path(file).name.startswith(_GENERATED):
+        return "python"
+    if installed := _INSTALLED.match(file):
+        return installed[1]
+    path = os.path.realpath(file)
+    return next((home for folder, home in _FOLDERS.items() if path.startswith(f"{folder}/")), "")

@@ -1,0 +1,119 @@
+"""Errors of an experiment's own code: the place in the configuration, its frames, the cause."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.tiny.command_line import CONF, Command, in_process
+
+HERE = "tests.tiny.faulty"
+
+
+class Case(NamedTuple):
+    """What is overridden; the first line printed; the functions shown; a part of the last line."""
+
+    overrides: str
+    first: str
+    functions: tuple[str, ...] = ()
+    last: str = ""
+
+
+CASES = [
+    Case(
+        f"model._target_={HERE}.Failing +model.when=called",
+        "model raised RuntimeError: there are too few units",
+        ("call", "_hidden"),
+        "training=True",  # The last of Keras's list of arguments.
+    ),
+    Case(
+        f"model._target_={HERE}.Failing +model.when=run",
+        "model raised InvalidArgumentError: Shape of tensor ",
+        ("call", "_hidden"),
+        "InvalidArgumentError: Shape of tensor ",
+    ),
+    Case(
+        f"model._target_={HERE}.Refusing",
+        "model raised RuntimeError: no such device",
+        ("__init__",),
+        "RuntimeError: no such device",
+    ),
+    Case(f"loss._target_={HERE}.none ~loss.from_logits", "loss returned None"),
+    Case(
+        f"+metrics.wrong._target_={HERE}.misspelt +metrics.wrong._partial_=true",
+        "metrics.wrong raised AttributeError: 'SymbolicTensor' object has no attribute 'shapes'",
+        ("misspelt",),
+        "AttributeError: 'SymbolicTensor' object has no attribute 'shapes'",
+    ),
+    Case(
+        f"data._target_={HERE}.Labels +data.kind=strings ~metrics.accuracy",
+        "loss raised UnimplementedError: Cast string to int64 is not supported",
+        (),
+        "UnimplementedError: Cast string to int64 is not supported",
+    ),
+    Case(
+        f"data._target_={HERE}.Labels +data.kind=rank",
+        "loss raised ValueError: Argument `output` must have rank (ndim) `target.ndim - 1`.",
+        (),
+        "Received: target.shape=(None, 1, 2), output.shape=(None, 2)",
+    ),
+    Case(
+        f"data._target_={HERE}.Breaking train.steps=40",
+        "data.train() raised KeyError: 'row 240 has no label'",
+        ("batches", "_labels"),
+        "KeyError: 'row 240 has no label'",
+    ),
+    Case(
+        f"+hooks.drift._target_={HERE}.Drift",
+        "hooks.drift raised ValueError: the drift is 3.5",
+        ("after_run", "_check"),
+        "ValueError: the drift is 3.5",
+    ),
+]
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs the command line in this process, in an empty directory."""
+    return in_process(tmp_path, monkeypatch, capfd, *CONF, "+experiment=tiny", "tracking=none")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.overrides)
+def test_what_an_error_in_an_experiments_code_prints(case: Case, command: Command) -> None:
+    outcome = command(*case.overrides.split())
+    # Where an earlier test has imported TensorFlow, its C++ writes notes too.
+    printed = outcome.err[outcome.err.index("runner: ") :]
+    first, *lines = printed.rstrip("\n").splitlines()
+    assert outcome.code == 1
+    assert first.startswith(f"runner: {case.first}")
+    shown = re.findall(r'  File "(.*)", line \d+, in (.+)', printed)
+    assert tuple(name for _, name in shown) == case.functions
+    assert {Path(file).name for file, _ in shown} <= {"faulty.py"}
+    assert case.last in lines[-1]
+    assert len(lines) <= 20
+
+
+def test_the_arguments_of_what_is_called_are_shown(command: Command) -> None:
+    overrides = f"+metrics.wrong._target_={HERE}.misspelt +metrics.wrong._partial_=true mode=plan"
+    assert command(*overrides.split()).err.splitlines()[1] == (
+        "  it was called with labels int64 [None], outputs float32 [None, 2]"
+    )
+
+
+def test_metrics_of_booleans_and_whole_numbers_are_averaged(command: Command) -> None:
+    names = ("exact", "hits")
+    metrics = [f"+metrics.{name}._target_={HERE}.{name}" for name in names]
+    partial = [f"+metrics.{name}._partial_=true" for name in names]
+    outcome = command("train.steps=10", *metrics, *partial)
+    assert outcome.code == 0
+    for line in ("step 5/10 ", "step 10  validation"):
+        (shown,) = [each for each in outcome.out.splitlines() if each.startswith(line)]
+        values = re.findall(r"(?:accuracy|exact|hits) ([\d.]+)", shown)
+        assert len(values) == 3
+        assert len(set(values)) == 1
+        assert 0 < float(values[0]) < 1
