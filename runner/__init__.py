@@ -4,7 +4,7 @@
 commands are `runner.inspect`, `runner.lineage` and `runner.sync`. Each folder is a room with one
 purpose: its doors are what other rooms call, and a seam is a class that another room extends.
 A room imports only earlier ones: system, config, inputs, checkpoints, tracking, runs, restoration,
-graph, session, hooks, training; then sweeps and cluster, which are independent of each other.
+graph, session, hooks, training, estimator; then sweeps and cluster, which are independent of each other.
 
 Without a configuration:
 

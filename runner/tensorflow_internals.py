@@ -18,6 +18,25 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
 )
 from tensorflow.python.distribute import distribute_coordinator_context
 
+# `tf.estimator.export` was these very classes and functions; no public module offers them any more.
+from tensorflow.python.saved_model.model_utils import (
+    build_all_signature_defs as build_all_signature_defs,
+)
+from tensorflow.python.saved_model.model_utils import get_export_outputs as get_export_outputs
+from tensorflow.python.saved_model.model_utils import (
+    get_timestamped_export_dir as get_timestamped_export_dir,
+)
+from tensorflow.python.saved_model.model_utils.export_output import (
+    ClassificationOutput as ClassificationOutput,
+)
+from tensorflow.python.saved_model.model_utils.export_output import EvalOutput as EvalOutput
+from tensorflow.python.saved_model.model_utils.export_output import ExportOutput as ExportOutput
+from tensorflow.python.saved_model.model_utils.export_output import PredictOutput as PredictOutput
+from tensorflow.python.saved_model.model_utils.export_output import (
+    RegressionOutput as RegressionOutput,
+)
+from tensorflow.python.saved_model.model_utils.export_output import TrainOutput as TrainOutput
+
 _Session: TypeAlias = tf.compat.v1.Session
 # Takes an array for each fed tensor and returns the values of the fetched tensors.
 Step: TypeAlias = Callable[..., list[Any]]
