@@ -4,7 +4,8 @@
 commands are `runner.inspect`, `runner.lineage` and `runner.sync`. Each folder is a room with one
 purpose: its doors are what other rooms call, and a seam is a class that another room extends.
 A room imports only earlier ones: system, config, inputs, checkpoints, tracking, runs, restoration,
-graph, session, hooks, training, estimator; then sweeps and cluster, which are independent of each other.
+graph, session, hooks, training, estimator; then sweeps and cluster, which are independent of each
+other.
 
 Without a configuration:
 
@@ -29,9 +30,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from runner import estimator
     from runner.config.schema import RunConfig
     from runner.config.validation import validate
     from runner.errors import RunnerError
+    from runner.graph.experiment import GraphSpec
+    from runner.graph.input_pipeline import TrainingInput
     from runner.run import run_experiment
     from runner.session.cached_session import CachedSession
     from runner.session.monitored_session import (
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CachedSession",
     "ChiefSessionCreator",
+    "GraphSpec",
     "MonitoredSession",
     "MonitoredTrainingSession",
     "RunConfig",
@@ -55,7 +60,9 @@ __all__ = [
     "SessionManager",
     "SingularMonitoredSession",
     "Supervisor",
+    "TrainingInput",
     "WorkerSessionCreator",
+    "estimator",
     "run_experiment",
     "validate",
 ]
@@ -64,6 +71,7 @@ __all__ = [
 _MODULES = {
     "CachedSession": "runner.session.cached_session",
     "ChiefSessionCreator": "runner.session.monitored_session",
+    "GraphSpec": "runner.graph.experiment",
     "MonitoredSession": "runner.session.monitored_session",
     "MonitoredTrainingSession": "runner.session.monitored_session",
     "RunConfig": "runner.config.schema",
@@ -72,6 +80,7 @@ _MODULES = {
     "SessionManager": "runner.session.session_manager",
     "SingularMonitoredSession": "runner.session.monitored_session",
     "Supervisor": "runner.session.monitored_session",
+    "TrainingInput": "runner.graph.input_pipeline",
     "WorkerSessionCreator": "runner.session.monitored_session",
     "run_experiment": "runner.run",
     "validate": "runner.config.validation",
@@ -79,6 +88,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "estimator":  # As tf.estimator: a module, with no import of its own.
+        return importlib.import_module("runner.estimator")
     if name not in _MODULES:
         raise AttributeError(f"module 'runner' has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)

@@ -102,6 +102,14 @@ def prepare_step(
     return partial(session._do_call, session._make_callable_from_options(options))
 
 
+def add_listeners(
+    hook: tf.compat.v1.train.CheckpointSaverHook,
+    listeners: Iterable[tf.compat.v1.train.CheckpointSaverListener],
+) -> None:
+    """Adds listeners to a hook that a program made without them, as `tf.estimator` did."""
+    hook._listeners.extend(listeners)
+
+
 class SessionManagerWithLocalInit(tf.compat.v1.train.SessionManager):
     """A session manager with a method that is called between the local init and the ready check.
 

@@ -30,6 +30,8 @@ _ELSEWHERE = (
     "sweep",
     "cluster",
 )
+# Keys that count only where they are set: configurations before them had none.
+_SINCE = ("model_fn", "params", "input_fns", "graph")
 _ELSEWHERE_IN_TRAIN = ("log_every", "checkpoint_every", "keep_checkpoints")
 
 
@@ -42,6 +44,9 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
         asked only for checkpoints that begin with `experiment:`.
     """
     plain = {key: value for key, value in asdict(config).items() if key not in _ELSEWHERE}
+    for key in _SINCE:
+        if not plain[key]:
+            del plain[key]
     for key in _ELSEWHERE_IN_TRAIN:
         del plain["train"][key]
     if config.cluster.synchronous:

@@ -25,10 +25,11 @@ from runner.config.choices import (
 )
 from runner.config.hydra_errors import bad_value, unknown_key, unresolved
 from runner.config.masking import flatten
+from runner.config.own_graph import own_graph_problems, without_parts
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem, ranked
 
-TARGETS = ("data", "model", "loss", "optimizer")
+TARGETS = ("data", "model", "loss", "optimizer", "graph", "model_fn")
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -43,6 +44,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
       ConfigError: with every problem found.
     """
     config = _complete(config)
+    without_parts(config)
     if OmegaConf.is_missing(config, "name"):
         raise ConfigError(no_experiment(experiments))
     try:
@@ -62,6 +64,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     problems += scaffold_problems
     problems += _open_mapping_problems(resolved)
     problems += _cross_problems(resolved, scaffolds)
+    problems += own_graph_problems(resolved, scaffolds)
     if problems:
         raise ConfigError(*problems)
     typed = OmegaConf.to_object(config)
@@ -94,8 +97,9 @@ def _complete(config: DictConfig) -> DictConfig:
 
 
 def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
-    given = [(key, resolved[key]) for key in TARGETS if resolved[key] != "???"]
-    for group in ("metrics", "hooks"):
+    # Those that are empty or null are not needed beside a graph of one's own.
+    given = [(key, resolved[key]) for key in TARGETS if resolved[key] not in ("???", {}, None)]
+    for group in ("metrics", "hooks", "input_fns"):
         given += [(f"{group}.{key}", value) for key, value in resolved[group].items()]
     for key, value in given:
         if not isinstance(value, Mapping) or "_target_" not in value:
@@ -138,7 +142,8 @@ def _cross_problems(
     uri, objective = resolved["tracking"]["uri"], resolved["train"]["objective"]
     name, alias = resolved["export"]["register"], resolved["export"]["alias"]
     valid = [f"validation/{each}" for each in ("loss", *resolved["metrics"])]
-    if objective not in valid:
+    # What a graph of one's own evaluates shows only once it is built.
+    if resolved["graph"] is resolved["model_fn"] is None and objective not in valid:
         yield Problem(
             f"train.objective is {objective!r}",
             "no evaluation produces a metric of that name",

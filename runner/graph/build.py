@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.checkpoints.reader import TensorSpec
 from runner.config.instantiation import References, build_target
-from runner.config.schema import RunConfig, ScaffoldConfig
+from runner.config.schema import RunConfig, ScaffoldConfig, is_own_graph
 from runner.errors import ConfigError, Problem
 from runner.graph.experiment import BuiltGraph, Data, Model, PerExample, Sized, Split, Training
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
@@ -44,6 +44,10 @@ def build_graph(
     Raises:
       ConfigError: when a `_target_` cannot be built or does not keep its contract.
     """
+    if is_own_graph(config):
+        from runner.graph.own_graph import build_own_graph  # It builds on this module.
+
+        return build_own_graph(config, split, train=train, replica=replica or Replica())
     set_threads(config)
     keras.utils.clear_session()  # Names of layers and seeds count from the start in every graph.
     keras.utils.set_random_seed(config.seed)
@@ -72,7 +76,7 @@ def build_graph(
         variables = name_variables(tf.compat.v1.global_variables(), keras_names)
         hooks = _hooks(config, graph, variables, training)
         saver = _saver(config, variables, trained, source)
-    specs = _specs(variables, own, policies, training)
+    specs = variable_specs(variables, own, policies, training)
     sizes = data.sizes() if isinstance(data, Sized) else {}
     return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, sizes)
 
@@ -112,9 +116,9 @@ def _saver(
     )
 
 
-def _specs(
+def variable_specs(
     variables: Mapping[str, tf.Variable],
-    own: Mapping[str, tf.Variable],
+    own: Collection[str],
     policies: Mapping[str, ScaffoldConfig],
     training: Training | None,
 ) -> tuple[VariableSpec, ...]:
@@ -239,9 +243,13 @@ def _whole(name: str, variable: tf.Variable) -> str:
 
 def _initializer(variable: tf.Variable) -> str:
     """Names the operation that computes the initial value, e.g. `StatelessRandomUniformV2`."""
-    value = variable.initializer.inputs[1].op
+    assign = variable.initializer
+    value = getattr(assign, "op", assign).inputs[1].op
     while value.type in ("Identity", "AddV2", "Mul", "Cast", "Reshape") and value.inputs:
         value = value.inputs[0].op
+    if value.type == "RestoreV2":  # tf.compat.v1.train.init_from_checkpoint
+        path, name = (tf.get_static_value(each).item().decode() for each in value.inputs[:2])
+        return f"init_from_checkpoint {path}: {name}"
     return str(value.type)
 
 

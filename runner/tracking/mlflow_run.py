@@ -282,7 +282,7 @@ def _package(model: ExportedModel, kept: LoggedModel, run_id: str, folder: Path)
         loader_module="mlflow.tensorflow",
         mlflow_model=description,
         signature=ModelSignature(schema(model.inputs), schema(model.outputs)),
-        input_example=dict(model.example),
+        input_example=dict(model.example) or None,
         # Given, because MLflow would otherwise load the model to find them.
         pip_requirements=[f"{each}=={version(each)}" for each in ("mlflow", "tensorflow")],
     )

@@ -13,14 +13,15 @@ import numpy as np
 import tensorflow as tf
 
 from runner.checkpoints.locate import require_checkpoint
-from runner.config.schema import RunConfig
-from runner.errors import Problem, RunDirectoryError, TrackingError
+from runner.config.schema import RunConfig, is_own_graph
+from runner.errors import ConfigError, Problem, RunDirectoryError, TrackingError
 from runner.graph.build import build_data
-from runner.graph.experiment import Data
+from runner.graph.experiment import Data, GraphSpec
 from runner.graph.names import model_variables
 from runner.graph.optimization import averaged_names
+from runner.graph.own_graph import build_spec
 from runner.graph.precision import build_model, dtype_policy, full_precision
-from runner.runs.run_directory import PROVENANCE, RunDirectory
+from runner.runs.run_directory import PROVENANCE
 from runner.tracking.tracker import ExportedModel, Field
 from runner.training.run import Run
 
@@ -46,7 +47,14 @@ def export_run(run: Run) -> None:
     register = config.export.register
     prefix = require_checkpoint(str(directory.best))
     if not directory.export.exists():
-        _export(config, directory, prefix)
+        with tempfile.TemporaryDirectory(dir=directory.path, prefix="export-") as folder:
+            unfinished = Path(folder) / "model"
+            export = _export_own_graph if is_own_graph(config) else _export
+            export(config, unfinished, prefix)
+            provenance = directory.best / PROVENANCE
+            if provenance.is_file():
+                shutil.copyfile(provenance, unfinished / PROVENANCE)
+            unfinished.rename(directory.export)
         screen.line(f"{prefix}: exported to {directory.export}")
     elif register is None:
         raise RunDirectoryError(
@@ -59,7 +67,8 @@ def export_run(run: Run) -> None:
     if register is None and not store.recorded(directory.path):
         return
     step = int(tf.train.load_variable(prefix, tf.compat.v1.GraphKeys.GLOBAL_STEP))
-    model = exported_model(directory.export, step, build_data(config))
+    data = None if is_own_graph(config) else build_data(config)
+    model = exported_model(directory.export, step, data)
     try:
         uri = store.keep_model(directory.path, model, register, config.export.alias)
     except TrackingError as error:
@@ -71,7 +80,63 @@ def export_run(run: Run) -> None:
             screen.line(f"model:   {uri}")
 
 
-def _export(config: RunConfig, directory: RunDirectory, prefix: str) -> None:
+def _export_own_graph(config: RunConfig, folder: Path, prefix: str) -> None:
+    """Exports the signatures of a graph of one's own."""
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+        tf.compat.v1.train.get_or_create_global_step()
+        spec = build_spec(config, "export")
+        if SIGNATURE not in spec.signatures:
+            raise ConfigError(
+                Problem(
+                    f"the graph for mode export has no signature {SIGNATURE}",
+                    "that is what a served model answers with",
+                    "return GraphSpec(signatures={name: SignatureDef})",
+                    tuple(spec.signatures),
+                )
+            )
+        save_model(session, folder, prefix, spec)
+
+
+def save_model(
+    session: tf.compat.v1.Session,
+    folder: Path,
+    checkpoint: str,
+    spec: GraphSpec,
+    *,
+    as_text: bool = False,
+) -> None:
+    """Writes a SavedModel of a graph's signatures, with the values of a checkpoint.
+
+    Raises:
+      ConfigError: when the checkpoint lacks a variable of the graph.
+    """
+    saver = spec.scaffold.saver or tf.compat.v1.train.Saver()
+    try:
+        saver.restore(session, checkpoint)
+    except (tf.errors.NotFoundError, ValueError) as error:
+        raise ConfigError(
+            Problem(
+                f"{checkpoint} lacks a variable of the graph for mode export",
+                str(error).splitlines()[0],
+                "make the same variables in every mode",
+            )
+        ) from error
+    local = tf.compat.v1.train.Scaffold.default_local_init_op()
+    builder = tf.compat.v1.saved_model.Builder(str(folder))
+    builder.add_meta_graph_and_variables(
+        session,
+        [tf.saved_model.SERVING],
+        dict(spec.signatures),
+        assets_collection=tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.ASSET_FILEPATHS),
+        main_op=spec.scaffold.local_init_op or local,
+        clear_devices=True,
+        saver=saver,
+        strip_default_attrs=True,
+    )
+    builder.save(as_text)
+
+
+def _export(config: RunConfig, folder: Path, prefix: str) -> None:
     keras.utils.clear_session()
     with (
         tf.Graph().as_default() as graph,
@@ -89,13 +154,7 @@ def _export(config: RunConfig, directory: RunDirectory, prefix: str) -> None:
         names = model_variables(model)
         restored = averaged_names(names, prefix) if config.train.evaluate_ema else names
         tf.compat.v1.train.Saver(restored or None).restore(session, prefix)
-        with tempfile.TemporaryDirectory(dir=directory.path, prefix="export-") as folder:
-            unfinished = Path(folder) / "model"
-            _save(session, unfinished, features, outputs, names)
-            provenance = directory.best / PROVENANCE
-            if provenance.is_file():
-                shutil.copyfile(provenance, unfinished / PROVENANCE)
-            unfinished.rename(directory.export)
+        _save(session, folder, features, outputs, names)
 
 
 def _save(
@@ -128,30 +187,34 @@ def named(prefix: str, structure: Any) -> dict[str, Any]:
     return {f"{prefix}_{index}": leaf for index, leaf in enumerate(leaves)}
 
 
-def exported_model(folder: Path, step: int, data: Data) -> ExportedModel:
+def exported_model(folder: Path, step: int, data: Data | None) -> ExportedModel:
     """Describes the SavedModel in `folder`.
 
     Args:
       folder: written by `mode=export`.
       step: the global step of its weights.
-      data: gives the example, the first one of its test split.
+      data: gives the example, the first one of its test split; None gives none.
     """
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         signature = tf.compat.v1.saved_model.load(
             session, [tf.saved_model.SERVING], str(folder)
         ).signature_def[SIGNATURE]
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        batches = tf.compat.v1.data.make_initializable_iterator(data.test())
-        features, _ = batches.get_next()
-        session.run([batches.initializer, tf.compat.v1.tables_initializer()])
-        example = session.run(named("features", features))
     return ExportedModel(
         folder,
         step,
         _fields(signature.inputs),
         _fields(signature.outputs),
-        {name: value[:1] for name, value in example.items()},
+        {} if data is None else _example(data),
     )
+
+
+def _example(data: Data) -> dict[str, Any]:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        batches = tf.compat.v1.data.make_initializable_iterator(data.test())
+        features, _ = batches.get_next()
+        session.run([batches.initializer, tf.compat.v1.tables_initializer()])
+        example = session.run(named("features", features))
+    return {name: value[:1] for name, value in example.items()}
 
 
 def _fields(tensors: Mapping[str, Any]) -> tuple[Field, ...]:
