@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.schema import ScaffoldConfig, TrainConfig
+from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig
 from runner.errors import Problem, ranked
 
 # The optimizer with which every configuration is composed: conf/optimizer/adam.yaml.
@@ -23,6 +23,11 @@ _PARTS = ("data", "model", "loss", "metrics", "optimizer")
 # What the runner does in the update of a graph that it builds.
 _IN_THE_UPDATE = ("accumulate", "clip", "ema_decay", "evaluate_ema")
 _IN_THE_UPDATE_OF_A_PART = ("trainable", "freeze_until_step", "learning_rate_multiplier")
+
+
+def is_own_graph(config: RunConfig) -> bool:
+    """Whether a configuration brings a graph of its own."""
+    return config.graph is not None or config.model_fn is not None
 
 
 def without_parts(config: DictConfig) -> None:

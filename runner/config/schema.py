@@ -368,16 +368,13 @@ class RunConfig:
     # `_target_` of a tf.compat.v1.train.Optimizer. Its `learning_rate` may be a schedule: the
     # `_target_` of a keras.optimizers.schedules class or a tf.compat.v1.train.*_decay function.
     optimizer: dict[str, Any] = MISSING
-    # In place of data, model, loss, metrics and optimizer: a function written for tf.estimator.
-    # `_target_` of a model_fn, or of what returns one.
+    # In place of data, model, loss, metrics, optimizer: `_target_` of a model_fn of tf.estimator,
+    # or of what returns one.
     model_fn: dict[str, Any] | None = None
-    # The `params` of model_fn.
     params: dict[str, Any] = field(default_factory=dict)
-    # train, validation and test -> `_target_` of an input_fn, or of what returns one; and, for
-    # mode=export, serving -> `_target_` of a serving_input_receiver_fn.
+    # train, validation, test -> `_target_` of an input_fn; serving -> of its receiver's function.
     input_fns: dict[str, Any] = field(default_factory=dict)
-    # Or `_target_` of a function of `mode` (train, validation, test, export) that builds all of it
-    # and returns a runner.GraphSpec.
+    # Or `_target_` of a function of `mode` (train, validation, test, export) -> runner.GraphSpec.
     graph: dict[str, Any] | None = None
     train: TrainConfig = field(default_factory=TrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -393,11 +390,6 @@ class RunConfig:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
-
-
-def is_own_graph(config: RunConfig) -> bool:
-    """Whether the configuration brings a graph of its own, by `graph` or by `model_fn`."""
-    return config.graph is not None or config.model_fn is not None
 
 
 @cache

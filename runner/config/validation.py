@@ -29,7 +29,7 @@ from runner.config.own_graph import own_graph_problems, without_parts
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem, ranked
 
-TARGETS = ("data", "model", "loss", "optimizer", "graph", "model_fn")
+TARGETS = ("data", "model", "loss", "optimizer")
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -97,8 +97,9 @@ def _complete(config: DictConfig) -> DictConfig:
 
 
 def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
-    # Those that are empty or null are not needed beside a graph of one's own.
-    given = [(key, resolved[key]) for key in TARGETS if resolved[key] not in ("???", {}, None)]
+    own = [key for key in ("graph", "model_fn") if resolved[key] is not None]
+    keys = TARGETS if not own else [key for key in TARGETS if resolved[key]]
+    given = [(key, resolved[key]) for key in (*keys, *own) if resolved[key] != "???"]
     for group in ("metrics", "hooks", "input_fns"):
         given += [(f"{group}.{key}", value) for key, value in resolved[group].items()]
     for key, value in given:

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from runner.checkpoints.reader import TensorSpec
 from runner.config.instantiation import References, build_target
-from runner.config.schema import RunConfig, ScaffoldConfig, is_own_graph
+from runner.config.own_graph import is_own_graph
+from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.experiment import BuiltGraph, Data, Model, PerExample, Sized, Split, Training
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
@@ -48,10 +49,13 @@ def build_graph(
         from runner.graph.own_graph import build_own_graph  # It builds on this module.
 
         return build_own_graph(config, split, train=train, replica=replica or Replica())
+    return _build(config, split, replica or Replica(), train=train)
+
+
+def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> BuiltGraph:
     set_threads(config)
     keras.utils.clear_session()  # Names of layers and seeds count from the start in every graph.
     keras.utils.set_random_seed(config.seed)
-    replica = replica or Replica()
     graph = tf.Graph()
     with graph.as_default(), dtype_policy(config), replica.scope():
         tf.compat.v1.set_random_seed(config.seed)

@@ -87,13 +87,8 @@ def _state(iterator: Any, replicas: int) -> tuple[Any, InputState]:
     resource = spec.tensor.op.inputs[0]
     # Initialised means left out. It is in no collection, so nothing else initialises it, or waits
     # until it is.
-    left_out = tf.compat.v1.get_variable(
-        "input_state_left_out",
-        initializer=True,
-        trainable=False,
-        collections=[],
-        use_resource=True,
-    )
+    hidden: dict[str, Any] = {"trainable": False, "collections": [], "use_resource": True}
+    left_out = tf.compat.v1.get_variable("input_state_left_out", initializer=True, **hidden)
     chosen = tf.cond(
         tf.compat.v1.is_variable_initialized(left_out),
         _nothing,

@@ -38,7 +38,8 @@ from runner.config.composition import (
 )
 from runner.config.fingerprint import EXPERIMENT, Identity, in_scaffold
 from runner.config.instantiation import check_signature
-from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig, is_own_graph
+from runner.config.own_graph import is_own_graph
+from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
 from runner.config.validation import validate
 from runner.errors import CheckpointError, ConfigError, Problem, RunnerError
 from runner.runs.run_directory import runs

@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from runner.checkpoints.locate import require_checkpoint
-from runner.config.schema import RunConfig, is_own_graph
+from runner.config.own_graph import is_own_graph
+from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, RunDirectoryError, TrackingError
 from runner.graph.build import build_data
 from runner.graph.experiment import Data, GraphSpec
@@ -21,7 +22,7 @@ from runner.graph.names import model_variables
 from runner.graph.optimization import averaged_names
 from runner.graph.own_graph import build_spec
 from runner.graph.precision import build_model, dtype_policy, full_precision
-from runner.runs.run_directory import PROVENANCE
+from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.tracking.tracker import ExportedModel, Field
 from runner.training.run import Run
 
@@ -47,14 +48,7 @@ def export_run(run: Run) -> None:
     register = config.export.register
     prefix = require_checkpoint(str(directory.best))
     if not directory.export.exists():
-        with tempfile.TemporaryDirectory(dir=directory.path, prefix="export-") as folder:
-            unfinished = Path(folder) / "model"
-            export = _export_own_graph if is_own_graph(config) else _export
-            export(config, unfinished, prefix)
-            provenance = directory.best / PROVENANCE
-            if provenance.is_file():
-                shutil.copyfile(provenance, unfinished / PROVENANCE)
-            unfinished.rename(directory.export)
+        _write(config, directory, prefix)
         screen.line(f"{prefix}: exported to {directory.export}")
     elif register is None:
         raise RunDirectoryError(
@@ -78,6 +72,17 @@ def export_run(run: Run) -> None:
     else:
         if uri is not None:
             screen.line(f"model:   {uri}")
+
+
+def _write(config: RunConfig, directory: RunDirectory, prefix: str) -> None:
+    with tempfile.TemporaryDirectory(dir=directory.path, prefix="export-") as folder:
+        unfinished = Path(folder) / "model"
+        export = _export_own_graph if is_own_graph(config) else _export
+        export(config, unfinished, prefix)
+        provenance = directory.best / PROVENANCE
+        if provenance.is_file():
+            shutil.copyfile(provenance, unfinished / PROVENANCE)
+        unfinished.rename(directory.export)
 
 
 def _export_own_graph(config: RunConfig, folder: Path, prefix: str) -> None:
