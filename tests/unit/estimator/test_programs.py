@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import yaml
+from omegaconf import OmegaConf
 
 from runner.config.choices import Mode
-from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
+from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
+from runner.config.validation import validate
 from runner.errors import ConfigError
 from tests.tiny.configs import OWN_GRAPH, program
 from tests.tiny.runs import Runs, disturbed, written
@@ -123,3 +127,10 @@ def test_a_wrong_model_fn(tmp_path: Path, name: str, message: str) -> None:
         runs.run()
     assert message in str(raised.value)
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_configuration_in_the_docs_is_valid() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "from_estimator.md").read_text()
+    (text,) = re.findall(r"```yaml\n(# @package.*?)```", page, re.DOTALL)
+    config = OmegaConf.merge(OmegaConf.structured(RunConfig), yaml.safe_load(text))
+    assert validate(config).params == {"learning_rate": "1e-3", "units": 64}
