@@ -6,11 +6,7 @@ from rich.console import Console, RenderableType
 
 
 class Screen:
-    """Prints to standard output, in colour and at the terminal's width only on a terminal.
-
-    Args:
-      console: where to print; by default standard output.
-    """
+    """Prints to standard output, in colour and at the terminal's width only on a terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)

@@ -86,12 +86,7 @@ def prepare_step(
     and takes no options for all its calls. `_do_call` adds the operation and the place where it was
     defined to an error, as `Session.run` does.
 
-    Args:
-      session: runs the step.
-      feeds: the tensors that are fed.
-      fetches: the tensors whose values are returned.
-      targets: the operations that are run besides.
-      inline: whether to run the operations in the caller's thread instead of TensorFlow's pool.
+    If `inline`, operations run in the caller's thread instead of TensorFlow's pool.
     """
     options = CallableOptions(
         feed=[tensor.name for tensor in feeds],

@@ -258,11 +258,7 @@ def open_saved_model(directory: str) -> CheckpointReader:
 
 
 def require_shards(prefix: str, needed: int) -> None:
-    """Checks that a bundle's data shards are there and not shorter than its tensors.
-
-    Args:
-      prefix: the bundle's prefix.
-      needed: the least number of bytes that all shards together hold.
+    """Checks that the shards of the bundle `prefix` are there and hold `needed` bytes together.
 
     Raises:
       CheckpointError: when shards are missing or truncated.

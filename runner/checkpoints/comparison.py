@@ -131,10 +131,7 @@ def listing(
 ) -> RenderableType:
     """Returns a table of a checkpoint's tensors below its path, format and digest.
 
-    Args:
-      spec: of the checkpoint.
-      classes: tensor name -> class of state.
-      found: tensor name -> statistics; empty for a table without them.
+    `classes` and `found` are by tensor name; with nothing in `found` the table has no statistics.
     """
     also = {name: alias for alias, name in spec.aliases.items()}
     columns = ["tensor", "shape", "dtype", "bytes", "class"]

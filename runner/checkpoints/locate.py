@@ -285,6 +285,7 @@ def _nothing(path: str) -> NoCheckpointError:
         runs, here = tuple(contents.runs_in(path)), contents.in_directory(path)
         cause = "no `checkpoint` file is in it"
         cause += "" if here else ", no SavedModel, and no file of a known format"
+        cause = cause if files.names_in(path) else "it is empty"
         return NoCheckpointError(
             Problem(
                 f"the directory {path} holds no checkpoint",

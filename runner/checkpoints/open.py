@@ -113,9 +113,6 @@ def open_checkpoint(path: str, digest: str | None = None) -> CheckpointReader:
 def open_pinned(pinned: Sequence[tuple[str, str]]) -> CheckpointReader:
     """Returns the reader of what `locate.resolve` gave: one checkpoint, or an average of several.
 
-    Args:
-      pinned: the path and the digest of each.
-
     Raises:
       CheckpointError: when one of them cannot be opened, or has another digest.
     """
@@ -135,10 +132,7 @@ def _require_digest(path: str, found: str, pinned: str) -> None:
 
 
 def recognise(path: str) -> Format:
-    """Returns the format of the checkpoint at `path`.
-
-    Args:
-      path: a bundle's prefix, a file, or a SavedModel's directory.
+    """Returns the format of the checkpoint at `path`: a prefix, a file or a SavedModel's directory.
 
     Raises:
       CheckpointError: when there is nothing, or something else, or it cannot be read.
@@ -266,14 +260,11 @@ def denied(path: str, error: OSError) -> CheckpointError:
 
 
 class AverageReader(CheckpointReader):
-    """Reads the mean of the tensors of several checkpoints, oldest first.
+    """Reads the mean of the tensors of one or more checkpoints, given oldest first.
 
     Floating-point tensors are averaged in float64, complex ones in complex128, and returned in
     their own dtype. All others (integers such as the global step, booleans, strings) have no
     meaningful mean and are taken from the last checkpoint, whatever the others hold.
-
-    Args:
-      readers: of the checkpoints, at least one.
     """
 
     def __init__(self, readers: Sequence[CheckpointReader]) -> None:

@@ -153,12 +153,7 @@ class FileReader(CheckpointReader):
 
 
 class RenamedReader(CheckpointReader):
-    """Reads the checkpoint of another reader under another path.
-
-    Args:
-      reader: the other reader.
-      **changes: the fields of its spec that differ, e.g. `path`.
-    """
+    """Reads the checkpoint of another reader, with `changes` to its spec, e.g. its `path`."""
 
     def __init__(self, reader: CheckpointReader, **changes: Any) -> None:
         self._reader, self._changes = reader, changes

@@ -62,14 +62,10 @@ def listed(tasks: Mapping[str, str], names: Sequence[str]) -> str:
 
 
 class Flag:
-    """A variable on one parameter server that is set by being initialised.
+    """A variable on the parameter server `device` that is set by being initialised.
 
     It needs no initialiser to run first and is in no collection, hence in no checkpoint. Flags of
     one name on one device are the same in all tasks.
-
-    Args:
-      name: the variable's name.
-      device: the server's.
     """
 
     def __init__(self, name: str, device: str) -> None:

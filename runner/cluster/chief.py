@@ -210,9 +210,8 @@ def serve(config: RunConfig, screen: Screen) -> None:
 def is_over(remaining: float | None, *, left: bool) -> bool:
     """Returns whether a server that is not released ends.
 
-    Args:
-      remaining: seconds that are left of its grace period; None before a signal.
-      left: whether the chief has left, to be resumed later.
+    `remaining` are seconds of its grace period, None before a signal; `left` is whether the chief
+    has left, to be resumed later.
     """
     return remaining is not None and (left or remaining <= 2 * _LOOK_SECONDS)
 

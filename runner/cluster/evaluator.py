@@ -117,9 +117,7 @@ class FollowedRun:
     def look(self, name: str | None) -> str | None:
         """Finds the run, and returns its status.
 
-        Args:
-          name: what the chief calls its run now; None where it is not known, so that the run is
-            that of before.
+        `name` is what the chief calls its run now; without one it is the run of before.
         """
         self.name = self.name if name is None else name
         directory = RunDirectory(self._container / self.name) if self.name is not None else None
@@ -143,10 +141,7 @@ def evaluated_checkpoint(
 ) -> tuple[int, dict[str, float]] | None:
     """Returns the step and the metrics of a checkpoint; None where it is removed or cut meanwhile.
 
-    Args:
-      built: the graph.
-      checkpoint: its path.
-      cut: asked after each batch whether to end without a result.
+    `cut` is asked after each batch whether to end without a result.
     """
     with built.graph.as_default(), tf.compat.v1.Session() as session:
         try:

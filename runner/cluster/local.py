@@ -269,9 +269,7 @@ def free_addresses(count: int, host: str = "127.0.0.1") -> list[str]:
 def task_command(running: Any, shipped: Path) -> list[str]:
     """Returns the command that starts a task with the configuration that Hydra is running.
 
-    Args:
-      running: the value of `HydraConfig.get()`; of a sweep, that of one trial.
-      shipped: the folder of the configuration that a command has by default.
+    `shipped` is the folder of the configuration that a command has by default.
     """
     options = []
     for source in running.runtime.config_sources:

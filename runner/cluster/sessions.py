@@ -36,11 +36,7 @@ _Session: TypeAlias = tf.compat.v1.Session
 class ClusterTask:
     """This process as one of the tasks of a cluster.
 
-    Attributes:
-      config: the configuration, with its cluster resolved.
-      screen: where to print.
-      interruption: reports signals.
-      target: the address of its own server, where its sessions are made; empty without one.
+    `target` is the address of its own server, where its sessions are made; empty without one.
     """
 
     config: RunConfig

@@ -114,9 +114,8 @@ def _hooks(
 def is_leaving(remaining: float | None, *, synchronous: bool) -> bool:
     """Returns whether a worker ends with its step.
 
-    Args:
-      remaining: seconds that are left of its grace period; None before a signal.
-      synchronous: whether others wait for its gradients.
+    `remaining` are seconds of its grace period, None before a signal; others wait for the gradients
+    of a synchronous one.
     """
     return remaining is not None and (not synchronous or remaining <= _END_SECONDS)
 

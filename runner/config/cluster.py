@@ -37,10 +37,6 @@ def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
     Where there is one, `cluster.addresses` and `cluster.task` then name it and this process, and
     `cluster.workers` and `cluster.ps` count its tasks. A chief alone is not a cluster.
 
-    Args:
-      config: the validated configuration.
-      environ: the environment.
-
     Raises:
       ConfigError: with every mistake in them.
     """

@@ -132,10 +132,7 @@ def compose_all(
 ) -> tuple[DictConfig | None, list[Problem]]:
     """Composes overrides, leaving out those that do not compose.
 
-    Args:
-      compose: composes all or some of them.
-      overrides: those of the command or the trial.
-      failed: what composing all of them has raised, if that is known.
+    `failed` is what composing all of them has raised, if that is known.
 
     Returns:
       The configuration, and what is wrong with the overrides left out. No configuration where they
@@ -196,11 +193,6 @@ def problems_of_command(
     Hydra reports the first mistake alone. The command is composed again by Hydra's public API: if
     it composes, the error is not the command's. Of the values that a sweep lists, the first are
     composed. With a search path of the user's own, or a glob, the first mistake is all there is.
-
-    Args:
-      directory: the shipped configs.
-      arguments: those of the command, the options first.
-      error: what Hydra has raised.
     """
     first = explain(error).problems
     options = _options(arguments)
@@ -264,12 +256,7 @@ def quoted(text: str, quote: Quote = Quote.single) -> str:
 
 
 def spelled(value: object, string: Callable[[str], str] = quoted) -> str:
-    """Returns a value as one value of an override, which keeps its type.
-
-    Args:
-      value: null, a boolean, number or string, or a list or mapping of such.
-      string: spells a string.
-    """
+    """Returns a plain value as one value of an override, which keeps its type."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -277,15 +264,12 @@ def spelled(value: object, string: Callable[[str], str] = quoted) -> str:
     if isinstance(value, str):
         return string(value)
     if isinstance(value, Mapping):
-        pairs = (f"{_key(str(key))}:{spelled(each, string)}" for key, each in value.items())
+        escaped = {_ESCAPED_IN_KEYS.sub(r"\\\g<0>", str(key)): value[key] for key in value}
+        pairs = (f"{key}:{spelled(each, string)}" for key, each in escaped.items())
         return f"{{{','.join(pairs)}}}"
     if isinstance(value, Sequence):
         return f"[{','.join(spelled(each, string) for each in value)}]"
     return str(value)
-
-
-def _key(name: str) -> str:
-    return _ESCAPED_IN_KEYS.sub(r"\\\g<0>", name)
 
 
 def override(key: str, value: str | Mapping[str, Value]) -> str | None:
@@ -293,9 +277,7 @@ def override(key: str, value: str | Mapping[str, Value]) -> str | None:
 
     The two plus signs set a key whether the configuration has it or not.
 
-    Args:
-      key: the whole key, e.g. `scaffolds.cnn.rename`.
-      value: a plain word, or a mapping.
+    `value` is a plain word or a mapping.
     """
     if isinstance(value, str):
         return f"++{key}={value}"

@@ -76,9 +76,7 @@ def _spelling(value: Any) -> str:
 class Identity:
     """A run's settings and fingerprint, which take in those of its sources' experiments.
 
-    Args:
-      config: the run's configuration.
-      asked_by: the experiments that this run is a source of, outermost dependent first.
+    `asked_by` are the experiments that this run is a source of, outermost dependent first.
 
     Raises:
       ConfigError: from every method, when the configuration of a source is not valid, or an

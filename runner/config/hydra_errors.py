@@ -38,12 +38,7 @@ def explain(error: BaseException) -> ConfigError:
 
 
 def unresolved(error: OmegaConfBaseException, known: Iterable[str] = ()) -> Problem:
-    """Returns the problem of an interpolation such as `${data.modulus}` that has no value.
-
-    Args:
-      error: what resolving it has raised.
-      known: the keys that an interpolation may name.
-    """
+    """Returns the problem of an interpolation such as `${data.modulus}` that has no value."""
     key = error.full_key or "the configuration"
     first = str(error).splitlines()[0]
     wrong = re.match(r"Interpolation key '(?P<key>[^']+)' not found", first)
@@ -56,12 +51,7 @@ def unresolved(error: OmegaConfBaseException, known: Iterable[str] = ()) -> Prob
 
 
 def unknown_key(key: str, source: str = "") -> Problem:
-    """Returns the problem of a key that the structured configs do not have.
-
-    Args:
-      key: the dotted key.
-      source: the file that sets it; empty for the command line.
-    """
+    """Returns the problem of a key that no structured config has, from a file `source` or none."""
     parent, _, wrong = key.rpartition(".")
     siblings = keys(annotation(parent, RunConfig))
     prefix = f"{parent}." if parent else ""
@@ -86,13 +76,7 @@ def unknown_key(key: str, source: str = "") -> Problem:
 
 
 def bad_value(key: str, cause: str, source: str = "") -> Problem:
-    """Returns the problem of a value whose type does not fit its key.
-
-    Args:
-      key: the dotted key.
-      cause: what was found, shown unchanged.
-      source: the file that sets it; empty for the command line.
-    """
+    """Returns the problem of a value that does not fit its key, from a file `source` or none."""
     kind = annotation(key, RunConfig)
     allowed = options(kind)
     given = re.search(r"[Vv]alue '(?P<value>.*?)'", cause)

@@ -68,12 +68,7 @@ class References:
         return References({**self._names, kind: names}, self._find)
 
     def problems(self, key: str, node: Any) -> list[Problem]:
-        """Returns a problem for each reference to nothing, or within a string, in a nested value.
-
-        Args:
-          key: the dotted key of `node`.
-          node: a nested value.
-        """
+        """Returns a problem for each reference to nothing, or within a string, in a nested node."""
         found = []
         for where, string in _strings(key, node):
             whole = _REFERENCE.fullmatch(string)
@@ -322,10 +317,7 @@ def cannot_be_meant(value: Any, annotation: Any, default: Any = None) -> bool:
     number passes for another one, and for a string, because it often works as such; a string, null,
     a list or a mapping does not pass for a number, nor 0.5 for a whole one.
 
-    Args:
-      value: the value in the configuration.
-      annotation: the parameter's.
-      default: the parameter's; null is never refused where that is the default.
+    A null is never refused where that is the parameter's default.
     """
     kinds = _kinds(annotation)
     if not kinds or has_reference(value):

@@ -23,16 +23,11 @@ _KEY = re.compile(r"[\w.@/]+(?=\s*['\"]?\s*:)")
 
 
 class Mask:
-    """Replaces secrets by `***`.
+    """Replaces secrets by `***`: those of `settings`, and of `others` such as a sweep's trials.
 
     A secret is a value whose dotted name in the configuration matches one of `config.names`,
     wherever that value occurs in a string; and any part of a string that matches one of
     `config.values`.
-
-    Args:
-      config: the patterns.
-      settings: the configuration, nested.
-      others: further ones with secrets of their own, such as those of a sweep's trials.
     """
 
     def __init__(
@@ -120,9 +115,6 @@ def flatten(config: Mapping[str, object]) -> dict[str, object]:
     `{"model": {"units": [8, 4]}}` gives `{"model.units.0": 8, "model.units.1": 4}`. An empty
     mapping or list is a value of its own, enums give their names, and a key with a dot or
     bracket in it is written `["like.this"]`.
-
-    Args:
-      config: dicts, lists and tuples, nested to any depth, with other values as leaves.
     """
     return dict(_leaves("", config))
 

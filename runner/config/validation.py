@@ -36,9 +36,7 @@ DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     """Returns the typed configuration, with `scaffolds` as a dict of `ScaffoldConfig`.
 
-    Args:
-      config: the composed configuration, over the schema `RunConfig`.
-      experiments: the names that `+experiment=` accepts, for the messages.
+    `experiments` are the names that `+experiment=` accepts, for the messages.
 
     Raises:
       ConfigError: with every problem found.

@@ -61,11 +61,7 @@ class Combination(abc.ABC):
 
 @dataclass(frozen=True)
 class Cast(Conversion):
-    """Changes the element type.
-
-    Attributes:
-      dtype: NumPy's name of the new type, or that of `ml_dtypes`, e.g. `bfloat16`.
-    """
+    """Changes the element type to one of NumPy or `ml_dtypes`, e.g. `bfloat16`."""
 
     dtype: str
 
@@ -95,11 +91,7 @@ class Cast(Conversion):
 
 @dataclass(frozen=True)
 class Transpose(Conversion):
-    """Reorders the axes.
-
-    Attributes:
-      axes: for each axis of the result the tensor's axis, as `numpy.transpose` takes them.
-    """
+    """Reorders the axes as `numpy.transpose` does."""
 
     axes: tuple[int, ...]
 
@@ -119,11 +111,7 @@ class Transpose(Conversion):
 
 @dataclass(frozen=True)
 class Reshape(Conversion):
-    """Gives the elements, in row-major order, another shape.
-
-    Attributes:
-      new: the shape of the result, of the same size.
-    """
+    """Gives the elements, in row-major order, another shape."""
 
     new: tuple[int, ...]
 
@@ -268,12 +256,7 @@ def remap(
     Rows beyond a vocabulary's end, e.g. buckets for unknown tokens, belong to no token: those of
     the checkpoint are left out and those of the variable keep their initial value.
 
-    Args:
-      old: the tokens of the checkpoint, by index.
-      new: the tokens of the variable, by index.
-      axis: the axis that counts tokens, not negative.
-      old_size: the tensor's length along it.
-      new_size: the variable's length along it.
+    `axis`, not negative, counts tokens: `old_size` in the tensor, `new_size` in the variable.
 
     Raises:
       ValueError: when a vocabulary is longer than its axis or names a token twice.

@@ -103,12 +103,7 @@ class MisfitError(Exception):
 
 
 class Fitter:
-    """Applies one scaffold's rules on shape, layout and dtype.
-
-    Args:
-      scaffold: its name.
-      config: its configuration.
-      vocabulary: reads a vocabulary file; each is read once.
+    """Applies one scaffold's rules on shape, layout and dtype; reads each vocabulary file once.
 
     Raises:
       re.error: when a pattern is not valid.

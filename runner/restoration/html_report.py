@@ -71,12 +71,7 @@ def html(
 
     It needs no other file and no network.
 
-    Args:
-      plan: the plan.
-      title: its title, e.g. the experiment's name.
-      full: whether every variable has a row of its own; otherwise numbered layers that agree share
-        one.
-      placement: where the variables are in a cluster.
+    Unless `full`, numbered layers that agree share a row.
     """
     count = len(plan.problems)
     rows = []

@@ -24,11 +24,7 @@ def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -
 def plan_document(
     plan: RestorationPlan, devices: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Returns the plan as plain values, with every variable.
-
-    Args:
-      plan: the plan.
-      devices: variable name -> its device in a cluster, such as `/job:ps/task:0`.
+    """Returns the plan as plain values, with every variable and, in a cluster, its device.
 
     The keys are:
 

@@ -58,13 +58,7 @@ def match(
 ) -> Matches:
     """Matches the variables that a scaffold claims with the tensors of its checkpoint.
 
-    Args:
-      scaffold: its name.
-      config: its configuration.
-      source: its checkpoint.
-      variables: the variables that it claims.
-      owners: what slots and averages belong to, see `owners_of`.
-      vocabulary: reads a vocabulary file.
+    `owners` are those of slots and averages, see `owners_of`.
     """
     bad = bad_expressions(scaffold, config)
     if bad:

@@ -41,11 +41,7 @@ class GateOrder(_OfGates):
 
 @dataclass(frozen=True)
 class AddForgetBias(_OfGates):
-    """Adds a constant to the forget gate's bias, which a TensorFlow 1 cell adds at every step.
-
-    Attributes:
-      amount: the constant.
-    """
+    """Adds a constant to the forget gate's bias, which a TensorFlow 1 cell adds at every step."""
 
     amount: float
 
@@ -62,11 +58,7 @@ class AddForgetBias(_OfGates):
 
 @dataclass(frozen=True)
 class TakeGate(_OfGates):
-    """Takes one gate out of the four.
-
-    Attributes:
-      gate: its letter.
-    """
+    """Takes one gate, named by its letter, out of the four."""
 
     gate: str
 

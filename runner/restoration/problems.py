@@ -55,12 +55,8 @@ def missing_problems(
 ) -> list[Problem]:
     """Returns the problems of all that is missing: one, with its remedy, if a rename finds it.
 
-    Args:
-      scaffold: its name.
-      source: its checkpoint.
-      misses: what the checkpoint lacks.
-      found: the variables whose tensors were found under their own names.
-      taken: the tensors that variables take.
+    `found` are the variables whose tensors have their own names, `taken` the tensors that variables
+    take.
     """
     own = [miss for miss in misses if miss.renameable]
     every = _all_names(source)

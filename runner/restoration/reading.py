@@ -297,9 +297,7 @@ class NonFinite:
     def report(self, paths: Mapping[str, str], refused: frozenset[str]) -> None:
         """Logs a warning for every tensor found, and forgets them.
 
-        Args:
-          paths: scaffold name -> the path of its checkpoint.
-          refused: the scaffolds with `finite: true`.
+        Both arguments are by scaffold; those in `refused` have `finite: true`.
 
         Raises:
           CheckpointError: with every tensor found in a checkpoint of a `refused` scaffold.

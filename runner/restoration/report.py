@@ -215,12 +215,7 @@ class VariablePlacement:
         return held
 
     def lines(self, plan: RestorationPlan, *, full: bool) -> list[str]:
-        """Returns a heading, and a line for each device with how much it holds.
-
-        Args:
-          plan: the plan for the variables.
-          full: whether to name every variable too.
-        """
+        """Returns a heading and a line for each device: how much it holds and, if `full`, what."""
         lines = [f"{self.title}:"]
         for device, held in self.by_device(plan).items():
             size = sum(each.tensor.bytes for each in held)
@@ -239,9 +234,7 @@ _WIDEST = 1_000_000
 def table(plan: RestorationPlan, *, full: bool = False) -> RenderableType:
     """Returns the variables, totals per source and the problems, for a rich console.
 
-    Args:
-      plan: the plan.
-      full: whether every variable has a row of its own, and every unused tensor is named.
+    If `full`, every variable has a row of its own and every unused tensor is named.
     """
     rows = report_rows(plan, full=full)
     with_notes = any(row.notes for row in rows)

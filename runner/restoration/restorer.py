@@ -105,9 +105,6 @@ class Restorer:
     def restore(self, session: tf.compat.v1.Session) -> None:
         """Assigns every variable that the plan restores.
 
-        Args:
-          session: a session of the graph in which `build` was called, after the initialisers ran.
-
         Raises:
           CheckpointError: when a source is damaged, changed since it was planned, or not finite
             where it must be, and when `verify` finds a difference. The session is then of no use.

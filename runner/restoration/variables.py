@@ -53,10 +53,7 @@ _BY_NAME = (
 class Partition:
     """The part of a partitioned variable that one variable holds; checkpoints hold the whole.
 
-    Attributes:
-      name: the whole variable's name.
-      shape: the whole variable's shape.
-      offset: where the part begins, for each dimension.
+    `name` and `shape` are the whole's; `offset` is where the part begins, for each dimension.
     """
 
     name: str
@@ -106,10 +103,7 @@ class VariableSpec:
 def classify(name: str, *, model: bool) -> StateClass:
     """Returns the class of state of the variable `name`.
 
-    Args:
-      name: the variable's name.
-      model: True when the variable belongs to the model, False when it was created while the
-        training step was built, as optimizer slots are.
+    `model` is False for what was created while the training step was built, such as slots.
     """
     for pattern, state in _BY_NAME:
         if pattern.fullmatch(name):
@@ -121,9 +115,6 @@ def owners_of(states: Mapping[str, StateClass]) -> dict[str, str]:
     """Returns what slots and averages belong to: the longest name of a model variable above each.
 
     What an optimizer keeps for all variables at once, such as `beta1_power`, has no owner.
-
-    Args:
-      states: variable name -> its class of state.
     """
     model = {name for name, state in states.items() if state in WARM_STARTED}
     found: dict[str, str] = {}

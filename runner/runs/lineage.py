@@ -32,12 +32,7 @@ SOURCE_RUN_TAG = "runner.source_run"
 
 @dataclass(frozen=True)
 class Ancestor:
-    """A run or a checkpoint, and where it came from.
-
-    Attributes:
-      label: a description of it.
-      sources: scaffold name -> the run or checkpoint that the scaffold started from.
-    """
+    """A run or a checkpoint, and by scaffold the runs or checkpoints it started from."""
 
     label: str
     sources: Mapping[str, Ancestor]

@@ -86,13 +86,7 @@ def _tracked(run: Mapping[str, Any] | None) -> str:
 
 
 def origin(checkpoint: str, path: str, spec: CheckpointSpec) -> Origin:
-    """Returns the origin of a checkpoint.
-
-    Args:
-      checkpoint: as the configuration names it.
-      path: what it was resolved to.
-      spec: its spec.
-    """
+    """Returns the origin of a checkpoint that the configuration names, resolved to `path`."""
     found = provenance_of(path)
     uri = _RUN_URI.fullmatch(checkpoint)
     run = found["run"] if found else {"run_id": uri[1]} if uri else None
@@ -124,14 +118,11 @@ def provenance_of(path: str) -> dict[str, Any] | None:
 
 
 def environment_tags(directory: Path) -> dict[str, str]:
-    """Returns tags for the code that runs, its host and its user.
+    """Returns tags for the code in the repository around `directory`, its host and its user.
 
     Git's commit, branch and `true` or `false` for changes to tracked files; the user, the host,
     the command with passwords in URIs masked, and the versions of Python and of the packages that
     results depend on. What is unknown is left out, such as the git tags outside a repository.
-
-    Args:
-      directory: a directory of the code, anywhere in its repository.
     """
     program = Path(sys.argv[0])
     tags = {

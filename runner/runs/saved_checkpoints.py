@@ -114,9 +114,7 @@ def recover(run: RunDirectory, say: Callable[[str], None]) -> None:
     `checkpoint` file is rewritten where it is damaged, or names files that are gone. The process
     has to own the run.
 
-    Args:
-      run: the run.
-      say: called with a line for each checkpoint set aside.
+    `say` is called with a line for each checkpoint that is set aside.
 
     Raises:
       CheckpointError: there are checkpoints and none is whole; nothing is moved then.

@@ -54,15 +54,8 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
     ) -> None:
         """Takes TensorFlow's arguments and the sources of a warm start.
 
-        Args:
-          scaffold: as in TensorFlow.
-          master: as in TensorFlow.
-          config: as in TensorFlow.
-          checkpoint_dir: as in TensorFlow.
-          checkpoint_filename_with_path: as in TensorFlow.
-          pretrained_checkpoint_dirs: the `checkpoint_dirs` of `SessionManager`.
-          pretrained_scaffolds: its `scaffolds`; of the same length.
-          restorer: its `restorer`; built.
+        The last three are those of `SessionManager`: its `checkpoint_dirs`, its `scaffolds`, of the
+        same length, and its `restorer`, built.
 
         Raises:
           ConfigError: when the lists differ in length.
@@ -334,12 +327,7 @@ class Supervisor(SupervisorWithManager):
     ) -> None:
         """Takes the arguments of `tf.compat.v1.train.Supervisor`, and the sources of a warm start.
 
-        Args:
-          *args: as in TensorFlow.
-          pretrained_checkpoint_dirs: for each pretrained scaffold the directory or prefix of its
-            checkpoint, or None to keep the initial values of its variables.
-          pretrained_scaffolds: scaffolds whose savers restore just their subset of the variables.
-          **kwargs: as in TensorFlow.
+        Those are as for `MonitoredTrainingSession`.
 
         Raises:
           ConfigError: when the two lists differ in length, or are given beside a session manager.

@@ -39,13 +39,7 @@ _RESERVED = 0.2
 
 @dataclass(frozen=True)
 class _Turn:
-    """A trial's next attempt.
-
-    Attributes:
-      attempt: to be launched.
-      alone: whether it is launched by itself.
-      before: the trial's last attempt that was started; None for the first.
-    """
+    """A trial's next attempt; `before` is its last one that was started, None for the first."""
 
     attempt: Attempt
     alone: bool = False
@@ -60,13 +54,8 @@ class Execution:
 
     After a signal, trials in other processes are cancelled: each saves its last step.
 
-    Args:
-      directory: the sweep's.
-      launch: the launcher.
-      retries: how often a trial that fails is retried.
-      interruption: knows of signals.
-      collective: whether the death of one process may end those of other trials.
-      withdraw: removes attempts, by their numbers, from the launcher's queue, if it has one.
+    `collective` is whether the death of one process may end those of other trials; `withdraw`
+    removes attempts, by number, from the launcher's queue.
     """
 
     def __init__(
@@ -84,10 +73,7 @@ class Execution:
         self._collective, self._withdraw = collective, withdraw
 
     def run(self, attempts: Sequence[Attempt]) -> list[Attempt]:
-        """Returns the last attempt of each trial, in the order of `attempts`.
-
-        Args:
-          attempts: the first attempt of each trial.
+        """Returns the last attempt of each trial, in the order of `attempts`, the first of each.
 
         Raises:
           SweepError: when the launcher starts no trial at all.
@@ -217,11 +203,7 @@ JOB_NUMBER = 2
 
 
 class LauncherKind:
-    """Which launcher is configured, and how it treats trials.
-
-    Args:
-      config: the value of `hydra.launcher`.
-    """
+    """Which launcher `hydra.launcher` configures, and how it treats trials."""
 
     def __init__(self, config: Any) -> None:
         self._config = config
@@ -274,12 +256,9 @@ class LauncherKind:
         return launch
 
     def withdraw(self, numbers: Collection[int]) -> list[str]:
-        """Cancels the jobs in Slurm's queue of attempts that have not started.
+        """Cancels the jobs in Slurm's queue of those attempts, by number, that have not started.
 
         Hydra's launcher keeps its jobs to itself; but the arguments of each are in its folder.
-
-        Args:
-          numbers: of the attempts.
 
         Returns:
           Slurm's names of the jobs. If one cannot be cancelled, a warning is logged: it does
@@ -323,10 +302,6 @@ def may_be_requeued(environment: Mapping[str, str]) -> bool:
 
 def require_extra(module: str, setting: str) -> None:
     """Checks that a module can be imported, which the extra of its name installs.
-
-    Args:
-      module: `optuna` or `ray`.
-      setting: what needs it, such as `hydra/launcher=ray`.
 
     Raises:
       ConfigError: it cannot.

@@ -87,11 +87,7 @@ class Trial(TrialWatch):
         self._step = 0
 
     def name(self, container: Path) -> str:
-        """Returns what identifies the trial, also where runs and sweeps are moved together.
-
-        Args:
-          container: the configured `run_dir`.
-        """
+        """Returns what identifies the trial, also where runs and sweeps are moved together."""
         return f"{os.path.relpath(self.parent, container)}:{self.number}"
 
     def started(self, run_dir: Path) -> None:
@@ -149,11 +145,8 @@ Train = Callable[[Trial], float | None]
 class Job:
     """A Hydra job that is an attempt at a trial.
 
-    Attributes:
-      directory: the sweep's.
-      file: the attempt's.
-      storage: of the study, as the sweeper's configuration has it. It may contain a password,
-        which the attempt's file must not.
+    `storage` is the study's, as the sweeper's configuration has it. It may contain a password,
+    which the attempt's file must not.
     """
 
     directory: SweepDirectory
@@ -162,11 +155,7 @@ class Job:
 
 
 def job_of(config: Any) -> Job | None:
-    """Returns the present Hydra job; None if it is not one of our sweepers'.
-
-    Args:
-      config: the value of `HydraConfig.get()`.
-    """
+    """Returns the job of a `HydraConfig`; None if it is not one of our sweepers'."""
     target = str(config.sweeper.get("_target_", ""))
     if config.mode is not RunMode.MULTIRUN or not target.startswith(PLUGINS):
         return None
@@ -177,15 +166,7 @@ def job_of(config: Any) -> Job | None:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How an attempt ended.
-
-    Attributes:
-      status: as in the attempt's file.
-      message: why it is not FINISHED.
-      exit_code: 0 where nothing failed.
-      objective: the trial's; None without an evaluation.
-      ended_by: the signal, if one ended it.
-    """
+    """How an attempt ended, as in its file, and the signal, if one ended it."""
 
     status: Status
     message: str = ""
@@ -195,11 +176,7 @@ class _Outcome:
 
 
 def carry_out(job: Job, train: Train) -> float | None:
-    """Runs an attempt and records how it ended.
-
-    Args:
-      job: the attempt.
-      train: does the work and returns the objective.
+    """Runs an attempt, in which `train` returns the objective, and records how it ended.
 
     Returns:
       The objective; None where there is none, or the attempt must not be started any more.

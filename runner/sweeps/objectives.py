@@ -21,12 +21,7 @@ _BOUNDS = ("min", "max")
 
 @dataclass(frozen=True)
 class Objective:
-    """A metric that decides which trial is better.
-
-    Attributes:
-      name: such as `validation/loss`.
-      goal: whether larger or smaller is better.
-    """
+    """A metric, such as `validation/loss`, that decides which trial is better."""
 
     name: str
     goal: Goal
@@ -81,10 +76,7 @@ def objectives_of(
 ) -> list[Objective]:
     """Returns `hydra.sweeper.objectives`, or the experiment's own.
 
-    Args:
-      settings: the sweeper's.
-      default: the experiment's own.
-      metrics: those of an evaluation, such as `validation/loss`.
+    `metrics` are those of an evaluation, such as `validation/loss`.
 
     Raises:
       ConfigError: with every mistake: they are not a mapping, a goal does not exist, nor does a
@@ -125,9 +117,7 @@ def constraints(
 ) -> dict[str, Constraint]:
     """Returns name -> function of a trial's metrics; at most 0 is feasible.
 
-    Args:
-      settings: the sweeper's.
-      metrics: those of an evaluation, such as `validation/loss`; None does not check names.
+    `metrics` are those of an evaluation; None does not check names.
 
     Raises:
       ConfigError: with every mistake: an entry has neither bounds nor a `_target_`, a bound is not

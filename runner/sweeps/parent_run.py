@@ -49,9 +49,7 @@ class ParentRun:
         Delivers what trials have recorded that ended before, and whose sweep was killed before it
         was delivered.
 
-        Args:
-          name: the experiment that is swept; None for a sweep over experiments.
-          overrides: the command line's.
+        `name` is the experiment's; None for a sweep over experiments.
 
         Raises:
           TrackingError: another process records from the directory.
@@ -70,10 +68,7 @@ class ParentRun:
 
         Adds the store's names of the trials to the provenance of those that ended without.
 
-        Args:
-          status: of the run.
-          tags: to be set.
-          seconds: how long the delivery may take; None for no limit of its own.
+        The delivery may take so many `seconds`; None sets no limit of its own.
         """
         self.tracker.set_tags(tags)
         self.tracker.close(status, seconds)
@@ -82,11 +77,7 @@ class ParentRun:
             name_tracked_run(RunDirectory(run_directory), store)
 
     def settle_trials(self, configs: Sequence[RunConfig]) -> None:
-        """Records which runs were killed, also where their own process could not.
-
-        Args:
-          configs: of the trials.
-        """
+        """Records which runs were killed, also where their own process could not."""
         containers = {Path(config.run_dir) for config in configs}
         killed = {
             each.path
@@ -108,9 +99,6 @@ class ParentRun:
         """Records a run for each trial that failed before it could open one itself.
 
         A trial that fails so again, when its sweep is resumed, has one run.
-
-        Args:
-          composed: points of the sweep, for the configurations of its trials.
         """
         configs = {each.fingerprint: each.config for each in composed}
         last = {}

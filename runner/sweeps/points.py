@@ -67,13 +67,7 @@ class Point:
 
 @dataclass(frozen=True)
 class ComposedPoint:
-    """A point with a valid configuration.
-
-    Attributes:
-      point: its values.
-      config: its configuration.
-      fingerprint: of the configuration.
-    """
+    """A point with a valid configuration and its fingerprint."""
 
     point: Point
     config: RunConfig
@@ -266,11 +260,6 @@ def name_of(override: Override) -> str:
 
 def given_mapping(name: str, value: Any, example: str) -> dict[str, Any]:
     """Returns `hydra.sweeper.NAME`, its keys as strings; an empty mapping where it is null.
-
-    Args:
-      name: of the setting.
-      value: of the setting.
-      example: a valid value.
 
     Raises:
       ConfigError: it is not a mapping.

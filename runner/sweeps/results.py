@@ -130,11 +130,7 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
 
 
 def check_bands(repeated_over: Collection[str], swept: Collection[str] | None) -> None:
-    """Checks the keys of `sweep.bands`; its default suits every sweep.
-
-    Args:
-      repeated_over: the keys.
-      swept: those of the sweep; None where they are not known beforehand.
+    """Checks `sweep.bands`, whose default suits every sweep, unless `swept` is not known yet.
 
     Raises:
       ConfigError: one of them is not swept.
@@ -163,10 +159,7 @@ def bands(
     Only trials that finished count: one that ended early would distort the mean. Of trials with
     equal values, as a search may draw them, only the last counts.
 
-    Args:
-      trials: the last attempts.
-      objective: of the curves.
-      repeated_over: keys in which the trials of one band may differ.
+    `repeated_over` are keys in which the trials of one band may differ.
     """
     distinct = {
         frozenset(trial.values.items()): trial
@@ -287,12 +280,7 @@ class Results:
     screen: Screen
 
     def record(self, tracker: Tracker, folder: Path) -> dict[str, str]:
-        """Records tables and figures and returns tags of the parent run.
-
-        Args:
-          tracker: of the parent run.
-          folder: the sweep's, where the figures are kept.
-        """
+        """Records tables and figures, kept in `folder`, and returns tags of the parent run."""
         failed = [trial for trial in self.trials if trial.status in FAILURES]
         tags = {
             "runner.sweep.trials": str(len(self.trials)),

@@ -33,16 +33,7 @@ _DECIDED = (Status.FINISHED, Status.PRUNED, Status.FAILED)
 
 
 class Search:
-    """Tries points of a space until enough trials of the study have finished.
-
-    Args:
-      study: Optuna's.
-      space: what is searched.
-      settings: the sweeper's.
-      objectives: what decides which trial is better.
-      directory: the sweep's.
-      screen: for what is waited for.
-    """
+    """Tries points of a space until enough trials of the study have finished."""
 
     def __init__(
         self,

@@ -29,10 +29,7 @@ Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 class Dimension:
     """One key that is searched.
 
-    Attributes:
-      key: as it stands before the equals sign, such as `++train.steps`.
-      name: the key alone.
-      distribution: its values are drawn from.
+    `key` is as it stands before the equals sign, such as `++train.steps`; `name` is the key alone.
     """
 
     key: str
@@ -101,15 +98,11 @@ def as_shown(value: object) -> str:
 def search_space(
     overrides: Sequence[Override], custom: Mapping[str, Any] | None = None
 ) -> SearchSpace:
-    """Returns the space of the command line's overrides and of `hydra.sweeper.params`.
+    """Returns the space of all overrides and of `hydra.sweeper.custom_search_space`.
 
     `a,b`, `choice(a,b)` and `glob(*)` are choices. `range(1,5)` holds 1 to 4, a float's step
     likewise. `interval(1,5)` is every number between, `int(interval(1,5))` every whole number from
     1 to 5. `tag(log, ...)` searches the logarithm.
-
-    Args:
-      overrides: swept ones and others.
-      custom: `hydra.sweeper.custom_search_space`.
 
     Raises:
       ConfigError: with every range that cannot be searched, or the custom function's mistakes.

@@ -157,14 +157,7 @@ def build_pruner(node: Mapping[str, Any]) -> optuna.pruners.BasePruner:
 
 
 class SearchStudy(optuna.Study):
-    """A study that exists in the storage, as one process of a sweep sees it.
-
-    Args:
-      name: of the study.
-      storage: where it is kept.
-      settings: the sweeper's.
-      objectives: what decides which trial is better.
-    """
+    """A study that exists in the storage, as one process of a sweep sees it."""
 
     def __init__(
         self, name: str, storage: Any, settings: Mapping[str, Any], objectives: Sequence[Objective]
@@ -240,11 +233,7 @@ class SearchStudy(optuna.Study):
         return len(self.get_trials(deepcopy=False, states=states))
 
     def draw(self, space: SearchSpace, owner: str) -> optuna.Trial:
-        """Asks the sampler for a trial.
-
-        Args:
-          space: to draw from.
-          owner: name of the process that sweeps the trial.
+        """Asks the sampler for a trial from `space`, for the process named `owner`.
 
         Raises:
           SweepError: the sampler draws none, or the study does not take what it draws.

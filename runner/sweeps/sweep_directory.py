@@ -82,11 +82,7 @@ class Attempt:
 
 
 class AttemptFile:
-    """The file of one attempt, and the lock that the attempt's process holds while it lives.
-
-    Args:
-      path: such as `trials/0003.json`.
-    """
+    """The file of one attempt, `trials/NUMBER.json`, and the lock that its process holds."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -276,8 +272,7 @@ class SweepDirectory:
 def unrecorded_sweep(*, shared: bool) -> Iterator[SweepDirectory]:
     """Yields the directory of a sweep that is deleted at the end.
 
-    Args:
-      shared: whether other machines must see it: it is then in the current directory.
+    If `shared`, other machines must see it: it is then in the current directory.
     """
     place = Path.cwd() if shared else None
     with tempfile.TemporaryDirectory(prefix=".sweep-", dir=place) as folder:

@@ -151,13 +151,10 @@ _workers: list[Worker] = []
 
 
 def at_work(sweeper: str) -> AbstractContextManager[None]:
-    """Marks a trial in this process, which ends after it if the sweeping process has gone.
+    """Marks a trial in this process, which ends after it if the process `sweeper` has gone.
 
     Only a process that the sweeping process itself has started is watched: those of Slurm and Ray
     have other parents, and are ended by them.
-
-    Args:
-      sweeper: the name of the process that sweeps.
     """
     parent = os.getppid()
     if not _workers and sweeper == process_name(parent):

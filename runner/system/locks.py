@@ -48,14 +48,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Owner:
-    """A process.
-
-    Attributes:
-      host: the name of its machine.
-      boot: identifies the machine's boot, where the system has such an id; otherwise empty.
-      pid: its process id there.
-      since: when it became the owner, in UTC.
-    """
+    """A process, owner `since` a time in UTC; the `boot` of its host is empty where unknown."""
 
     host: str
     boot: str
@@ -72,16 +65,11 @@ class Owner:
 
 
 class OwnerFile:
-    """Names the owner of a run as long as it owns it.
+    """Names the owner of a run as long as it owns it; touched every `beat` seconds.
 
     Not every shared file system carries locks from host to host. The owner therefore touches the
     file regularly, its heartbeat: a process on another host waits to see whether it continues.
     Times are compared with the file system's own, never with a clock of either host.
-
-    Args:
-      path: the file.
-      beat: seconds between touches.
-      sleep: waits a number of seconds.
     """
 
     def __init__(

@@ -70,11 +70,7 @@ class Address:
 
 
 def resolve(uri: str, directory: Path) -> Address:
-    """Returns the address that a tracking URI names.
-
-    Args:
-      uri: an MLflow tracking URI.
-      directory: what a relative SQLite path is relative to.
+    """Returns the address of a tracking URI; a relative SQLite path is relative to `directory`.
 
     Raises:
       TrackingUriError: the URI is malformed, or of a kind that MLflow does not offer.

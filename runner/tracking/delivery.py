@@ -175,9 +175,6 @@ class TensorBoardRun(Destination):
 
     A point that is delivered twice stands in the file twice, with the same step and time, where
     TensorBoard draws it once.
-
-    Args:
-      directory: the folder of the event files.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -56,14 +56,10 @@ class Destination(abc.ABC):
 
     @abc.abstractmethod
     def deliver(self, delivery: Delivery, failures: int = 0) -> None:
-        """Delivers, idempotently.
+        """Delivers, idempotently; it has failed `failures` times before.
 
         What the store refuses for good is logged and left out, so that it does not hold back
         the rest.
-
-        Args:
-          delivery: what to deliver.
-          failures: how often it has failed before.
 
         Raises:
           Exception: of any kind; the store cannot take it now, so it should be tried again.

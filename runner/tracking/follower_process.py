@@ -74,8 +74,7 @@ class FollowerProcess:
 
         A failure is logged, and costs only the delivery for now.
 
-        Args:
-          uri: MLflow's tracking URI, to be opened at once; None when nothing goes there.
+        `uri` is MLflow's, to be opened at once; None when nothing goes there.
         """
         if self.is_alive:
             return
@@ -193,11 +192,7 @@ _follower = FollowerProcess()
 
 
 def start_follower(uri: str | None) -> FollowerProcess:
-    """Returns the follower of all runs of this process, started if it is not alive.
-
-    Args:
-      uri: MLflow's tracking URI; None when nothing goes there.
-    """
+    """Returns the follower of all runs of this process, started if it is not alive."""
     _follower.start(uri)
     return _follower
 

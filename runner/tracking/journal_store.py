@@ -127,11 +127,6 @@ class JournalTracker(Tracker):
 class JournalStore(RunStore):
     """Runs that are recorded through journals, in MLflow, as event files, or both.
 
-    Args:
-      config: where, and how.
-      mask: masks secrets.
-      follower: follows the runs; by default, the follower of this process.
-
     Raises:
       TrackingError: the URI is malformed, or of a kind that MLflow does not offer.
     """

@@ -51,7 +51,6 @@ FAILURES_TAG = "runner.delivery_failures"
 
 # Trying again cannot change these answers.
 _FINAL_CODES = {
-    "BAD_REQUEST",
     "INVALID_PARAMETER_VALUE",
     "INVALID_STATE",
     "MALFORMED_REQUEST",
@@ -61,7 +60,8 @@ _FINAL_CODES = {
 }
 # MLflow's code for a store that is away: however often it comes, the store may come back.
 _AWAY_CODE = "TEMPORARILY_UNAVAILABLE"
-# Any other error is final when it came this often while the store answers otherwise.
+# Any other error is final when it came this often while the store answers otherwise: BAD_REQUEST
+# too, which MLflow gives when another process has just written the same data set.
 _MAX_FAILURES = 4
 _MAX_DATASET_NAME = 500
 _MAX_DIGEST = 36
@@ -72,13 +72,7 @@ _SAVED_MODEL = "saved_model"
 
 
 class MlflowRun(Destination):
-    """One existing run in MLflow.
-
-    Args:
-      client: a client of the store.
-      run: the run as the store last gave it.
-      address: where the store is, for messages.
-    """
+    """One existing run in MLflow."""
 
     def __init__(self, client: MlflowClient, run: Run, address: Address) -> None:
         self.run_id: str = run.info.run_id
@@ -223,11 +217,7 @@ def keep_model(client: MlflowClient, run: Run, model: ExportedModel) -> LoggedMo
 def register_model(client: MlflowClient, kept: LoggedModel, name: str, alias: str | None) -> str:
     """Registers a kept model as a version, unless it is registered already; returns its URI.
 
-    Args:
-      client: a client of the store and its registry.
-      kept: the model.
-      name: of the registered model, which is created if necessary.
-      alias: moved to this version, if given.
+    The model `name` is created if necessary; `alias`, if any, moves to this version.
 
     Raises:
       MlflowException: the registry does not take it.

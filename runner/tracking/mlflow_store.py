@@ -275,10 +275,6 @@ def exclusive(database: Path, lock_seconds: float = 120.0) -> Iterator[None]:
     to open what is not a database. A database whose creation in the block was cut short is created
     anew.
 
-    Args:
-      database: the file; it and its directory are created when they do not exist.
-      lock_seconds: how long to wait for the lock.
-
     Raises:
       TrackingError: another process kept the lock, or the file cannot be opened as a database.
     """

@@ -29,15 +29,7 @@ UID_TAG = "runner.uid"
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as its store remembers it.
-
-    Attributes:
-      run_id: the store's id of the run.
-      experiment: name of the experiment that the run belongs to.
-      status: RUNNING, FINISHED, FAILED or KILLED.
-      run_dir: the run directory, from the tag `runner.run_dir`; None without that tag.
-      tags: every tag of the run.
-    """
+    """A run as its store remembers it; `run_dir` is None without the tag `runner.run_dir`."""
 
     run_id: str
     experiment: str
@@ -48,13 +40,7 @@ class TrackedRun:
 
 @dataclass(frozen=True)
 class Field:
-    """One input or output tensor of a model.
-
-    Attributes:
-      name: its name in the signature.
-      dtype: its NumPy type.
-      shape: its dimensions; -1 for any size, as in the first one.
-    """
+    """One input or output tensor of a model; -1 in its shape stands for any size."""
 
     name: str
     dtype: np.dtype[Any]
@@ -189,9 +175,7 @@ class RunStore:
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
         """Returns the FINISHED runs of `experiment` that have all of `tags`, newest first.
 
-        Args:
-          experiment: name of the experiment.
-          tags: names and values; none of the values has a quote in it.
+        None of the tags' values may have a quote in it.
 
         Raises:
           TrackingError: the store cannot be used.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import runner
+from runner.cluster.local import free_addresses
 from tests.tiny.forked import Forks
 from tests.tiny.session_events import Events, Hook, Model, Plays, fails, raising
 
@@ -300,9 +300,7 @@ def open_session(api: Any, address: str, directory: Path, hook: Hook) -> tuple[A
 
 
 def test_a_session_outlives_its_server(forks: Forks, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
+    (address,) = free_addresses(1)
     sides: dict[Any, tuple[tf.Graph, Hook, Any, Any]] = {}
     found: dict[Any, list[Any]] = {}
     with serve(forks, address) as first:

@@ -126,7 +126,7 @@ DEFAULT = (
         {"checkpoint_dir": None, "save_checkpoint_steps": 2},
         {"checkpoint_dir": None, "summary_dir": "elsewhere"},
     ],
-    ids=str,
+    ids=lambda arguments: ", ".join(arguments),
 )
 def test_stock_hooks_are_made_as_by_tensorflow(
     arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import psutil
@@ -28,11 +28,7 @@ from .conftest import Command, command_line
 
 @dataclass
 class Case(Command):
-    """One command, run in a folder again and again, whose output goes to a file.
-
-    Attributes:
-      arguments: the command's.
-    """
+    """One command, run in a folder again and again, whose output goes to a file."""
 
     arguments: tuple[str, ...] = ()
 
@@ -76,11 +72,7 @@ def signalled(
 ) -> tuple[int, float]:
     """Sends signals once a file is there; the exit code, and the seconds from the last to it.
 
-    Args:
-      case: what to start.
-      file: what to wait for.
-      *numbers: the signals.
-      pause: seconds before each of them.
+    The `numbers` are sent each after a `pause` in seconds.
     """
     process = case.start()
     wait_for(lambda: file.exists() or not psutil.pid_exists(process.pid), every=0.005)
@@ -95,12 +87,8 @@ def signalled(
 def kill(case: Case, moment: str, delay: float, number: signal.Signals = signal.SIGKILL) -> None:
     """Starts a life of the run and ends it by a signal.
 
-    Args:
-      case: what to start.
-      moment: STARTING, STEPPING from when the first step may come, or SAVING from when a save has
-        begun.
-      delay: seconds from then.
-      number: the signal, SIGKILL or SIGTERM.
+    `moment` is STARTING, STEPPING from when the first step may come, or SAVING from when a save has
+    begun; `delay` is in seconds from then.
     """
     # A start that is quicker than the delay must not get to the end of the run.
     marker = case.marker(STEPPING if moment == STARTING else moment)
@@ -131,13 +119,8 @@ def kill_often(
 ) -> None:
     """Kills so many lives at random moments: half in a save, a quarter in the steps.
 
-    Args:
-      case: what to start.
-      starting: how long it takes to the first step, in seconds.
-      stepping: seconds of steps that all kills together leave behind them at most.
-      kills: how many.
-      seed: of the moments.
-      numbers: the signals, one after the other.
+    `starting` is how long it takes to the first step, `stepping` how many seconds of steps all
+    kills together leave behind them at most; the signals come in turn.
     """
     generator = random.Random(seed)
     longest = {STARTING: starting, STEPPING: stepping / kills, SAVING: 0.1}
@@ -171,11 +154,12 @@ def delivered(case: Case, experiment: str) -> tuple[str, dict[str, list[tuple[in
     return run.info.status, points
 
 
-def tensors(directory: Path) -> dict[str, Any]:
-    """Returns all that the newest checkpoint in a directory holds, but the input's position."""
-    reader = tf.train.load_checkpoint(str(directory))
-    dtypes = reader.get_variable_to_dtype_map()
-    return {n: reader.get_tensor(n) for n, dtype in dtypes.items() if dtype != tf.variant}
+def tensors(checkpoint: Path) -> dict[str, tuple[str, bytes]]:
+    """Returns the type and the bytes of what a checkpoint holds, but the input's position."""
+    reader = tf.train.load_checkpoint(str(checkpoint))
+    types = reader.get_variable_to_dtype_map()
+    names = [name for name, dtype in types.items() if dtype != tf.variant]
+    return {n: (types[n].name, np.asarray(reader.get_tensor(n)).tobytes()) for n in names}
 
 
 def assert_same(one: Case, other: Case, experiment: str, run: str = "001") -> None:
@@ -185,10 +169,7 @@ def assert_same(one: Case, other: Case, experiment: str, run: str = "001") -> No
     assert first.require().objective == second.require().objective
     for folders in ((first.checkpoints, second.checkpoints), (first.best, second.best)):
         expected, found = (tensors(each) for each in folders)
-        assert expected.keys() == found.keys()
-        for name, value in expected.items():
-            assert value.dtype == found[name].dtype, name
-            assert np.asarray(value).tobytes() == np.asarray(found[name]).tobytes(), name
+        assert expected == found
     assert json.loads(first.best_record.read_text()) == json.loads(second.best_record.read_text())
     assert history(first) == history(second)
     status, points = delivered(one, experiment)

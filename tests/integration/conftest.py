@@ -38,10 +38,7 @@ def command_line(*arguments: str) -> list[str]:
 class Command:
     """Runs `python -m runner` in `folder`.
 
-    Attributes:
-      folder: the current directory of the processes.
-      forks: forks them; None for interpreters of their own, which import everything anew.
-      processes: all that were started.
+    Its processes are forked; where `forks` is None, they are interpreters of their own.
     """
 
     folder: Path
@@ -94,12 +91,14 @@ class Command:
             return []
         return list(client.search_runs([found.experiment_id], order_by=["start_time ASC"]))
 
-    def ended(self, experiment: str) -> None:
-        """Waits until no run of the experiment is RUNNING."""
-        deadline = time.monotonic() + 60
-        while not (found := self.statuses(experiment)) or "RUNNING" in found:
-            assert time.monotonic() < deadline, found
-            time.sleep(0.1)
+    def sweep(self, experiment: str) -> tuple[Run, dict[str, Run]]:
+        """Returns the run of an experiment's sweep, and those of its trials by name."""
+        runs = {run.info.run_name: run for run in self.tracked(experiment)}
+        parent = runs.pop(f"{experiment} sweep")
+        assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} <= {
+            parent.info.run_id
+        }
+        return parent, runs
 
     def statuses(self, experiment: str) -> list[str]:
         """Returns the status of each of them."""
@@ -110,6 +109,13 @@ def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
     """Waits for a process and returns its exit code and output."""
     output, errors = process.communicate(timeout=120)
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def summary(done: subprocess.CompletedProcess[str]) -> list[list[str]]:
+    """Returns the cells of each trial in the summary of a sweep."""
+    _, _, table = done.stdout.partition("\ntrial  ")
+    rows = [line.split() for line in table.splitlines()]
+    return [row for row in rows if row and row[0].isdecimal()]
 
 
 def said(done: subprocess.CompletedProcess[str]) -> list[str]:

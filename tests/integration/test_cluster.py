@@ -286,9 +286,7 @@ def test_the_trials_of_a_sweep_may_be_clusters(command: Command) -> None:
         "hydra.sweeper.custom_search_space={_target_: tests.tiny.spaces.worse_each_time}",
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    runs = {run.info.run_name: run for run in command.tracked("tiny")}
-    parent = runs.pop("tiny sweep")
-    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
+    parent, runs = command.sweep("tiny")
     assert {name: run.info.status for name, run in runs.items()} == {
         "tiny 001": "FINISHED",
         "tiny 002": "KILLED",

@@ -13,7 +13,7 @@ import tensorflow as tf
 from runner.config.composition import compose_experiment
 from runner.config.schema import RunConfig
 from runner.config.validation import validate
-from runner.errors import CheckpointError, ConfigError, PlanError
+from runner.errors import CheckpointError, PlanError
 from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph
 from runner.restoration.plan import make_plan
@@ -85,17 +85,6 @@ def test_a_run_starts_from_it(
         assert np.array_equal(values[variable], tensors()[f"norm/{variable}"]), variable
 
 
-def test_an_average_of_files_is_a_source(
-    tmp_path: Path, compose: Compose, built: BuiltGraph
-) -> None:
-    paths = [
-        make("npz", tmp_path / str(offset), tensors(float(offset))).path for offset in (0, 1, 5)
-    ]
-    values = _restored(compose("", f"++scaffolds.norm.average={paths}"), built)
-    for variable in NORM:
-        assert np.array_equal(values[variable], tensors(2.0)[f"norm/{variable}"]), variable
-
-
 def test_a_step_of_a_directory_is_a_source(
     tmp_path: Path, compose: Compose, built: BuiltGraph
 ) -> None:
@@ -114,8 +103,3 @@ def test_what_was_pinned_is_not_exchanged_on_the_way(tmp_path: Path, compose: Co
     make("npz", tmp_path, tensors(1.0))
     with pytest.raises(CheckpointError, match="is not the checkpoint that was pinned"):
         sources.open("norm")
-
-
-def test_a_file_in_mlflow_needs_a_store(compose: Compose) -> None:
-    with pytest.raises(ConfigError, match=r"scaffolds\.norm\.checkpoint: runs:/1/x is in ML"):
-        compose("runs:/1/x")

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from runner.runs.saved_checkpoints import by_step, state
+from tests.tiny.privileges import mounted
 from tests.tiny.runs import wait_for
 
 from .cases import SAVING, STEPPING, MakeCase, assert_same, delivered, kill, kill_often, signalled
@@ -84,6 +85,7 @@ def test_at_start_up_nothing_is_made(fresh_command: Command) -> None:
 HANGING = (*UNTRACKED, "+data.hang_after=15", "train.save_input=false", "train.log_every=1")
 
 
+@pytest.mark.soak
 def test_a_step_that_does_not_end_ends_with_the_grace_period(make_case: MakeCase) -> None:
     case = make_case("case", *HANGING, "session.grace_seconds=2")
     code, seconds = signalled(case, case.marker("hanging"), signal.SIGTERM, pause=1.0)
@@ -150,6 +152,33 @@ def test_a_clock_that_is_set_back_changes_nothing(make_case: MakeCase) -> None:
     assert twin.code() == 0, twin.output()
     assert case.code() == 0, case.output()
     assert_same(twin, case, "tiny")
+
+
+# Full from step 21 to 41: two checkpoints, an evaluation and the journal find no room.
+FILLING = (
+    "+experiment=tiny",
+    "train.steps=60",
+    "train.log_every=3",
+    "train.evaluate_every=15",
+    "train.checkpoint_every=10",
+    "+model.ballast=100000",
+    "+hooks.fill={_target_: tests.tiny.hooks.FillDisk, folder: runs, step: 21, until: 41}",
+    "tracking.close_seconds=60",
+)
+
+
+@pytest.mark.soak
+def test_a_full_disk_costs_saves_and_nothing_else(make_case: MakeCase) -> None:
+    twin, case = make_case("twin", *FILLING), make_case("case", *FILLING)
+    assert twin.code() == 0, twin.output()
+    case.marker("small").touch()
+    with mounted(case.folder / "runs", "16m"):
+        assert case.code() == 0, case.output()
+        for step in (30, 40):
+            assert f"warning: step {step} is not saved" in case.output()
+        assert "No space left on device" in case.output()
+        assert state(case.directory("tiny/001").checkpoints) == ["model.ckpt-50", "model.ckpt-60"]
+        assert_same(twin, case, "tiny")
 
 
 # Checkpoints of 16 MB.

@@ -1,4 +1,4 @@
-"""A real MLflow server on this machine: sources from it, and runs that record while it fails."""
+"""Real stores: sources from an MLflow server, and runs that record while it or a process fails."""
 
 from __future__ import annotations
 
@@ -28,14 +28,7 @@ from tests.tiny.runs import wait_for
 
 
 class Server:
-    """A server with a run that has the file `best/weights.npz`, the model `net@champion`.
-
-    Attributes:
-      uri: its address.
-      run_id: the run.
-      artifacts: the `mlflow-artifacts:` URI of the run's files.
-      path: its path.
-    """
+    """A server with a run that has the file `best/weights.npz`, the model `net@champion`."""
 
     def __init__(self, folder: Path, forks: Forks) -> None:
         self._folder, self._forks = folder, forks
@@ -225,7 +218,7 @@ def test_what_a_server_that_is_gone_lacks_is_delivered_later(
     assert logged.count("Tracking is interrupted") == 1
     assert f"python -m runner.sync {tmp_path}/run" in logged
     # The follower has given up by itself.
-    wait_for(lambda: not run.is_followed())
+    wait_for(lambda: not run.directory.is_delivered(run.uri))
     with proxy(server, port):
         assert sync(run.directory)
     assert run.history(server.uri) == twin(1500)
@@ -248,3 +241,31 @@ def test_a_server_that_dies_again_and_again_gets_each_point_once(
     run.end()
     assert run.history() == twin(60_000)
     assert run.status() == "FINISHED"
+
+
+def test_a_run_whose_processes_are_killed_has_each_point_once(
+    tmp_path: Path, database: Path, forks: Forks
+) -> None:
+    run = Recording(forks, tmp_path / "run", f"sqlite:///{database}")
+    run.record(500)
+    run.kill()
+    # The process that delivers outlives it.
+    wait_for(lambda: run.directory.position(run.uri).status == "KILLED", 120.0)
+    assert run.history() == twin(500)
+    assert run.status() == "KILLED"
+    wait_for(lambda: not run.directory.is_delivered(run.uri))
+    # The same command resumes from its checkpoint.
+    again = Recording(forks, tmp_path / "run", run.uri, start=400)
+    again.record(300)
+    again.delivered(700)
+    assert again.status() == "RUNNING"
+    again.record(2000)
+    again.kill(follower=True)
+    assert 700 <= len(again.history()) < 2700
+    # The next one delivers the rest.
+    last = Recording(forks, tmp_path / "run", run.uri, start=2600)
+    last.record(200)
+    assert last.end() == ""
+    assert last.history() == twin(2800)
+    assert last.status() == "FINISHED"
+    assert len(MlflowClient(tracking_uri=run.uri).search_runs(["1"])) == 1

@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.data.old_runs.unpack import FOLDER, unpack_archive
 from tests.tiny.forked import Forks, environment
 
-from .conftest import Command, finish
+from .cases import tensors
+from .conftest import Command, finish, summary
 
 Unpack: TypeAlias = Callable[..., "OldRuns"]
 
@@ -43,7 +42,7 @@ class OldRuns(Command):
 
     def path(self, run: str) -> Path:
         """Returns the directory of a run such as `points/001`."""
-        return self.folder / "runs" / run
+        return self.directory(run).path
 
     def read(self, file: str) -> Any:
         """Returns what is in a JSON file of a run."""
@@ -75,14 +74,6 @@ class OldRuns(Command):
             *(tensors(self.path(f"{run}/{folder}")) for folder in ("checkpoints", "best")),
             self.points(run_id, "train/", "validation/"),
         ]
-
-
-def tensors(checkpoint: Path) -> dict[str, tuple[str, bytes]]:
-    """Returns the type and the bytes of what a checkpoint holds, but for the input's position."""
-    reader = tf.train.load_checkpoint(str(checkpoint))
-    types = reader.get_variable_to_dtype_map()
-    names = [name for name, dtype in types.items() if dtype != tf.variant]
-    return {n: (types[n].name, np.asarray(reader.get_tensor(n)).tobytes()) for n in names}
 
 
 @pytest.fixture(params=sorted(FOLDER.glob("*.tar.xz")), ids=lambda path: path.name[:-7])
@@ -171,24 +162,13 @@ def test_what_was_not_delivered_is_delivered_once(
     assert "checkpoints/model.ckpt-12.index" in [each.path for each in artifacts]
 
 
-def rows(done: subprocess.CompletedProcess[str]) -> dict[int, list[str]]:
-    """Returns number -> cells of each trial in the summary."""
-    lines = done.stdout.splitlines()
-    start = next(index for index, line in enumerate(lines) if line.startswith("trial  "))
-    cells = [line.split() for line in lines[start + 1 :]]
-    return {int(each[0]): each for each in cells if each and each[0].isdecimal()}
-
-
 def assert_one_run_each(old: OldRuns, before: dict[str, str], trials: int, failed: int) -> None:
     """Checks that MLflow has one run for each trial, those it had before and their parent."""
     name = next(iter(before)).split()[0]
     after = old.ids(name)
     assert sorted(after) == [f"{name} {n + 1:03d}" for n in range(trials)] + [f"{name} sweep"]
     assert before.items() <= after.items()
-    children = {run.info.run_name: run for run in old.tracked(name)}
-    parent = children.pop(f"{name} sweep")
-    for child in children.values():
-        assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    parent, children = old.sweep(name)
     counts = [parent.data.tags[f"runner.sweep.{each}"] for each in ("trials", "failed")]
     assert (parent.info.status, counts) == ("FINISHED", [str(trials), str(failed)])
     assert [each.info.status for each in children.values()].count("FAILED") == failed
@@ -211,8 +191,8 @@ def test_a_grid_is_resumed(unpack: Unpack) -> None:
         "grid: resumes in runs/grid/003",
         "grid: runs in runs/grid/004",
     ]
-    assert {number: cells[3:] for number, cells in rows(done).items()} == {
-        number: ["FINISHED", f"grid/{number + 1:03d}"] for number in range(4)
+    assert {cells[0]: cells[3:] for cells in summary(done)} == {
+        str(number): ["FINISHED", f"grid/{number + 1:03d}"] for number in range(4)
     }
     assert_one_run_each(old, before, trials=4, failed=0)
     assert old.kept("grid/003") == old.kept("points/001")
@@ -238,7 +218,7 @@ def test_a_search_is_resumed(unpack: Unpack) -> None:
     ]
     assert old.query(*study)[:3] == recorded[:3]
     assert {state for _, state, _ in old.query(*study)[3:]} <= {"COMPLETE", "PRUNED"}
-    found = rows(done)
+    found = {int(cells[0]): cells[5] for cells in summary(done)}
     assert sorted(found) == list(range(6))
-    assert [found[number][5] for number in range(3)] == ["FINISHED", "FAILED", "PRUNED"]
+    assert [found[number] for number in range(3)] == ["FINISHED", "FAILED", "PRUNED"]
     assert_one_run_each(old, before, trials=6, failed=1)

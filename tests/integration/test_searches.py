@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import sqlite3
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from .conftest import Command, finish, wait_for
+from tests.tiny import runs
+
+from .conftest import Command, finish, summary, wait_for
 
 SEARCH = (
     "-m",
@@ -29,13 +30,7 @@ def _states(command: Command, sweep: str = "001") -> list[str]:
         ]
 
 
-def _rows(done: subprocess.CompletedProcess[str]) -> list[list[str]]:
-    lines = done.stdout.splitlines()
-    start = next(index for index, line in enumerate(lines) if line.startswith("trial  "))
-    rows = [line.split() for line in lines[start + 1 :]]
-    return [row for row in rows if row and row[0].isdecimal()]
-
-
+@pytest.mark.soak
 def test_a_search_that_is_killed_is_continued_by_the_same_command_and_prunes(
     command: Command,
 ) -> None:
@@ -56,23 +51,23 @@ def test_a_search_that_is_killed_is_continued_by_the_same_command_and_prunes(
     wait_for(marker, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    command.ended("tiny")
+    runs.wait_for(lambda: set(command.statuses("tiny")) == {"KILLED"})
     assert _states(command) == ["RUNNING"]
 
     done = command.run(*arguments)
     assert done.returncode == 0, done.stderr
     assert _states(command) == ["COMPLETE", "PRUNED"]
     assert "tiny: resumes in runs/tiny/001" in done.stdout
-    assert [(row[0], row[3]) for row in _rows(done)] == [("0", "FINISHED"), ("1", "PRUNED")]
-    runs = {run.info.run_name: run for run in command.tracked("tiny")}
-    statuses = {name: run.info.status for name, run in runs.items()}
-    assert statuses == {"tiny sweep": "FINISHED", "tiny 001": "FINISHED", "tiny 002": "KILLED"}
-    parent = runs.pop("tiny sweep")
-    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
-    assert runs["tiny 002"].data.tags["runner.pruned"].startswith("pruned at step ")
+    assert [(row[0], row[3]) for row in summary(done)] == [("0", "FINISHED"), ("1", "PRUNED")]
+    parent, trials = command.sweep("tiny")
+    statuses = {name: run.info.status for name, run in trials.items()}
+    assert statuses == {"tiny 001": "FINISHED", "tiny 002": "KILLED"}
+    assert parent.info.status == "FINISHED"
+    assert trials["tiny 002"].data.tags["runner.pruned"].startswith("pruned at step ")
 
 
-@pytest.mark.parametrize("objectives", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("objectives", [False, True])
 def test_two_processes_search_one_study(command: Command, objectives: bool) -> None:
     arguments = [*SEARCH, "hydra.sweeper.n_trials=3", f"sweep.figures={objectives}"]
     if objectives:
@@ -82,14 +77,12 @@ def test_two_processes_search_one_study(command: Command, objectives: bool) -> N
     outcomes = [finish(process) for process in processes]
     assert [done.returncode for done in outcomes] == [0, 0], [done.stderr for done in outcomes]
     assert _states(command) == ["COMPLETE"] * 3
-    runs = {run.info.run_name: run for run in command.tracked("tiny")}
-    parent = runs.pop("tiny sweep")
-    assert len(runs) == 3
-    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
-    assert {run.info.status for run in (parent, *runs.values())} == {"FINISHED"}
+    parent, trials = command.sweep("tiny")
+    assert len(trials) == 3
+    assert {run.info.status for run in (parent, *trials.values())} == {"FINISHED"}
     assert parent.data.tags["runner.sweep.trials"] == "3"
     figures = command.client().list_artifacts(parent.info.run_id, "figures")
     names = {Path(file.path).stem for file in figures}
     assert names >= ({"pareto_front", "slices_loss"} if objectives else set())
     # The process that ended last has seen all.
-    assert 3 in [len(_rows(done)) for done in outcomes]
+    assert 3 in [len(summary(done)) for done in outcomes]

@@ -10,6 +10,7 @@ import pytest
 from .conftest import Command, said
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="only Linux names the threads of a process")
 def test_a_process_imports_and_makes_no_more_than_its_first_step_needs(
     fresh_command: Command, monkeypatch: pytest.MonkeyPatch

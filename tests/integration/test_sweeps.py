@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from .conftest import Command, finish, said, wait_for
+from .conftest import Command, finish, said, summary, wait_for
 
 TINY = "+experiment=tiny"
 NO_FIGURES = "sweep.figures=false"
@@ -25,19 +24,8 @@ def _hook(name: str, command: Command) -> str:
 
 def _children(command: Command, experiment: str) -> tuple[str, dict[str, str]]:
     """Returns the parent's status, and status by name of its children."""
-    runs = command.tracked(experiment)
-    (parent,) = (run for run in runs if run.info.run_name.endswith(" sweep"))
-    children = [run for run in runs if run is not parent]
-    assert {run.data.tags["mlflow.parentRunId"] for run in children} <= {parent.info.run_id}
-    return parent.info.status, {run.info.run_name: run.info.status for run in children}
-
-
-def _table(done: subprocess.CompletedProcess[str]) -> list[list[str]]:
-    """Returns the rows of the summary."""
-    lines = done.stdout.splitlines()
-    start = next(index for index, line in enumerate(lines) if line.startswith("trial  "))
-    rows = [line.split() for line in lines[start + 1 :]]
-    return [row for row in rows if row and row[0].isdecimal()]
+    parent, children = command.sweep(experiment)
+    return parent.info.status, {name: run.info.status for name, run in children.items()}
 
 
 def test_a_sweep_over_a_warm_start(command: Command) -> None:
@@ -61,9 +49,9 @@ def test_a_sweep_over_a_warm_start(command: Command) -> None:
     objectives = [float(line) for line in returned.read_text().splitlines()]
     assert objectives == [command.record(f"warm/00{number}").objective for number in (1, 2)]
     assert objectives[0] != objectives[1]
+    parent, trials = command.sweep("warm")
     tag = "runner.sweep.optimizer.learning_rate"
-    assert {run.data.tags.get(tag) for run in command.tracked("warm")} == {None, "0.001", "0.003"}
-    (parent,) = (run for run in command.tracked("warm") if run.info.run_name == "warm sweep")
+    assert {run.data.tags[tag] for run in trials.values()} == {"0.001", "0.003"}
     figures = command.client().list_artifacts(parent.info.run_id, "figures")
     assert {Path(file.path).stem for file in figures} == {
         "importances",
@@ -79,10 +67,11 @@ def test_a_sweep_over_a_warm_start(command: Command) -> None:
     assert Path(steps).read_text().count("0 of 1   > 20    > 20    > 20") == 2
     importances = json.loads(parent.data.tags["runner.sweep.importances"])
     assert importances == {"validation/loss": {"optimizer.learning_rate": 1.0}}
-    shown = [float(row[2]) for row in _table(done)]
+    shown = [float(row[2]) for row in summary(done)]
     assert shown == pytest.approx(sorted(objectives), rel=1e-4)
 
 
+@pytest.mark.soak
 def test_a_signal_ends_the_whole_sweep_and_the_same_command_continues_it(command: Command) -> None:
     poison = "+data.poison_after=6,1000"
     arguments = ("-m", TINY, poison, _hook("WaitOnce", command), NO_FIGURES)
@@ -99,7 +88,7 @@ def test_a_signal_ends_the_whole_sweep_and_the_same_command_continues_it(command
     again = command.run(*arguments)
     assert again.returncode == 1
     assert "tiny: resumes in runs/tiny/002" in again.stdout
-    first, second = _table(again)
+    first, second = summary(again)
     assert [*first[:2], *first[3:]] == ["1", "1000", "FINISHED", "tiny/002"]
     assert second[0] == "0"
     words = "trial 0 data.poison_after=6 FAILED: training stopped because the loss is nan at step 7"
@@ -107,11 +96,12 @@ def test_a_signal_ends_the_whole_sweep_and_the_same_command_continues_it(command
     assert "runner: 1 of 2 trials failed" in again.stderr
     statuses = {"tiny 001": "FAILED", "tiny 002": "FINISHED"}
     assert _children(command, "tiny") == ("FINISHED", statuses)
-    (parent,) = (run for run in command.tracked("tiny") if run.info.run_name == "tiny sweep")
+    parent, _ = command.sweep("tiny")
     assert parent.data.tags["runner.sweep.failed"] == "1"
     assert json.loads(parent.data.tags["runner.sweep.best"]) == [{"data.poison_after": "1000"}]
 
 
+@pytest.mark.soak
 def test_a_sweep_of_plans_records_nothing(command: Command) -> None:
     done = command.run("-m", TINY, "mode=plan", "optimizer.learning_rate=1e-3,3e-3")
     assert done.returncode == 0
@@ -120,10 +110,8 @@ def test_a_sweep_of_plans_records_nothing(command: Command) -> None:
     assert not (command.folder / "runs").exists()
 
 
-SOAKED = [pytest.param(each, marks=pytest.mark.soak) for each in ("slurm_local", "ray")]
-
-
-@pytest.mark.parametrize("launcher", ["processes", *SOAKED])
+@pytest.mark.soak
+@pytest.mark.parametrize("launcher", ["processes", "slurm_local", "ray"])
 def test_trials_in_other_processes(command: Command, launcher: str) -> None:
     """Two warm trials share the parent and the source; one of them is killed and comes again."""
     process = command.start(
@@ -157,7 +145,7 @@ def test_trials_in_other_processes(command: Command, launcher: str) -> None:
     assert set(children.values()) == {"FINISHED"}
     assert len(children) == 2
     assert len(command.tracked("tiny")) == 1
-    assert [row[3] for row in _table(done)] == ["FINISHED", "FINISHED"]
+    assert [row[3] for row in summary(done)] == ["FINISHED", "FINISHED"]
 
 
 @pytest.mark.soak

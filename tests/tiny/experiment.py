@@ -15,14 +15,9 @@ import tensorflow as tf
 class Blobs:
     """Two clouds of points in eight dimensions.
 
-    Args:
-      batch_size: points in a batch.
-      seed: of their order.
-      poison_after: so many training batches are followed by NaN.
-      hang_after: so many training batches are followed by none, and the step waits; the file
-        `hanging` tells.
-      slow_validation: a file that a validation batch makes, where it is missing, before it takes
-        a while.
+    After `poison_after` training batches come NaN; after `hang_after` of them none, the file
+    `hanging` is made, and the step waits. Where the file `slow_validation` is missing, a validation
+    batch makes it and takes a while.
     """
 
     def __init__(
@@ -86,13 +81,7 @@ def _delayed(features: tf.Tensor, wait: Callable[[], None]) -> tf.Tensor:
 
 
 class Net(keras.Model):
-    """A body with batch norm and dropout, and a head.
-
-    Args:
-      units: of the body.
-      extra: whether a layer is between the two.
-      ballast: numbers in a weight that does nothing but make checkpoints large.
-    """
+    """A body with batch norm and dropout, and a head; `ballast` only makes checkpoints large."""
 
     def __init__(self, units: int = 4, extra: bool = False, ballast: int = 0) -> None:
         super().__init__(name="net")

@@ -12,7 +12,7 @@ from runner.system.status import Status
 from runner.tracking.encoding import Batch, Delivery, Encoder, MetricPoint, Tag, batches
 from runner.tracking.follower import Destination, Follower
 from runner.tracking.journal import Journal, Metrics, Record
-from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
+from runner.tracking.tracking_directory import Opening, TrackingDirectory
 
 URI = "memory:"
 
@@ -77,10 +77,6 @@ def make_directory(path: Path) -> TrackingDirectory:
     return directory
 
 
-def connect_to(store: Destination) -> Callable[[Opening, Position], Destination]:
-    return lambda opening, position: store
-
-
 def never(seconds: float) -> None:
     raise AssertionError("nothing is left to wait for")
 
@@ -88,7 +84,7 @@ def never(seconds: float) -> None:
 def follow(
     directory: TrackingDirectory, store: Destination, wait: Callable[[float], None] = never
 ) -> bool:
-    return Follower(directory, URI, connect_to(store), wait=wait).run()
+    return Follower(directory, URI, lambda *_: store, wait=wait).run()
 
 
 def record(directory: TrackingDirectory, *records: Record, after: int | None = None) -> None:

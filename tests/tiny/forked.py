@@ -27,11 +27,8 @@ _INPUT, _OUTPUT, _ERRORS = 0, 1, 2
 class Forked(subprocess.Popen[str]):
     """Runs `python -m MODULE ARGUMENTS` in a fork of a process that has imported everything.
 
-    Args:
-      server: the address of that process.
-      command: what `subprocess.Popen` would be given.
-      stdin: as for `subprocess.Popen`, and so is what follows.
-      slow_saves: makes saves take as long as on a slow disk, and this file exist during each.
+    The arguments are those of `subprocess.Popen`, but `server`, that process's address, and
+    `slow_saves`: saves take as long as on a slow disk, and this file exists during each.
     """
 
     def __init__(

@@ -73,9 +73,7 @@ def opened(
 ) -> Iterator[Opened]:
     """Opens a session of a built graph or of a configuration's.
 
-    Args:
-      graph: the graph; None for that of the tiny experiment.
-      restore: a checkpoint; None initializes all variables and the input.
+    It is initialized, unless a checkpoint is given to restore.
     """
     built = graph if isinstance(graph, BuiltGraph) else build(graph)
     with built.graph.as_default(), tf.Session() as session:

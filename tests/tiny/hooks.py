@@ -124,19 +124,6 @@ class Overwrite(AtStep):
         self.file.write_bytes(b"not what it was" * 1000)
 
 
-class StopEarly(tf.train.SessionRunHook):
-    """Ends the loop in good order after a step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def after_run(
-        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
-    ) -> None:
-        if run_context.session.run(tf.train.get_global_step()) >= self.step:
-            run_context.request_stop()
-
-
 class Listing(tf.train.SessionRunHook):
     """Prints, when the first step is done, all modules and how many threads of each name, as JSON.
 

@@ -38,28 +38,22 @@ class Slow(Blobs):
 class Held(Blobs):
     """Batches that wait for a test.
 
-    Args:
-      slow: a file; training batches come slowly as long as it exists.
-      evaluating: a file that the first validation batch makes, to wait until it is gone.
+    Training batches come slowly as long as the file `slow` exists; the first validation batch makes
+    the file `evaluating`, and waits until it is gone.
     """
-
-    def __init__(
-        self, batch_size: int = 8, seed: int = 0, slow: str = "slow", evaluating: str = "evaluating"
-    ) -> None:
-        super().__init__(batch_size, seed)
-        self._slow, self._evaluating = Path(slow), Path(evaluating)
 
     def train(self) -> tf.data.Dataset:
         def wait() -> None:
-            if self._slow.exists():
+            if Path("slow").exists():
                 time.sleep(0.1)
 
         return _each_after(super().train(), wait)
 
     def validation(self) -> tf.data.Dataset:
         def wait() -> None:
-            self._evaluating.touch()
-            while self._evaluating.exists():
+            evaluating = Path("evaluating")
+            evaluating.touch()
+            while evaluating.exists():
                 time.sleep(0.02)
 
         batches = super().validation()
@@ -273,11 +267,6 @@ def partitioned(features: Any, training: bool = False) -> Any:
             partitioner=tf.compat.v1.fixed_size_partitioner(2),
         )
     return tf.matmul(features, tf.convert_to_tensor(kernel))
-
-
-def make_partitioned() -> Any:
-    """Returns the function above, which its `_target_` would call."""
-    return partitioned
 
 
 class Recurrent(keras.Model):

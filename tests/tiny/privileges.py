@@ -1,12 +1,15 @@
-"""What a test may read that the super-user runs."""
+"""What a test may read that the super-user runs, and disks that it mounts."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 
 @contextlib.contextmanager
@@ -33,3 +36,16 @@ def folder_for_all() -> Iterator[Path]:
         finally:
             for each in (folder, *folder.rglob("*")):
                 each.chmod(0o755)
+
+
+@contextlib.contextmanager
+def mounted(place: Path, size: str) -> Iterator[Path]:
+    """Gives a new file system of a size such as `1m`, or skips the test."""
+    place.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system needs rights that this process does not have")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)

@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Mapping
 
 from mlflow import MlflowClient
-from mlflow.entities import Run
 
 from runner.system.status import Status
 from runner.tracking.journal import Record
@@ -33,10 +32,6 @@ def record(
         run.deliver(delivery)
     run.finish(status, "")
     return run.run_id
-
-
-def read(client: MlflowClient, run_id: str) -> Run:
-    return client.get_run(run_id)
 
 
 def steps(client: MlflowClient, run_id: str, key: str) -> list[int]:

@@ -28,14 +28,7 @@ from tests.tiny.runs import wait_for
 
 
 class Recording:
-    """A process that records steps.
-
-    Args:
-      forks: forks it.
-      directory: the run directory.
-      uri: where MLflow is.
-      start: the step from which it resumes.
-    """
+    """A process that records steps from `start` on in MLflow at `uri`."""
 
     def __init__(self, forks: Forks, directory: Path, uri: str, start: int = 0) -> None:
         self.directory = TrackingDirectory(directory)
@@ -96,10 +89,6 @@ class Recording:
     def interruptions(self) -> int:
         """How often delivery has failed."""
         return self.directory.log.read_text().count("interrupted")
-
-    def is_followed(self) -> bool:
-        """Whether a process delivers."""
-        return self.directory.is_delivered(self.uri)
 
     def _write(self, line: str) -> None:
         stdin = _piped(self.process.stdin)

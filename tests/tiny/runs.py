@@ -24,12 +24,7 @@ from tests.tiny.configs import tiny
 
 
 class Runs:
-    """Runs tiny experiments in one folder.
-
-    Args:
-      folder: for the run directories.
-      **changes: fields of every configuration.
-    """
+    """Runs tiny experiments in one folder; `changes` are fields of every configuration."""
 
     def __init__(self, folder: Path, **changes: Any) -> None:
         self.folder, self.changes = folder, changes

@@ -8,11 +8,29 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runner.config.choices import Goal
 from runner.errors import PrunedRunError, SweepError
 from runner.runs.run_directory import RunRecord, open_run
 from runner.sweeps.job import Job, Trial, carry_out
-from runner.sweeps.sweep_directory import SweepDirectory
+from runner.sweeps.objectives import Objective
+from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.status import Status
+
+LOSS = Objective("validation/loss", Goal.minimize)
+ACCURACY = Objective("validation/accuracy", Goal.maximize)
+
+
+def finished(number: int, loss: float | None, **changes: Any) -> Attempt:
+    """Returns an attempt that has finished with a loss and an accuracy, with fields changed."""
+    given = {
+        "values": {"seed": str(number)},
+        "metrics": {} if loss is None else {"loss": loss, "accuracy": 1 - loss},
+        "objective": loss,
+        "status": Status.FINISHED,
+        "run_dir": f"runs/tiny/{number:03d}",
+    }
+    return Attempt(number, 1, (), **{**given, **changes})
+
 
 # What a trial does, by its overrides: the metrics of each of its evaluations.
 Work = Callable[[Sequence[str]], Sequence[Mapping[str, float]]]
@@ -34,12 +52,8 @@ def easy(overrides: Sequence[str]) -> Sequence[Mapping[str, float]]:
 class FakeLauncher:
     """Runs trials in turn; the death of one process ends the trial after it too, as joblib's does.
 
-    Attributes:
-      directory: the sweep's.
-      work: what a trial does.
-      storage: of the study, as the sweeper's configuration has it.
-      launched: the overrides of the trials that were launched together, each time.
-      started: the overrides of all trials that were started, in order.
+    `launched` are the overrides of the trials that were launched together, each time; `started`
+    those of all trials that were started, in order.
     """
 
     def __init__(self, directory: SweepDirectory, work: Work = easy, storage: Any = None) -> None:

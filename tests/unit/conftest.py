@@ -1,7 +1,8 @@
-"""Runs of the tiny experiment, in this process."""
+"""Graphs, and runs of the tiny experiment, in this process."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,10 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tests.tiny.command_line import Command
+    from tests.tiny.counter import Counter
     from tests.tiny.runs import Runs
 
 # The same examples every time, however slow the machine is; a failure is reported as it is shrunk.
@@ -16,6 +21,42 @@ settings.register_profile("runner", deadline=None, derandomize=True, max_example
 settings.load_profile("runner")
 
 # Only the tests that use a fixture need TensorFlow, which is why it is imported in each.
+
+
+@pytest.fixture
+def graph() -> Iterator[tf.Graph]:
+    """A fresh graph, the default one during the test."""
+    import tensorflow as tf
+
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+@pytest.fixture
+def counter(graph: tf.Graph) -> Counter:
+    """What counts in a fresh graph."""
+    from tests.tiny.counter import Counter
+
+    return Counter()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB."""
+    from tests.tiny.privileges import mounted
+
+    with mounted(tmp_path / "small", "1m") as place:
+        yield place
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs the command line in this process, in an empty directory."""
+    from tests.tiny.command_line import in_process
+
+    return in_process(tmp_path, monkeypatch, capfd)
 
 
 @pytest.fixture

@@ -17,17 +17,9 @@ from runner.config.choices import Mode, annotation, options
 from runner.config.schema import RunConfig
 from runner.errors import InterruptedRunError
 from runner.system.lifeline import LIFELINE
-from tests.tiny.command_line import CONF, Command, in_process
+from tests.tiny.command_line import CONF, Command
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Command:
-    """Runs the command line in this process, in an empty directory."""
-    return in_process(tmp_path, monkeypatch, capfd)
 
 
 MISTAKES_FOUND_LATER = {
@@ -66,20 +58,6 @@ def test_options_may_stand_among_the_overrides(
 ) -> None:
     outcome = command(*arguments)
     assert (outcome.code, outcome.err.splitlines()[0]) == (2, "runner: train.steps is 0")
-
-
-def test_an_option_that_does_not_exist(command: Command) -> None:
-    outcome = command("--foo")
-    assert outcome.code == 2
-    assert "unrecognized arguments: --foo" in outcome.err
-
-
-def test_the_composed_configuration_is_printed(command: Command, tmp_path: Path) -> None:
-    outcome = command(*CONF, "+experiment=tiny", "--cfg", "job", "train.steps=7")
-    assert (outcome.code, outcome.err) == (0, "")
-    lines = outcome.out.splitlines()
-    assert {"name: tiny", "  steps: 7"} <= set(lines)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_signal_before_the_run_handles_them(
@@ -149,10 +127,6 @@ def test_help_fits_one_screen_and_names_what_there_is_and_nothing_else(command: 
     assert [
         each for each in keys if each not in groups and annotation(each, RunConfig) is None
     ] == []
-
-
-def test_the_shipped_configs_are_beside_the_package_in_a_checkout() -> None:
-    assert command_line.conf_directory() == ROOT / "conf"
 
 
 def test_python_m_runner(tmp_path: Path) -> None:

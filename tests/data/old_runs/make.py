@@ -23,7 +23,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -31,6 +31,7 @@ import psutil
 
 from tests.data.old_runs.experiment import FAULTS, WAITING
 from tests.data.old_runs.unpack import FOLDER, RECORDED
+from tests.tiny.runs import wait_for
 
 ROOT = FOLDER.parents[2]
 # In place of what would be recorded of this machine.
@@ -89,7 +90,7 @@ class Recorder:
     def waiting(self, faults: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Starts one and returns it once it waits."""
         process = self.start(faults, *arguments)
-        _wait_for((RECORDED / WAITING).exists)
+        wait_for((RECORDED / WAITING).exists)
         return process
 
     def go_on(self) -> None:
@@ -102,7 +103,7 @@ class Recorder:
         process.kill()
         process.wait()
         self.go_on()
-        _wait_for(lambda: not _processes())  # The follower delivers the rest.
+        wait_for(lambda: not _processes())  # The follower delivers the rest.
 
 
 def record(recorder: Recorder) -> None:
@@ -123,7 +124,7 @@ def record(recorder: Recorder) -> None:
     journal = RECORDED / "runs/undelivered/001/tracking"
     (position,) = journal.glob("sqlite-*/position.json")
     size = (journal / "journal/0001.journal").stat().st_size
-    _wait_for(lambda: json.loads(position.read_text())["offset"] == size)
+    wait_for(lambda: json.loads(position.read_text())["offset"] == size)
     (follower,) = [each for each in _processes() if each.pid != process.pid]
     follower.kill()
     recorder.go_on()
@@ -151,13 +152,6 @@ def _processes() -> list[psutil.Process]:
         except psutil.Error:
             continue  # It has ended, or is another user's.
     return found
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def write_out() -> None:

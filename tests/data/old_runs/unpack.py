@@ -22,11 +22,8 @@ def unpack_archive(archive: Path, folder: Path, *, moved: bool) -> Path:
     names of folders that come from the database's address. Not in journals, whose lines have
     checksums: all that they name by a path is the source of a run that is delivered.
 
-    Args:
-      archive: what to unpack.
-      folder: where; its path must need no quoting.
-      moved: leaves them instead as they were in the former place, but for the places of artifacts
-        in MLflow's database, where MLflow would otherwise write.
+    `folder` must need no quoting. With `moved` they are left as they were in the former place, but
+    for the places of artifacts in MLflow's database, where MLflow would otherwise write.
     """
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="data")

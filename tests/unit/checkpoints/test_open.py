@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import pickle
 import subprocess
 import sys
@@ -157,15 +156,6 @@ def test_parts_of_a_bundle_lead_to_its_prefix(tmp_path: Path) -> None:
         recognise(str(tmp_path))
     with pytest.raises(CheckpointError, match=r"there is no checkpoint at .*/model"):
         recognise(str(tmp_path / "model"))
-
-
-def test_content_decides_and_not_the_suffix(tmp_path: Path) -> None:
-    path = tmp_path / "weights.h5"
-    with path.open("wb") as file:
-        np.save(file, np.ones(3))
-    assert recognise(str(path)) is Format.NPY
-    path.write_text(json.dumps({"weight_map": {}}))
-    assert recognise(str(path)) is Format.SAFETENSORS_INDEX
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

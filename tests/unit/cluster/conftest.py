@@ -35,11 +35,7 @@ class Lines:
 
 
 class InProcess:
-    """Servers of one cluster.
-
-    Attributes:
-      cluster: the configuration of the chief.
-    """
+    """Servers of one cluster, whose configuration is the chief's."""
 
     def __init__(self, workers: int, ps: int, **changes: Any) -> None:
         found = free_addresses(workers + ps)

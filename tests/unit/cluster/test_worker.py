@@ -32,8 +32,7 @@ LAST = 10
 class Both:
     """Sessions of a chief and a worker, with the worker's hook; what the chief does is scripted.
 
-    Attributes:
-      actions: what the chief does, one action at each look of the worker's but the first.
+    `actions` are what the chief does, one at each look of the worker's but the first.
     """
 
     hook: ChiefHook

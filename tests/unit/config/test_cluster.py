@@ -43,11 +43,6 @@ def states(config: RunConfig, environ: dict[str, str] | None = None) -> list[str
     return [problem.state for problem in error.value.problems]
 
 
-def test_one_process_is_left_alone() -> None:
-    config = tiny()
-    assert resolve(config, {}) == config
-
-
 def test_addresses_and_tasks_come_from_either() -> None:
     expected = ClusterConfig(
         workers=2, ps=1, addresses=AddressesConfig(**ADDRESSES), task=TaskConfig("worker", 0)

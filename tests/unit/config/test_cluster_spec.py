@@ -34,11 +34,6 @@ def read(content: Any) -> Any:
     return read_tf_config({"TF_CONFIG": text})
 
 
-def test_the_documented_form_is_read() -> None:
-    expected = ClusterConfig(addresses=AddressesConfig(**CLUSTER), task=TaskConfig("worker", 1))
-    assert read({"cluster": CLUSTER, "task": {"type": "worker", "index": 1}}) == expected
-
-
 @pytest.mark.parametrize("text", ["", "  ", "{}", '{"cluster": {}}'])
 def test_a_variable_without_cluster_is_ignored(text: str) -> None:
     assert read(text) is None

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml as pyyaml
-from hydra import compose, initialize_config_dir
-from hydra.core.hydra_config import HydraConfig
+from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,28 +22,20 @@ from runner.config.composition import (
     spelled,
     yaml,
 )
-from runner.config.schema import register
-
-CONF = Path(__file__).resolve().parents[3] / "conf"
+from tests.tiny.composing import CONF, composing
 
 
-@pytest.fixture
-def _command() -> Iterator[None]:
-    """What Hydra has set up while `+experiment=lstm_cnn` runs."""
-    register()
-    before = HydraConfig.instance().cfg
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        running = compose("config", ["+experiment=lstm_cnn"], return_hydra_config=True)
-        HydraConfig.instance().set_config(running)
-        yield
-    HydraConfig.instance().cfg = before
-
-
-@pytest.mark.usefixtures("_command")
-def test_an_experiment_is_composed_with_overrides_of_its_own() -> None:
-    config = compose_experiment("digits_cnn", ["train.steps=3", "optimizer=sgd"])
-    assert (config.name, config.train.steps) == ("digits_cnn", 3)
-    assert config.optimizer._target_.endswith("GradientDescentOptimizer")
+def test_an_experiment_is_composed_with_overrides_of_its_own_and_anew_each_time(
+    tmp_path: Path,
+) -> None:
+    with composing(tmp_path / "conf"):
+        config = compose_experiment("digits_cnn", ["train.steps=3", "optimizer=sgd"])
+        assert (config.name, config.train.steps) == ("digits_cnn", 3)
+        assert config.optimizer._target_.endswith("GradientDescentOptimizer")
+        config.name = "changed"
+        again = compose_experiment("digits_cnn", ["train.steps=3", "optimizer=sgd"])
+        assert again.name == "digits_cnn"
+        assert compose_experiment("digits_cnn", ["train.steps=4"]).train.steps == 4
 
 
 @pytest.mark.parametrize(
@@ -62,14 +52,6 @@ def test_an_experiment_is_composed_with_overrides_of_its_own() -> None:
 )
 def test_what_the_yaml_need_not_hold(typed: str, expected: str) -> None:
     assert forced(typed) == expected
-
-
-@pytest.mark.usefixtures("_command")
-def test_what_is_composed_again_is_as_it_was_at_first() -> None:
-    first = compose_experiment("digits_cnn", ["train.steps=3"])
-    first.name = "changed"
-    assert compose_experiment("digits_cnn", ["train.steps=3"]).name == "digits_cnn"
-    assert compose_experiment("digits_cnn", ["train.steps=4"]).train.steps == 4
 
 
 def test_another_search_path_holds_other_experiments(tmp_path: Path) -> None:

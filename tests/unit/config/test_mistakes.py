@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny.command_line import CONF, Command, in_process
+from tests.tiny.command_line import CONF, Command
 
 TABLE = Path(__file__).with_name("mistakes.txt")
 
@@ -54,14 +54,6 @@ def cases() -> list[Case]:
 
 
 CASES = cases()
-
-
-@pytest.fixture
-def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Command:
-    """Runs the command line in this process, in an empty directory."""
-    return in_process(tmp_path, monkeypatch, capfd)
 
 
 def test_the_table_is_long_and_has_every_case_once() -> None:

@@ -192,14 +192,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         ({"optimizer": {**TARGET, "learning_rate": rate}}, f"optimizer.learning_rate is {rate!r}")
         for rate in ("1e-3", True, [0.1], {"decay_steps": 3})
     ),
-    ({"train": {"clip": {"global_norm": float("nan")}}}, "train.clip.global_norm is nan"),
     ({"export": {"register": " "}}, "export.register is ' '"),
     ({"export": {"register": "net", "alias": "a b"}}, "export.alias is 'a b'"),
     ({"cluster": {"local": True, "backup": -1}}, "cluster.backup is -1"),
     *(
         ({"cluster": {"local": True, key: value}}, f"cluster.{key} is {value:g}")
         for key in ("max_wait_secs", "grace_secs")
-        for value in (float("inf"), float("nan"), -1.0)
+        for value in (float("nan"), -1.0)
     ),
     ({"run_dir": "${model.x}", "model": {**TARGET, "x": "???"}}, "run_dir cannot be resolved"),
     ({"scaffolds": [3]}, "scaffolds.0 has no name"),
@@ -253,7 +252,6 @@ def test_scaffolds_that_are_accepted(changes: dict[str, Any]) -> None:
         ({"average": "last 0"}, "average is 'last 0'"),
         ({"learning_rate_multiplier": float("nan")}, "learning_rate_multiplier is nan"),
         ({"transpose": {"a": []}}, "transpose is {'a': []}"),
-        ({"convert": {"a": [1]}}, "convert is {'a': [1]}"),
         ({"vocabulary": {"b": {"new": "y"}}}, "vocabulary.b.old has no value"),
     ],
     ids=str,
@@ -273,24 +271,6 @@ def test_what_is_in_mlflow_needs_a_store() -> None:
         "scaffolds.a.average: runs:/1/best is in MLflow, and tracking is off",
     ]
     validate(composed(scaffolds={"a": entry}))
-
-
-def test_every_problem_is_reported_at_once() -> None:
-    config = composed(
-        model="???",
-        loss={},
-        train={"steps": 0, "objective": "x"},
-        scaffolds={"a": {"trainable": "maybe", "optional": "maybe"}, "b": 3},
-    )
-    assert [each.state.split(" ")[0] for each in problems(config)] == [
-        "model",
-        "loss",
-        "train.steps",
-        "scaffolds.a.trainable",
-        "scaffolds.a.optional",
-        "scaffolds.b",
-        "train.objective",
-    ]
 
 
 def test_a_configuration_over_another_schema_is_a_programming_error() -> None:

@@ -5,29 +5,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from numpy.typing import NDArray
 
 from experiments.digits import Digits, DigitSequences, Images, load_splits
 from runner.graph.experiment import Data
+from tests.tiny.reading import taken
 
 Batch = tuple[NDArray[np.float32], NDArray[np.int32]]
 
 
-def read(data: Any, split: str, batches: int | None = None) -> list[Batch]:
-    """Reads a split as the runner does: in a graph, with a graph-level seed."""
-    found: list[Batch] = []
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        tf.compat.v1.set_random_seed(1)
-        iterator = tf.compat.v1.data.make_initializable_iterator(getattr(data, split)())
-        batch = iterator.get_next()
-        session.run(iterator.initializer)
-        while batches is None or len(found) < batches:
-            try:
-                found.append(session.run(batch))
-            except tf.errors.OutOfRangeError:
-                break
-    return found
+def read(data: Any, split: str, batches: int = 100) -> list[Batch]:
+    return taken(getattr(data, split), batches)
 
 
 def keys(images: NDArray[np.float32]) -> list[bytes]:

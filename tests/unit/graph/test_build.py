@@ -161,7 +161,9 @@ def test_what_breaks_the_contract_is_refused(config: RunConfig, message: str) ->
 
 def test_a_partitioned_variable_is_one_to_patterns_and_checkpoints(tmp_path: Path) -> None:
     scaffold = ScaffoldConfig(VariablesConfig([HEAD]), learning_rate_multiplier=0.5)
-    config = tiny(model={"_target_": f"{HERE}.make_partitioned"}, scaffolds={"h": scaffold})
+    config = tiny(
+        model={"_target_": f"{HERE}.partitioned", "_partial_": True}, scaffolds={"h": scaffold}
+    )
     with opened(config) as run:
         reader = tf.train.load_checkpoint(run.save(tmp_path))
     specs = {each.name: each for each in run.built.specs}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,7 @@ from runner.graph.input_pipeline import TrainingInput, not_resumed_exactly, with
 from runner.hooks import InputStateHook
 from tests.tiny.counter import Counter
 
-
-@pytest.fixture(autouse=True)
-def _graph() -> Iterator[None]:
-    with tf.Graph().as_default():
-        yield
+pytestmark = pytest.mark.usefixtures("graph")
 
 
 class _Take(tf.train.SessionRunHook):

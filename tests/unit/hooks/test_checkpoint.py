@@ -24,6 +24,7 @@ from runner.hooks import (
 )
 from runner.hooks.checkpoint import another_saver
 from tests.tiny.counter import Counter
+from tests.tiny.hooks import FailOnce
 
 
 def _steps(directory: Path) -> list[int]:
@@ -77,12 +78,9 @@ def test_where_others_train_meanwhile_the_step_is_that_of_the_save(
 
 
 def test_nothing_is_saved_after_an_error(counter: Counter, tmp_path: Path) -> None:
-    class _Fail(tf.train.SessionRunHook):
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            raise ValueError("the hook failed")
-
+    fail = FailOnce(1, str(tmp_path / "marker"))
     with pytest.raises(ValueError, match="the hook failed"):
-        counter.run([_Fail(), _hook(counter, tmp_path, every=1)])
+        counter.run([fail, _hook(counter, tmp_path, every=1)])
     assert _steps(tmp_path) == []
 
 

@@ -50,12 +50,6 @@ def test_a_step_gives_the_shape_it_says(conversion: Conversion, expected: Any, w
     assert str(conversion) == words
 
 
-@pytest.mark.parametrize("axes", [(0, 0), (0,)])
-def test_axes_that_are_no_permutation_are_refused(axes: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"do not permute the axes of \[3, 4\]"):
-        Transpose(axes).shape(VALUE.shape)
-
-
 SHAPE = st.tuples(st.integers(1, 6), st.integers(1, 6))
 
 

@@ -159,15 +159,6 @@ def test_numbered_layers_that_agree_share_a_row(rows: list[str], expected: list[
     assert [each.variable for each in collapse(row(name) for name in rows)] == expected
 
 
-def test_a_layer_that_differs_has_a_row_of_its_own() -> None:
-    layers = [row(f"l{number}", shape="9" if number == 2 else "2x3") for number in range(4)]
-    joined = collapse(layers)
-    assert [(each.variable, each.count, each.bytes) for each in joined] == [
-        ("l{0..1,3}", 3, 72),
-        ("l2", 1, 24),
-    ]
-
-
 @pytest.mark.parametrize(
     ("origin", "expected"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,7 @@ from runner.restoration.variables import Partition
 from tests.tiny.restoring import SAVE, Case, make_variable, numbers, save_bundle, save_npz
 
 tf1 = tf.compat.v1
-
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[tf.Graph]:
-    with tf.Graph().as_default() as graph:
-        yield graph
+pytestmark = pytest.mark.usefixtures("graph")
 
 
 @pytest.mark.parametrize("initialize", list(Initialize))

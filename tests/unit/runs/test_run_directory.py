@@ -17,7 +17,6 @@ from runner.errors import RunDirectoryError
 from runner.runs.run_directory import (
     RunDirectory,
     RunRecord,
-    differences,
     interrupted_run,
     open_run,
     runs,
@@ -72,15 +71,6 @@ def test_a_record_that_another_has_written(tmp_path: Path, content: str) -> None
     (tmp_path / "run.json").write_text(content, encoding="utf-8")
     with pytest.raises(RunDirectoryError, match=r"run\.json cannot be read"):
         RunDirectory(tmp_path).read()
-
-
-def test_a_checkpoint_counts_once_tensorflow_can_find_it(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path)
-    run.checkpoints.mkdir()
-    (run.checkpoints / "model.ckpt-1.index").touch()
-    assert not run.has_checkpoint()
-    (run.checkpoints / "checkpoint").touch()
-    assert run.has_checkpoint()
 
 
 def test_a_claimed_directory_has_one_owner(tmp_path: Path) -> None:
@@ -252,19 +242,6 @@ def test_a_resumed_run_is_running_again_and_has_one_owner(
         open_run(tmp_path, RECORD, "auto")
     opened.append(open_run(tmp_path, RECORD, "never"))
     assert opened[1].path.name == "002"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        ({"a": 1}, {"a": 1}, []),
-        ({"a": {"b": 1, "c": [1]}}, {"a": {"b": 2, "c": [2]}}, ["a.b: 1 -> 2", "a.c: [1] -> [2]"]),
-        ({"a": 1}, {"b": 2}, ["a: 1 -> (absent)", "b: (absent) -> 2"]),
-        ({"a": {"b": 1}}, {"a": 3}, ["a: {'b': 1} -> 3"]),
-    ],
-)
-def test_differences(old: object, new: object, expected: list[str]) -> None:
-    assert differences(old, new) == expected
 
 
 def test_runs_that_were_killed_are_settled_once(tmp_path: Path) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -152,24 +151,6 @@ def test_a_large_checkpoint_is_read_in_parts(
     assert damage(run.checkpoints / "model.ckpt-3") is None
     _flip(run.checkpoints / f"model.ckpt-3.{DATA}")
     assert damage(run.checkpoints / "model.ckpt-3") is not None
-
-
-@pytest.fixture
-def counter() -> Iterator[Counter]:
-    with tf.Graph().as_default():
-        yield Counter()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a file system needs rights that this process does not have")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def _saving(counter: Counter, disk: Path, numbers: int, every: int, *policy: Any) -> CheckpointHook:

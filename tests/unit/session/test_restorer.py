@@ -2,65 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.checkpoints.open import open_checkpoint
-from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import Initialize
 from runner.errors import CheckpointError
-from runner.restoration.fitting import SourceTensor
-from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.restorer import Restorer
-from runner.restoration.variables import StateClass, VariableSpec
 from runner.session.monitored_session import ChiefSessionCreator
 from runner.session.session_manager import Scaffold, SessionManager
+from tests.tiny.restoring import SAVE, Case, save_bundle
 
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[tf.Graph]:
-    with tf.Graph().as_default() as graph:
-        yield graph
+pytestmark = pytest.mark.usefixtures("graph")
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Callable[[str, float], str]:
+    """Saves a scalar `value` as a source of a name: a file for `npz`, a bundle for others."""
+
     def save(name: str, value: float) -> str:
-        file = tmp_path / f"{name}.npz"
-        np.savez(file, value=np.float32(value))
-        with tf.Graph().as_default(), tf.Session() as session:
-            variable = tf.get_variable("value", initializer=value)
-            session.run(variable.initializer)
-            saved = tf.train.Saver().save(session, str(tmp_path / name / "model"))
-        return str(file) if name == "npz" else str(saved)
+        return SAVE.get(name, save_bundle)(tmp_path / name, {"value": np.array(value, np.float32)})
 
     return save
 
 
 def restorer_of(paths: dict[str, str], variables: dict[str, tf.Variable]) -> Restorer:
     """Gives each variable the tensor `value` of the source of its name, if there is one."""
-    scalar = TensorSpec("value", (), "float32")
-    assignments = tuple(
-        Assignment(
-            VariableSpec(TensorSpec(name, (), "float32"), StateClass.WEIGHT, True, "Const"),
-            name,
-            (SourceTensor(name, scalar),) if name in paths else (),
-        )
-        for name in variables
-    )
-    sources = {name: open_checkpoint(path).spec() for name, path in paths.items()}
-    plan = RestorationPlan(assignments, sources, {})
-    return Restorer(
-        plan,
-        variables,
-        lambda name: open_checkpoint(paths[name]),
-        initialize=Initialize.remaining,
-        verify=True,
-    )
+    case = Case(**paths)
+    for name, variable in variables.items():
+        case.take(variable, *([(name, "value")] if name in paths else []))
+    return case.restorer(initialize=Initialize.remaining, verify=True)
 
 
 def test_a_restorer_restores_after_every_init(source: Callable[[str, float], str]) -> None:

@@ -14,6 +14,7 @@ from runner.errors import CheckpointError, ConfigError
 from runner.session.session_manager import restored_variables
 
 Save = Callable[..., Path]
+pytestmark = pytest.mark.usefixtures("graph")
 
 
 @pytest.fixture
@@ -31,12 +32,6 @@ def save(tmp_path: Path) -> Save:
         return tmp_path / name
 
     return save_values
-
-
-@pytest.fixture(autouse=True)
-def _graph() -> Any:
-    with tf.Graph().as_default():
-        yield
 
 
 def _variables(*names: str) -> list[tf.Variable]:
@@ -138,24 +133,6 @@ def test_ready_check_names_a_variable_that_nothing_gives(save: Save) -> None:
     manager = _manager([str(save("a", cnn=1.0))], [_scaffold(cnn)], ready_op=_ready())
     with pytest.raises(RuntimeError, match="forgotten"):
         manager.prepare_session()
-
-
-def test_own_checkpoint_beats_warm_start(save: Save, tmp_path: Path) -> None:
-    cnn, head = _variables("cnn", "head")
-    own = save("own", cnn=5.0, head=6.0)
-    called: list[str] = []
-    scaffold = _scaffold(
-        cnn, init_op=cnn.initializer, init_fn=lambda scaffold, session: called.append("scaffold")
-    )
-    manager = _manager([str(tmp_path / "gone")], [scaffold], ready_op=_ready())
-    with manager.prepare_session(
-        init_op=tf.global_variables_initializer(),
-        saver=tf.train.Saver(),
-        checkpoint_dir=str(own),
-        init_fn=lambda session: called.append("given"),
-    ) as session:
-        assert session.run([cnn, head]) == [5.0, 6.0]
-    assert called == []
 
 
 def test_own_directory_whose_checkpoint_is_gone_is_refused(save: Save) -> None:

@@ -23,19 +23,13 @@ from runner.sweeps.objectives import Objective
 from runner.sweeps.results import Band, bands
 from runner.sweeps.sweep_directory import Attempt
 from runner.system.status import Status
-
-LOSS = Objective("validation/loss", Goal.minimize)
-ACCURACY = Objective("validation/accuracy", Goal.maximize)
+from tests.tiny.sweeping import ACCURACY, LOSS, finished
 
 
 def _trial(number: int, loss: float, **changes: Any) -> Attempt:
-    given: dict[str, Any] = {
-        "metrics": {"loss": loss, "accuracy": 1 - loss},
-        "status": Status.FINISHED,
-        "curve": ((1, 1.0), (2, loss)),
-    }
     values = {"rate": f"{0.1 * (number % 3)}", "optimizer": "adam" if number % 2 else "sgd"}
-    return Attempt(number, 1, (), **{"values": values, **given, **changes})
+    given = {"values": values, "curve": ((1, 1.0), (2, loss)), "objective": None}
+    return finished(number, loss, **{**given, **changes})
 
 
 TRIALS = [
@@ -107,19 +101,16 @@ def test_values_that_would_be_malformed_formulas_are_drawn_as_they_are(
     files = draw(study_of(trials, [objective]), [objective], tmp_path)
     assert len(files) == 5
     settings = SweepConfig(bands=[r"$\w$"])
-    curve = Attempt(0, 1, (), {"n": r"^$\w+$"}, status=Status.FINISHED, curve=((1, 0.5),))
+    curve = finished(0, 0.5, values={"n": r"^$\w+$"}, curve=((1, 0.5),))
     assert draw_bands(bands([curve], objective, []), objective, tmp_path, settings) != []
     assert caplog.messages == []
 
 
 def _bands(groups: int, seeds: int) -> list[Band]:
     trials = [
-        Attempt(
-            0,
-            1,
-            (),
-            {"model.units": str(group), "seed": str(seed)},
-            status=Status.FINISHED,
+        finished(
+            *(0, None),
+            values={"model.units": str(group), "seed": str(seed)},
             curve=((10, 0.1 * seed), (20, 0.1 * group + 0.01 * seed)),
         )
         for group in range(groups)

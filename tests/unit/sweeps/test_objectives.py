@@ -12,9 +12,8 @@ from runner.errors import ConfigError
 from runner.sweeps.objectives import Objective, constraints, objectives_of, ranked_trials, violation
 from runner.sweeps.sweep_directory import Attempt
 from runner.system.status import Status
+from tests.tiny.sweeping import ACCURACY, LOSS, finished
 
-LOSS = Objective("validation/loss", Goal.minimize)
-ACCURACY = Objective("validation/accuracy", Goal.maximize)
 METRICS = [LOSS.name, ACCURACY.name]
 SETTINGS: dict[str, Any] = {"pruner": {"_target_": "optuna.pruners.MedianPruner"}}
 ACCURATE = {"_target_": "tests.tiny.spaces.accurate", "least": 0.75}
@@ -31,19 +30,14 @@ def test_the_value_is_the_metrics_or_else_the_objective_of_the_trial() -> None:
 
 @pytest.mark.parametrize("objective", [LOSS, ACCURACY])
 def test_the_best_comes_first_and_failures_last(objective: Objective) -> None:
-    def trial(number: int, loss: float | None, **changes: Any) -> Attempt:
-        metrics = {} if loss is None else {"loss": loss, "accuracy": 1 - loss}
-        given = {"status": Status.FINISHED, **changes}
-        return Attempt(number, 1, (), {}, metrics=metrics, **given)
-
     trials = [
-        trial(0, 0.5),
-        trial(1, 0.0, status=Status.FAILED),
-        trial(2, 0.25),
-        trial(3, math.nan),
-        trial(4, 0.75, status=Status.PRUNED),
-        trial(5, 0.125, infeasible=True),
-        trial(6, None),
+        finished(0, 0.5),
+        finished(1, 0.0, status=Status.FAILED),
+        finished(2, 0.25),
+        finished(3, math.nan),
+        finished(4, 0.75, status=Status.PRUNED),
+        finished(5, 0.125, infeasible=True),
+        finished(6, None),
     ]
     assert [each.trial for each in ranked_trials(trials, [objective])] == [2, 0, 4, 3, 6, 5, 1]
 

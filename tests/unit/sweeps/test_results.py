@@ -14,12 +14,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from runner.config.choices import Goal
 from runner.config.masking import Mask
 from runner.config.schema import MaskConfig, SweepConfig
 from runner.console import Screen
 from runner.errors import ConfigError, SweepError
-from runner.sweeps.objectives import Objective
 from runner.sweeps.results import (
     Results,
     bands,
@@ -36,27 +34,14 @@ from runner.sweeps.results import (
 from runner.sweeps.sweep_directory import FAILURES, Attempt
 from runner.system.status import Status
 from runner.tracking.tracker import Tracker
-
-LOSS = Objective("validation/loss", Goal.minimize)
-ACCURACY = Objective("validation/accuracy", Goal.maximize)
-
-
-def _trial(number: int, loss: float | None, **changes: Any) -> Attempt:
-    given: dict[str, Any] = {
-        "metrics": {} if loss is None else {"loss": loss, "accuracy": 1 - loss},
-        "objective": loss,
-        "status": Status.FINISHED,
-        "run_dir": f"runs/tiny/{number:03d}",
-    }
-    return Attempt(number, 1, (), {"seed": str(number)}, **{**given, **changes})
-
+from tests.tiny.sweeping import ACCURACY, LOSS, finished
 
 TRIALS = [
-    _trial(0, 0.5),
-    _trial(1, None, status=Status.FAILED, message="no\n  remedy: yes"),
-    _trial(2, 0.25, infeasible=True),
-    _trial(3, float("nan")),
-    _trial(4, 0.75, status=Status.PRUNED),
+    finished(0, 0.5),
+    finished(1, None, status=Status.FAILED, message="no\n  remedy: yes"),
+    finished(2, 0.25, infeasible=True),
+    finished(3, float("nan")),
+    finished(4, 0.75, status=Status.PRUNED),
 ]
 
 
@@ -76,7 +61,7 @@ def test_the_table_has_columns_the_best_first() -> None:
 
 def test_a_narrow_terminal_folds_the_table_and_cuts_nothing() -> None:
     values = {"optimizer.learning_rate": "0.008131602938471", "scaffold@scaffolds.cnn": "[a,b]"}
-    trial = _trial(1, 1.123456789, run_dir="runs/digits_cnn/001")
+    trial = finished(1, 1.123456789, run_dir="runs/digits_cnn/001")
     table = rows([replace(trial, values=values)], [LOSS])
     assert table[1] == ["1", "0.0081316", "[a,b]", "1.12346", "FINISHED", "digits_cnn/001"]
     file = io.StringIO()
@@ -106,11 +91,9 @@ CNN = "scaffold@scaffolds.cnn"
 
 
 def _curve(source: str, seed: int, *curve: float, **changes: Any) -> Attempt:
-    given: dict[str, Any] = {
-        "status": Status.FINISHED,
-        "curve": tuple((10 * (index + 1), value) for index, value in enumerate(curve)),
-    }
-    return Attempt(0, 1, (), {CNN: source, "seed": str(seed)}, **{**given, **changes})
+    steps = tuple((10 * (index + 1), value) for index, value in enumerate(curve))
+    values = {CNN: source, "seed": str(seed)}
+    return finished(0, None, **{"values": values, "curve": steps, **changes})
 
 
 CURVES = [
@@ -189,11 +172,11 @@ def test_bands_are_over_swept_keys_and_the_default_suits_every_sweep() -> None:
     check_bands(["anything"], None)
 
 
-GOOD = _trial(0, 0.5, curve=((10, 0.9), (20, 0.5)))
-MISTAKEN = _trial(1, None, status=Status.FAILED, message="no data", exit_code=2)
-KILLED = _trial(2, None, status=Status.KILLED, message="its process was killed")
-SKIPPED = _trial(3, None, status=Status.SKIPPED)
-PRUNED = _trial(4, 0.5, status=Status.PRUNED)
+GOOD = finished(0, 0.5, curve=((10, 0.9), (20, 0.5)))
+MISTAKEN = finished(1, None, status=Status.FAILED, message="no data", exit_code=2)
+KILLED = finished(2, None, status=Status.KILLED, message="its process was killed")
+SKIPPED = finished(3, None, status=Status.SKIPPED)
+PRUNED = finished(4, 0.5, status=Status.PRUNED)
 
 
 def _results(trials: Sequence[Attempt], screen: io.StringIO | None = None) -> Results:
@@ -209,7 +192,7 @@ def _results(trials: Sequence[Attempt], screen: io.StringIO | None = None) -> Re
     )
 
 
-def test_the_parent_run_has_tables_and_the_best_trial(
+def test_the_parent_run_has_tables_and_the_bestfinished(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

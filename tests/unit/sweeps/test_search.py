@@ -48,11 +48,7 @@ def _rate(overrides: Sequence[str]) -> list[dict[str, float]]:
 class Sweep:
     """A search in a folder, of which `run` is one command.
 
-    Attributes:
-      work: what a trial does.
-      settings: of the sweeper.
-      sweeper: that of the last command, which has returned `trials` and has `printed`.
-      launcher: likewise.
+    `sweeper` is that of the last command, which has returned `trials` and has `printed`.
     """
 
     def __init__(self, directory: SweepDirectory, compose: Compose) -> None:

@@ -32,7 +32,6 @@ OPTUNA = "hydra/sweeper=optuna"
 RATE = "optimizer.learning_rate=interval(0.1,1)"
 BODY = "scaffolds.body.variables.include=['body/*']"
 MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
-    ("seed=1,2", "train.steps=3,0"): ("train.steps is 0", "in 2 of 4 trials: seed=1 train.steps"),
     ("mode=plan,train",): ("mode is swept over", "do the same thing"),
     ("sweep.on_error=continue,stop", "sweep.retries=0,1"): (
         "sweep.on_error is swept over",
@@ -50,7 +49,6 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
         "model.unts is not an argument of tests.tiny.experiment.Net",
         "scaffolds.body.checkpoint: there is no checkpoint at /nosuch/model",
     ),
-    ("seed=1,2", "sweep.bands=[sed]"): ("sweep.bands names 'sed'", "choices: seed"),
 }
 
 

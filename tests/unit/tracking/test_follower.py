@@ -158,27 +158,6 @@ def test_what_is_missing_is_reported_with_the_status(
     assert "is damaged" in caplog.text
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("died_in", range(4))
-def test_a_follower_killed_around_a_request_loses_and_doubles_nothing(
-    directory: TrackingDirectory, moment: str, died_in: int
-) -> None:
-    store = Memory()
-    record(directory, *(loss(step) for step in range(1, 2501)), End(Status.FINISHED, 0, 9000))
-    requests = iter(range(100))
-
-    def die() -> None:
-        if next(requests) == died_in:
-            raise Killed
-
-    setattr(store, moment, die)
-    with pytest.raises(Killed):
-        follow(directory, store)
-    assert follow(directory, store)
-    assert store.history("loss") == twin(2500)
-    assert (store.statuses[-1], store.end_times[-1]) == ((Status.FINISHED, ""), 9000)
-
-
 # Runs that resume: each step is delivered once.
 
 

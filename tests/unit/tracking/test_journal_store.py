@@ -188,28 +188,15 @@ def test_the_model_of_a_run_that_mlflow_does_not_have_is_not_kept(tmp_path: Path
 # The configured store
 
 
-@pytest.mark.parametrize(
-    ("uri", "tensorboard", "kind"),
-    [
-        (None, False, RunStore),
-        ("none", False, RunStore),
-        ("None", False, RunStore),
-        ("http://host:1", False, JournalStore),
-        (None, True, JournalStore),
-        ("none", True, JournalStore),
-    ],
-)
+@pytest.mark.parametrize("tensorboard", [False, True])
+@pytest.mark.parametrize("uri", [None, "none", "None", "http://host:1"])
 def test_a_uri_or_tensorboard_turns_tracking_on(
-    uri: str | None,
-    tensorboard: bool,
-    kind: type[RunStore],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    uri: str | None, tensorboard: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = TrackingConfig(uri=uri, tensorboard=tensorboard)
-    assert is_tracked(config) == (kind is JournalStore)
-    assert type(open_store(config, {})) is kind
+    assert is_tracked(config) == (tensorboard or uri == "http://host:1")
+    assert type(open_store(config, {})) is (JournalStore if is_tracked(config) else RunStore)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(TrackingError, match="knows no scheme 'sqlit'"):
         open_store(replace(config, uri="sqlit:///mlflow.db"), {})

@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModelOutput, Run
+from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from runner.errors import TrackingError
@@ -25,7 +26,7 @@ from runner.tracking.journal import Artifact, Dataset, Metrics, Parameters, Tags
 from runner.tracking.mlflow_run import MlflowRun
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracker import ExportedModel, Field
-from tests.tiny.recorded_runs import opening, read, record, steps
+from tests.tiny.recorded_runs import opening, record, steps
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_a_run_holds_everything_that_was_recorded(
     (tmp_path / "best" / "deep" / "weights").write_bytes(b"\x00\x01")
     before = time.time_ns() // 1_000_000
     run_ = store.open_run(opening("digits", "digits-1", {"host": "here"}), None, "0" * 32)
-    assert read(client, run_.run_id).info.status == "RUNNING"
+    assert client.get_run(run_.run_id).info.status == "RUNNING"
     for delivery in run_.deliveries(
         [
             Parameters({"train.steps": 10, "name": "cnn", "goal": None}),
@@ -60,7 +61,7 @@ def test_a_run_holds_everything_that_was_recorded(
         run_.deliver(delivery)
     run_.finish(Status.FINISHED, "")
 
-    run = read(client, run_.run_id)
+    run = client.get_run(run_.run_id)
     assert run.info.run_name == "digits-1"
     assert run.info.status == "FINISHED"
     assert before <= run.info.start_time <= run.info.end_time <= time.time_ns() // 1_000_000
@@ -93,9 +94,9 @@ def test_status_and_times_are_those_that_were_given_and_the_start_is_the_first(
         run = store.open_run(opened, run_id, None)
         run_id = run.run_id
         run.finish(Status.RUNNING, "")
-        assert read(client, run_id).info.status == "RUNNING"
+        assert client.get_run(run_id).info.status == "RUNNING"
         run.finish(status, "2 tags", end)
-        found = read(client, run_id)
+        found = client.get_run(run_id)
         assert (found.info.start_time, found.info.end_time) == (start, end)
         assert found.info.status == status.value
     assert found.data.tags["runner.not_delivered"] == "2 tags"
@@ -111,7 +112,7 @@ def test_more_than_one_request_holds_arrives_whole(
         *(Metrics({"loss": float(step), "accuracy": 0.5}, step, 0) for step in range(1250)),
         tags={f"first{index}": "1" for index in range(150)},
     )
-    run = read(client, run_id)
+    run = client.get_run(run_id)
     assert len(run.data.params) == 250
     assert len([tag for tag in run.data.tags if tag[0] in "tf" and tag[-1].isdigit()]) == 300
     for key in ("loss", "accuracy"):
@@ -127,7 +128,7 @@ def test_names_and_values_of_any_kind_arrive(store: MlflowStore, client: MlflowC
         Tags(dict.fromkeys(names, "v" * 9000)),
         tags={"tag @ start": "'quoted' \x00"},
     )
-    run = read(client, run_id)
+    run = client.get_run(run_id)
     for held in (run.data.params, run.data.metrics, run.data.tags):
         assert set(names[:-1]) <= {decode_key(key) for key in held}
         assert any(key.startswith("kkk") and len(key) == 250 for key in held)
@@ -157,7 +158,7 @@ def test_a_resumed_run_continues_where_it_was(store: MlflowStore, client: Mlflow
     second = store.open_run(opening(), run_id, None)
     assert second.run_id == run_id
     second.finish(Status.RUNNING, "")
-    assert read(client, run_id).info.status == "RUNNING"
+    assert client.get_run(run_id).info.status == "RUNNING"
     for delivery in second.deliveries(
         [
             Parameters({"steps": 20, "rate": 0.1, "long": "v" * 7000, "new": 1}),
@@ -166,7 +167,7 @@ def test_a_resumed_run_continues_where_it_was(store: MlflowStore, client: Mlflow
     ):
         second.deliver(delivery)
     second.finish(Status.FINISHED, "")
-    run = read(client, run_id)
+    run = client.get_run(run_id)
     assert run.info.status == "FINISHED"
     assert steps(client, run_id, "loss") == [1, 2]
     assert run.data.params["steps"] == "10"
@@ -185,7 +186,7 @@ def test_one_bad_entry_does_not_hold_back_the_others(
     bad = MetricPoint("bad@name", 1.0, 0, 1)
     tags = Tag("t", "1"), Tag("t", "2")
     mlflow_run.deliver(Batch((*points[:3], bad, *points[3:], Parameter("p", "1"), *tags)))
-    run = read(client, mlflow_run.run_id)
+    run = client.get_run(mlflow_run.run_id)
     assert set(run.data.metrics) == {point.key for point in points}
     assert run.data.params == {"p": "1"}
     assert run.data.tags["t"] == "2"
@@ -218,6 +219,21 @@ def test_an_artifact_that_cannot_be_kept_is_refused_after_a_few_attempts(
     assert mlflow_run.refused == [gone]
     mlflow_run.deliver(obstructed, 4)
     assert mlflow_run.refused == [gone, obstructed]
+
+
+def test_what_another_process_writes_at_the_same_time_is_delivered_again(
+    mlflow_run: MlflowRun, client: MlflowClient, database: Path
+) -> None:
+    dataset = Dataset("digits", "0" * 36)
+    with closing(sqlite3.connect(database)) as connection:
+        taken = "BEGIN SELECT RAISE(ABORT, 'UNIQUE constraint failed'); END"
+        connection.execute(f"CREATE TRIGGER d BEFORE INSERT ON datasets {taken}")
+        with pytest.raises(MlflowException, match="UNIQUE"):
+            mlflow_run.deliver(dataset)
+        connection.execute("DROP TRIGGER d")
+    mlflow_run.deliver(dataset, 1)
+    assert mlflow_run.refused == []
+    assert client.get_run(mlflow_run.run_id).inputs.dataset_inputs[0].dataset.name == "digits"
 
 
 FULL = "BEGIN SELECT RAISE(FAIL, 'full'); END"
@@ -277,7 +293,7 @@ def test_the_load_of_the_machine_is_recorded_until_the_run_ends(
     mlflow_run.monitor()
     mlflow_run.finish(Status.RUNNING, "")
     assert published.wait(60.0)
-    metrics = read(client, mlflow_run.run_id).data.metrics
+    metrics = client.get_run(mlflow_run.run_id).data.metrics
     assert "system/cpu_utilization_percentage" in metrics
     mlflow_run.finish(Status.FINISHED, "")
     assert "SystemMetricsMonitor" not in {thread.name for thread in threading.enumerate()}

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import http.server
-import shutil
 import socket
 import sqlite3
 import subprocess
@@ -15,20 +14,13 @@ import pytest
 from filelock import FileLock
 from mlflow import MlflowClient
 
-from runner.checkpoints.locate import resolve
+from runner.cluster.local import free_addresses
 from runner.errors import TrackingError
 from runner.system.status import Status
 from runner.tracking.journal import Text
 from runner.tracking.mlflow_run import MlflowRun
 from runner.tracking.mlflow_store import MlflowStore, exclusive
-from tests.tiny.recorded_runs import opening, read, record
-
-
-@pytest.fixture
-def unused_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
-        return int(server.getsockname()[1])
-
+from tests.tiny.recorded_runs import opening, record
 
 # Opening runs
 
@@ -100,7 +92,7 @@ def test_threads_that_start_an_experiment_at_once_share_it(
         thread.start()
     for thread in threads:
         thread.join()
-    experiments = {read(client, run.run_id).info.experiment_id for run in runs}
+    experiments = {client.get_run(run.run_id).info.experiment_id for run in runs}
     assert len(runs) == 4
     assert len(experiments) == 1
 
@@ -183,9 +175,10 @@ def test_a_database_of_another_mlflow_version_cannot_be_opened(database: Path) -
 
 
 @pytest.mark.parametrize("scheme", ["http", "postgresql"])
-def test_a_server_that_is_not_there_cannot_be_opened(scheme: str, unused_port: int) -> None:
+def test_a_server_that_is_not_there_cannot_be_opened(scheme: str) -> None:
     # Of a database without its driver installed that is already so.
-    store = MlflowStore(f"{scheme}://me:s3cret@127.0.0.1:{unused_port}/runs")
+    (address,) = free_addresses(1)
+    store = MlflowStore(f"{scheme}://me:s3cret@{address}/runs")
     pattern = scheme + r"://me:\*\*\*@.* cannot be opened"
     with pytest.raises(TrackingError, match=pattern) as raised:
         store.open_run(opening(), None, None)
@@ -257,22 +250,13 @@ def test_what_is_not_a_database_is_an_error_and_stays_as_it_was(tmp_path: Path) 
 # Artifacts
 
 
-@pytest.fixture
-def run_id(client: MlflowClient, tmp_path: Path) -> str:
-    """A run with the file `best/weights.npz`, registered as versions 1 and 2 of `net`."""
-    location = (tmp_path / "artifacts").as_uri()
-    run = client.create_run(client.create_experiment("e", location))
-    client.log_text(run.info.run_id, "content", "best/weights.npz")
+def test_an_alias_is_pinned_to_its_version(
+    store: MlflowStore, client: MlflowClient, tmp_path: Path
+) -> None:
     client.create_registered_model("net")
-    source = f"{run.info.artifact_uri}/best"
     for _ in range(2):
-        client.create_model_version("net", source, run.info.run_id)
+        client.create_model_version("net", tmp_path.as_uri())
     client.set_registered_model_alias("net", "champion", "1")
-    return str(run.info.run_id)
-
-
-@pytest.mark.usefixtures("run_id")
-def test_an_alias_is_pinned_to_its_version(store: MlflowStore, client: MlflowClient) -> None:
     pinned = {
         "models:/net@champion": "models:/net/1",
         "models:/net@champion/weights.npz": "models:/net/1/weights.npz",
@@ -288,22 +272,6 @@ def test_an_alias_is_pinned_to_its_version(store: MlflowStore, client: MlflowCli
     client.create_registered_model("empty")
     with pytest.raises(TrackingError, match="the model empty has no version"):
         store.pin("models:/empty/latest")
-
-
-def test_an_artifact_is_downloaded_once_for_each_version(
-    store: MlflowStore, run_id: str, client: MlflowClient, tmp_path: Path
-) -> None:
-    uris = "models:/net@champion/weights.npz", f"runs:/{run_id}/best/weights.npz"
-    for uri in uris:
-        (found,) = resolve(uri, artifacts=store)
-        assert Path(found).read_text() == "content"
-        assert Path(found).is_relative_to(tmp_path / "cache")
-    shutil.rmtree(tmp_path / "artifacts")
-    assert resolve(uris[1], artifacts=store) == [found]
-    client.set_registered_model_alias("net", "champion", "2")
-    for uri in ("models:/net/2/weights.npz", f"runs:/{run_id}/nothing"):
-        with pytest.raises(TrackingError, match=f"{uri} cannot be downloaded"):
-            resolve(uri.replace("/2/", "@champion/"), artifacts=store)
 
 
 def test_a_search_creates_no_database(tmp_path: Path) -> None:

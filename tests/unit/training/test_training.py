@@ -59,7 +59,8 @@ def test_a_run_survives_a_preemption_and_a_signal(runs: Runs, whole: Runs, tmp_p
 
 
 def test_a_hook_may_end_the_run_early(cheap: Runs) -> None:
-    _, lines = cheap.run(hooks=disturbed("StopEarly", step=7))
+    stop = {"_target_": "tensorflow.compat.v1.train.StopAtStepHook", "last_step": 7}
+    _, lines = cheap.run(hooks={"stop": stop})
     assert (cheap.record().status, cheap.steps()) == ("FINISHED", [7])
     assert evaluations(lines) == [7]
 
