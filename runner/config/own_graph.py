@@ -82,6 +82,8 @@ def _unused_problems(
                 "params" if own == "model_fn" else "the arguments of graph"
             )
             yield Problem(f"{key} is set beside {own}", cause, remedy)
+    if resolved["cluster"]["synchronous"]:
+        yield Problem(f"cluster.synchronous is set beside {own}", cause, "train asynchronously")
     standard = OmegaConf.to_container(OmegaConf.structured(TrainConfig()), enum_to_str=False)
     for key in _IN_THE_UPDATE:
         if resolved["train"][key] != dict(standard)[key]:  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Repl
     The arguments and errors are those of `runner.graph.build.build_graph`.
     """
     set_threads(config)
-    with _graph(config, replica):
+    with _graph(config, Replica()):  # A session of this process evaluates, also in a cluster.
         evaluation, variables = _evaluation(config, split)
     if not train:
         specs = variable_specs(variables, variables, {}, None)

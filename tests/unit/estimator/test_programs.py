@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import yaml
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from runner.config.choices import Mode
 from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
@@ -133,4 +133,5 @@ def test_the_configuration_in_the_docs_is_valid() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "from_estimator.md").read_text()
     (text,) = re.findall(r"```yaml\n(# @package.*?)```", page, re.DOTALL)
     config = OmegaConf.merge(OmegaConf.structured(RunConfig), yaml.safe_load(text))
+    assert isinstance(config, DictConfig)
     assert validate(config).params == {"learning_rate": "1e-3", "units": 64}
