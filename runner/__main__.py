@@ -28,9 +28,11 @@ from runner.config.composition import (
     forced,
     problems_of_command,
 )
+from runner.config.hydra_errors import below_nothing
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig, register
-from runner.config.validation import validate
+from runner.config.validation import is_by_folder, validate
 from runner.errors import ConfigError, InterruptedRunError, RunnerError
+from runner.runs.recorded_config import recorded_config
 from runner.sweeps.job import Trial, carry_out, job_of
 from runner.system.imports import without_collections, without_import_notes
 from runner.system.lifeline import LIFELINE, end_with_launcher, hand_over
@@ -62,6 +64,10 @@ def _job(config: DictConfig) -> float | None:
 
 
 def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
+    overrides = HydraConfig.get().overrides.task
+    by_folder = is_by_folder(config)
+    if by_folder:
+        config = recorded_config(config, overrides)
     run_config = resolve(validate(config, experiment_names()), os.environ)
     if launches(run_config):
         return _launch(run_config, trial)
@@ -89,11 +95,12 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     # The chief of a local cluster may be a trial of the sweep that has started it.
     swept = trial or linked_trial(os.environ)
     context = Surroundings(
-        overrides=HydraConfig.get().overrides.task,
+        overrides=overrides,
         # The trials of a sweep share a folder, and are distinguished by their configurations.
         dedicated=swept is None
         and HydraConfig.get().mode == RunMode.RUN
         and run_config.run_dir != f"runs/{run_config.name}",
+        by_folder=by_folder,
         watch=swept or TrialWatch(),
         coordinator=coordinator_of(run_config),
     )
@@ -130,6 +137,11 @@ def main() -> int:
         if not problems:
             raise  # The command composes: the error is one of the run, with its traceback.
         return _fail(ConfigError(*problems))
+    except AttributeError as error:
+        problem = below_nothing(error)
+        if problem is None:
+            raise
+        return _fail(ConfigError(problem))
     except KeyboardInterrupt:
         return _fail(InterruptedRunError(signal.SIGINT))
     return 0

@@ -12,7 +12,7 @@ from runner.tracking.address import DEFAULT_URI
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints the tree; returns 0, or 2 when there is no such run."""
+    """Prints the tree; returns 0, or the exit code of the error when there is no such run."""
     parser = argparse.ArgumentParser(prog="python -m runner.lineage", description=__doc__)
     parser.add_argument("run", help="a run directory, or the id of a run in MLflow")
     parser.add_argument("--uri", default=DEFAULT_URI, help="MLflow's tracking URI (%(default)s)")

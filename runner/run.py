@@ -6,22 +6,20 @@ that take the `Run`.
 
 from __future__ import annotations
 
-import tensorflow as tf
+from pathlib import Path
 
-from runner.checkpoints.locate import require_checkpoint
 from runner.config.choices import Mode, PlanFormat
 from runner.config.schema import RunConfig
 from runner.errors import PlanError, Problem, RunDirectoryError
-from runner.graph.build import build_graph
-from runner.hooks import evaluate
 from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import summary, table, text
-from runner.runs.run_directory import RunDirectory, left_alone, settle_killed_runs
+from runner.runs.resumption import extension_lines, left_alone
+from runner.runs.run_directory import RunRecord, settle_killed_runs
 from runner.runs.saved_checkpoints import recover
 from runner.system.signals import Interruption
-from runner.system.status import Status
+from runner.training.evaluation import evaluate_run
 from runner.training.export import export_run
 from runner.training.loop import train_run
 from runner.training.run import Run, Surroundings
@@ -35,8 +33,8 @@ def run_experiment(config: RunConfig, context: Surroundings | None = None) -> fl
       context: overrides, screen, and what the run meets outside itself; empty by default.
 
     Returns:
-      For training the best objective, for an evaluation the objective on the test split, and None
-      for a plan or an export.
+      For training the best objective, for an evaluation the objective on the evaluated split, and
+      None for a plan or an export.
 
     Raises:
       RunnerError: see its subclasses in `runner.errors`; `InterruptedRunError` after a signal,
@@ -62,23 +60,25 @@ def train(run: Run) -> float:
     # Configuration mistakes surface first, then plan problems, before anything is written.
     _ = run.built
     resumed = run.run_to_resume()
+    former = (resumed.path, resumed.require()) if resumed else None  # Opening changes the record.
     fresh = resumed is None or not resumed.has_checkpoint()
     if fresh:
         run.plan = _sound_plan(run)
         _train_sources(run)
     with Interruption(run.config.session.grace_seconds).handled() as interruption:
         run.open(interruption)
-        run.coordinator.report_begun()
-        for killed in settle_killed_runs(run.container):
-            run.store.settle(killed.path)
-        recover(run.directory, run.screen.line)
-        # Another process may have changed the run since, so decide again whether to warm-start.
-        if run.directory.has_checkpoint():
-            run.plan = None  # It resumes from its own checkpoint.
-        elif run.plan is None:
-            run.plan = _sound_plan(run)
-            _train_sources(run)
-        _introduce(run, resumed)
+        with run.failing():
+            run.coordinator.report_begun()
+            for killed in settle_killed_runs(run.container):
+                run.store.settle(killed.path)
+            recover(run.directory, run.screen.line)
+            # Another process may have changed the run since: decide again whether to warm-start.
+            if run.directory.has_checkpoint():
+                run.plan = None  # It resumes from its own checkpoint.
+            elif run.plan is None:
+                run.plan = _sound_plan(run)
+                _train_sources(run)
+            _introduce(run, former)
         return train_run(run)
 
 
@@ -107,6 +107,8 @@ def show_plan(run: Run) -> None:
         if resumed is not None and resumed.has_checkpoint():
             screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
             screen.line("this is the plan of a fresh start, resume=never:")
+        for note in run.built.notes:
+            screen.line(note)
         screen.show(table(plan, full=full), text(plan, full=full))
         for line in placement.lines(plan, full=full) if placement else ():
             screen.line(line)
@@ -116,36 +118,6 @@ def show_plan(run: Run) -> None:
         raise PlanError(listed, *refused)
     if refused:
         raise RunDirectoryError(*refused)
-
-
-def evaluate_run(run: Run) -> float:
-    """Evaluates the best checkpoint of the newest finished run on the test split.
-
-    The metrics are added to the run's record as `test/...`. Returns the objective's value there.
-
-    Raises:
-      RunDirectoryError: when there is no finished run of this configuration.
-    """
-    config, store, screen, directory = run.config, run.store, run.screen, run.finished()
-    prefix = require_checkpoint(str(directory.best))
-    built = build_graph(config, "test", train=False)
-    with built.graph.as_default(), tf.compat.v1.Session() as session:
-        built.saver.restore(session, prefix)
-        step = int(session.run(tf.compat.v1.train.get_global_step()))
-        metrics = evaluate(session, built.split)
-    shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-    screen.line(f"{prefix}: test  {shown}")
-    if store.recorded(directory.path):
-        # A signal in between would leave the finished run RUNNING.
-        with Interruption().handled() as interruption, interruption.deferred():
-            name = f"{config.name} {directory.path.name}"
-            ended = Status.FINISHED
-            tracker = store.open(directory.path, config.name, name, {}, ended=ended)
-            tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
-            tracker.close(ended)
-        interruption.check()
-        screen.line(f"results: {tracker.location()}")
-    return metrics[config.train.objective.removeprefix("validation/")]
 
 
 def _sound_plan(run: Run) -> RestorationPlan:
@@ -162,19 +134,25 @@ def _train_sources(run: Run) -> None:
         run.plan = _sound_plan(run)
 
 
-def _introduce(run: Run, resumed: RunDirectory | None) -> None:
+def _introduce(run: Run, former: tuple[Path, RunRecord] | None) -> None:
     """Prints where the run is and what it starts from.
 
     Args:
       run: the run, opened.
-      resumed: the run to resume that was found before it was opened.
+      former: the run to resume that was found before it was opened, and its record then.
     """
     screen, path = run.screen, run.directory.path
-    same = resumed is not None and resumed.path == path
-    screen.line(f"{run.config.name}: {'resumes' if same or run.plan is None else 'runs'} in {path}")
+    same = former is not None and former[0] == path
+    extended = former is not None and same and former[1].fingerprint != run.fingerprint
+    how = "resumes" if same or run.plan is None else "runs"
+    steps = f", extended to step {run.config.train.steps}" if extended else ""
+    screen.line(f"{run.config.name}: {how} in {path}{steps}")
     if not same and not run.record.trial:
-        for line in left_alone(run.container, run.record):
+        for line in left_alone(run.container, run.record, run.settings):
             screen.line(f"  {line}")
     own = ("own checkpoint: pretrained sources not read",)
-    for line in summary(run.plan) if run.plan else own:
+    for line in (*run.built.notes, *(summary(run.plan) if run.plan else own)):
         screen.line(f"  {line}")
+    if former is not None and extended:
+        for line in extension_lines(former[1], run.record):
+            screen.line(f"  {line}")

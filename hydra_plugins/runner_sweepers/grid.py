@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,8 +71,8 @@ def grid(overrides: Sequence[Override]) -> list[Point]:
     """Returns every combination of the swept values; the last key changes fastest.
 
     Raises:
-      ConfigError: for an interval, which is no list of values, for a sweep without values, and for
-        a key with values that is given twice.
+      ConfigError: for an interval, which is no list of values, for a sweep without values or with
+        one of them twice, and for a key with values that is given twice.
     """
     swept = [each for each in overrides if each.is_sweep_override()]
     problems = [
@@ -92,7 +93,7 @@ def grid(overrides: Sequence[Override]) -> list[Point]:
         for each in swept
         if not each.is_interval_sweep() and not _values(each)
     ]
-    problems += _given_twice(overrides)
+    problems += [*_given_twice(overrides), *_same_value_twice(swept)]
     if problems:
         raise ConfigError(*problems)
     dimensions = [
@@ -134,6 +135,22 @@ def _given_twice(overrides: Sequence[Override]) -> list[Problem]:
         )
         for name, same in found.items()
         if len(same) > 1 and any(each.is_sweep_override() for each in same)
+    ]
+
+
+def _same_value_twice(swept: Sequence[Override]) -> list[Problem]:
+    """Returns the keys of which one value would be trained in several trials."""
+    lists = [each for each in swept if not each.is_interval_sweep()]
+    counts = [(each, Counter(map(plain, _values(each)))) for each in lists]
+    return [
+        Problem(
+            f"{each.input_line} lists {value!r} {count} times",
+            "trials of the same values give the same result",
+            "list it once; to repeat a trial, give it several seeds: seed=1,2",
+        )
+        for each, found in counts
+        for value, count in found.items()
+        if count > 1
     ]
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+import yaml
 
 from runner.checkpoints import files
-from runner.checkpoints.open import is_v1
+from runner.checkpoints.open import is_saved_model, is_v1
 from runner.errors import CheckpointError, Problem
 
 STATE_FILE = "checkpoint"
@@ -14,6 +18,10 @@ STATE_FILE = "checkpoint"
 # The parts of a run directory that lead to its checkpoints, relative to it.
 RUN_RECORD = "run.json"
 CHECKPOINTS, BEST, BEST_RECORD = "checkpoints", "best", "best.json"
+
+# A folder that MLflow saved as a model, and what its flavors call the part that holds weights.
+_MLMODEL = "MLmodel"
+_MLMODEL_PARTS = ("saved_model_dir", "data", "model_data", "model_binary")
 
 _SHARDED_INDEX = ".safetensors.index.json"
 _SAFETENSORS_SHARD = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
@@ -26,6 +34,15 @@ _STEP = re.compile(r".*?-(\d+)(-\?{5}-of-\d{5})?")
 
 class NoCheckpointError(CheckpointError):
     """There is nothing at a path; an optional checkpoint may be missing like this."""
+
+    def or_else(self, remedy: str) -> NoCheckpointError:
+        """Returns the error with another remedy besides its own."""
+        both = (replace(each, remedy=f"{each.remedy}, or {remedy}") for each in self.problems)
+        return NoCheckpointError(*both)
+
+
+class LostCheckpointError(CheckpointError, ValueError):
+    """The `checkpoint` file names a checkpoint that is gone; a ValueError, as TensorFlow has it."""
 
 
 def is_checkpoint(path: str) -> bool:
@@ -57,17 +74,52 @@ def _holds_any(directory: str) -> bool:
         return False  # A directory that cannot be listed is not offered as a choice.
 
 
+def in_mlflow_model(directory: str) -> str | None:
+    """Returns the path with the weights of a model that MLflow saved; None where there is none.
+
+    Raises:
+      CheckpointError: when `MLmodel` is damaged, or names nothing that is there.
+    """
+    file = os.path.join(directory, _MLMODEL)
+    if not files.is_file(file):
+        return None
+    try:
+        flavors = yaml.safe_load(files.read_text(file))["flavors"]
+        named = [part for name in flavors for part in _parts(flavors[name])]
+    except (ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        cause = f"it does not describe a model: {error!r}"
+        raise CheckpointError(Problem(f"{file} is damaged", cause, "copy it again")) from error
+    found = [path for part in named if files.exists(path := os.path.join(directory, part))]
+    if not found:
+        raise CheckpointError(
+            Problem(
+                f"the MLflow model in {directory} holds no checkpoint",
+                f"it is saved for {', '.join(flavors)}",
+                "name a model of TensorFlow, Keras or Transformers",
+            )
+        )
+    inner = os.path.join(found[0], "model")  # Where Keras keeps a SavedModel.
+    return inner if is_saved_model(inner) else found[0]
+
+
+def _parts(flavor: Mapping[str, object]) -> list[str]:
+    # `python_function` names under these keys what another flavor names too, or code.
+    loads_another = "loader_module" in flavor
+    return [] if loads_another else [str(flavor[key]) for key in _MLMODEL_PARTS if key in flavor]
+
+
 def newest(directory: str) -> str | None:
     """Returns the newest checkpoint by the `checkpoint` file; None when there is no such file.
 
     Raises:
-      CheckpointError: when the file is damaged or names a checkpoint that is not there.
+      LostCheckpointError: when the file names a checkpoint that is not there.
+      CheckpointError: when it is damaged.
     """
     kept = _state(directory)
     if kept is None:
         return None
     if not is_checkpoint(kept[-1]):
-        raise CheckpointError(
+        raise LostCheckpointError(
             Problem(
                 f"the `checkpoint` file in {directory} names {kept[-1]}",
                 "no such checkpoint is there",

@@ -272,6 +272,9 @@ _VARIABLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "embedding": (("embeddings",),),
     "batch_normalization": (_NORMALIZED, ("moving_mean", "moving_variance")),
     "layer_normalization": (("gamma", "beta"),),
+    "group_normalization": (("gamma", "beta"),),
+    "normalization": (("mean", "variance", "count"),),
+    "layer_scale": (("variable",),),  # Of keras.applications' ConvNeXt.
     **{f"conv{n}d": _BIASED for n in (1, 2, 3)},
     **{f"conv{n}d_transpose": _BIASED for n in (1, 2, 3)},
     **{f"depthwise_conv{n}d": _BIASED for n in (1, 2)},
@@ -295,7 +298,8 @@ def keras_paths(tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]) ->
             (name for name in tensors if name.startswith(prefix)),
             key=lambda name: name.removeprefix(prefix).zfill(9),
         )
-        if not group or any("float" not in tensors[name].dtype for name in numbered):
+        whole = any("float" not in tensors[name].dtype for name in numbered)
+        if not group or (whole and _class(group, layers) != "normalization"):
             # Quantized layers number their scales among the variables.
             continue
         path = _layer_path(group, layers)

@@ -31,8 +31,8 @@ def resolve(
     """Returns the paths that `open_checkpoint` opens; more than one are to be averaged.
 
     Args:
-      checkpoint: a run directory, a directory of checkpoints, a SavedModel, a bundle's prefix, a
-        file, or an MLflow URI; `~` is the user's home.
+      checkpoint: a run directory, a directory of checkpoints, a SavedModel, a model that MLflow
+        saved, a bundle's prefix, a file, or an MLflow URI; `~` is the user's home.
       which: `latest`, `best` by the objective that a run recorded, or a step.
       average: None; `last N`, the N newest checkpoints of the directory; or a list whose entries
         are steps in the directory, `latest`, `best`, or other checkpoints.
@@ -147,6 +147,9 @@ def _latest(path: str) -> str:
         raise _nothing(path)
     if contents.is_run(path):
         return _latest(os.path.join(path, CHECKPOINTS))
+    model = contents.in_mlflow_model(path)
+    if model is not None:
+        return _latest(model)
     found = contents.newest(path)
     if found is not None:
         return found
@@ -280,7 +283,7 @@ def _listed(path: str, average: Sequence[str | int], artifacts: Artifacts | None
 
 
 def _nothing(path: str) -> NoCheckpointError:
-    remedy = "correct the path, or set `optional: true` to initialise these variables instead"
+    remedy = "correct the path"
     if files.is_directory(path):
         runs, here = tuple(contents.runs_in(path)), contents.in_directory(path)
         cause = "no `checkpoint` file is in it"

@@ -33,6 +33,15 @@ class Resume(Enum):
     auto = "auto"
     never = "never"
     must = "must"
+    # Continues a run, also a finished one, that differs in a smaller `train.steps` alone.
+    extend = "extend"
+
+
+class EvaluatedSplit(Enum):
+    """Which split `mode=evaluate` evaluates; training data usually repeat without end."""
+
+    test = "test"
+    validation = "validation"
 
 
 class Goal(Enum):
@@ -127,6 +136,9 @@ OnError = Enum("OnError", {"warn": "warn", "raise": "raise"})
 # Continues with the other trials, or starts no further one. Members are looked up, as above.
 OnTrialError = Enum("OnTrialError", {"continue": "continue", "stop": "stop"})
 
+
+# The checkpoint to evaluate or export that is no run's: what training would start from.
+SCAFFOLDS = "scaffolds"
 
 # How a configuration names checkpoints in MLflow.
 MLFLOW_SCHEMES = ("runs:/", "models:/", "mlflow-artifacts:")
@@ -237,6 +249,14 @@ WHICH = rule(
         "it names one checkpoint of a directory: `latest`, `best`, or a global step",
     ),
     choices=("latest", "best"),
+)
+OWN_WHICH = rule(
+    _is(
+        re.compile(rf"latest|best|{SCAFFOLDS}|\d+").fullmatch,
+        "it names a checkpoint of the run, `best`, `latest` or a global step, or `scaffolds`: "
+        "what training would start from",
+    ),
+    choices=("best", "latest", SCAFFOLDS),
 )
 AVERAGE = rule(_average, "for example ++{key}='last 5'")
 STATE = rule(

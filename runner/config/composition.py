@@ -38,7 +38,7 @@ from yaml import YAMLError
 from runner.config.choices import annotation
 from runner.config.hydra_errors import explain
 from runner.config.schema import RunConfig
-from runner.config.validation import validate
+from runner.config.validation import is_by_folder, validate
 from runner.errors import Problem, RunnerError
 
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
@@ -212,7 +212,7 @@ def problems_of_command(
             overrides = list(_first_values(overrides))
         failed = error if overrides is options.overrides and overrides else None
         config, found = compose_all(again, overrides, failed)
-        if config is not None and found:
+        if config is not None and found and not is_by_folder(config):
             try:
                 with running(config):
                     validate(without_hydra(config), experiment_names())

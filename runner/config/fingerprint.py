@@ -18,11 +18,12 @@ from runner.errors import ConfigError, Problem, RunnerError
 
 EXPERIMENT = "experiment:"
 # What a user may change without asking for another result.
-_ELSEWHERE = (
+ELSEWHERE = (
     "mode",
     "resume",
     "run_dir",
     "plan",
+    "evaluate",
     "export",
     "session",
     "tracking",
@@ -30,8 +31,16 @@ _ELSEWHERE = (
     "sweep",
     "cluster",
 )
-# Keys that count only where they are set: configurations before them had none.
-_SINCE = ("model_fn", "params", "input_fns", "graph")
+# Left out where empty: they are younger than runs that must resume.
+_WHERE_SET = (
+    "loss_weights",
+    "weighted_metrics",
+    "class_weight",
+    "model_fn",
+    "params",
+    "input_fns",
+    "graph",
+)
 _ELSEWHERE_IN_TRAIN = ("log_every", "checkpoint_every", "keep_checkpoints")
 
 
@@ -43,8 +52,8 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
       source_fingerprint: scaffold name -> fingerprint of the experiment that its checkpoint names;
         asked only for checkpoints that begin with `experiment:`.
     """
-    plain = {key: value for key, value in asdict(config).items() if key not in _ELSEWHERE}
-    for key in _SINCE:
+    plain = {key: value for key, value in asdict(config).items() if key not in ELSEWHERE}
+    for key in _WHERE_SET:
         if not plain[key]:
             del plain[key]
     for key in _ELSEWHERE_IN_TRAIN:
@@ -124,6 +133,10 @@ class Identity:
                 )
             )
         return Identity(experiment, chain).fingerprint()
+
+
+OPTIONAL = "set `optional: true` to initialise these variables instead"
+"""The remedy for a scaffold's checkpoint that is not there, besides correcting its path."""
 
 
 def in_scaffold(name: str, problem: Problem) -> Problem:

@@ -50,6 +50,21 @@ def unresolved(error: OmegaConfBaseException, known: Iterable[str] = ()) -> Prob
     )
 
 
+def below_nothing(error: AttributeError) -> Problem | None:
+    """Returns the problem of an override below a key, such as `data`, that has no value.
+
+    OmegaConf trips over it, and names the key in its message; any other error has no problem.
+    """
+    found = re.search(r"^ +full_key: ((\w+)\.\S+)$", str(error), re.MULTILINE)
+    if found is None:
+        return None
+    return Problem(
+        f"{found[1]} is given, and there is no {found[2]} that it could change",
+        f"an experiment sets {found[2]}, and none is named",
+        "+experiment=NAME names one",
+    )
+
+
 def unknown_key(key: str, source: str = "") -> Problem:
     """Returns the problem of a key that no structured config has, from a file `source` or none."""
     parent, _, wrong = key.rpartition(".")

@@ -11,19 +11,9 @@ from omegaconf import MISSING
 
 from runner.config import choices
 from runner.config.choices import (
-    Collision,
-    Expect,
-    Goal,
-    Initialize,
-    Missing,
     Mode,
     NonFinite,
-    OnError,
-    OnTrialError,
-    Placement,
-    PlanFormat,
     Resume,
-    ShapePolicy,
     StateChoice,
     above,
     at_least,
@@ -71,7 +61,7 @@ class ClusterConfig:
     synchronous: bool = False
     # How many workers a synchronous update does not wait for.
     backup: int = field(default=0, metadata=at_least(0))
-    placement: Placement = Placement.round_robin
+    placement: choices.Placement = choices.Placement.round_robin
     # Larger variables that a model makes by `tf.compat.v1.get_variable` when it is constructed are
     # cut into parts of at most so many bytes; null cuts none. Keras makes its variables whole.
     partition_bytes: int | None = field(default=None, metadata=at_least(1, "null cuts none"))
@@ -183,7 +173,7 @@ class TrainConfig:
     keep_checkpoints: int = field(default=2, metadata=at_least(1))
     # The metric that chooses the best checkpoint and is returned to a sweep.
     objective: str = "validation/loss"
-    goal: Goal = Goal.minimize
+    goal: choices.Goal = choices.Goal.minimize
     # How many batches make one optimizer update, which is one global step: gradients and metrics
     # are averaged.
     accumulate: int = field(default=1, metadata=at_least(1))
@@ -201,7 +191,7 @@ class CheckpointConfig:
 
     # What a save that fails does, the disk being full for example: warn, and try again at the next,
     # or raise. The last one at the end always raises.
-    on_error: OnError = OnError["warn"]
+    on_error: choices.OnError = choices.OnError["warn"]
 
 
 @dataclass
@@ -257,9 +247,9 @@ class ScaffoldConfig:
     # True restores the checkpoint's moving averages of the weights as the weights.
     use_ema: bool = False
     # What to do when the checkpoint lacks a tensor for one of the variables.
-    missing: Missing = Missing.error
+    missing: choices.Missing = choices.Missing.error
     # What to do when a tensor has another shape than its variable, after all conversions.
-    shape: ShapePolicy = ShapePolicy.error
+    shape: choices.ShapePolicy = choices.ShapePolicy.error
     # Variable pattern -> the tensor's axes in the variable's order, as numpy.transpose takes them.
     transpose: dict[str, list[int]] = field(default_factory=dict, metadata=choices.AXES)
     # Variable pattern -> vocabularies by which its rows or columns are moved.
@@ -279,28 +269,42 @@ class RestorationConfig:
     """Rules for the warm start as a whole."""
 
     # What happens to a variable that several scaffolds claim.
-    collision: Collision = Collision.error
+    collision: choices.Collision = choices.Collision.error
     # Scaffold, or a pattern over variables -> how many of its variables must be restored.
-    expect: dict[str, Expect] = field(default_factory=dict)
+    expect: dict[str, choices.Expect] = field(default_factory=dict)
     # True reads every restored variable back and compares it with its source.
     verify: bool = False
     # Which initializers run before the restoration.
-    initialize: Initialize = Initialize.all
+    initialize: choices.Initialize = choices.Initialize.all
 
 
 @dataclass
 class PlanConfig:
     """How `mode=plan` shows the plan."""
 
-    format: PlanFormat = PlanFormat.table
+    format: choices.PlanFormat = choices.PlanFormat.table
     # True shows every variable, also where numbered layers agree.
     full: bool = False
 
 
 @dataclass
-class ExportConfig:
-    """What `mode=export` does with the model besides writing it."""
+class EvaluateConfig:
+    """What `mode=evaluate` evaluates."""
 
+    # `best`, `latest` or a global step of the run; `scaffolds` evaluates what training would start
+    # from, without a run: the values of the scaffolds' checkpoints, and initial ones.
+    which: str = field(default="best", metadata=choices.OWN_WHICH)
+    # The metrics of `test` are recorded with the run, those of `validation` only shown.
+    split: choices.EvaluatedSplit = choices.EvaluatedSplit.test
+
+
+@dataclass
+class ExportConfig:
+    """What `mode=export` exports, and does with the model besides writing it."""
+
+    # As `evaluate.which`. The best checkpoint goes to `export` in the run directory, one of another
+    # choice to `export-STEP`, and that of the scaffolds to `export-scaffolds` in `run_dir`.
+    which: str = field(default="best", metadata=choices.OWN_WHICH)
     # Name under which it is registered in MLflow; null registers nothing.
     register: str | None = field(default=None, metadata=choices.MODEL_NAME)
     # Alias that is moved to the registered version, as in `models:/NAME@ALIAS`; null moves none.
@@ -326,7 +330,7 @@ class SweepConfig:
     """What a sweep, `-m`, does about trials that fail, and what it shows of them."""
 
     # Whether the other trials continue after one that fails, or no further one is started.
-    on_error: OnTrialError = OnTrialError["continue"]
+    on_error: choices.OnTrialError = choices.OnTrialError["continue"]
     # How often a trial that fails or is killed is retried, from its last checkpoint.
     retries: int = field(default=0, metadata=at_least(0))
     # Whether figures of the trials are drawn at the end, for the parent run.
@@ -361,10 +365,18 @@ class RunConfig:
     # takes two keys for itself: `jit_compile: true` compiles it and its losses by XLA, and
     # `dtype_policy: mixed_bfloat16` or `mixed_float16` computes in 16 bits (weights stay float32).
     model: dict[str, Any] = MISSING
-    # `_target_` of a callable (labels, outputs) -> losses per example.
-    loss: dict[str, Any] = MISSING
-    # name -> `_target_` of a callable (labels, outputs) -> values per example.
+    # `_target_` of a callable (labels, outputs) -> losses per example or of a keras.losses class,
+    # a name as in `compile`, or output -> one of these. Null takes a compiled model's own.
+    loss: Any = None
+    # Output -> what its loss is multiplied by in the sum; by default 1.
+    loss_weights: dict[str, float] = field(default_factory=dict)
+    # Name -> `_target_` of a callable (labels, outputs) -> values per example or of a class of
+    # keras.metrics, or a name; or output -> name -> one of these, recorded as OUTPUT_NAME.
     metrics: dict[str, Any] = field(default_factory=dict)
+    # The same, weighted by the data's sample weights.
+    weighted_metrics: dict[str, Any] = field(default_factory=dict)
+    # Class -> weight of its examples in training; by default 1.
+    class_weight: dict[int, float] = field(default_factory=dict)
     # `_target_` of a tf.compat.v1.train.Optimizer. Its `learning_rate` may be a schedule: the
     # `_target_` of a keras.optimizers.schedules class or a tf.compat.v1.train.*_decay function.
     optimizer: dict[str, Any] = MISSING
@@ -382,6 +394,7 @@ class RunConfig:
     scaffolds: Any = field(default_factory=dict, metadata=entries(ScaffoldConfig))
     restoration: RestorationConfig = field(default_factory=RestorationConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     # name -> `_target_` of a tf.compat.v1.train.SessionRunHook. `${graph:NAME}` among the arguments
     # is a tensor, operation or variable of the graph, `${run:NAME}` a part of the run.

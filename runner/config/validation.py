@@ -17,6 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.choices import (
     MLFLOW_SCHEMES,
+    SCAFFOLDS,
+    Mode,
     StateChoice,
     annotation,
     keys,
@@ -29,7 +31,7 @@ from runner.config.own_graph import own_graph_problems, without_parts
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem, ranked
 
-TARGETS = ("data", "model", "loss", "optimizer")
+TARGETS = ("data", "model", "optimizer")
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -82,6 +84,18 @@ def no_experiment(experiments: Sequence[str]) -> Problem:
     )
 
 
+def is_by_folder(command: DictConfig) -> bool:
+    """Whether a composed command names a run to evaluate or export, and no experiment."""
+    if command.mode not in (Mode.evaluate, Mode.export) or not OmegaConf.is_missing(
+        command, "name"
+    ):
+        return False
+    try:
+        return bool(command.run_dir)
+    except OmegaConfBaseException:  # The default, which is made of the missing name.
+        return False
+
+
 def _complete(config: DictConfig) -> DictConfig:
     """Returns a copy in which a key that the command line deleted has its default again."""
     completed = copy.deepcopy(config)
@@ -98,8 +112,13 @@ def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
     own = [key for key in ("graph", "model_fn") if resolved[key] is not None]
     keys = TARGETS if not own else [key for key in TARGETS if resolved[key]]
     given = [(key, resolved[key]) for key in (*keys, *own) if resolved[key] != "???"]
-    for group in ("metrics", "hooks", "input_fns"):
+    for group in ("hooks", "input_fns"):
         given += [(f"{group}.{key}", value) for key, value in resolved[group].items()]
+    for group in ("metrics", "weighted_metrics"):
+        for key, value in resolved[group].items():
+            yield from _measure_problems(f"{group}.{key}", value)
+    if resolved["loss"] not in (None, "???") and (resolved["loss"] or not own):
+        yield from _measure_problems("loss", resolved["loss"])
     for key, value in given:
         if not isinstance(value, Mapping) or "_target_" not in value:
             yield Problem(
@@ -107,6 +126,22 @@ def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
                 "it must name the class or function to call",
                 f"give {key} a `_target_: package.module.Name`",
             )
+
+
+def _measure_problems(key: str, value: Any) -> Iterator[Problem]:
+    """Checks a loss or a metric: a name, a target, or for each output one of these."""
+    if isinstance(value, Mapping) and "_target_" not in value and value:
+        for name, each in value.items():
+            yield from _measure_problems(f"{key}.{name}", each)
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _measure_problems(f"{key}.{index}", each)
+    elif not value or not isinstance(value, str | Mapping):
+        yield Problem(
+            f"{key} has no _target_",
+            "it must name the class or function to call, or be a name that Keras knows",
+            f"give {key} a `_target_: package.module.Name`",
+        )
 
 
 def _open_mapping_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
@@ -140,20 +175,22 @@ def _cross_problems(
 ) -> Iterator[Problem]:
     uri, objective = resolved["tracking"]["uri"], resolved["train"]["objective"]
     name, alias = resolved["export"]["register"], resolved["export"]["alias"]
-    valid = [f"validation/{each}" for each in ("loss", *resolved["metrics"])]
-    # What a graph of one's own evaluates shows only once it is built.
-    if resolved["graph"] is resolved["model_fn"] is None and objective not in valid:
-        yield Problem(
-            f"train.objective is {objective!r}",
-            "no evaluation produces a metric of that name",
-            "name one of the metrics, or add it to `metrics`",
-            ranked(objective, valid),
-        )
+    names = list(metric_names(resolved))
+    # A model may have metrics of its own: the graph knows.
+    problem = objective_problem(objective, ["loss", *names]) if names else None
+    if problem is not None:
+        yield problem
     if name is not None and (uri or "none").lower() == "none":
         yield Problem(
             f"export.register is {name!r}, and runs are not recorded in MLflow",
             "tracking.uri is null",
             "set tracking.uri to the store that the run is recorded in",
+        )
+    if name is not None and resolved["export"]["which"] == SCAFFOLDS:
+        yield Problem(
+            f"export.register is {name!r}, and export.which is {SCAFFOLDS}",
+            "a registered model belongs to a run, and no run has these values",
+            "delete export.register",
         )
     if alias is not None and name is None:
         yield Problem(
@@ -171,6 +208,31 @@ def _cross_problems(
                     "tracking.uri is null, so there is no store to ask for it",
                     "set tracking.uri to the store that has it, or name a path",
                 )
+
+
+def metric_names(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the names of the configured metrics, `OUTPUT_METRIC` for those of an output."""
+    for group in ("metrics", "weighted_metrics"):
+        for name, node in config[group].items():
+            if isinstance(node, Mapping) and "_target_" not in node:
+                yield from (f"{name}_{inner}" for inner in node)
+            else:
+                yield name
+    if isinstance(config["loss"], Mapping) and "_target_" not in config["loss"]:
+        yield from (f"{output}_loss" for output in config["loss"])
+
+
+def objective_problem(objective: str, names: Sequence[str]) -> Problem | None:
+    """Returns the problem of a `train.objective` that is none of the metrics' names."""
+    valid = [f"validation/{each}" for each in names]
+    if objective in valid:
+        return None
+    return Problem(
+        f"train.objective is {objective!r}",
+        "no evaluation produces a metric of that name",
+        "name one of the metrics, or add it to `metrics`",
+        ranked(objective, valid),
+    )
 
 
 def _scaffolds(value: Any) -> tuple[dict[str, ScaffoldConfig], list[Problem]]:

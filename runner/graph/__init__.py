@@ -5,6 +5,8 @@
   own.
 - `input_pipeline`: the training input, whose position checkpoints hold, and what of a step they do
   not hold.
+- `objective`: the loss, the metrics and the weights of examples; `measures`: those of functions,
+  `keras_measures`: those of Keras.
 - `training_step`: forward pass, gradients, update; `optimization`: optimizers and their schedules,
   clipping, accumulation, moving averages; `precision`: 16 bits, XLA, threads.
 - `names`: names of variables, and what `${graph:NAME}` stands for in the arguments of hooks.

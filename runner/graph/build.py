@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -13,9 +13,11 @@ from runner.checkpoints.reader import TensorSpec
 from runner.config.instantiation import References, build_target
 from runner.config.own_graph import is_own_graph
 from runner.config.schema import RunConfig, ScaffoldConfig
+from runner.config.validation import objective_problem
 from runner.errors import ConfigError, Problem
-from runner.graph.experiment import BuiltGraph, Data, Model, PerExample, Sized, Split, Training
+from runner.graph.experiment import BuiltGraph, Data, Model, Sized, Split, Training
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
+from runner.graph.measures import Batch
 from runner.graph.names import (
     finder,
     first_hooks,
@@ -24,10 +26,11 @@ from runner.graph.names import (
     name_variables,
     partition_of,
 )
+from runner.graph.objective import Objective
 from runner.graph.optimization import AVERAGE_SUFFIX, Schedule
-from runner.graph.precision import build_model, dtype_policy, full_precision, set_threads
+from runner.graph.precision import build_model, dtype_policy, set_threads
 from runner.graph.replica import Replica
-from runner.graph.training_step import Forward, TrainingStep
+from runner.graph.training_step import TrainingStep
 from runner.restoration.variables import WARM_STARTED, VariableSpec, assign_owners, classify
 
 
@@ -63,32 +66,26 @@ def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> B
         data = build_data(config)
         with replica.partitioned():
             model = build_model(config)
-        functions = _functions(config)
+            objective = Objective(config, model)
         source = step = None
         if train:
-            batches = replica.shard(_pairs("train", data.train()))
-            ahead = getattr(data, "prefetch", True)
-            source = TrainingInput(batches, prefetch=ahead, replicas=replica.count)
-            forward = _forward(config, model, functions, training=True)
-            step = TrainingStep(config, source, forward, tuple(functions), replica)
-        evaluation = _split(split, data, _forward(config, model, functions, training=False))
+            source = _training_input(data, replica)
+            forward = _forward(config, model, objective.means, True)
+            step = TrainingStep(config, source, forward, replica)
+        evaluation = _split(config, split, data, model, objective)
+        objective.keep_apart(graph)
         keras_names = model_variables(model)
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
         policies = _policies(config, own)
+        _require_sources(config, graph, own, policies)
         trained = _trained(own, policies)
-        training = step.build(list(trained.values())) if step is not None else None
+        training = step.build(list(trained.values()), evaluation.names) if step else None
         variables = name_variables(tf.compat.v1.global_variables(), keras_names)
         hooks = _hooks(config, graph, variables, training)
         saver = _saver(config, variables, trained, source)
     specs = variable_specs(variables, own, policies, training)
-    sizes = data.sizes() if isinstance(data, Sized) else {}
-    return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, sizes)
-
-
-def _functions(config: RunConfig) -> dict[str, PerExample]:
-    """Returns the loss and the metrics by name."""
-    metrics = {name: build_target(f"metrics.{name}", node) for name, node in config.metrics.items()}
-    return {"loss": build_target("loss", config.loss), **metrics}
+    sizes, notes = data.sizes() if isinstance(data, Sized) else {}, objective.notes
+    return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, sizes, notes)
 
 
 def _hooks(
@@ -166,51 +163,61 @@ def build_data(config: RunConfig) -> Data:
     return data
 
 
-def _pairs(split: str, dataset: Any) -> tf.data.Dataset:
+def _batches(split: str, dataset: Any) -> tf.data.Dataset:
     element = getattr(dataset, "element_spec", None)
-    if isinstance(element, tuple) and len(element) == 2:
+    if isinstance(element, tuple) and len(element) in (2, 3):
         return dataset
     raise ConfigError(
         Problem(
             f"data.{split}() gives {element if element is not None else type(dataset).__name__}",
-            "it must be a tf.data.Dataset of (features, labels) batches",
+            "it must be a tf.data.Dataset of (features, labels) batches, or of (features, labels, "
+            "weights)",
         )
     )
 
 
-def _forward(
-    config: RunConfig, model: Model, functions: Mapping[str, PerExample], *, training: bool
-) -> Forward:
+def _training_input(data: Data, replica: Replica) -> TrainingInput:
+    batches = replica.shard(_batches("train", data.train()))
+    ahead = getattr(data, "prefetch", True)
+    return TrainingInput(batches, prefetch=ahead, replicas=replica.count)
+
+
+def _forward(config: RunConfig, model: Model, measure: Callable[[Batch], Any], train: bool) -> Any:
     """Wraps the forward pass in a tf.function, whose side effects the graph keeps.
 
     After a plain call in a graph batch-norm statistics stand still and dropout repeats its mask.
+
+    Args:
+      config: the run's configuration.
+      model: the model.
+      measure: what of the batch the function returns.
+      train: whether the model is called to train.
     """
 
-    def forward(features: Any, labels: Any) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        outputs = full_precision(model(features, training=training))
-        values = {name: function(labels, outputs) for name, function in functions.items()}
-        # A gradient of 0 for a metric would still be NaN wherever the metric's own derivative is.
-        values |= {
-            name: tf.stop_gradient(value) for name, value in values.items() if name != "loss"
-        }
-        # Keras collects regularisation losses per call, inside this function only.
-        penalty = tf.add_n([tf.constant(0.0), *getattr(model, "losses", [])])
-        return values, penalty
+    def forward(features: Any, labels: Any, weights: Any = None) -> Any:
+        outputs = model(features, training=train)
+        return measure(Batch(features, labels, weights, outputs, train))
 
     jit_compile = True if config.model.get("jit_compile") else None  # None: TensorFlow decides.
-    function: Forward = tf.function(forward, autograph=False, jit_compile=jit_compile)
-    return function
+    return tf.function(forward, autograph=False, jit_compile=jit_compile)
 
 
-def _split(name: str, data: Data, forward: Forward) -> Split:
+def _split(config: RunConfig, name: str, data: Data, model: Model, objective: Objective) -> Split:
     with tf.name_scope(name):
-        dataset = without_autotuning(_pairs(name, getattr(data, name)()))
+        dataset = without_autotuning(_batches(name, getattr(data, name)()))
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
-        values, penalty = forward(*iterator.get_next())
-        counts = {each: tf.size(value, out_type=tf.int64) for each, value in values.items()}
-        sums = {each: tf.reduce_sum(tf.cast(value, tf.float64)) for each, value in values.items()}
-        sums["loss"] += tf.cast(penalty, tf.float64) * tf.cast(counts["loss"], tf.float64)
-    return Split(name, iterator.initializer, sums, counts)
+        totals = _forward(config, model, objective.add, False)(*iterator.get_next())
+        results = tf.function(objective.of_pass, autograph=False)()
+        begin = iterator.initializer
+        if results:
+            begin = tf.group(begin, objective.begin())
+    sums = {each: total for each, (total, _) in totals.items()}
+    counts = {each: count for each, (_, count) in totals.items()}
+    split = Split(name, begin, sums, counts, results)
+    problem = objective_problem(config.train.objective, split.names)
+    if problem is not None:
+        raise ConfigError(problem)
+    return split
 
 
 def _policies(config: RunConfig, own: Mapping[str, tf.Variable]) -> dict[str, ScaffoldConfig]:
@@ -224,6 +231,40 @@ def _policies(config: RunConfig, own: Mapping[str, tf.Variable]) -> dict[str, Sc
         for name, whole in wholes.items()
         if whole in claims
     }
+
+
+def _require_sources(
+    config: RunConfig,
+    graph: tf.Graph,
+    own: Mapping[str, tf.Variable],
+    policies: Mapping[str, ScaffoldConfig],
+) -> None:
+    """Raises a ConfigError for values that the model's `_target_` loads and nothing restores.
+
+    In a graph Keras's assignments are operations that nothing runs.
+    """
+    initializers = {variable.initializer for variable in own.values()}
+    assigned = {
+        each.inputs[0].op
+        for each in graph.get_operations()
+        if each.type == "AssignVariableOp" and each not in initializers
+    }
+    lost = [
+        name
+        for name, variable in own.items()
+        if variable.handle.op in assigned and not (name in policies and policies[name].checkpoint)
+    ]
+    if lost:
+        shown = ", ".join(lost[:3]) + f" and {len(lost) - 3} more" * (len(lost) > 3)
+        raise ConfigError(
+            Problem(
+                f"model: {config.model['_target_']} loads values for {shown}",
+                "a run takes pretrained values through scaffolds, which its plan shows and a "
+                "resumed run leaves out",
+                "name the file as a scaffold's checkpoint: scaffolds.NAME.checkpoint=FILE "
+                "'scaffolds.NAME.variables.include=[*]'",
+            )
+        )
 
 
 def _trained(

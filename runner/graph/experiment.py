@@ -1,6 +1,7 @@
 """The contracts of an experiment, and the graph that is built from it.
 
-`Data`, `Model` and `PerExample` are what a configuration's `_target_`s must offer.
+`Data`, `Model` and `PerExample` are what a configuration's `_target_`s must offer; losses and
+metrics may also be Keras's.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ _Hooks: TypeAlias = Sequence[tf.compat.v1.train.SessionRunHook]
 
 @runtime_checkable
 class Data(Protocol):
-    """The data of an experiment: three pipelines of `(features, labels)` batches.
+    """The data of an experiment: three pipelines of batches.
 
-    Features and labels are tensors, or nested structures of tensors, whose first dimension is the
-    batch.
+    A batch is `(features, labels)` or, as for `keras.Model.fit`, `(features, labels, weights)` with
+    the weights of the examples. Each is a tensor, or a nested structure of tensors, whose first
+    dimension is the batch.
 
     The training batches are prefetched, unless the data has an attribute `prefetch` that is False.
     `tf.data` tunes the parallelism of training as ever, that of the other splits, which begin anew
@@ -55,6 +57,12 @@ class Model(Protocol):
 
     The runner calls it through `tf.function` inside the graph, so that batch-norm statistics and
     random state are updated; a plain call in a graph drops those updates.
+
+    What a Keras model says of its own counts: `add_loss` and regularisers always; where the
+    configuration names no loss or no metrics, those of `compile`, of an overridden `compute_loss`
+    or `compute_metrics`, and metrics that it keeps. An overridden `train_step` or `test_step` is
+    refused: the runner makes the step itself. Pretrained values come through scaffolds, not from
+    the model's constructor.
     """
 
     def __call__(self, features: Any, training: bool) -> Any:
@@ -62,7 +70,12 @@ class Model(Protocol):
 
 
 class PerExample(Protocol):
-    """A loss or a metric, for example a function of `keras.losses`."""
+    """A loss or a metric, for example a function of `keras.losses`, with `_partial_: true`.
+
+    Classes of `keras.losses` and `keras.metrics` are used as `keras.Model.fit` and `evaluate` use
+    them: a metric's state begins anew with each pass, and a step of training reports the metric of
+    its own batch. `metrics` leave sample weights out, `weighted_metrics` use them.
+    """
 
     def __call__(self, labels: Any, outputs: Any) -> tf.Tensor:
         """Returns values whose first dimension is the batch; the runner averages over all."""
@@ -76,18 +89,20 @@ class Split:
       name: `validation` or `test`.
       initializer: starts the pass anew.
       sums: metric name -> sum over the batch's values, a float64 scalar.
-      counts: metric name -> how many values were summed, an int64 scalar.
+      counts: metric name -> how many values were summed, or the sum of their weights; a scalar.
+      results: metric name -> value of all batches since the initializer, a float32 scalar.
     """
 
     name: str
     initializer: tf.Operation
     sums: Mapping[str, tf.Tensor]
     counts: Mapping[str, tf.Tensor]
+    results: Mapping[str, tf.Tensor] = field(default_factory=dict)
 
     @property
-    def metrics(self) -> tuple[str, ...]:
-        """The names of the metrics."""
-        return tuple(self.sums)
+    def names(self) -> tuple[str, ...]:
+        """The names of the metrics, `loss` first."""
+        return (*self.sums, *self.results)
 
 
 @dataclass(frozen=True)
@@ -113,7 +128,7 @@ class EvaluationGraph:
     transfer: tf.compat.v1.train.Saver
 
     @property
-    def metrics(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """The names of the metrics."""
         return tuple(self.values)
 
@@ -220,6 +235,7 @@ class BuiltGraph:
       saver: saves and restores all variables and, where that is saved, the training input.
       sizes: split -> number of examples; empty where the data does not report it.
       own: what the target of `graph` returned; None for a graph that the runner built.
+      notes: what the configuration replaces of a compiled model's own, a line each.
     """
 
     graph: tf.Graph
@@ -230,4 +246,5 @@ class BuiltGraph:
     hooks: Mapping[str, tf.compat.v1.train.SessionRunHook | None]
     saver: tf.compat.v1.train.Saver
     sizes: Mapping[str, int]
+    notes: tuple[str, ...] = ()
     own: GraphSpec | None = None

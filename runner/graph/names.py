@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -112,6 +113,12 @@ _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
 # `directory` and `checkpoints` are paths; `evaluation` is the hook that evaluates; `record` takes
 # metric name -> value and the step; `saver` keeps all its checkpoints, apart from the run's own.
 RUN_NAMES = ("directory", "checkpoints", "evaluation", "record", "saver")
+# The constructors of our own hooks check their arguments and do nothing with what the run provides.
+_OWN_HOOKS = "runner.hooks."
+_STAND_INS = {
+    **dict.fromkeys(RUN_NAMES, "known later"),
+    "evaluation": SimpleNamespace(metrics=()),
+}
 
 
 def first_hooks(nodes: Mapping[str, Any], graph: References) -> dict[str, _Hook | None]:
@@ -125,7 +132,8 @@ def first_hooks(nodes: Mapping[str, Any], graph: References) -> dict[str, _Hook 
       Name -> hook, or None for one that refers to the run.
 
     Raises:
-      ConfigError: when a target is wrong, or a reference stands for nothing.
+      ConfigError: when a target is wrong, or a reference stands for nothing; and when a hook, of
+        those that refer to the run one of ours, refuses its arguments.
     """
     checking = graph.also("run", dict.fromkeys(RUN_NAMES, "known later"))
     hooks: dict[str, _Hook | None] = {}
@@ -133,6 +141,8 @@ def first_hooks(nodes: Mapping[str, Any], graph: References) -> dict[str, _Hook 
         check_target(f"hooks.{name}", node, checking)
         refers = any(kind == "run" for _, kind, _ in references("", node))
         hooks[name] = None if refers else build_hook(name, node, graph)
+        if refers and str(node["_target_"]).startswith(_OWN_HOOKS):
+            build_hook(name, node, graph.also("run", _STAND_INS))  # Checks its arguments.
     return hooks
 
 

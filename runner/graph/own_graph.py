@@ -63,7 +63,7 @@ def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Repl
         saver.build()
         specs = variable_specs(variables, _of_the_model(variables, spec.loss), {}, training)
     split_of_run = replace(evaluation, transfer=transfer)
-    return BuiltGraph(graph, variables, specs, training, split_of_run, hooks, saver, {}, spec)
+    return BuiltGraph(graph, variables, specs, training, split_of_run, hooks, saver, {}, own=spec)
 
 
 def build_spec(config: RunConfig, mode: str) -> GraphSpec:

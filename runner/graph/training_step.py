@@ -29,8 +29,8 @@ from runner.graph.optimization import (
 from runner.graph.precision import scaled_losses
 from runner.graph.replica import Replica
 
-# Maps a batch of features and labels to the values per example by metric name, and the penalty.
-Forward: TypeAlias = Callable[[Any, Any], tuple[dict[str, tf.Tensor], tf.Tensor]]
+# Maps a batch of features, labels and maybe weights to the loss and the metrics by name, scalars.
+Forward: TypeAlias = Callable[..., dict[str, tf.Tensor]]
 
 
 class TrainingStep:
@@ -41,7 +41,6 @@ class TrainingStep:
         config: RunConfig,
         source: TrainingInput,
         forward: Forward,
-        metrics: Sequence[str],
         replica: Replica,
     ) -> None:
         """Adds the forward pass, by which the model makes its variables.
@@ -53,20 +52,21 @@ class TrainingStep:
           config: the run's configuration.
           source: the training input.
           forward: the forward pass.
-          metrics: the names of loss and metrics.
           replica: the copy of the graph that this step belongs to.
         """
         self._replica = replica
         self._config, self._source, self._forward = config, source, forward
-        self._metrics = metrics
         self._global_step = tf.compat.v1.train.get_or_create_global_step()
         self._one = self._means() if config.train.accumulate == 1 else None
 
-    def build(self, schedules: Sequence[tuple[tf.Variable, Schedule]]) -> Training:
+    def build(
+        self, schedules: Sequence[tuple[tf.Variable, Schedule]], metrics: Sequence[str]
+    ) -> Training:
         """Returns the training step.
 
         Args:
           schedules: the variables to train, each with its schedule.
+          metrics: the names of loss and metrics.
 
         Raises:
           ConfigError: when none are left, or the optimizer does not fit.
@@ -84,12 +84,9 @@ class TrainingStep:
         rate, scale = self._learning_rate()
         built = build_optimizers(config.optimizer, schedules, global_step, rate)
         optimizers = scaled_losses(config, built)
-        (means, waited), train_op = self._update(optimizers, schedules)
-        averages = None
-        if config.train.ema_decay is not None:
-            variables = [variable for variable, _ in schedules]
-            with tf.control_dependencies([train_op]):
-                averages = AveragedWeights(variables, config.train.ema_decay, global_step)
+        (means, waited), train_op = self._update(optimizers, schedules, metrics)
+        averages = self._averages(schedules, train_op)
+        if averages is not None:
             train_op = tf.group(train_op, averages.update)
         with tf.control_dependencies([train_op]):
             step = tf.identity(global_step.read_value())
@@ -108,10 +105,20 @@ class TrainingStep:
             shared_state=shared_state(optimizers, schedules),
         )
 
+    def _averages(
+        self, schedules: Sequence[tuple[tf.Variable, Schedule]], train_op: tf.Operation
+    ) -> AveragedWeights | None:
+        decay = self._config.train.ema_decay
+        if decay is None:
+            return None
+        with tf.control_dependencies([train_op]):
+            return AveragedWeights([each for each, _ in schedules], decay, self._global_step)
+
     def _update(
         self,
         optimizers: Mapping[Schedule, tf.compat.v1.train.Optimizer],
         schedules: Sequence[tuple[tf.Variable, Schedule]],
+        metrics: Sequence[str],
     ) -> tuple[tuple[dict[str, tf.Tensor], tf.Tensor], tf.Operation]:
         """Returns the step's metrics and its wait for input, and the operation that updates."""
         config = self._config
@@ -130,7 +137,7 @@ class TrainingStep:
             means, gradients, waited = (
                 one_batch()
                 if self._one
-                else accumulate(one_batch, self._metrics, variables, config.train.accumulate)
+                else accumulate(one_batch, metrics, variables, config.train.accumulate)
             )
             train_op = self._replica.shared_update(
                 optimizer, gradients, clipped, self._global_step
@@ -138,11 +145,8 @@ class TrainingStep:
         return (means, waited), train_op
 
     def _means(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        (features, labels), waited = self._source.next()
-        values, penalty = self._forward(features, labels)
-        means = {name: tf.reduce_mean(value) for name, value in values.items()}
-        means["loss"] += penalty
-        return means, waited
+        batch, waited = self._source.next()
+        return self._forward(*batch), waited
 
     def _rollbacks(self) -> tf.Variable | None:
         """Returns the count that checkpoints keep, so that a resumed run counts on."""

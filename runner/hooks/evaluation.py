@@ -31,7 +31,7 @@ class EvaluationCutError(Exception):
 def evaluate(
     session: Session, split: Split | EvaluationGraph, cut: Callable[[], bool] = lambda: False
 ) -> dict[str, float]:
-    """Returns each metric's mean over one pass of the split, summed in float64.
+    """Returns each metric over one pass of the split: means are summed in float64.
 
     Args:
       session: holds the weights.
@@ -46,7 +46,7 @@ def evaluate(
         return _evaluate_graph(session, split, cut)
     session.run(split.initializer)
     sums = dict.fromkeys(split.sums, 0.0)
-    counts = dict.fromkeys(split.counts, 0)
+    counts = dict.fromkeys(split.counts, 0.0)
     while True:
         try:
             batch_sums, batch_counts = session.run((dict(split.sums), dict(split.counts)))
@@ -56,10 +56,14 @@ def evaluate(
             raise EvaluationCutError
         for name in sums:
             sums[name] += float(batch_sums[name])
-            counts[name] += int(batch_counts[name])
+            counts[name] += float(batch_counts[name])
     if not all(counts.values()):
         raise ConfigError(Problem(f"data.{split.name}() gives no example to evaluate"))
-    return {name: sums[name] / counts[name] for name in sums}
+    means = {name: sums[name] / counts[name] for name in sums}
+    if not split.results:
+        return means
+    results = session.run(dict(split.results))
+    return means | {name: float(value) for name, value in results.items()}
 
 
 def _evaluate_graph(
@@ -162,7 +166,7 @@ class EvaluationHook(ScheduledHook):
         cuts: Cuts | None = None,
     ) -> None:
         super().__init__(step, every, at_end=True)
-        self.metrics = split.metrics
+        self.metrics = split.names
         self._split, self._on_result, self._averages = split, on_result, averages
         self._cuts = cuts or Cuts()
 

@@ -33,8 +33,10 @@ def plan_document(
     - `problems`: a list of {`state`, `cause`, `remedy`, `choices`}.
     - `notes`: remarks on the plan as a whole.
     - `sources`: scaffold -> null without a checkpoint, else {`path`, `format`, `digest`, `step`
-      (null when it has none), `tensors` (how many), `bytes` (of all), `unused` (names), `finite`
-      (whether NaN is an error), `restored` (how many variables), `restored_bytes` (of these)}.
+      (null when it has none), `tensors` (how many), `bytes` (of all), `unused` (names),
+      `non_finite` (`error` or `warning`, what NaN and infinity in a restored tensor are), `finite`
+      (the scaffold's setting: whether they are an error), `restored` (how many variables),
+      `restored_bytes` (of these)}.
     - `unusable`: the scaffolds whose checkpoint cannot be used, see `problems`.
     - `variables`: in the order of the graph {`name`, `shape`, `dtype`, `state` (its class),
       `bytes`, `scaffold` (null when none owns it), `origin` (`checkpoint`, `initializer`,
@@ -134,6 +136,7 @@ def _source(
         "tensors": len(source.tensors),
         "bytes": sum(tensor.bytes for tensor in source.tensors.values()),
         "unused": list(plan.unused[scaffold]),
+        "non_finite": "error" if scaffold in plan.finite else "warning",
         "finite": scaffold in plan.finite,
         "restored": len(restored),
         "restored_bytes": sum(each.variable.tensor.bytes for each in restored),

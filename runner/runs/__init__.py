@@ -1,6 +1,8 @@
 """A run on disk.
 
-- `run_directory`: its files, the record of its status, its owner, and which run is resumed
+- `run_directory`: its files, the record of its status, and its owner
+- `resumption`: which run is resumed or extended, and which is nearest to a configuration
+- `recorded_config`: the configuration of a run that is named by its folder
 - `saved_checkpoints`: its checkpoints, saved and recovered so that a crash leaves a whole one
 - `provenance`: its code, machine and packages, and where its variables' values came from
 - `lineage`: the runs that it started from

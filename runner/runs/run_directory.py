@@ -12,14 +12,11 @@ from filelock import FileLock, Timeout
 
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, RUN_RECORD
 from runner.errors import Problem, RunDirectoryError, RunInUseError
-from runner.system.atomic_files import make_container, write_json
+from runner.system.atomic_files import write_text
 from runner.system.locks import OwnerFile
 from runner.system.status import Status
 
 PROVENANCE = "provenance.json"
-_WARM_START = ("scaffolds", "restoration")
-# What is never resumed.
-_ENDED = (Status.FINISHED, Status.PRUNED)
 
 
 @dataclass(frozen=True)
@@ -166,7 +163,8 @@ class RunDirectory:
 
     def write(self, record: RunRecord) -> None:
         """Replaces the run's record in an atomic write."""
-        write_json(self.path / RUN_RECORD, asdict(record))
+        # Unsorted: the order of the scaffolds counts.
+        write_text(self.path / RUN_RECORD, json.dumps(asdict(record), indent=2))
 
     def update(self, **changes: Any) -> None:
         """Changes fields of the run's record."""
@@ -201,71 +199,6 @@ def runs(container: Path) -> list[tuple[RunDirectory, RunRecord]]:
     return found
 
 
-def interrupted_run(
-    container: Path, record: RunRecord, resume: str, *, dedicated: bool = False
-) -> RunDirectory | None:
-    """Returns the run that is to be resumed, or None when a new one is to be started.
-
-    A trial of a sweep resumes only its own run; another trial may have the same configuration.
-    Changes nothing.
-
-    Args:
-      container: the configured `run_dir`.
-      record: the record a new run starts with.
-      resume: `auto` resumes an interrupted run of the same configuration, if there is one; `must`
-        only resumes, trials of a sweep excepted that have not started yet; `never` only starts.
-      dedicated: whether `container` was given for this run; with `auto`, an interrupted run in it
-        that has another warm start is then an error.
-
-    Raises:
-      RunDirectoryError: when `must` finds no such run, `container` is itself a run that is not
-        to be resumed, or a `dedicated` one holds a run of another warm start.
-    """
-    for directory, found in runs(container) if resume != "never" else ():
-        same = found.fingerprint == record.fingerprint and found.status not in _ENDED
-        if same and record.trial in ("", found.trial):
-            return directory
-    if resume == "must" and not record.trial:
-        raise RunDirectoryError(_nothing_to_resume(container, record))
-    own = RunDirectory(container).read() is not None
-    if resume == "auto" and (dedicated or own):
-        _refuse_other_warm_start(container, record)
-    if own:
-        raise RunDirectoryError(
-            Problem(
-                f"{container} is a run of its own, and not one to resume",
-                "it is finished or has another configuration, and a run is never overwritten",
-                "give run_dir=... another folder; a new run is made inside it",
-            )
-        )
-    return None
-
-
-def open_run(
-    container: Path, record: RunRecord, resume: str, *, dedicated: bool = False
-) -> RunDirectory:
-    """Claims the directory of the run to resume, or a new, numbered one in `container`.
-
-    The arguments and errors are those of `interrupted_run`.
-
-    Raises:
-      RunDirectoryError: also when a living process owns the run to resume, or `container` cannot be
-        made.
-    """
-    make_container(container, "run_dir")
-    with FileLock(container / ".lock"):
-        directory = interrupted_run(container, record, resume, dedicated=dedicated)
-        if directory is not None:
-            directory.claim()
-            directory.update(status=Status.RUNNING)
-            return directory
-        numbers = [int(each.name) for each in container.glob("*") if each.name.isdecimal()]
-        directory = RunDirectory(container / f"{max(numbers, default=0) + 1:03d}")
-        directory.claim()
-        directory.write(record)
-        return directory
-
-
 def settle_killed_runs(container: Path) -> list[RunDirectory]:
     """Marks as KILLED the runs that are RUNNING though no process owns them, and returns them.
 
@@ -277,66 +210,3 @@ def settle_killed_runs(container: Path) -> list[RunDirectory]:
             for directory, record in runs(container)
             if record.status == Status.RUNNING and directory.settle() is not None
         ]
-
-
-def left_alone(container: Path, record: RunRecord) -> list[str]:
-    """Returns a line on the newest unfinished run if it has another configuration."""
-    for directory, found in runs(container):
-        if found.status in (Status.KILLED, Status.FAILED):
-            changes = "; ".join(differences(found.settings, record.settings))
-            return [f"{directory.path} is unfinished and left alone: {changes}"] if changes else []
-    return []
-
-
-def _nothing_to_resume(container: Path, record: RunRecord) -> Problem:
-    """Explains why no run in `container` can be resumed with the record's configuration."""
-    unfinished = [(d, r) for d, r in runs(container) if r.status not in _ENDED]
-    if not unfinished:
-        return Problem(
-            f"{container} holds no interrupted run",
-            "resume=must only resumes",
-            "use resume=auto to start one",
-        )
-    directory, found = unfinished[0]
-    changes = differences(found.settings, record.settings)
-    return Problem(
-        f"the interrupted run {directory.path} has another configuration",
-        "; ".join(changes)
-        or "another secret, or the same values in another order, and that of scaffolds counts",
-        "repeat its configuration, or use resume=never to start anew",
-    )
-
-
-def _refuse_other_warm_start(container: Path, record: RunRecord) -> None:
-    """Refuses when the newest unfinished run of the experiment has another warm start."""
-    for directory, found in runs(container):
-        if found.name != record.name or found.status in _ENDED:
-            continue
-        old, new = (
-            {key: each.settings.get(key) for key in _WARM_START} for each in (found, record)
-        )
-        if json.dumps(old) != json.dumps(new):
-            raise RunDirectoryError(
-                Problem(
-                    f"the warm start has changed since {directory.path} began, which is unfinished",
-                    "; ".join(differences(old, new)) or "the scaffolds are in another order",
-                    "repeat its configuration to resume it, or start anew with resume=never or "
-                    "in another run_dir",
-                )
-            )
-        return
-
-
-def differences(old: Any, new: Any, key: str = "") -> list[str]:
-    """Returns `key: old -> new` for each leaf that differs between two nested settings."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        keys = [*old, *(each for each in new if each not in old)]
-        prefix = f"{key}." if key else ""
-        return [
-            line
-            for each in keys
-            for line in differences(
-                old.get(each, "(absent)"), new.get(each, "(absent)"), f"{prefix}{each}"
-            )
-        ]
-    return [] if old == new else [f"{key}: {old} -> {new}"]

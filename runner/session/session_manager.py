@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from runner.checkpoints.locate import latest_checkpoint, require_checkpoint
-from runner.errors import CheckpointError, ConfigError, Problem
+from runner.checkpoints.locate import latest_checkpoint
+from runner.errors import ConfigError, Problem
+from runner.session.pretrained import label, locate, refuse_overlap, restore
 from runner.tensorflow_internals import SessionManagerWithLocalInit
 
 if TYPE_CHECKING:
@@ -88,8 +89,11 @@ class SessionManager(SessionManagerWithLocalInit):
 
         Args:
           *args: as in TensorFlow.
-          checkpoint_dirs: for each scaffold a checkpoint directory or prefix, or None to keep
-            the initial values of its variables.
+          checkpoint_dirs: for each scaffold what its checkpoint is in or at, or None to keep the
+            initial values of its variables: a directory of checkpoints, a run directory, a prefix,
+            a SavedModel, or a file of any format that the configuration reads too, whose tensors
+            have the names in the saver's `var_list`. Only MLflow's addresses and `experiment:NAME`
+            are for the configuration alone.
           scaffolds: the scaffolds whose savers restore from these directories. They are plain
             `tf.compat.v1.train.Scaffold`s, finalized or not, or `runner.Scaffold`s.
           target: the TensorFlow master that `prepare_session` uses by default.
@@ -127,7 +131,7 @@ class SessionManager(SessionManagerWithLocalInit):
 
         Raises:
           CheckpointError: when a source has no checkpoint and is not declared optional, or cannot
-            be restored.
+            be restored; also a ValueError when the newest checkpoint of the model's own is gone.
           RuntimeError: when the model is not ready afterwards.
         """
         if checkpoint_dir and saver is not None:
@@ -163,9 +167,9 @@ class SessionManager(SessionManagerWithLocalInit):
         scaffolds, restorer = [scaffold for scaffold, _ in self._sources], self._restorer
         try:
             with session.graph.as_default():
-                restores = _resolve(self._sources)
+                restores = locate(self._sources)
                 build_savers(scaffolds)
-                _refuse_overlap(restores)
+                refuse_overlap(restores)
                 # Each once: scaffolds without an init of their own share the graph's default.
                 inits = {init_op: init_feed_dict}
                 for scaffold in scaffolds:
@@ -179,7 +183,7 @@ class SessionManager(SessionManagerWithLocalInit):
                     if function is not None:
                         function(session)
                 for scaffold, path in restores:
-                    _restore(session, scaffold, path)
+                    restore(session, scaffold, path)
                 if restorer is not None:
                     restorer.restore(session)
         except BaseException:
@@ -236,7 +240,7 @@ def build_savers(scaffolds: Sequence[_Scaffold]) -> None:
     """
     without = [
         Problem(
-            f"{_label(scaffold)} has no saver",
+            f"{label(scaffold)} has no saver",
             "its saver selects the variables that its checkpoint restores",
             "Scaffold(saver=tf.compat.v1.train.Saver(var_list))",
         )
@@ -247,79 +251,3 @@ def build_savers(scaffolds: Sequence[_Scaffold]) -> None:
         raise ConfigError(*without)
     for scaffold in scaffolds:
         scaffold.saver.build()
-
-
-def _resolve(sources: Sequence[tuple[_Scaffold, str | None]]) -> list[tuple[_Scaffold, str]]:
-    """Returns the scaffolds that restore, each with its checkpoint's prefix."""
-    found: list[tuple[_Scaffold, str]] = []
-    problems: list[Problem] = []
-    for scaffold, source in sources:
-        if source is None:
-            continue
-        find = latest_checkpoint if getattr(scaffold, "optional", False) else require_checkpoint
-        try:
-            prefix = find(source)
-        except CheckpointError as error:
-            problems += error.problems
-        else:
-            found += [(scaffold, prefix)] if prefix else []
-    if problems:
-        raise CheckpointError(*problems)
-    return found
-
-
-def _restore(session: _Session, scaffold: _Scaffold, path: str) -> None:
-    try:
-        scaffold.saver.restore(session, path)
-    except (tf.errors.OpError, ValueError) as error:
-        raise CheckpointError(
-            Problem(
-                f"{_label(scaffold)} cannot be restored from {path}",
-                str(error).splitlines()[0],
-                "compare the names in the saver's var_list with those in the checkpoint",
-            )
-        ) from error
-
-
-def _refuse_overlap(restores: Sequence[tuple[_Scaffold, str]]) -> None:
-    owner: dict[str, tuple[_Scaffold, str]] = {}
-    problems = []
-    for scaffold, path in restores:
-        for variable in sorted(restored_variables(scaffold.saver)):
-            if variable in owner:
-                first, first_path = owner[variable]
-                problems.append(
-                    Problem(
-                        f"{variable} is restored by {_label(first)} from {first_path} and by "
-                        f"{_label(scaffold)} from {path}",
-                        "a variable's value comes from one place",
-                        "leave it out of one saver's var_list",
-                    )
-                )
-            owner[variable] = (scaffold, path)
-    if problems:
-        raise ConfigError(*problems)
-
-
-def restored_variables(saver: Any) -> set[str]:
-    """Returns the names of the variables' operations that a saver's restore assigns.
-
-    A saver does not list them, so its restore operation is followed to the assignments.
-    """
-    if not isinstance(saver, tf.compat.v1.train.Saver):
-        return {variable.op.name for variable in saver.variables}
-    graph = tf.compat.v1.get_default_graph()
-    pending = [graph.get_operation_by_name(saver.as_saver_def().restore_op_name)]
-    names = set()
-    while pending:
-        op = pending.pop()
-        if op.type.startswith("Assign"):
-            names.add(op.inputs[0].op.name)
-        else:
-            pending += op.control_inputs
-    return names
-
-
-def _label(scaffold: _Scaffold) -> str:
-    name = getattr(scaffold, "name", "")
-    return f"scaffold {name}" if name else "a scaffold"

@@ -36,7 +36,7 @@ from runner.config.composition import (
     spelled,
     without_hydra,
 )
-from runner.config.fingerprint import EXPERIMENT, Identity, in_scaffold
+from runner.config.fingerprint import EXPERIMENT, OPTIONAL, Identity, in_scaffold
 from runner.config.instantiation import check_signature
 from runner.config.own_graph import is_own_graph
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
@@ -166,8 +166,8 @@ def _targets(config: RunConfig) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield "model", {key: each for key, each in config.model.items() if key not in MODEL_SWITCHES}
     yield "loss", config.loss
     yield "optimizer", config.optimizer
-    for group, nodes in (("metrics", config.metrics), ("hooks", config.hooks)):
-        yield from ((f"{group}.{name}", node) for name, node in nodes.items())
+    for group in ("metrics", "weighted_metrics", "hooks"):
+        yield from ((f"{group}.{name}", node) for name, node in getattr(config, group).items())
 
 
 def _target_problems(key: str, node: Mapping[str, Any]) -> Sequence[Problem]:
@@ -233,11 +233,13 @@ def _source_problems(name: str, scaffold: ScaffoldConfig, written: set[Path]) ->
     try:
         for path in resolve(place, scaffold.which or LATEST, scaffold.average):
             recognise(path)
+    except NoCheckpointError as error:
+        found = () if scaffold.optional else error.or_else(OPTIONAL).problems
     except CheckpointError as error:
-        missing = isinstance(error, NoCheckpointError)
-        found = () if missing and scaffold.optional else error.problems
-        return [in_scaffold(name, each) for each in found]
-    return ()
+        found = error.problems
+    else:
+        return ()
+    return [in_scaffold(name, each) for each in found]
 
 
 def _is_elsewhere(place: str, written: set[Path]) -> bool:

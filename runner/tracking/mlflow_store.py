@@ -31,6 +31,8 @@ _PARENT_TAG = "mlflow.parentRunId"
 _ALIAS = re.compile(r"models:/([^/@]+)@([^/]+)(/.*)?")
 _VERSION = re.compile(r"models:/([^/@]+)/(\d+)(/.*)?")
 _LATEST = re.compile(r"models:/([^/@]+)/latest(/.*)?", re.IGNORECASE)
+_LOGGED = re.compile(r"models:/(m-[0-9a-f]{32})(/.*)?")
+_RUN = re.compile(r"runs:/([^/]+)(?:/([^/]*)(/.*)?)?")
 
 
 class MlflowStore:
@@ -103,8 +105,10 @@ class MlflowStore:
         Raises:
           TrackingError: the store cannot be used, or has no such run.
         """
+        state = f"run {run_id} cannot be read"
+        self._require_database(state)
         client = self.connect()
-        with self._reported(f"run {run_id} cannot be read"):
+        with self._reported(state):
             run = client.get_run(run_id)
             return _tracked(run, client.get_experiment(run.info.experiment_id).name)
 
@@ -129,6 +133,13 @@ class MlflowStore:
             )
         return [_tracked(run, experiment) for run in runs]
 
+    def _require_database(self, state: str) -> None:
+        """Raises TrackingError, rather than create a database by asking for what is in it."""
+        database = self.address.database
+        if database is not None and not database.exists():
+            remedy = "name the store that has it: tracking.uri, or the option --tracking or --uri"
+            raise TrackingError(Problem(state, f"there is no {database}", remedy))
+
     def _find(self, client: MlflowClient, experiment_id: str, uid: str) -> Run | None:
         found = client.search_runs([experiment_id], f"tags.`{UID_TAG}` = '{uid}'", max_results=1)
         return found[0] if found else None
@@ -140,11 +151,8 @@ class MlflowStore:
 
     def pin(self, uri: str) -> str:
         """See `RunStore.pin`."""
-        state, database = f"{uri} is not in {self.store}", self.address.database
-        if database is not None and not database.exists():
-            # Nor does this.
-            cause, remedy = f"there is no {database}", "set tracking.uri to the store that has it"
-            raise TrackingError(Problem(state, cause, remedy))
+        state = f"{uri} is not in {self.store}"
+        self._require_database(state)
         client = self.connect()
         alias, latest = _ALIAS.fullmatch(uri), _LATEST.fullmatch(uri)
         with self._reported(state):
@@ -166,11 +174,7 @@ class MlflowStore:
         # A bar on standard error; what the user has set stays.
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         with self._reported(f"{uri} cannot be downloaded from {self.address.shown}"):
-            version, source = _VERSION.fullmatch(uri), uri
-            if version:
-                # MLflow's own download would ask the process-wide registry for it.
-                source = client.get_model_version_download_uri(version[1], version[2])
-                source += version[3] or ""
+            source = _location(client, uri)
             return download_artifacts(source, dst_path=folder, tracking_uri=self.address.uri)
 
     def keep_model(
@@ -344,6 +348,29 @@ def _existing(client: MlflowClient, run_id: str) -> Run | None:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
         return None
+
+
+def _location(client: MlflowClient, uri: str) -> str:
+    """Returns the address of a model, of a model that a run has kept, or of all files of a run.
+
+    MLflow's own download would ask the process-wide store for these. Others stay as they are.
+    """
+    version, logged, of_run = (each.fullmatch(uri) for each in (_VERSION, _LOGGED, _RUN))
+    if version:
+        source = client.get_model_version_download_uri(version[1], version[2])
+        return source + (version[3] or "")
+    if logged:
+        return str(client.get_logged_model(logged[1]).artifact_location) + (logged[2] or "")
+    if of_run:
+        run = client.get_run(of_run[1])
+        if not of_run[2]:
+            return str(run.info.artifact_uri)
+        outputs = run.outputs.model_outputs if run.outputs else []
+        for output in sorted(outputs, key=lambda each: each.step, reverse=True):
+            kept = client.get_logged_model(output.model_id)
+            if kept.name == of_run[2]:
+                return str(kept.artifact_location) + (of_run[3] or "")
+    return uri
 
 
 def _tracked(run: Run, experiment: str) -> TrackedRun:

@@ -7,9 +7,9 @@
 - `loop`: `train_run`, the session and the loop; `loop_hooks`: its hooks, in their order,
   and where their metrics go.
 - `recording`: what is recorded of a run at its start and its end.
-- `export`: what `mode=export` does with a finished run.
+- `evaluation`, `export`: what `mode=evaluate` and `mode=export` do with a run's checkpoint.
 
-`runner.run` calls these in turn, and evaluates a finished run itself. How a plan is made and
+`runner.run` calls these in turn. How a plan is made and
 restored, and what a graph is, is decided in the rooms before this one; clusters and sweeps plug in
 at the seams.
 """

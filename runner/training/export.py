@@ -1,10 +1,10 @@
-"""Exports a finished run as a SavedModel, and describes what that takes and gives."""
+"""Exports a checkpoint as a SavedModel, and describes what that takes and gives."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from runner.checkpoints.locate import require_checkpoint
+from runner.checkpoints.locate import BEST_OF_RUN
 from runner.config.own_graph import is_own_graph
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, RunDirectoryError, TrackingError
@@ -24,45 +24,76 @@ from runner.graph.own_graph import build_spec
 from runner.graph.precision import build_model, dtype_policy, full_precision
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.tracking.tracker import ExportedModel, Field
+from runner.training.evaluation import Weights, chosen_weights
 from runner.training.run import Run
 
 SIGNATURE = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
 
-def export_run(run: Run) -> None:
-    """Writes the best checkpoint of the newest finished run as a SavedModel.
+# Where SavedModels keep what is not TensorFlow's.
+_STEP = Path("assets.extra") / "step"
 
-    Its signature `serving_default` takes `features`, a batch of any size, and gives `outputs`; both
-    have numbered names where they are structures of several tensors. The provenance that is beside
-    the checkpoint is in its folder too.
+
+def export_run(run: Run) -> None:
+    """Writes a checkpoint, by default the best of the newest finished run, as a SavedModel.
+
+    Its signature `serving_default` takes `features`, a batch of any size, and gives `outputs`.
+    Where these are dictionaries, it takes and gives their keys, see `named`. The provenance that is
+    beside the checkpoint is in its folder too.
 
     Where the run is recorded, the model is kept with it, and registered if `export.register` says
     so; an export that exists is registered as it is.
 
     Raises:
-      RunDirectoryError: when there is no finished run of this configuration, or it has an export
-        and nothing is to be registered.
+      RunnerError: as `chosen_weights`; RunDirectoryError also when there is such an export already,
+        and it is of another step or nothing is to be registered.
       TrackingError: when the model cannot be registered.
     """
-    config, store, screen, directory = run.config, run.store, run.screen, run.finished()
-    register = config.export.register
-    prefix = require_checkpoint(str(directory.best))
-    if not directory.export.exists():
-        _write(config, directory, prefix)
-        screen.line(f"{prefix}: exported to {directory.export}")
-    elif register is None:
+    with chosen_weights(run, run.config.export.which) as weights:
+        folder = _folder(run, weights)
+        if folder.exists():
+            _refuse_again(run.config, folder, weights)
+        else:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            _export(weights, folder)
+            run.screen.line(f"{weights}: exported to {folder}")
+    if weights.directory is not None:
+        _keep(run, weights.directory, folder, weights.step)
+
+
+def _folder(run: Run, weights: Weights) -> Path:
+    if weights.directory is None:
+        return run.container / "export-scaffolds"
+    if run.config.export.which == BEST_OF_RUN:
+        return weights.directory.export
+    return weights.directory.path / f"export-{weights.step}"
+
+
+def _refuse_again(config: RunConfig, folder: Path, weights: Weights) -> None:
+    """Raises where the export that exists is not the one to register."""
+    # Former versions did not note the step.
+    step = int((folder / _STEP).read_text()) if (folder / _STEP).is_file() else weights.step
+    if config.export.register is None or step != weights.step:
         raise RunDirectoryError(
             Problem(
-                f"{directory.export} exists",
-                "nothing is overwritten",
-                "move it away; export.register=NAME registers it as it is",
+                f"{folder} exists",
+                "nothing is overwritten"
+                + (f", and it is of step {step}" if step != weights.step else ""),
+                f"move it away to export step {weights.step}"
+                if step != weights.step
+                else "move it away; export.register=NAME registers it as it is",
             )
         )
+
+
+def _keep(run: Run, directory: RunDirectory, folder: Path, step: int) -> None:
+    """Keeps an export with the run, and registers it."""
+    config, store, screen = run.config, run.store, run.screen
+    register = config.export.register
     if register is None and not store.recorded(directory.path):
         return
-    step = int(tf.train.load_variable(prefix, tf.compat.v1.GraphKeys.GLOBAL_STEP))
     data = None if is_own_graph(config) else build_data(config)
-    model = exported_model(directory.export, step, data)
+    model = exported_model(folder, step, data)
     try:
         uri = store.keep_model(directory.path, model, register, config.export.alias)
     except TrackingError as error:
@@ -74,18 +105,20 @@ def export_run(run: Run) -> None:
             screen.line(f"model:   {uri}")
 
 
-def _write(config: RunConfig, directory: RunDirectory, prefix: str) -> None:
-    with tempfile.TemporaryDirectory(dir=directory.path, prefix="export-") as folder:
+def _export(weights: Weights, target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="export-") as folder:
         unfinished = Path(folder) / "model"
-        export = _export_own_graph if is_own_graph(config) else _export
-        export(config, unfinished, prefix)
-        provenance = directory.best / PROVENANCE
+        write = _write_own_graph if is_own_graph(weights.config) else _write_model
+        write(weights.config, unfinished, weights.prefix)
+        provenance = Path(weights.prefix).parent / PROVENANCE
         if provenance.is_file():
             shutil.copyfile(provenance, unfinished / PROVENANCE)
-        unfinished.rename(directory.export)
+        (unfinished / _STEP).parent.mkdir(exist_ok=True)
+        (unfinished / _STEP).write_text(f"{weights.step}\n")
+        unfinished.rename(target)
 
 
-def _export_own_graph(config: RunConfig, folder: Path, prefix: str) -> None:
+def _write_own_graph(config: RunConfig, folder: Path, prefix: str) -> None:
     """Exports the signatures of a graph of one's own."""
     with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
         tf.compat.v1.train.get_or_create_global_step()
@@ -141,7 +174,7 @@ def save_model(
     builder.save(as_text)
 
 
-def _export(config: RunConfig, folder: Path, prefix: str) -> None:
+def _write_model(config: RunConfig, folder: Path, prefix: str) -> None:
     keras.utils.clear_session()
     with (
         tf.Graph().as_default() as graph,
@@ -185,8 +218,19 @@ def _save(
 
 
 def named(prefix: str, structure: Any) -> dict[str, Any]:
-    """Returns a structure's leaves by name: `prefix`, or `prefix_0` and so on for several."""
+    """Returns a structure's leaves by name: the keys of dictionaries, nested ones joined by `_`.
+
+    What is in no dictionary is called `prefix`, or `prefix_0` and so on for several.
+    """
+    keyed = structure if isinstance(structure, Mapping) else {prefix: structure}
+    found = {"_".join(map(str, path)): leaf for path, leaf in keras.tree.flatten_with_path(keyed)}
     leaves = tf.nest.flatten(structure)
+    several = keyed is structure or len(leaves) > 1
+    return found if several and len(found) == len(leaves) else _numbered(prefix, leaves)
+
+
+def _numbered(prefix: str, leaves: Sequence[Any]) -> dict[str, Any]:
+    """Names leaves whose keys are ambiguous, such as `a_b` beside `b` in `a`."""
     if len(leaves) == 1:
         return {prefix: leaves[0]}
     return {f"{prefix}_{index}": leaf for index, leaf in enumerate(leaves)}
@@ -209,16 +253,19 @@ def exported_model(folder: Path, step: int, data: Data | None) -> ExportedModel:
         step,
         _fields(signature.inputs),
         _fields(signature.outputs),
-        {} if data is None else _example(data),
+        {} if data is None else _example(data, signature),
     )
 
 
-def _example(data: Data) -> dict[str, Any]:
+def _example(data: Data, signature: Any) -> dict[str, Any]:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         batches = tf.compat.v1.data.make_initializable_iterator(data.test())
         features, _ = batches.get_next()
         session.run([batches.initializer, tf.compat.v1.tables_initializer()])
-        example = session.run(named("features", features))
+        known = named("features", features)
+        if known.keys() != signature.inputs.keys():  # An export from before keys were kept.
+            known = _numbered("features", tf.nest.flatten(features))
+        example = session.run(known)
     return {name: value[:1] for name, value in example.items()}
 
 

@@ -95,6 +95,8 @@ def _open_tracker(run: Run) -> Tracker:
     name = f"{experiment} {directory.path.name}"
     watch.started(directory.path)
     tracker = run.store.open(directory.path, experiment, name, tags, watch.parent)
+    if run.plan is None:  # It resumes; where it is extended, under another fingerprint.
+        tracker.set_tags({FINGERPRINT_TAG: tags[FINGERPRINT_TAG]})
     if watch.tags:
         # Those of a run that is resumed are not taken from above.
         keys = {name: name.removeprefix(f"{SWEEP_TAG}.") for name in watch.tags}

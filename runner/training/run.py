@@ -7,8 +7,8 @@ a run imports those rooms.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,12 +20,13 @@ from runner.config.fingerprint import fingerprint
 from runner.config.masking import Mask
 from runner.config.schema import RunConfig
 from runner.console import Screen
-from runner.errors import Problem, RunDirectoryError
+from runner.errors import InterruptedRunError, Problem, RunDirectoryError
 from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph, Training
 from runner.graph.replica import Replica
 from runner.restoration.plan import RestorationPlan
-from runner.runs.run_directory import RunDirectory, RunRecord, interrupted_run, open_run, runs
+from runner.runs.resumption import interrupted_run, nearest, open_run
+from runner.runs.run_directory import RunDirectory, RunRecord, runs
 from runner.session.monitored_session import ChiefSessionCreator
 from runner.system.signals import Interruption
 from runner.system.status import Status
@@ -39,7 +40,7 @@ class Run:
 
     Attributes:
       config: the validated configuration.
-      overrides, dedicated, screen, watch, coordinator: see `Surroundings`.
+      overrides, dedicated, by_folder, screen, watch, coordinator: see `Surroundings`.
       store: where runs are recorded.
       sources: the checkpoints that the configuration names.
       container: the configured `run_dir`.
@@ -56,6 +57,7 @@ class Run:
     def __init__(self, config: RunConfig, context: Surroundings) -> None:
         self.config = config
         self.overrides, self.dedicated = context.overrides, context.dedicated
+        self.by_folder = context.by_folder
         self.screen, self.watch = context.screen, context.watch
         self.coordinator = context.coordinator
         self.store = open_store(config.tracking, asdict(config), self.mask)
@@ -118,8 +120,13 @@ class Run:
         Raises:
           RunDirectoryError: when training would refuse to start here.
         """
-        resume = self.config.resume.value
-        return interrupted_run(self.container, self.record, resume, dedicated=self.dedicated)
+        resume, more = self.config.resume.value, self._looking
+        return interrupted_run(self.container, self.record, resume, **more)
+
+    @property
+    def _looking(self) -> dict[str, Any]:
+        """What else decides which run is resumed."""
+        return {"dedicated": self.dedicated, "settings": self.settings}
 
     def open(self, interruption: Interruption) -> None:
         """Claims the directory of the run to resume, or of a new one.
@@ -131,8 +138,22 @@ class Run:
           RunDirectoryError: as `run_to_resume`; also when a living process owns the directory.
         """
         self.interruption = interruption
-        resume = self.config.resume.value
-        self.directory = open_run(self.container, self.record, resume, dedicated=self.dedicated)
+        resume, more = self.config.resume.value, self._looking
+        self.directory = open_run(self.container, self.record, resume, **more)
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Where the block fails, records how the run ended, and releases its directory."""
+        try:
+            yield
+        except BaseException as error:
+            killed = isinstance(error, InterruptedRunError)
+            with self.interruption.deferred():
+                try:
+                    self.directory.update(status=Status.KILLED if killed else Status.FAILED)
+                finally:
+                    self.directory.release()
+            raise
 
     def make_plan(self) -> RestorationPlan:
         """Returns the plan of a fresh start, with all problems.
@@ -145,20 +166,26 @@ class Run:
     def finished(self) -> RunDirectory:
         """Returns the newest finished run of this configuration in `run_dir`.
 
+        For a run that is named by its folder, that is the run, finished or not.
+
         Raises:
-          RunDirectoryError: when there is none.
+          RunDirectoryError: when there is none; it lists what differs from the nearest run.
         """
+        if self.by_folder:
+            return RunDirectory(self.container)
         found = runs(self.container)
         for directory, record in found:
             if record.fingerprint == self.fingerprint and record.status == Status.FINISHED:
                 return directory
+        cause, remedy = "it holds no run at all", "train it first: the same command with mode=train"
+        if found:
+            directory, record, changes = nearest(found, self.record)
+            cause = f"{directory.path} is {record.status}"
+            cause += f" and differs: {'; '.join(changes)}" if changes else ""
+            remedy += f"; mode={self.config.mode.value} run_dir={directory.path} without an "
+            remedy += "experiment takes that run as it is"
         raise RunDirectoryError(
-            Problem(
-                f"{self.container} holds no finished run of this configuration",
-                "; ".join(f"{directory.path} is {record.status}" for directory, record in found)
-                or "it holds no run at all",
-                "train it first: the same command with mode=train",
-            )
+            Problem(f"{self.container} holds no finished run of this configuration", cause, remedy)
         )
 
 
@@ -207,6 +234,8 @@ class Surroundings:
       overrides: the command line's overrides, recorded with the run.
       dedicated: whether `run_dir` was given for this run; an interrupted run in it with another
         warm start is then refused, where otherwise a new run is made beside it.
+      by_folder: whether `run_dir` is itself the run to evaluate or export, and the configuration
+        the one recorded there.
       screen: where to print; by default standard output.
       watch: the trial of a sweep that the run is.
       coordinator: leads the other tasks of a cluster.
@@ -214,6 +243,7 @@ class Surroundings:
 
     overrides: Sequence[str] = ()
     dedicated: bool = False
+    by_folder: bool = False
     screen: Screen = field(default_factory=Screen)
     watch: TrialWatch = field(default_factory=TrialWatch)
     coordinator: Coordinator = field(default_factory=Coordinator)

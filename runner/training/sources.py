@@ -11,7 +11,7 @@ from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.locate import BEST_OF_RUN, LATEST, latest_checkpoint, resolve
 from runner.checkpoints.open import averaged, open_checkpoint, open_pinned
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
-from runner.config.fingerprint import EXPERIMENT, Identity, in_scaffold, prefixed
+from runner.config.fingerprint import EXPERIMENT, OPTIONAL, Identity, in_scaffold, prefixed
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import CheckpointError, Problem, RunInUseError, TrackingError
 from runner.graph.build import build_graph
@@ -142,10 +142,10 @@ class Sources:
                 which = BEST_OF_RUN
         try:
             paths = resolve(place, which or LATEST, scaffold.average, self._store)
-        except NoCheckpointError:
+        except NoCheckpointError as error:
             if scaffold.optional:
                 return None
-            raise
+            raise error.or_else(OPTIONAL) from error
         specs = [open_checkpoint(path).spec() for path in paths]
         spec = specs[0] if len(specs) == 1 else averaged(specs)
         self._origins[name] = tuple(

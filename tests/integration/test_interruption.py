@@ -71,6 +71,24 @@ def test_a_run_survives_every_kind_of_end_bit_for_bit(make_case: MakeCase) -> No
     assert_same(twin, case, "tiny")
 
 
+def test_a_finished_run_is_extended_bit_for_bit_though_it_is_killed(make_case: MakeCase) -> None:
+    """And then evaluated by its folder alone."""
+    more = (*TINY, "train.steps=40")
+    twin, case = make_case("twin", *more), make_case("case", *TINY)
+    assert twin.code() == 0, twin.output()
+    assert case.code() == 0, case.output()
+    case.arguments = (*more, "resume=extend")
+    kill(case, SAVING, 0.0)
+    run = case.directory("tiny/001")
+    assert (run.require().status, run.require().settings["train"]["steps"]) == ("RUNNING", 40)
+    assert case.code() == 0, case.output()
+    assert_same(twin, case, "tiny")
+    case.arguments = ("mode=evaluate", "run_dir=runs/tiny/001")
+    assert case.code() == 0, case.output()
+    status, points = delivered(case, "tiny")
+    assert (status, [step for step, _ in points["test/loss"]]) == ("FINISHED", [40])
+
+
 def test_at_start_up_nothing_is_made(fresh_command: Command) -> None:
     process = fresh_command.start("+experiment=tiny")
     # TensorFlow is imported after the follower is started.

@@ -160,7 +160,10 @@ def test_mlflow_holds_everything(warm: Warm) -> None:
     }
 
 
-def test_an_exported_model_is_with_the_run_and_registered_afterwards(warm: Warm) -> None:
+def test_an_exported_model_is_registered_afterwards_and_a_source_of_warm_starts(
+    warm: Warm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
     done = warm.command.run(*WARM, "mode=export")
     client = warm.command.client()
     run = warm.record
@@ -175,6 +178,14 @@ def test_an_exported_model_is_with_the_run_and_registered_afterwards(warm: Warm)
     version = client.get_model_version_by_alias("warm net", "champion")
     assert version.run_id == run.info.run_id
     assert warm.command.statuses("warm") == ["FINISHED"]
+    for source, mode in (
+        ("models:/warm net@champion", "train"),
+        (f"runs:/{run.info.run_id}/model", "plan"),
+    ):
+        again = warm.command.run(
+            *WARM, "name=again", f"mode={mode}", f"scaffolds.body.checkpoint='{source}'"
+        )
+        assert re.search(r"body: 6 variables .*/saved_model; ", again.stdout), again
 
 
 def test_the_provenance_is_beside_every_checkpoint_and_leads_back(warm: Warm, forks: Forks) -> None:

@@ -34,13 +34,19 @@ class Runs:
         return tiny(**{"run_dir": str(self.folder), **self.changes, **changes})
 
     def start(
-        self, config: RunConfig, watch: TrialWatch | None = None, *, dedicated: bool = False
+        self,
+        config: RunConfig,
+        watch: TrialWatch | None = None,
+        *,
+        dedicated: bool = False,
+        by_folder: bool = False,
     ) -> float | None:
         """Runs a configuration and returns the objective; `lines` are those on the screen."""
         self._file = io.StringIO()
         screen = Screen(Console(file=self._file, width=300, highlight=False))
         surroundings = Surroundings(
             dedicated=dedicated,
+            by_folder=by_folder,
             screen=screen,
             watch=watch or TrialWatch(),
             coordinator=coordinator_of(config),
@@ -53,9 +59,9 @@ class Runs:
         assert objective is not None
         return objective, self.lines()
 
-    def shown(self, **changes: Any) -> list[str]:
+    def shown(self, *, by_folder: bool = False, **changes: Any) -> list[str]:
         """Returns the lines on the screen of a run that may have no objective."""
-        self.start(self.config(**changes))
+        self.start(self.config(**changes), by_folder=by_folder)
         return self.lines()
 
     def lines(self) -> list[str]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from runner.config.choices import Goal
 from runner.errors import PrunedRunError, SweepError
-from runner.runs.run_directory import RunRecord, open_run
+from runner.runs.resumption import open_run
+from runner.runs.run_directory import RunRecord
 from runner.sweeps.job import Job, Trial, carry_out
 from runner.sweeps.objectives import Objective
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory

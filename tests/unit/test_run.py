@@ -20,7 +20,8 @@ from runner.config.schema import (
     VariablesConfig,
 )
 from runner.errors import CheckpointError, ConfigError, PlanError, RunDirectoryError
-from runner.runs.run_directory import RunDirectory, open_run
+from runner.runs.resumption import open_run
+from runner.runs.run_directory import RunDirectory
 from tests.tiny.configs import PLAIN
 from tests.tiny.runs import Runs, disturbed, evaluations, warm
 
@@ -66,6 +67,16 @@ def test_a_checkpoint_whose_files_are_lost_is_not_replaced_by_random_weights(fai
         file.unlink()
     with pytest.raises(CheckpointError, match="no such checkpoint is there"):
         failed.run()
+
+
+def test_a_start_that_fails_leaves_no_run_that_seems_to_run(failed: Runs) -> None:
+    for file in failed.directory().checkpoints.glob("model.ckpt-10.data*"):
+        file.write_bytes(b"")
+    failed.directory().update(status="KILLED")
+    for _ in range(2):  # The directory is released too.
+        with pytest.raises(CheckpointError, match="none of its checkpoints is whole"):
+            failed.run()
+        assert failed.record().status == "FAILED"
 
 
 def test_a_run_killed_at_its_last_step_only_evaluates_and_ends(finished: Runs, whole: Runs) -> None:

@@ -243,6 +243,8 @@ LAYERS: list[tuple[str, Any]] = [
     ("batch_normalization", keras.layers.BatchNormalization(name="x")),
     ("batch_normalization", keras.layers.BatchNormalization(center=False, scale=False, name="x")),
     ("layer_normalization", keras.layers.LayerNormalization(name="x")),
+    ("group_normalization", keras.layers.GroupNormalization(2, name="x")),
+    ("normalization", keras.layers.Normalization(name="x")),
     ("lstm", keras.layers.LSTM(2, name="x")),
     ("gru", keras.layers.GRU(2, use_bias=False, name="x")),
     ("simple_rnn", keras.layers.SimpleRNN(2, name="x")),

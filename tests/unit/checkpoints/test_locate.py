@@ -261,6 +261,35 @@ def test_a_directory_is_searched_for_checkpoints_and_not_for_parts_of_them(
     assert contents.in_order(str(tmp_path)) == [f"{tmp_path}/model-12", f"{tmp_path}/model-1"]
 
 
+PYTHON = "python_function: {loader_module: mlflow.x, data: code}"
+
+
+@pytest.mark.parametrize(
+    ("flavors", "file", "found"),
+    [
+        ("tensorflow: {saved_model_dir: served}", "served/saved_model.pb", "served"),
+        ("tensorflow: {data: data}", "data/model.keras", "data/model.keras"),
+        ("keras: {data: data}", "data/model/saved_model.pb", "data/model"),
+        ("transformers: {model_binary: model}", "model/m.safetensors", "model/m.safetensors"),
+        ("sklearn: {pickled_model: model.pkl}", "model.pkl", "saved for python_function, sklearn"),
+        ("tensorflow: {data: data}", "code/x", "m holds no checkpoint\n"),
+        ("{", "code/x", "m/MLmodel is damaged\n"),
+    ],
+)
+def test_a_model_that_mlflow_saved_is_what_its_flavor_names(
+    tmp_path: Path, flavors: str, file: str, found: str
+) -> None:
+    for each in (file, "code/y.npz"):
+        (tmp_path / "m" / each).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "m" / each).touch()
+    (tmp_path / "m/MLmodel").write_text(f"flavors: {{{PYTHON}, {flavors}}}")
+    if " " not in found:
+        assert resolve(str(tmp_path / "m")) == [str(tmp_path / "m" / found)]
+        return
+    with pytest.raises(CheckpointError, match=found):
+        resolve(str(tmp_path / "m"))
+
+
 class Store:
     """A store with one model, whose alias can move."""
 

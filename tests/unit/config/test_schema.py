@@ -92,6 +92,5 @@ def test_only_what_an_experiment_must_say_has_no_default() -> None:
     assert OmegaConf.missing_keys(OmegaConf.structured(RunConfig(name="x"))) == {
         "data",
         "model",
-        "loss",
         "optimizer",
     }

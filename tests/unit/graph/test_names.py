@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 import pytest
@@ -14,6 +15,7 @@ from runner.graph.names import finder, first_hooks, model_variables, name_variab
 from tests.tiny.experiment import Net
 
 NAN = "tensorflow.compat.v1.train.NanTensorHook"
+STOP = "runner.hooks.EarlyStoppingHook"
 GRAPH = References({"graph": {"loss": object()}})
 
 
@@ -90,9 +92,13 @@ def test_a_hook_over_the_graph_is_built_at_once_and_one_over_the_run_later() -> 
         ),
         ({"_target_": NAN, "loss_tensor": "${run:savr}"}, r"is \$\{run:savr\}(.|\n)*saver"),
         ({"_target_": NAN, "los": "${run:saver}"}, r"hooks\.mine\.los is not an argument"),
+        (
+            {"_target_": STOP, "evaluation": "${run:evaluation}", "patience": 0},
+            r"hooks\.mine: .*EarlyStoppingHook refuses its arguments\n.*patience is 0 and",
+        ),
         ({"_target_": "builtins.dict"}, r"builtins\.dict is not a tf\.compat\.v1\.train\.Sess"),
     ],
 )
-def test_a_mistake_is_found_before_there_is_a_run(node: dict[str, str], message: str) -> None:
+def test_a_mistake_is_found_before_there_is_a_run(node: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         first_hooks({"mine": node}, GRAPH)

@@ -32,7 +32,7 @@ def family(tmp_path: Path) -> Path:
     cnn = f"{make_run(tmp_path, 'digits_cnn')}/best/model.ckpt-10"
     short = make_run(tmp_path, "short_sequences", cnn=cnn)
     return make_run(
-        tmp_path, "lstm_cnn", cnn=cnn, lstm=f"{short}/best/model.ckpt-15", head="/models/head"
+        tmp_path, "lstm_cnn", cnn=cnn, head="/models/head", lstm=f"{short}/best/model.ckpt-15"
     )
 
 
@@ -67,6 +67,9 @@ def test_a_directory_that_is_no_run_is_reported(
 ) -> None:
     assert main([str(tmp_path)]) == 2
     assert f"runner.lineage: {tmp_path} is no run" in capsys.readouterr().err
+    assert main(["nope", "--uri", f"sqlite:///{tmp_path}/mlflow.db"]) == 1
+    assert f"run nope cannot be read\n  cause: there is no {tmp_path}/m" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_runs_are_linked_by_id_and_else_by_directory(

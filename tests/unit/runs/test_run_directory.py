@@ -14,14 +14,8 @@ from pathlib import Path
 import pytest
 
 from runner.errors import RunDirectoryError
-from runner.runs.run_directory import (
-    RunDirectory,
-    RunRecord,
-    interrupted_run,
-    open_run,
-    runs,
-    settle_killed_runs,
-)
+from runner.runs.resumption import interrupted_run, open_run
+from runner.runs.run_directory import RunDirectory, RunRecord, runs, settle_killed_runs
 from runner.system.status import Status
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -201,8 +195,11 @@ def _warm(name: str, **scaffolds: str) -> RunRecord:
 
 
 def test_another_warm_start_is_refused_in_a_dedicated_folder(tmp_path: Path) -> None:
-    run = make_run(tmp_path, "001", _warm("f1", body="a", head="b"))
-    changed, reordered = _warm("f2", body="c", head="b"), _warm("f2", head="b", body="a")
+    run = make_run(tmp_path, "001", _warm("f1", head="b", body="a"))
+    changed, reordered = _warm("f2", head="b", body="c"), _warm("f2", body="a", head="b")
+    assert (
+        interrupted_run(tmp_path, _warm("f2", head="b", body="a"), "auto", dedicated=True) is None
+    )
     with pytest.raises(RunDirectoryError, match="the warm start has changed since") as caught:
         interrupted_run(tmp_path, changed, "auto", dedicated=True)
     assert caught.value.problems[0].cause == "scaffolds.body: a -> c"
@@ -215,7 +212,7 @@ def test_another_warm_start_is_refused_in_a_dedicated_folder(tmp_path: Path) -> 
     assert interrupted_run(tmp_path, changed, "never", dedicated=True) is None
     # A finished run and one with the same warm start do not stand in the way.
     RunDirectory(run).update(status=Status.FINISHED)
-    make_run(tmp_path, "002", _warm("f3", body="c", head="b"))
+    make_run(tmp_path, "002", _warm("f3", head="b", body="c"))
     assert interrupted_run(tmp_path, changed, "auto", dedicated=True) is None
 
 

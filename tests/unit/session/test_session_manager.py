@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
 import runner
 from runner.errors import CheckpointError, ConfigError
-from runner.session.session_manager import restored_variables
+from runner.session.pretrained import restored_variables
 
 Save = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("graph")
@@ -140,8 +142,9 @@ def test_own_directory_whose_checkpoint_is_gone_is_refused(save: Save) -> None:
     own = save("own", cnn=5.0)
     (own / "model.ckpt.index").unlink()
     manager = _manager([str(save("a", cnn=1.0))], [_scaffold(cnn)])
-    with pytest.raises(CheckpointError, match="no such checkpoint is there"):
+    with pytest.raises(CheckpointError, match="no such checkpoint is there") as caught:
         manager.prepare_session(saver=tf.train.Saver(), checkpoint_dir=str(own))
+    assert isinstance(caught.value, ValueError), "as TensorFlow's"
 
 
 def test_warm_start_follows_a_wait_for_an_own_checkpoint_in_vain(
@@ -169,6 +172,8 @@ def test_every_missing_checkpoint_is_reported(tmp_path: Path) -> None:
         manager.prepare_session(init_op=tf.global_variables_initializer())
     assert "there is no checkpoint at" in str(caught.value)
     assert "holds no checkpoint" in str(caught.value)
+    remedies = {each.remedy for each in caught.value.problems}
+    assert remedies == {"correct the path, or declare it: runner.Scaffold(optional=True)"}
 
 
 def test_an_optional_checkpoint_may_be_missing(save: Save, tmp_path: Path) -> None:
@@ -207,8 +212,90 @@ def test_a_saver_that_is_missing_or_does_not_fit_is_refused(save: Save) -> None:
     with pytest.raises(ConfigError, match="a scaffold has no saver"):
         _manager([other], [tf.train.Scaffold()]).prepare_session()
     manager = _manager([other], [_scaffold(cnn, name="features")])
-    with pytest.raises(CheckpointError, match=r"scaffold features cannot be restored from .*a/"):
+    with pytest.raises(CheckpointError, match=r"scaffold features cannot restore cnn from .*a/"):
         manager.prepare_session()
+
+
+VALUE = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def _write(kind: str, folder: Path) -> Path:
+    """Writes VALUE as `cnn` in a format and returns what a source may be."""
+    if kind == "npz":
+        np.savez(folder / "cnn.npz", cnn=VALUE)
+        return folder / "cnn.npz"
+    with tf.Graph().as_default(), tf.Session() as session:
+        cnn = tf.get_variable("cnn", initializer=VALUE)
+        session.run(cnn.initializer)
+        if kind == "by object":
+            return Path(tf2.train.Checkpoint(part=cnn).write(str(folder / "by_object")))
+        if kind == "SavedModel":
+            inputs = {"x": tf.placeholder(tf.float32)}
+            tf.saved_model.simple_save(session, str(folder / "exported"), inputs, {"cnn": cnn})
+            return folder / "exported"
+        (folder / "run" / "checkpoints").mkdir(parents=True)
+        tf.train.Saver().save(session, str(folder / "run/checkpoints/model.ckpt"))
+    (folder / "run" / "run.json").write_text("{}")
+    return folder / "run"
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize("kind", ["npz", "by object", "SavedModel", "run directory"])
+def test_any_format_is_restored_by_the_names_of_the_saver(
+    tmp_path: Path, kind: str, partitioned: bool
+) -> None:
+    axes = tf.fixed_size_partitioner(2, axis=1) if partitioned else None
+    parts = tf.get_variable("mine", [2, 3], partitioner=axes)
+    (other,) = _variables("other")
+    source, wrong = _write(kind, tmp_path), tf.get_variable("wrong", [3, 2])
+    saver = tf.train.Saver({"cnn": parts})
+    table = {"cnm": other, "cnn": wrong}
+    scaffolds = [runner.Scaffold(saver=each) for each in (saver, tf.train.Saver(table))]
+    value, init = tf.convert_to_tensor(parts), tf.global_variables_initializer()
+    tf.get_default_graph().finalize()
+    with _manager([source], scaffolds[:1]).prepare_session(init_op=init) as session:
+        assert session.run(value).tolist() == VALUE.tolist()
+    with pytest.raises(CheckpointError) as caught:
+        _manager([source], scaffolds[1:]).prepare_session(init_op=init)
+    missing, shapes = sorted(caught.value.problems, key=str)
+    assert missing.state.startswith("a scaffold cannot restore other from")
+    assert (missing.cause, missing.choices[0]) == ("it holds no tensor 'cnm'", "cnn")
+    assert shapes.cause == "its cnn is float32 [2, 3], the variable float32 [3, 2]"
+
+
+@pytest.mark.parametrize("kind", ["npz", "SavedModel"])
+def test_a_shape_alone_that_does_not_fit_is_named(tmp_path: Path, kind: str) -> None:
+    cnn = tf.get_variable("cnn", [3, 2], initializer=tf.zeros_initializer())
+    source = _write(kind, tmp_path)
+    manager = _manager([source], [_scaffold(cnn)])
+    with pytest.raises(
+        CheckpointError, match=r"is float32 \[2, 3\], the variable float32 \[3, 2\]"
+    ):
+        manager.prepare_session(init_op=cnn.initializer)
+    reshaping = tf.train.Scaffold(saver=tf.train.Saver([cnn], reshape=True))
+    manager = _manager([source], [reshaping])
+    with manager.prepare_session(init_op=cnn.initializer) as session:
+        assert session.run(cnn).tolist() == VALUE.reshape(3, 2).tolist()
+
+
+def test_what_else_is_wrong_keeps_the_words_of_tensorflow(save: Save) -> None:
+    larger = tf.get_variable("cnn", [2])
+    reshaping = tf.train.Scaffold(saver=tf.train.Saver([larger], reshape=True))
+    source = save("a", cnn=1.0)
+    expected = r"cannot be restored from .*\n  cause: Input to reshape is a tensor with 1 values, "
+    with pytest.raises(CheckpointError, match=expected):
+        _manager([source], [reshaping]).prepare_session(init_op=larger.initializer)
+    (cnn,) = _variables("b")
+    (source / "model.ckpt.data-00000-of-00001").write_bytes(b"\0\0\0\1")
+    damaged = tf.train.Scaffold(saver=tf.train.Saver({"cnn": cnn}))
+    with pytest.raises(CheckpointError, match=r"tensor cnn: .*[Cc]hecksum"):
+        _manager([source], [damaged]).prepare_session(init_op=cnn.initializer)
+
+
+def test_mlflow_is_not_a_source_of_a_session() -> None:
+    (cnn,) = _variables("cnn")
+    with pytest.raises(CheckpointError, match=r"remedy: mlflow\.artifacts\.download_artifacts"):
+        _manager(["models:/cnn@champion"], [_scaffold(cnn)]).prepare_session()
 
 
 @pytest.mark.parametrize("finalized", [False, True])

@@ -233,7 +233,9 @@ def test_what_another_process_writes_at_the_same_time_is_delivered_again(
         connection.execute("DROP TRIGGER d")
     mlflow_run.deliver(dataset, 1)
     assert mlflow_run.refused == []
-    assert client.get_run(mlflow_run.run_id).inputs.dataset_inputs[0].dataset.name == "digits"
+    inputs = client.get_run(mlflow_run.run_id).inputs
+    assert inputs is not None
+    assert inputs.dataset_inputs[0].dataset.name == "digits"
 
 
 FULL = "BEGIN SELECT RAISE(FAIL, 'full'); END"

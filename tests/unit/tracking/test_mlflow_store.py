@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from mlflow import MlflowClient
+from mlflow.entities import LoggedModelOutput
 
 from runner.cluster.local import free_addresses
 from runner.errors import TrackingError
@@ -272,6 +273,27 @@ def test_an_alias_is_pinned_to_its_version(
     client.create_registered_model("empty")
     with pytest.raises(TrackingError, match="the model empty has no version"):
         store.pin("models:/empty/latest")
+
+
+def test_a_logged_model_and_a_whole_run_are_downloaded(
+    store: MlflowStore, client: MlflowClient, tmp_path: Path
+) -> None:
+    experiment = client.create_experiment("e", (tmp_path / "artifacts").as_uri())
+    run_id = client.create_run(experiment).info.run_id
+    client.log_text(run_id, "content", "best/weights.npz")
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "w.npz").write_text("logged")
+    kept = client.create_logged_model(experiment, "model", run_id)
+    client.log_model_artifacts(kept.model_id, str(tmp_path / "saved"))
+    client.finalize_logged_model(kept.model_id, "READY")
+    client.log_outputs(run_id, [LoggedModelOutput(kept.model_id, 1)])
+    for place in (f"models:/{kept.model_id}", f"runs:/{run_id}/model"):
+        folder = store.download(place, str(tmp_path))
+        assert (Path(folder) / "w.npz").read_text() == "logged"
+        file = store.download(f"{place}/w.npz", str(tmp_path))
+        assert Path(file).read_text() == "logged"
+    whole = store.download(f"runs:/{run_id}", str(tmp_path))
+    assert (Path(whole) / "best" / "weights.npz").read_text() == "content"
 
 
 def test_a_search_creates_no_database(tmp_path: Path) -> None:

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
+import mlflow
 import numpy as np
 import pytest
 import tensorflow as tf
+from mlflow import MlflowClient
 
 from runner.checkpoints.locate import require_checkpoint
 from runner.checkpoints.open import open_checkpoint
-from runner.config.choices import Mode
-from runner.config.schema import TrackingConfig, TrainConfig
-from runner.errors import RunDirectoryError
+from runner.config.choices import EvaluatedSplit, Mode
+from runner.config.schema import (
+    EvaluateConfig,
+    ExportConfig,
+    ScaffoldConfig,
+    TrackingConfig,
+    TrainConfig,
+    VariablesConfig,
+)
+from runner.errors import CheckpointError, PlanError, RunDirectoryError
 from runner.runs.provenance import provenance_of
 from runner.runs.run_directory import RunDirectory
+from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
-from runner.training.export import exported_model
+from runner.training.export import exported_model, named
 from tests.tiny.experiment import Blobs
-from tests.tiny.runs import Runs
+from tests.tiny.odd import Structured
+from tests.tiny.runs import Runs, warm
 
 
 def _outputs(directory: RunDirectory, features: np.ndarray) -> np.ndarray:
@@ -97,22 +109,126 @@ def test_an_export_is_served_with_the_same_outputs_for_any_batch_size(
         finished.shown(mode=Mode.export)
 
 
-def test_structures_are_exported_under_numbered_names(runs: Runs) -> None:
+def test_structures_are_exported_under_their_keys_by_which_mlflow_predicts(
+    runs: Runs, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parts = {"data": "Structured", "model": "OfStructure", "loss": "StructuredLoss"}
     runs.changes = {key: {"_target_": f"tests.tiny.odd.{name}"} for key, name in parts.items()}
     runs.changes |= {"metrics": {}, "train": TrainConfig(steps=2)}
     runs.run()
     runs.shown(mode=Mode.export)
     served = tf.saved_model.load(str(runs.directory().export)).signatures["serving_default"]
-    assert set(served.structured_input_signature[1]) == {"features_0", "features_1"}
-    one = tf.ones([3, 1])
-    outputs = served(features_0=one * 0, features_1=one * 7)["outputs"]
-    np.testing.assert_allclose(outputs, np.full((3, 1), 7.0))
+    one = np.ones([3, 1], np.float32)
+    assert set(served.structured_input_signature[1]) == {"left", "right"}
+    model = exported_model(runs.directory().export, 2, Structured())
+    assert model.example.keys() == {"left", "right"}
+    uri = f"sqlite:///{database}"
+    client = MlflowClient(uri)
+    experiment = client.create_experiment("e", (tmp_path / "artifacts").as_uri())
+    run_id = client.create_run(experiment).info.run_id
+    kept = MlflowStore(uri).keep_model(run_id, model, None, None)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    predicted = mlflow.pyfunc.load_model(kept).predict({"left": one * 0, "right": one * 7})
+    assert np.ravel(predicted["sum"]).tolist() == [7.0] * 3
+
+
+NAMES: list[tuple[Any, set[str]]] = [
+    (1, {"features"}),
+    ((1,), {"features"}),
+    ((1, {"a": 2}), {"features_0", "features_1_a"}),
+    ({"image": 1, "prefix": 2}, {"image", "prefix"}),
+    ({"image": 1}, {"image"}),
+    ({"a": {"b": 1}, "c": [2, 3]}, {"a_b", "c_0", "c_1"}),
+    ({"a": {"b": 1}, "a_b": 2}, {"features_0", "features_1"}),
+]
+
+
+@pytest.mark.parametrize(("structure", "names"), NAMES)
+def test_the_names_of_features(structure: Any, names: set[str]) -> None:
+    assert named("features", structure).keys() == names
+
+
+def _shown(lines: list[str]) -> str:
+    return next(line for line in lines if "  loss " in line).partition(": ")[2]
+
+
+def test_any_checkpoint_is_evaluated_on_the_split_that_is_chosen(finished: Runs) -> None:
+    validation = EvaluatedSplit.validation
+    for which, place in (
+        ("10", "checkpoints/model.ckpt-10"),
+        ("latest", "checkpoints/model.ckpt-20"),
+    ):
+        chosen = EvaluateConfig(which, validation)
+        (line,) = finished.shown(mode=Mode.evaluate, evaluate=chosen)
+        assert line.startswith(f"{finished.directory().path / place}: validation  loss ")
+    # By its folder any run will do, whatever its status and its configuration.
+    finished.directory().update(status="KILLED", fingerprint="f" * 16)
+    run_dir = str(finished.directory().path)
+    (again,) = finished.shown(mode=Mode.evaluate, evaluate=chosen, run_dir=run_dir, by_folder=True)
+    assert again == line
+    with pytest.raises(CheckpointError, match="no checkpoint of step 7"):
+        finished.shown(
+            mode=Mode.evaluate, evaluate=EvaluateConfig("7"), run_dir=run_dir, by_folder=True
+        )
+    for folder in ("checkpoints", "best"):
+        shutil.rmtree(finished.directory().path / folder)
+    with pytest.raises(RunDirectoryError, match="has no checkpoint\n  cause: the run is KILLED"):
+        finished.shown(mode=Mode.evaluate, evaluate=chosen, run_dir=run_dir, by_folder=True)
+
+
+def test_an_export_of_another_step_is_neither_replaced_nor_registered_as_this_one(
+    finished: Runs,
+) -> None:
+    directory = finished.directory()
+    finished.shown(mode=Mode.export, export=ExportConfig("10"))
+    folder = directory.path / "export-10"
+    assert (folder / "assets.extra" / "step").read_text() == "10\n"
+    folder.rename(directory.export)  # As if the run had been extended since.
+    register, tracking = ExportConfig(register="net"), TrackingConfig("sqlite:///x.db")
+    with pytest.raises(RunDirectoryError, match=r"and it is of step 10\n.*to export step 20"):
+        finished.shown(mode=Mode.export, export=register, tracking=tracking)
+
+
+def test_the_scaffolds_checkpoints_are_evaluated_and_exported_without_a_run(
+    runs: Runs, finished: Runs, tmp_path: Path
+) -> None:
+    """All of the model comes from a checkpoint, so that it is that checkpoint's model."""
+    finished.folder.rename(tmp_path / "source")
+    source = Runs(tmp_path / "source").directory()
+    latest = EvaluateConfig("latest")
+    expected = Runs(tmp_path / "source").shown(mode=Mode.evaluate, evaluate=latest)
+    scaffolds = {"all": ScaffoldConfig(VariablesConfig(["*"]), str(source.checkpoints))}
+    given: dict[str, Any] = {
+        "scaffolds": scaffolds,
+        "name": "foreign",
+        "train": TrainConfig(ema_decay=0.9),
+    }
+    start = EvaluateConfig("scaffolds")
+    lines = runs.shown(**given, mode=Mode.evaluate, evaluate=start)
+    assert lines[0].startswith("all: 8 variables (")
+    assert lines[-1].startswith("the start from the scaffolds: test  loss ")
+    assert _shown(lines) == _shown(expected)
+    assert not runs.folder.exists()
+
+    runs.shown(**given, mode=Mode.export, export=ExportConfig("scaffolds"))
+    served = tf.saved_model.load(str(runs.folder / "export-scaffolds"))
+    values = {each.name.partition(":")[0]: each.numpy() for each in served.variables}
+    reader = tf.train.load_checkpoint(str(source.checkpoints))
+    kernel = next(value for value in values.values() if value.shape == (4, 2))
+    assert (kernel == reader.get_tensor("head/kernel")).all()
+    found = provenance_of(str(runs.folder / "export-scaffolds"))
+    assert found is not None
+    assert found["sources"]["all"][0]["path"] == str(source.checkpoints / "model.ckpt-20")
+    with pytest.raises(PlanError, match="there is no checkpoint at"):
+        runs.shown(scaffolds=warm("/nowhere"), mode=Mode.evaluate, evaluate=start)
 
 
 def test_there_must_be_a_finished_run_of_this_configuration(finished: Runs) -> None:
-    with pytest.raises(RunDirectoryError, match="holds no finished run of this configuration"):
+    with pytest.raises(
+        RunDirectoryError, match="001 is FINISHED and differs: seed: 0 -> 1"
+    ) as error:
         finished.shown(mode=Mode.evaluate, seed=1)
+    assert f"run_dir={finished.directory().path} without an experiment" in str(error.value)
     finished.directory().update(status="KILLED")
     with pytest.raises(RunDirectoryError, match="001 is KILLED"):
         finished.shown(mode=Mode.export)

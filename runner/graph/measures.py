@@ -1,0 +1,193 @@
+"""What is measured of a batch: the loss and the metrics, each a `Measure`.
+
+Training records values of its batch alone; an evaluation, values of a whole pass. Here are those
+that a function gives for each example; Keras's are in `keras_measures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import keras
+import tensorflow as tf
+
+from runner.errors import ConfigError, Problem, ranked
+from runner.graph.precision import full_precision
+
+Values: TypeAlias = dict[str, tf.Tensor]
+# Metric name -> sum and count, of which the mean over all batches is made.
+Totals: TypeAlias = dict[str, tuple[tf.Tensor, tf.Tensor]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch with what the model returned for it.
+
+    Attributes:
+      features, labels: nested structures of tensors.
+      weights: of the examples, as Keras takes `sample_weight`; None weighs all alike.
+      outputs: as the model returned them.
+      training: whether the model was called to train.
+    """
+
+    features: Any
+    labels: Any
+    weights: Any
+    outputs: Any
+    training: bool
+
+    @property
+    def size(self) -> tf.Tensor:
+        """How many examples there are, an int64 scalar."""
+        return tf.shape(tf.nest.flatten(self.features)[0], out_type=tf.int64)[0]
+
+    def only(self, key: str, output: str, order: list[str]) -> Batch:
+        """Returns the batch with the labels, weights and values of one output.
+
+        Args:
+          key: the key of the configuration that names the output, for the message.
+          output: its name.
+          order: the names of the model's outputs, by which lists and tuples are ordered.
+
+        Raises:
+          ConfigError: when the model has no such output, or the data no labels for it.
+        """
+
+        def pick(structure: Any, what: str) -> Any:
+            known = structure
+            if not isinstance(structure, Mapping):
+                leaves = structure if isinstance(structure, list | tuple) else [structure]
+                alike = len(leaves) == len(order)
+                known = dict(zip(order, leaves, strict=True)) if alike else {}
+            if output in known:
+                return known[output]
+            names = ranked(output, known)
+            raise ConfigError(Problem(f"{key}: {what} {output!r}", choices=names))
+
+        weights, outputs = self.weights, pick(self.outputs, "the model has no output")
+        if isinstance(weights, Mapping | list | tuple):
+            weights = pick(weights, "the data give no sample weights for the output")
+        labels = pick(self.labels, "the data give no labels for the output")
+        return replace(self, labels=labels, weights=weights, outputs=outputs)
+
+
+class Measure:
+    """The loss or a metric.
+
+    Attributes:
+      variables: what it keeps between the batches of a pass, in no checkpoint.
+    """
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """None, by default."""
+        return []
+
+    def of_batch(self, batch: Batch) -> Values:
+        """Returns the scalars of one batch, without any effect."""
+        raise NotImplementedError
+
+    def add(self, batch: Batch) -> Totals:
+        """Adds a batch to a pass, and returns what of it is summed outside."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Begins a pass."""
+
+    def of_pass(self) -> Values:
+        """Returns the scalars of the batches since the reset that are not summed outside."""
+        return {}
+
+
+class PerExample(Measure):
+    """A function of labels and outputs that returns values whose first dimension is the batch.
+
+    The mean is over all values. Sample weights multiply those of a loss, as in Keras; a metric's
+    mean is weighted by them.
+
+    Args:
+      name: under which it is recorded.
+      key: the key of the configuration, for the messages.
+      function: takes labels and outputs, those of 16 bits as float32.
+      model: gives the penalty that is added to the loss; None for a metric.
+      weighted: whether sample weights count.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        key: str,
+        function: Callable[[Any, Any], Any],
+        model: Any = None,
+        *,
+        weighted: bool = False,
+    ) -> None:
+        self._name, self._key, self._function = name, key, function
+        self._model, self._weighted = model, weighted
+
+    def of_batch(self, batch: Batch) -> Values:
+        """Returns the mean."""
+        values, weights = self._values(batch)
+        if self._model is not None:
+            return {self._name: tf.reduce_mean(values) + penalty(self._model)}
+        if weights is not None:
+            return {
+                self._name: tf.math.divide_no_nan(tf.reduce_sum(values), tf.reduce_sum(weights))
+            }
+        return {self._name: tf.reduce_mean(values)}
+
+    def add(self, batch: Batch) -> Totals:
+        """Returns sum and count, in float64."""
+        values, weights = self._values(batch)
+        total = tf.reduce_sum(tf.cast(values, tf.float64))
+        count = tf.size(values, out_type=tf.int64)
+        if self._model is not None:
+            total += tf.cast(penalty(self._model), tf.float64) * tf.cast(count, tf.float64)
+        elif weights is not None:
+            count = tf.reduce_sum(tf.cast(weights, tf.float64))
+        return {self._name: (total, count)}
+
+    def _values(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Returns the values, weighted, and the weights in their shape."""
+        values = tf.convert_to_tensor(self._function(batch.labels, full_precision(batch.outputs)))
+        if values.shape.rank == 0:
+            raise ConfigError(
+                Problem(
+                    f"{self._key}: its function returns a scalar",
+                    "the runner averages values per example, so that every example counts the same",
+                    "return a value for each example, or use a class of keras.losses or "
+                    "keras.metrics",
+                )
+            )
+        if batch.weights is None or not self._weighted:
+            return values, None
+        if tf.nest.is_nested(batch.weights):
+            raise ConfigError(
+                Problem(
+                    f"{self._key}: a function of all outputs has no use for weights of each",
+                    "the data give a structure of sample weights",
+                    "give each output a loss: loss: {NAME: ...}",
+                )
+            )
+        weights = tf.cast(batch.weights, values.dtype)
+        if weights.shape.rank == values.shape.rank + 1:
+            weights = tf.squeeze(weights, -1)
+        while weights.shape.rank < values.shape.rank:
+            weights = weights[..., tf.newaxis]
+        weights = tf.broadcast_to(weights, tf.shape(values))
+        return values * weights, weights
+
+
+def penalty(model: Any) -> tf.Tensor:
+    """Returns the sum of what `add_loss` and regularisers have added in the last call.
+
+    Keras collects them per call, inside the function that makes it only.
+    """
+    return tf.add_n([tf.constant(0.0), *map(_scalar, getattr(model, "losses", []))])
+
+
+def _scalar(loss: Any) -> tf.Tensor:
+    tensor = tf.convert_to_tensor(loss)
+    return tensor if tensor.shape.rank == 0 else tf.reduce_sum(tensor)

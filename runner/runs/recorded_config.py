@@ -1,0 +1,134 @@
+"""The configuration of a run that `mode=evaluate` and `mode=export` name by its folder alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+from yaml import YAMLError
+
+from runner.checkpoints import contents
+from runner.config.choices import SCAFFOLDS
+from runner.config.fingerprint import ELSEWHERE
+from runner.config.masking import MASKED, flatten
+from runner.config.schema import RunConfig
+from runner.errors import ConfigError, Problem, RunDirectoryError
+from runner.runs.run_directory import RunDirectory
+from runner.tracking.tracking_directory import TENSORBOARD, TrackingDirectory
+
+# What is built to evaluate or export, and so has to have its secrets.
+_BUILT = ("data", "model", "loss", "metrics")
+
+
+def recorded_config(command: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    """Returns the configuration that a run recorded, with what a command may change of it.
+
+    That is what does not decide the result. The run is recorded on where it was recorded, unless
+    the command names another store; secrets, which were not recorded, are the command's too.
+
+    Args:
+      command: the composed command, for which `is_by_folder` holds.
+      overrides: the command's overrides.
+
+    Raises:
+      RunDirectoryError: when the folder is no run, or has no configuration.
+      ConfigError: when an override is of what decides the result, or a secret is missing.
+    """
+    directory = RunDirectory(Path(command.run_dir))
+    recorded = _recorded(directory)
+    leaves = flatten(OmegaConf.to_container(recorded, resolve=False))  # type: ignore[arg-type]
+    masked = {key for key, value in leaves.items() if MASKED in str(value)}
+    given = list(_given(overrides))
+    problems = [*_of_the_result(directory, given, masked), *_secrets(directory, masked - {*given})]
+    if SCAFFOLDS in (command.evaluate.which, command.export.which):
+        problems.append(
+            Problem(
+                f"which is {SCAFFOLDS}, and {directory.path} is a run",
+                "of a run, a checkpoint of its own is taken",
+                "name the experiment instead of the run: +experiment=NAME",
+            )
+        )
+    if problems:
+        raise ConfigError(*problems)
+    merged = OmegaConf.merge(OmegaConf.structured(RunConfig(scaffolds=None)), recorded)
+    OmegaConf.set_struct(merged, False)
+    for key in ELSEWHERE:
+        if key != "tracking":
+            OmegaConf.update(merged, key, command[key], merge=False)
+    for key, value in _tracking(directory).items():
+        OmegaConf.update(merged, key, value)
+    for key in given:
+        OmegaConf.update(merged, key, OmegaConf.select(command, key), merge=False)
+    return merged  # type: ignore[return-value]  # Both that are merged are mappings.
+
+
+def _given(overrides: Sequence[str]) -> Iterator[str]:
+    """Yields the dotted keys that overrides set, those within a mapping each by itself."""
+    for each in OverridesParser.create().parse_overrides(list(overrides)):
+        value = each.value()
+        key = each.key_or_group
+        yield from flatten({key: value}) if isinstance(value, dict) and value else (key,)
+
+
+def _recorded(directory: RunDirectory) -> DictConfig:
+    if directory.read() is None:
+        near = directory.path if directory.path.is_dir() else directory.path.parent
+        raise RunDirectoryError(
+            Problem(
+                f"run_dir is {directory.path}, which is no run, and no experiment is named",
+                "it has no run.json",
+                "name one run, such as run_dir=runs/NAME/001, or its experiment: +experiment=NAME",
+                contents.runs_in(str(near)) if near.is_dir() else (),
+            )
+        )
+    try:
+        recorded = OmegaConf.load(directory.config)
+    except (OSError, YAMLError) as error:
+        recorded, cause = None, f"{type(error).__name__}: {error}".splitlines()[0]
+    else:
+        cause = "it does not name the experiment"
+    if not isinstance(recorded, DictConfig) or "name" not in recorded:
+        remedy = f"name the experiment with all of its overrides, and run_dir={directory.path}"
+        raise RunDirectoryError(Problem(f"{directory.config} cannot be used", cause, remedy))
+    return recorded
+
+
+def _of_the_result(
+    directory: RunDirectory, given: Sequence[str], masked: Collection[str]
+) -> Iterator[Problem]:
+    for key in given:
+        if key.partition(".")[0] not in ELSEWHERE and key not in masked:
+            yield Problem(
+                f"{key} is given, and {directory.path} has a recorded value",
+                "a run that is named by its folder is taken as it is",
+                "leave it out; or name the experiment, with all of its overrides",
+            )
+
+
+def _secrets(directory: RunDirectory, missing: Collection[str]) -> Iterator[Problem]:
+    for key in sorted(missing):
+        if key.partition(".")[0] in _BUILT:
+            yield Problem(
+                f"{key} is a secret, which {directory.config} does not hold",
+                "the run is built with it",
+                f"give it again: {_override(key)}",
+            )
+
+
+def _override(key: str) -> str:
+    """Returns an override that sets a dotted key of a mapping that the command does not have."""
+    root, *rest = key.split(".")
+    return f"'+{root}={''.join(f'{{{each}: ' for each in rest)}...{'}' * len(rest)}'"
+
+
+def _tracking(directory: RunDirectory) -> Mapping[str, Any]:
+    """Returns where the run was recorded: passwords and whole paths are in its opening alone."""
+    opening = TrackingDirectory(directory.path).opening()
+    stores = opening.stores if opening else ()
+    return {
+        "tracking.uri": next((each for each in stores if each != TENSORBOARD), None),
+        "tracking.tensorboard": TENSORBOARD in stores,
+    }

@@ -1,0 +1,216 @@
+"""The checkpoints of pretrained scaffolds: found, and restored through the scaffolds' savers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from runner.checkpoints.contents import NoCheckpointError
+from runner.checkpoints.locate import is_mlflow_uri, resolve
+from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
+from runner.errors import CheckpointError, ConfigError, Problem, nearest
+
+_Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
+
+
+def locate(sources: Sequence[tuple[_Scaffold, str | None]]) -> list[tuple[_Scaffold, str]]:
+    """Returns the scaffolds that restore, each with what `open_checkpoint` opens.
+
+    Raises:
+      CheckpointError: with every scaffold whose checkpoint is missing and not declared optional.
+    """
+    found: list[tuple[_Scaffold, str]] = []
+    problems: list[Problem] = []
+    for scaffold, source in sources:
+        if source is None:
+            continue
+        if is_mlflow_uri(source):
+            remedy = f"mlflow.artifacts.download_artifacts({source!r}) returns the path of a copy"
+            problems.append(Problem(f"{source} is in MLflow", "only files are restored", remedy))
+            continue
+        try:
+            found.append((scaffold, resolve(source)[0]))
+        except NoCheckpointError as error:
+            if not getattr(scaffold, "optional", False):
+                problems += error.or_else("declare it: runner.Scaffold(optional=True)").problems
+        except CheckpointError as error:
+            problems += error.problems
+    if problems:
+        raise CheckpointError(*problems)
+    return found
+
+
+@dataclass(frozen=True)
+class _Restored:
+    """A tensor that a saver restores.
+
+    Attributes:
+      key: its name in checkpoints.
+      part: the part of it that is read, as `RestoreV2` has it; empty for all of it.
+      value: what is read, an output of `RestoreV2`.
+      variable: the operation of the variable that it is assigned to; None for a table.
+      reshaped: whether the saver gives it the variable's shape.
+    """
+
+    key: str
+    part: str
+    value: tf.Tensor
+    variable: tf.Operation | None
+    reshaped: bool
+
+    def shape(self) -> tf.TensorShape:
+        """Returns the shape that the tensor must have in a checkpoint."""
+        if self.part:
+            return tf.TensorShape([int(size) for size in self.part.split()[:-1]])
+        if self.variable is None or self.reshaped:
+            return tf.TensorShape(None)
+        return tf.TensorShape(self.variable.get_attr("shape"))
+
+    def taken_from(self, whole: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns the part of a whole tensor."""
+        if not self.part:
+            return whole
+        spans = (each.split(",") for each in self.part.split()[-1].split(":"))
+        return whole[
+            tuple(slice(int(s[0]), sum(map(int, s))) if s[1:] else slice(None) for s in spans)
+        ]
+
+
+def restore(session: tf.compat.v1.Session, scaffold: _Scaffold, path: str) -> None:
+    """Restores the variables of a scaffold's saver, adding nothing to the graph.
+
+    A checkpoint that TensorFlow saved by name is restored by the saver; of any other, the tensors
+    that have the names of the saver's `var_list` are read and fed to its operations.
+
+    Raises:
+      CheckpointError: when the checkpoint lacks a tensor, or has it in another shape or dtype.
+    """
+    reader = open_checkpoint(path)
+    saver, bundle = scaffold.saver, reader.bundle()
+    restored = list(_restored(saver))
+    # Before any is restored: TensorFlow lets a tensor change the shape of a resource variable.
+    problems = _problems(scaffold, restored, reader.spec())
+    if problems:
+        raise CheckpointError(*problems)
+    by_name = bundle is not None and {each.key for each in restored} <= {*bundle.keys.values()}
+    if restored and not by_name:
+        session.run(saver.as_saver_def().restore_op_name, _fed(restored, reader))
+        return
+    try:
+        saver.restore(session, path if bundle is None else bundle.prefix)
+    except (tf.errors.OpError, ValueError) as error:
+        for _ in reader.read([each.key for each in restored]):
+            pass  # Raises an error that names the tensor, where one is damaged.
+        # TensorFlow's own error stands between its advice and a stack trace.
+        found = re.search(r"^Node: .*\n(.+)", str(error), re.MULTILINE)
+        cause = found[1] if found else str(error).rpartition("Original error:")[2].strip()
+        state = f"{label(scaffold)} cannot be restored from {path}"
+        raise CheckpointError(Problem(state, cause)) from error
+
+
+def _fed(
+    restored: Sequence[_Restored], reader: CheckpointReader
+) -> dict[tf.Tensor, np.ndarray[Any, Any]]:
+    aliases = reader.spec().aliases
+    names = [aliases.get(each.key, each.key) for each in restored]
+    values = dict(reader.read(list(dict.fromkeys(names))))
+    return {
+        each.value: each.taken_from(values[name])
+        for name, each in zip(names, restored, strict=True)
+    }
+
+
+def _problems(
+    scaffold: _Scaffold, restored: Sequence[_Restored], spec: CheckpointSpec
+) -> list[Problem]:
+    """Returns what of a checkpoint does not fit a scaffold's saver."""
+    problems = []
+    known = {**spec.tensors, **{alias: spec.tensors[name] for alias, name in spec.aliases.items()}}
+    for each in restored:
+        name = each.variable.name if each.variable else each.key
+        state = f"{label(scaffold)} cannot restore {name} from {spec.path}"
+        found, shape, dtype = known.get(each.key), each.shape(), each.value.dtype.base_dtype.name
+        if found is None:
+            cause = f"it holds no tensor {each.key!r}"
+            remedy = "name the tensor in the saver: tf.train.Saver({NAME: variable})"
+            problems.append(Problem(state, cause, remedy, nearest(each.key, known)))
+        elif not shape.is_compatible_with(found.shape) or dtype != found.dtype:
+            cause = f"its {each.key} is {found.dtype} {list(found.shape)}, "
+            cause += f"the variable {dtype} {shape.as_list() if shape.rank is not None else ''}"
+            remedy = "build the model as it was when it was saved, or leave the variable out of "
+            problems.append(Problem(state, cause.strip(), f"{remedy}the saver's var_list"))
+    return problems
+
+
+def refuse_overlap(restores: Sequence[tuple[_Scaffold, str]]) -> None:
+    """Checks that no variable is restored twice.
+
+    Raises:
+      ConfigError: with every variable that is.
+    """
+    owner: dict[str, tuple[_Scaffold, str]] = {}
+    problems = []
+    for scaffold, path in restores:
+        for variable in sorted(restored_variables(scaffold.saver)):
+            if variable in owner:
+                first, first_path = owner[variable]
+                problems.append(
+                    Problem(
+                        f"{variable} is restored by {label(first)} from {first_path} and by "
+                        f"{label(scaffold)} from {path}",
+                        "a variable's value comes from one place",
+                        "leave it out of one saver's var_list",
+                    )
+                )
+            owner[variable] = (scaffold, path)
+    if problems:
+        raise ConfigError(*problems)
+
+
+def restored_variables(saver: Any) -> set[str]:
+    """Returns the names of the variables' operations that a saver's restore assigns."""
+    if not isinstance(saver, tf.compat.v1.train.Saver):
+        return {variable.op.name for variable in saver.variables}
+    return {each.variable.name for each in _restored(saver) if each.variable is not None}
+
+
+def _restored(saver: Any) -> Iterator[_Restored]:
+    """Yields what a saver restores; a saver does not list it, so its operation is followed."""
+    if not isinstance(saver, tf.compat.v1.train.Saver):
+        return
+    graph = tf.compat.v1.get_default_graph()
+    pending, seen = [graph.get_operation_by_name(saver.as_saver_def().restore_op_name)], set()
+    while pending:
+        op = pending.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        pending += [*op.control_inputs, *(each.op for each in op.inputs)]
+        if op.type == "RestoreV2":
+            keys, parts = (tf.get_static_value(each) for each in op.inputs[1:])
+            for key, part, value in zip(keys, parts, op.outputs, strict=True):
+                yield _Restored(key.decode(), part.decode(), value, *_assigned(value))
+
+
+def _assigned(value: tf.Tensor) -> tuple[tf.Operation | None, bool]:
+    """Returns the variable that a value is assigned to, and whether it is reshaped for that."""
+    for op in value.consumers():
+        if op.type.startswith("Assign"):
+            return op.inputs[0].op, False
+        for output in op.outputs:
+            variable, reshaped = _assigned(output)
+            if variable is not None:
+                return variable, reshaped or op.type == "Reshape"
+    return None, False
+
+
+def label(scaffold: _Scaffold) -> str:
+    """Returns how messages call a scaffold."""
+    name = getattr(scaffold, "name", "")
+    return f"scaffold {name}" if name else "a scaffold"

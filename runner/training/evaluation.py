@@ -1,0 +1,185 @@
+"""Evaluates a checkpoint of a run, or what training would start from, on a split."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tensorflow as tf
+
+from runner.checkpoints.contents import NoCheckpointError
+from runner.checkpoints.locate import resolve
+from runner.config.choices import SCAFFOLDS, EvaluatedSplit
+from runner.config.schema import RunConfig
+from runner.errors import CheckpointError, Problem, RunDirectoryError
+from runner.graph.build import build_graph, saved_as
+from runner.hooks import evaluate
+from runner.restoration.json_report import provenance_document
+from runner.restoration.plan import RestorationPlan
+from runner.restoration.report import summary
+from runner.restoration.restorer import Restorer
+from runner.runs.run_directory import PROVENANCE, RunDirectory
+from runner.system.signals import Interruption
+from runner.system.status import Status
+from runner.training.run import Run
+
+# What a run that ended is in the store, where a pruned one counts as killed. Others are not added
+# to: their process may still record.
+_ENDED = {
+    Status.FINISHED: Status.FINISHED,
+    Status.FAILED: Status.FAILED,
+    Status.KILLED: Status.KILLED,
+    Status.PRUNED: Status.KILLED,
+}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What is evaluated or exported.
+
+    Attributes:
+      prefix: the checkpoint.
+      step: its global step.
+      directory: the run that saved it; None for what training would start from.
+      config: the configuration to build the graph with.
+    """
+
+    prefix: str
+    step: int
+    directory: RunDirectory | None
+    config: RunConfig
+
+    def __str__(self) -> str:
+        return self.prefix if self.directory else "the start from the scaffolds"
+
+
+@contextmanager
+def chosen_weights(run: Run, which: str) -> Iterator[Weights]:
+    """Provides the checkpoint that `evaluate.which` or `export.which` names.
+
+    For `scaffolds` it is made for the time being: the values that the plan of a fresh start gives.
+
+    Args:
+      run: the run.
+      which: `best`, `latest` or a step of the run, or `scaffolds`.
+
+    Raises:
+      RunDirectoryError: when there is no such run, or it has no checkpoint.
+      CheckpointError: when it has others, or a source cannot be read.
+      PlanError: when the plan of a fresh start has problems.
+    """
+    if which == SCAFFOLDS:
+        with tempfile.TemporaryDirectory() as folder:
+            prefix = _started(run, Path(folder))
+            # Nothing is averaged yet.
+            train = replace(run.config.train, evaluate_ema=False)
+            yield Weights(prefix, _step(prefix), None, replace(run.config, train=train))
+        return
+    directory = run.finished()
+    try:
+        (prefix,) = resolve(str(directory.path), which)
+    except NoCheckpointError as error:
+        raise RunDirectoryError(
+            Problem(
+                f"{directory.path} has no checkpoint",
+                f"the run is {directory.require().status}",
+                "the command that it was started with continues it",
+            )
+        ) from error
+    yield Weights(prefix, _step(prefix), directory, run.config)
+
+
+def evaluate_run(run: Run) -> float:
+    """Evaluates a checkpoint, by default the best of the newest finished run, on a split.
+
+    The metrics of the test split are added to the run's record as `test/...`. Returns the
+    objective's value.
+
+    Raises:
+      RunnerError: as `chosen_weights`.
+    """
+    config, split = run.config, run.config.evaluate.split
+    with chosen_weights(run, config.evaluate.which) as weights:
+        built = build_graph(weights.config, split.value, train=False)
+        with built.graph.as_default(), tf.compat.v1.Session() as session:
+            built.saver.restore(session, weights.prefix)
+            metrics = evaluate(session, built.split)
+    shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+    run.screen.line(f"{weights}: {split.value}  {shown}")
+    if weights.directory is not None and split is EvaluatedSplit.test:
+        _record(run, weights.directory, metrics, weights.step)
+    return metrics[config.train.objective.removeprefix("validation/")]
+
+
+def _record(run: Run, directory: RunDirectory, metrics: Mapping[str, float], step: int) -> None:
+    """Adds metrics to the record of a run that has ended."""
+    config, store, screen = run.config, run.store, run.screen
+    if not store.recorded(directory.path):
+        return
+    ended = _ENDED.get(directory.require().status)
+    if ended is None:
+        screen.line(f"not recorded: {directory.path} is {directory.require().status}")
+        return
+    # A signal in between would leave the run RUNNING.
+    with Interruption().handled() as interruption, interruption.deferred():
+        name = f"{config.name} {directory.path.name}"
+        tracker = store.open(directory.path, config.name, name, {}, ended=ended)
+        tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
+        tracker.close(ended)
+    interruption.check()
+    screen.line(f"results: {tracker.location()}")
+
+
+def _started(run: Run, folder: Path) -> str:
+    """Saves what training would start from, with its provenance, and returns the checkpoint."""
+    plan = run.make_plan()
+    plan.require_sound()
+    _require_trained(run, plan)
+    for line in summary(plan):
+        run.screen.line(line)
+    settings, built = run.config.restoration, run.built
+    identity = {
+        "experiment": run.config.name,
+        "run_dir": str(run.container.resolve()),
+        "tracking_uri": None,
+        "run_id": None,
+    }
+    document = provenance_document(plan, identity, run.sources.origins())
+    (folder / PROVENANCE).write_text(json.dumps(document, indent=1) + "\n")
+    with built.graph.as_default(), tf.compat.v1.Session() as session:
+        restorer = Restorer(
+            plan,
+            built.variables,
+            run.sources.open,
+            initialize=settings.initialize,
+            verify=settings.verify,
+        )
+        session.run(restorer.build())
+        restorer.restore(session)
+        saver = tf.compat.v1.train.Saver(saved_as(built.variables))
+        return str(saver.save(session, str(folder / "model.ckpt"), write_meta_graph=False))
+
+
+def _require_trained(run: Run, plan: RestorationPlan) -> None:
+    """Refuses a plan with an experiment that would be trained first."""
+    missing = [name for name, spec in plan.sources.items() if spec is not None]
+    missing = [name for name in missing if name not in run.sources.origins()]
+    if missing:
+        raise CheckpointError(
+            *(
+                Problem(
+                    f"scaffolds.{name}.checkpoint is {run.config.scaffolds[name].checkpoint}",
+                    f"mode={run.config.mode.value} trains nothing, and it is not trained yet",
+                    "train it first, or name a checkpoint",
+                )
+                for name in missing
+            )
+        )
+
+
+def _step(prefix: str) -> int:
+    return int(tf.train.load_variable(prefix, tf.compat.v1.GraphKeys.GLOBAL_STEP))

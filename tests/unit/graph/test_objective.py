@@ -1,0 +1,254 @@
+"""Losses, metrics and weights: an evaluation gives the numbers of `keras.Model.evaluate`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from runner.config.instantiation import build_target
+from runner.config.schema import RunConfig
+from runner.errors import ConfigError
+from runner.graph.experiment import BuiltGraph
+from runner.graph.names import model_variables
+from runner.graph.objective import class_weights
+from tests.tiny.configs import tiny
+from tests.tiny.graphs import build, opened, training_of
+
+HERE = "tests.tiny.objectives"
+DATA: dict[str, Any] = {"_target_": f"{HERE}.Weighted"}
+PARTS = {**DATA, "parts": True}
+SCORED = {"_target_": f"{HERE}.scored"}
+
+
+def losses(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"_target_": f"keras.losses.{name}", **arguments}
+
+
+def metrics(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"_target_": f"keras.metrics.{name}", **arguments}
+
+
+@dataclass
+class Trained:
+    """What a run of some steps ended with.
+
+    Attributes:
+      config: its configuration.
+      built: its graph.
+      weights: the model's variables.
+      batch: loss and metrics of the next batch of training.
+      evaluated: those of the validation split.
+    """
+
+    config: RunConfig
+    built: BuiltGraph
+    weights: dict[str, Any]
+    batch: dict[str, float]
+    evaluated: dict[str, float]
+
+    def by_keras(self, **compiled: Any) -> dict[str, float]:
+        """Returns what `keras.Model.evaluate` gives for the same weights and data."""
+        keras.utils.clear_session()  # Names of layers count from the start.
+        model = build_target("model", self.config.model)
+        batches = build_target("data", self.config.data).validation()
+        model(next(iter(batches))[0])
+        for name, variable in model_variables(model).items():
+            variable.assign(self.weights[name])
+        if compiled:
+            model.compile(**compiled)
+        return dict(model.evaluate(batches, return_dict=True, verbose=0))
+
+
+def trained(config: RunConfig, folder: Path | None = None) -> Trained:
+    """Trains two steps and evaluates twice, with a third step in between."""
+    with opened(config) as run:
+        training = training_of(run.built)
+        names = [each.name for each in run.built.specs if each.trainable]
+        before = run.values(*names)
+        run.train(2)
+        assert not any(map(np.array_equal, before, run.values(*names)))
+        weights = {spec.name: run.values(spec.name)[0] for spec in run.built.specs}
+        evaluated = run.evaluate()
+        batch = run.run(dict(training.values))  # Runs no training op.
+        assert run.evaluate() == evaluated
+        if folder is not None:
+            run.save(folder)
+    return Trained(config, run.built, weights, batch, evaluated)
+
+
+def built(node: Any) -> Any:
+    """The object that a node of the configuration stands for."""
+    if isinstance(node, dict) and "_target_" not in node:
+        return {name: built(each) for name, each in node.items()}
+    return build_target("node", node) if isinstance(node, dict) else node
+
+
+TEN = {
+    "auc": metrics("AUC"),
+    "precision": metrics("Precision"),
+    "recall": metrics("Recall", thresholds=0.3),
+    "specificity": metrics("SpecificityAtSensitivity", sensitivity=0.5),
+    "f1": metrics("F1Score", threshold=0.5, average="micro"),
+    "r2": metrics("R2Score"),
+    "rmse": metrics("RootMeanSquaredError"),
+    "iou": metrics("BinaryIoU", dtype="float32"),
+    "sensitivity": metrics("SensitivityAtSpecificity", specificity=0.5),
+    "cosine": metrics("CosineSimilarity"),
+    "accuracy": "accuracy",
+    "mean_absolute_error": "mean_absolute_error",
+}
+
+
+def test_metrics_are_those_of_keras_over_a_whole_pass_and_of_each_batch(tmp_path: Path) -> None:
+    hinge = {"hinge": metrics("hinge", _partial_=True)}
+    config = tiny(
+        data=DATA,
+        model=SCORED,
+        loss="bce",
+        metrics={**TEN, **hinge},
+        weighted_metrics={f"weighted_{name}": each for name, each in {**TEN, **hinge}.items()},
+    )
+    run = trained(config, tmp_path)
+    for weighted, group in (("", "metrics"), ("weighted_", "weighted_metrics")):
+        named = {
+            name: {**each, "name": name} if isinstance(each, dict) else each
+            for name, each in TEN.items()
+        }
+        objects = [built(each) for each in named.values()]
+        objects.append(keras.metrics.MeanMetricWrapper(keras.losses.hinge, name="hinge"))
+        expected = run.by_keras(loss="bce", **{group: objects})
+        assert run.evaluated["loss"] == pytest.approx(expected.pop("loss"))
+        found = {name: run.evaluated[f"{weighted}{name}"] for name in (*TEN, "hinge")}
+        assert found == pytest.approx(expected), group
+    # A step's values are of its own batch.
+    assert set(run.batch) == set(run.evaluated)
+    assert run.batch["iou"] != run.evaluated["iou"]
+    # The state is in no checkpoint, and no part of the plan.
+    saved = tf.train.load_checkpoint(str(tmp_path / "model.ckpt")).get_variable_to_shape_map()
+    assert set(saved) - {"iterator_state"} >= set(run.built.variables)
+    assert not any(name in each for name in TEN for each in (*saved, *run.built.variables))
+
+
+@pytest.mark.parametrize(
+    ("loss", "weights"),
+    [
+        ("binary_crossentropy", True),
+        ("crossentropy", False),
+        (losses("MeanSquaredError"), True),
+        (losses("Huber", delta=0.2), False),
+        (losses("BinaryFocalCrossentropy", gamma=3.0), True),
+        (losses("MeanAbsoluteError", reduction="sum"), True),
+        (losses("mean_squared_error", _partial_=True), True),
+    ],
+)
+def test_losses_are_those_of_keras(loss: Any, weights: bool) -> None:
+    run = trained(tiny(data={**DATA, "weights": weights}, model=SCORED, loss=loss, metrics={}))
+    assert run.evaluated == pytest.approx(run.by_keras(loss=built(loss)))
+
+
+def test_masks_of_padding_count_as_in_keras() -> None:
+    compiled: dict[str, Any] = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
+    config = tiny(
+        data={"_target_": f"{HERE}.Words"},
+        model={"_target_": f"{HERE}.tagged"},
+        loss=compiled["loss"],
+        metrics={"accuracy": "accuracy"},
+    )
+    run = trained(config)
+    assert run.evaluated == pytest.approx(run.by_keras(**compiled))
+
+
+@pytest.mark.parametrize(("named", "weights"), [(True, True), (False, False)])
+def test_each_output_has_its_loss_its_weight_and_its_metrics(named: bool, weights: bool) -> None:
+    loss = {"sign": "binary_crossentropy", "size": losses("Huber")}
+    config = tiny(
+        data={**PARTS, "weights": weights},
+        model={"_target_": f"{HERE}.two_by_two", "named": named},
+        loss=loss,
+        loss_weights={"size": 0.25},
+        metrics={"sign": {"auc": metrics("AUC"), "accuracy": "accuracy"}},
+        weighted_metrics={"size": {"mse": metrics("mean_squared_error", _partial_=True)}},
+    )
+    run = trained(config)
+    expected = run.by_keras(
+        loss={name: built(each) for name, each in loss.items()},
+        loss_weights={"sign": 1.0, "size": 0.25},
+        metrics={"sign": [keras.metrics.AUC(name="auc"), "accuracy"]},
+        weighted_metrics={"size": ["mse"]},
+    )
+    found = run.evaluated
+    parts = found.pop("sign_loss") + 0.25 * found.pop("size_loss")
+    assert parts == pytest.approx(found["loss"])
+    assert found == pytest.approx({name: expected[name] for name in found})
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_compiled_model_says_its_own_unless_the_configuration_does(accumulate: int) -> None:
+    config = tiny(data=DATA, model={"_target_": f"{HERE}.compiled"}, loss=None, metrics={})
+    config.train.accumulate = accumulate
+    run = trained(config)
+    assert run.evaluated == pytest.approx(run.by_keras())
+    layers = [f"{layer}/{part}" for layer in ("dense", "dense_1") for part in ("kernel", "bias")]
+    assert set(run.built.variables) == {
+        *(f"{name}{slot}" for name in layers for slot in ("", "/Adam", "/Adam_1")),
+        *("global_step", "beta1_power", "beta2_power"),
+    }
+    assert [each.split(":")[0] for each in run.built.notes] == ["optimizer"]
+    config.loss, config.metrics = "mae", {"auc": metrics("AUC")}
+    again = build(config)
+    assert again.split.names == ("loss", "auc")
+    assert [each.split(":")[0] for each in again.notes] == ["optimizer", "loss", "metrics"]
+
+
+def test_a_loss_that_a_model_computes_itself_is_honoured() -> None:
+    model = {"_target_": f"{HERE}.OwnLoss"}
+    run = trained(tiny(data={**DATA, "weights": False}, model=model, loss=None, metrics={}))
+    assert run.evaluated["loss"] > run.evaluated["tracker"]
+    expected = run.by_keras(loss=None)
+    assert run.evaluated["tracker"] == pytest.approx(expected["tracker"])
+
+
+def test_class_weights_weigh_examples_by_their_class() -> None:
+    weights = {0: 2.0, 2: 0.5}
+    ones = [2.0, 1.0, 0.5, 1.0]
+    for labels in ([0, 1, 2, 3], [[0], [1], [2], [3]], np.eye(4), [0.0, 1.0, 2.0, 3.0]):
+        assert class_weights(tf.constant(labels), weights).numpy().tolist() == ones
+    config = tiny(data={**DATA, "weights": False}, model=SCORED, loss="mse", metrics={})
+    found = []
+    for weights in ({}, {0: 3.0, 1: 3.0}):
+        config.class_weight = weights
+        with opened(config) as run:
+            penalty = 0.1 * np.square(run.values("dense/kernel")[0]).sum()
+            found.append(run.train()[0] - penalty)
+    assert found[1] == pytest.approx(3 * found[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss": "crossentropi"}, r"loss is 'crossentropi'(.|\n)*choices: crossentropy"),
+        ({"metrics": {"a": "acuracy"}}, r"metrics\.a is 'acuracy'(.|\n)*choices: accuracy"),
+        ({"metrics": {"a": "mean_io_u"}}, r"metrics\.a is 'mean_io_u'"),
+        ({"loss": losses("Huber", _partial_=True)}, "Huber is a class, and `_partial_` is true"),
+        ({"loss": metrics("AUC")}, r"loss: keras\.metrics\.AUC is a keras metric"),
+        ({"loss": losses("Huber", reduction=None)}, "its reduction leaves a value for each"),
+        ({"metrics": {"f1": metrics("F1Score")}}, r"f1 has the shape \(1,\)"),
+        ({"metrics": {"loss": "mae"}}, "two metrics are named loss"),
+        ({"loss": {"sing": "mse"}}, r"loss\.sing: the model has no output 'sing'(.|\n)*dense_1"),
+        ({"loss": None}, "loss has no value"),
+        ({"loss": None, "model": {"_target_": f"{HERE}.OwnStep"}}, "OwnStep has a train_step"),
+        ({"class_weight": {0: 2.0}}, "the training data give sample weights"),
+        ({"loss": ["mse", "mse"]}, "loss lists 2 losses, and the model names 1 outputs"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
+    config = tiny(**{"data": DATA, "model": SCORED, "loss": "mse", "metrics": {}, **changes})
+    with pytest.raises(ConfigError, match=message):
+        build(config)

@@ -1,0 +1,96 @@
+"""Which run `resume=extend` continues, and why it continues none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.config.fingerprint import fingerprint
+from runner.errors import RunDirectoryError
+from runner.runs.resumption import interrupted_run, left_alone
+from runner.runs.run_directory import RunDirectory, RunRecord
+from runner.system.status import Status
+
+
+def settings(steps: int, **changes: Any) -> dict[str, Any]:
+    rate = {"first": 0.1, "decay_steps": steps}
+    optimizer = {"token": "secret", "learning_rate": rate, "slots": 7}
+    plain = {"seed": 0, "scaffolds": {}, "train": {"steps": steps}, "optimizer": optimizer}
+    return {**plain, **changes}
+
+
+def record(given: dict[str, Any], status: Status = Status.FINISHED, trial: str = "") -> RunRecord:
+    masked = {**given, "optimizer": {**given["optimizer"], "token": "***"}}
+    return RunRecord("e", fingerprint(given), status, masked, trial=trial)
+
+
+def make(container: Path, name: str, of: RunRecord, taken: int) -> Path:
+    run = RunDirectory(container / name)
+    run.checkpoints.mkdir(parents=True)
+    run.write(of)
+    if taken:
+        (run.checkpoints / f"model.ckpt-{taken}.index").touch()
+    return run.path
+
+
+def extended(container: Path, given: dict[str, Any], trial: str = "") -> str | None:
+    found = interrupted_run(container, record(given, trial=trial), "extend", settings=given)
+    return found.path.name if found else None
+
+
+SHORT, SAME, LONG = settings(10), settings(20), settings(30)
+OTHER_SECRET = {**SHORT, "optimizer": {**SHORT["optimizer"], "token": "another"}}
+OTHER_SLOTS = {**SHORT, "optimizer": {**SHORT["optimizer"], "slots": 8}}
+
+
+@pytest.mark.parametrize(
+    ("kept", "name"),
+    [
+        ([(SHORT, "FINISHED", 10)], "001"),
+        # Early stopping, or a limit of time, ended it.
+        ([(SAME, "FINISHED", 10)], "001"),
+        ([(SHORT, "FINISHED", 10), (settings(15), "FINISHED", 15)], "002"),
+        # One that was started anew by mistake, and one whose extension was interrupted.
+        ([(SHORT, "FINISHED", 10), (SAME, "KILLED", 5)], "001"),
+        ([(SAME, "RUNNING", 12), (SHORT, "FINISHED", 10)], "001"),
+        ([(SAME, "FAILED", 0)], "001"),
+        ([(SHORT, "KILLED", 5), (LONG, "FINISHED", 30)], "001"),
+    ],
+)
+def test_the_run_that_came_furthest_is_extended(
+    tmp_path: Path, kept: list[tuple[dict[str, Any], str, int]], name: str
+) -> None:
+    for number, (given, status, taken) in enumerate(kept, 1):
+        make(tmp_path, f"{number:03d}", record(given, Status(status)), taken)
+    assert extended(tmp_path, SAME) == name
+    assert extended(tmp_path / name, SAME) == name
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "taken", "message"),
+    [
+        (SHORT, "PRUNED", 10, "it holds no run at all"),
+        (SAME, "FINISHED", 20, "has taken 20 of 20 steps, and train.steps is 20"),
+        (LONG, "KILLED", 15, "has taken 15 of 30 steps"),
+        (SHORT, "FINISHED", 0, "001 has no checkpoint"),
+        (OTHER_SECRET, "FINISHED", 10, "another secret, or the same values"),
+        ({**SHORT, "seed": 3}, "FINISHED", 10, "than train.steps differs from .*: seed: 3 -> 0"),
+        (OTHER_SLOTS, "FINISHED", 10, "slots: 8 -> 7"),
+    ],
+)
+def test_what_cannot_be_extended(
+    tmp_path: Path, given: dict[str, Any], status: str, taken: int, message: str
+) -> None:
+    make(tmp_path, "001", record(given, Status(status)), taken)
+    with pytest.raises(RunDirectoryError, match=message):
+        extended(tmp_path, SAME)
+    assert not any("resume=extend" in line for line in left_alone(tmp_path, record(SAME), SAME))
+
+
+def test_a_trial_extends_only_its_own_run(tmp_path: Path) -> None:
+    make(tmp_path, "001", record(SHORT, trial="a"), 10)
+    assert extended(tmp_path, SAME, "a") == "001"
+    with pytest.raises(RunDirectoryError):
+        extended(tmp_path, SAME, "b")

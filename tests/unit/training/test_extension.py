@@ -1,0 +1,69 @@
+"""A run that has ended is extended to more steps, as if it had taken them at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.config.choices import Resume
+from runner.errors import RunDirectoryError
+from tests.tiny.runs import Runs, disturbed, evaluations, short
+from tests.unit.test_run import assert_same_result
+
+
+def test_an_extended_run_is_what_all_steps_at_once_are(runs: Runs, tmp_path: Path) -> None:
+    """Also when the extension fails in between: then it is resumed like any other run."""
+    marker = tmp_path / "marker"
+    runs.changes["hooks"] = disturbed("FailOnce", step=33, marker=str(marker))
+    runs.run()
+    more = {"train": short(steps=40, checkpoint_every=10), "resume": Resume.extend}
+    with pytest.raises(ValueError, match="the hook failed"):
+        runs.run(**more)
+    path = runs.directory().path
+    assert runs.lines()[:2] == [
+        f"tiny: resumes in {path}, extended to step 40",
+        "  own checkpoint: pretrained sources not read",
+    ]
+    assert (runs.record().status, runs.record().settings["train"]["steps"]) == ("FAILED", 40)
+    _, lines = runs.run(train=short(steps=40, checkpoint_every=10))
+    assert lines[0] == f"tiny: resumes in {path}"
+    assert evaluations(lines) == [40]
+    with pytest.raises(RunDirectoryError, match="has taken 40 of 40 steps"):
+        runs.run(**more)
+    assert runs.count() == 1
+
+    once = Runs(tmp_path / "once", **runs.changes)
+    once.run(train=short(steps=40, checkpoint_every=10))
+    assert_same_result(once, runs)
+    assert runs.record().fingerprint == once.record().fingerprint
+    best = [each.directory().best_record.read_text() for each in (runs, once)]
+    assert best[0] == best[1]
+
+
+def _rate(steps: int, first: float = 0.1) -> dict[str, Any]:
+    return {
+        "_target_": "tensorflow.compat.v1.train.GradientDescentOptimizer",
+        "learning_rate": {
+            "_target_": "keras.optimizers.schedules.CosineDecay",
+            "initial_learning_rate": first,
+            "decay_steps": steps,
+        },
+    }
+
+
+def test_a_schedule_that_follows_the_steps_is_named(cheap: Runs) -> None:
+    _, lines = cheap.run(train=short(steps=10), optimizer=_rate(10))
+    more: dict[str, Any] = {"train": short(steps=20), "optimizer": _rate(20)}
+    _, lines = cheap.run(**more)
+    path = cheap.directory().path
+    hint = f"  {path} has taken 10 steps, and only train.steps differs: resume=extend continues it"
+    assert (lines[0], lines[1]) == (f"tiny: runs in {cheap.directory(2).path}", hint)
+    cheap.directory(2).update(status="FAILED", fingerprint="f" * 16)
+    _, lines = cheap.run(**more, resume=Resume.extend)
+    assert (lines[0], lines[2]) == (
+        f"tiny: resumes in {path}, extended to step 20",
+        "  not exactly what 20 steps at once would be: "
+        "optimizer.learning_rate.decay_steps: 10 -> 20 applies only from here on",
+    )
