@@ -4,7 +4,8 @@
 commands are `runner.inspect`, `runner.lineage` and `runner.sync`. Each folder is a room with one
 purpose: its doors are what other rooms call, and a seam is a class that another room extends.
 A room imports only earlier ones: system, config, inputs, checkpoints, tracking, runs, restoration,
-graph, session, hooks, training; then sweeps and cluster, which are independent of each other.
+graph, session, hooks, training, estimator; then sweeps and cluster, which are independent of each
+other.
 
 For Keras models, modules and variables of eager TensorFlow 2, without a run: `warm_start` and
 `plan`, the callback `WarmStart`, `open_checkpoint` and `checkpoints.diff`.
@@ -32,11 +33,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from runner import checkpoints
+    from runner import checkpoints, estimator
     from runner.checkpoints.mapping import Checkpoint, open_checkpoint
     from runner.config.schema import RunConfig
     from runner.config.validation import validate
     from runner.errors import RunnerError
+    from runner.graph.experiment import GraphSpec
+    from runner.graph.input_pipeline import TrainingInput
     from runner.restoration.callback import WarmStart
     from runner.restoration.eager import WarmStartPlan, plan, warm_start
     from runner.run import run_experiment
@@ -55,6 +58,7 @@ __all__ = [
     "CachedSession",
     "Checkpoint",
     "ChiefSessionCreator",
+    "GraphSpec",
     "MonitoredSession",
     "MonitoredTrainingSession",
     "RunConfig",
@@ -63,10 +67,12 @@ __all__ = [
     "SessionManager",
     "SingularMonitoredSession",
     "Supervisor",
+    "TrainingInput",
     "WarmStart",
     "WarmStartPlan",
     "WorkerSessionCreator",
     "checkpoints",
+    "estimator",
     "open_checkpoint",
     "plan",
     "run_experiment",
@@ -79,6 +85,7 @@ _MODULES = {
     "CachedSession": "runner.session.cached_session",
     "Checkpoint": "runner.checkpoints.mapping",
     "ChiefSessionCreator": "runner.session.monitored_session",
+    "GraphSpec": "runner.graph.experiment",
     "MonitoredSession": "runner.session.monitored_session",
     "MonitoredTrainingSession": "runner.session.monitored_session",
     "RunConfig": "runner.config.schema",
@@ -87,6 +94,7 @@ _MODULES = {
     "SessionManager": "runner.session.session_manager",
     "SingularMonitoredSession": "runner.session.monitored_session",
     "Supervisor": "runner.session.monitored_session",
+    "TrainingInput": "runner.graph.input_pipeline",
     "WarmStart": "runner.restoration.callback",
     "WarmStartPlan": "runner.restoration.eager",
     "WorkerSessionCreator": "runner.session.monitored_session",
@@ -99,8 +107,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "checkpoints":
-        return importlib.import_module("runner.checkpoints")
+    if name in ("checkpoints", "estimator"):  # Modules, with no import of their own.
+        return importlib.import_module(f"runner.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'runner' has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)

@@ -19,6 +19,25 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
 from tensorflow.python.distribute import distribute_coordinator_context
 from tensorflow.python.framework import kernels
 
+# `tf.estimator.export` was these very classes and functions; no public module offers them any more.
+from tensorflow.python.saved_model.model_utils import (
+    build_all_signature_defs as build_all_signature_defs,
+)
+from tensorflow.python.saved_model.model_utils import get_export_outputs as get_export_outputs
+from tensorflow.python.saved_model.model_utils import (
+    get_timestamped_export_dir as get_timestamped_export_dir,
+)
+from tensorflow.python.saved_model.model_utils.export_output import (
+    ClassificationOutput as ClassificationOutput,
+)
+from tensorflow.python.saved_model.model_utils.export_output import EvalOutput as EvalOutput
+from tensorflow.python.saved_model.model_utils.export_output import ExportOutput as ExportOutput
+from tensorflow.python.saved_model.model_utils.export_output import PredictOutput as PredictOutput
+from tensorflow.python.saved_model.model_utils.export_output import (
+    RegressionOutput as RegressionOutput,
+)
+from tensorflow.python.saved_model.model_utils.export_output import TrainOutput as TrainOutput
+
 _Session: TypeAlias = tf.compat.v1.Session
 # Takes an array for each fed tensor and returns the values of the fetched tensors.
 Step: TypeAlias = Callable[..., list[Any]]
@@ -93,6 +112,14 @@ def prepare_step(
     )
     options.run_options.inter_op_thread_pool = -1 if inline else 0
     return partial(session._do_call, session._make_callable_from_options(options))
+
+
+def add_listeners(
+    hook: tf.compat.v1.train.CheckpointSaverHook,
+    listeners: Iterable[tf.compat.v1.train.CheckpointSaverListener],
+) -> None:
+    """Adds listeners to a hook that a program made without them, as `tf.estimator` did."""
+    hook._listeners.extend(listeners)
 
 
 class SessionManagerWithLocalInit(tf.compat.v1.train.SessionManager):

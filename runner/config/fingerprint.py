@@ -32,7 +32,15 @@ ELSEWHERE = (
     "cluster",
 )
 # Left out where empty: they are younger than runs that must resume.
-_WHERE_SET = ("loss_weights", "weighted_metrics", "class_weight")
+_WHERE_SET = (
+    "loss_weights",
+    "weighted_metrics",
+    "class_weight",
+    "model_fn",
+    "params",
+    "input_fns",
+    "graph",
+)
 _ELSEWHERE_IN_TRAIN = ("log_every", "checkpoint_every", "keep_checkpoints")
 
 

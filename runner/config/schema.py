@@ -17,6 +17,8 @@ from runner.config.choices import (
     at_least,
     entries,
 )
+from runner.config.tracking import MaskConfig as MaskConfig
+from runner.config.tracking import TrackingConfig as TrackingConfig
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 TASKS = (CHIEF, WORKER, PS, EVALUATOR)
@@ -74,56 +76,6 @@ class ClusterConfig:
     grace_secs: float = field(default=30.0, metadata=choices.GRACE)
     # How often each failed task is restarted; with `local` only.
     restarts: int = field(default=0, metadata=at_least(0))
-
-
-@dataclass
-class MaskConfig:
-    """What is secret, and recorded as `***` in parameters, tags and artifacts alike."""
-
-    # Globs over whole dotted names of the configuration, in any case.
-    names: list[str] = field(
-        default_factory=lambda: [
-            "*password*",
-            "*passwd*",
-            "*secret*",
-            "*token",
-            "*api_key*",
-            "*apikey*",
-            "*access_key*",
-            "*private_key*",
-            "*credential*",
-        ]
-    )
-    # Regular expressions over strings; the first group is masked, or the whole match.
-    values: list[str] = field(
-        default_factory=lambda: [
-            r"://[^\s/@:]*:([^\s/@]+)@",
-            r"(?i)(?:password|passwd|secret|token|api_?key|access_key|credential)=([^\s,;&'\"]+)",
-            r"\bAKIA[0-9A-Z]{16}\b",
-            r"\b(?:gh[pousr]|github_pat|glpat|hf)[_-]\w{16,}",
-            r"\bsk-[\w-]{16,}",
-        ],
-        metadata=choices.PATTERNS,
-    )
-
-
-@dataclass
-class TrackingConfig:
-    """Where runs are recorded."""
-
-    # An MLflow tracking URI; null records nothing in MLflow.
-    uri: str | None = "sqlite:///mlflow.db"
-    # True also writes event files for TensorBoard, to `tensorboard` in the run directory.
-    tensorboard: bool = False
-    # True also records the load of the machine in MLflow, as metrics `system/...`.
-    system_metrics: bool = False
-    # How long the end of a run waits until everything is delivered, in seconds; that of a sweep,
-    # how long without progress.
-    close_seconds: float = 30.0
-    # How long delivery is retried without success once the run has ended, in seconds. The rest is
-    # delivered by `python -m runner.sync`, or when the run is resumed.
-    patience_seconds: float = 60.0
-    mask: MaskConfig = field(default_factory=MaskConfig)
 
 
 @dataclass
@@ -372,6 +324,14 @@ class RunConfig:
     # `_target_` of a Keras or tf.compat.v1.train Optimizer. Its `learning_rate` may be a schedule:
     # `_target_` of a keras.optimizers.schedules class or tf.compat.v1.train.*_decay function.
     optimizer: dict[str, Any] = MISSING
+    # In place of data, model, loss, metrics, optimizer: `_target_` of a model_fn of tf.estimator,
+    # or of what returns one.
+    model_fn: dict[str, Any] | None = None
+    params: dict[str, Any] = field(default_factory=dict)
+    # train, validation, test -> `_target_` of an input_fn; serving -> of its receiver's function.
+    input_fns: dict[str, Any] = field(default_factory=dict)
+    # Or `_target_` of a function of `mode` (train, validation, test, export) -> runner.GraphSpec.
+    graph: dict[str, Any] | None = None
     train: TrainConfig = field(default_factory=TrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     # name -> ScaffoldConfig in order of application, or a list of such entries with a `name`.

@@ -29,6 +29,7 @@ from runner.config.choices import (
 )
 from runner.config.hydra_errors import bad_value, unknown_key, unresolved
 from runner.config.masking import flatten
+from runner.config.own_graph import own_graph_problems, without_parts
 from runner.config.schema import RestorationConfig, RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem, ranked
 
@@ -46,6 +47,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
       ConfigError: with every problem found.
     """
     config = _complete(config)
+    without_parts(config)
     if OmegaConf.is_missing(config, "name"):
         raise ConfigError(no_experiment(experiments))
     try:
@@ -65,6 +67,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     problems += scaffold_problems
     problems += _open_mapping_problems(resolved)
     problems += _cross_problems(resolved, scaffolds)
+    problems += own_graph_problems(resolved, scaffolds)
     if problems:
         raise ConfigError(*problems)
     typed = OmegaConf.to_object(config)
@@ -109,12 +112,15 @@ def _complete(config: DictConfig) -> DictConfig:
 
 
 def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
-    given = [(key, resolved[key]) for key in TARGETS if resolved[key] != "???"]
-    given += [(f"hooks.{key}", value) for key, value in resolved["hooks"].items()]
+    own = [key for key in ("graph", "model_fn") if resolved[key] is not None]
+    keys = TARGETS if not own else [key for key in TARGETS if resolved[key]]
+    given = [(key, resolved[key]) for key in (*keys, *own) if resolved[key] != "???"]
+    for group in ("hooks", "input_fns"):
+        given += [(f"{group}.{key}", value) for key, value in resolved[group].items()]
     for group in ("metrics", "weighted_metrics"):
         for key, value in resolved[group].items():
             yield from _measure_problems(f"{group}.{key}", value)
-    if resolved["loss"] not in (None, "???"):
+    if resolved["loss"] not in (None, "???") and (resolved["loss"] or not own):
         yield from _measure_problems("loss", resolved["loss"])
     for key, value in given:
         if not isinstance(value, Mapping) or "_target_" not in value:

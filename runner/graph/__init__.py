@@ -1,7 +1,8 @@
 """From a configuration to a complete graph, before it is finalised.
 
 - `experiment`: the contracts of data, models, losses and metrics; `BuiltGraph`, what comes out.
-- `build`: `build_graph`, the door.
+- `build`: `build_graph`, the door; `own_graph`: the same for a configuration with a graph of its
+  own.
 - `input_pipeline`: the training input, whose position checkpoints hold, and what of a step they do
   not hold.
 - `objective`: the loss, the metrics and the weights of examples; `measures`: those of functions,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from runner.checkpoints.reader import TensorSpec
 from runner.config.instantiation import References, build_target
+from runner.config.own_graph import is_own_graph
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import objective_problem
 from runner.errors import ConfigError, Problem
@@ -55,10 +56,17 @@ def build_graph(
     Raises:
       ConfigError: when a `_target_` cannot be built or does not keep its contract.
     """
+    if is_own_graph(config):
+        from runner.graph.own_graph import build_own_graph  # It builds on this module.
+
+        return build_own_graph(config, split, train=train, replica=replica or Replica())
+    return _build(config, split, replica or Replica(), train=train)
+
+
+def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> BuiltGraph:
     set_threads(config)
     keras.utils.clear_session()  # Names of layers and seeds count from the start in every graph.
     keras.utils.set_random_seed(config.seed)
-    replica = replica or Replica()
     with (graph := tf.Graph()).as_default(), dtype_policy(config), replica.scope():
         tf.compat.v1.set_random_seed(config.seed)
         tf.compat.v1.train.get_or_create_global_step()
@@ -83,7 +91,7 @@ def build_graph(
         hooks = _hooks(config, graph, variables, training)
         saver = _saver(config, variables, trained, source)
     check_compiled(config, graph)
-    specs = _specs(variables, own, policies, training)
+    specs = variable_specs(variables, own, policies, training)
     about = data.sizes() if isinstance(data, Sized) else {}, calls, objective.notes
     return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, *about)
 
@@ -118,9 +126,9 @@ def _saver(
     )
 
 
-def _specs(
+def variable_specs(
     variables: Mapping[str, tf.Variable],
-    own: Mapping[str, tf.Variable],
+    own: Collection[str],
     policies: Mapping[str, ScaffoldConfig],
     training: Training | None,
 ) -> tuple[VariableSpec, ...]:
@@ -292,9 +300,13 @@ def _whole(name: str, variable: tf.Variable) -> str:
 
 def _initializer(variable: tf.Variable) -> str:
     """Names the operation that computes the initial value, e.g. `StatelessRandomUniformV2`."""
-    value = variable.initializer.inputs[1].op
+    assign = variable.initializer
+    value = getattr(assign, "op", assign).inputs[1].op
     while value.type in ("Identity", "AddV2", "Mul", "Cast", "Reshape") and value.inputs:
         value = value.inputs[0].op
+    if value.type == "RestoreV2":  # tf.compat.v1.train.init_from_checkpoint
+        path, name = (tf.get_static_value(each).item().decode() for each in value.inputs[:2])
+        return f"init_from_checkpoint {path}: {name}"
     return str(value.type)
 
 

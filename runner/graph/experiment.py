@@ -6,15 +6,20 @@ metrics may also be Keras's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import tensorflow as tf
 
 from runner.graph.calls import Calls
 from runner.graph.optimization import AveragedWeights
 from runner.restoration.variables import VariableSpec
+
+if TYPE_CHECKING:
+    from runner.graph.input_pipeline import TrainingInput
+
+_Hooks: TypeAlias = Sequence[tf.compat.v1.train.SessionRunHook]
 
 
 @runtime_checkable
@@ -102,6 +107,67 @@ class Split:
 
 
 @dataclass(frozen=True)
+class EvaluationGraph:
+    """An evaluation in a graph of its own, for a session of its own.
+
+    Attributes:
+      name: `validation` or `test`.
+      graph: holds everything but `transfer`.
+      values: metric name -> its value over all batches since the session began.
+      update: evaluates one batch; it raises OutOfRangeError when the input has ended.
+      scaffold: its saver restores the model, its local init prepares the rest.
+      hooks: of the evaluation.
+      transfer: saves the model for that saver, in the graph of the session that holds it.
+    """
+
+    name: str
+    graph: tf.Graph
+    values: Mapping[str, tf.Tensor]
+    update: tf.Operation
+    scaffold: tf.compat.v1.train.Scaffold
+    hooks: _Hooks
+    transfer: tf.compat.v1.train.Saver
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        return tuple(self.values)
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    """A graph of one's own in one mode, which the target of `graph` adds to the default graph.
+
+    Attributes:
+      loss: a scalar; required to train. In an evaluation its mean over the batches is the metric
+        `loss`.
+      train_op: an operation or a tensor that trains one step and increments the global step; or a
+        function of the session that does, in several `session.run`s. Hooks see none of these:
+        `loss` and `metrics` are fetched afterwards, in a run of their own, so that they should be
+        read from variables. Required to train.
+      metrics: name -> scalar of a training step, recorded with the loss; empty by default.
+      evaluation: name -> (value, update_op), as `tf.compat.v1.metrics` returns them: the update ops
+        run until the input ends. Required to evaluate, unless there is a `loss`.
+      input: what the step reads; checkpoints keep its position. By default none is kept.
+      scaffold: as in `tf.compat.v1.train.MonitoredTrainingSession`. Its `init_op` and `init_fn` run
+        in a fresh start, before anything is restored; its `saver` replaces the run's.
+      hooks: of this mode, after those of the configuration; none by default.
+      chief_hooks: hooks of the training that one task of a cluster has; none by default.
+      signatures: name -> `SignatureDef` that `mode=export` exports; empty by default.
+    """
+
+    loss: tf.Tensor | None = None
+    train_op: tf.Operation | tf.Tensor | Callable[[tf.compat.v1.Session], object] | None = None
+    metrics: Mapping[str, tf.Tensor] = field(default_factory=dict)
+    evaluation: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    input: TrainingInput | None = None
+    scaffold: tf.compat.v1.train.Scaffold = field(default_factory=tf.compat.v1.train.Scaffold)
+    hooks: _Hooks = ()
+    chief_hooks: _Hooks = ()
+    signatures: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class InputState:
     """What a checkpoint keeps of the training input.
 
@@ -166,12 +232,14 @@ class BuiltGraph:
         own name, and variable names for what is not Keras's.
       specs: what the planner knows of them, in the same order.
       training: the training step; None in a graph that only evaluates.
-      split: the pass over the split that is evaluated.
+      split: the pass over the split that is evaluated; in a graph of its own beside a graph of
+        one's own.
       hooks: the hooks of the configuration by name, in its order; None for one that refers to the
         run, which is built once that exists.
       saver: saves and restores all variables and, where that is saved, the training input.
       sizes: split -> number of examples; empty where the data does not report it.
       calls: the calls of the experiment's own code in it.
+      own: what the target of `graph` returned; None for a graph that the runner built.
       notes: what the configuration replaces of a compiled model's own, a line each.
     """
 
@@ -179,9 +247,10 @@ class BuiltGraph:
     variables: Mapping[str, tf.Variable]
     specs: tuple[VariableSpec, ...]
     training: Training | None
-    split: Split
+    split: Split | EvaluationGraph
     hooks: Mapping[str, tf.compat.v1.train.SessionRunHook | None]
     saver: tf.compat.v1.train.Saver
     sizes: Mapping[str, int]
     calls: Calls
     notes: tuple[str, ...] = ()
+    own: GraphSpec | None = None

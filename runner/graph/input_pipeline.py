@@ -25,7 +25,10 @@ class TrainingInput:
       initializer: starts at the beginning.
       state: what checkpoints keep of it.
       saveable: saves and restores the position, for `tf.compat.v1.train.Saver`.
+      seconds: how long the newest batch was waited for, a float64 scalar; set by `next`.
     """
+
+    seconds: tf.Tensor
 
     def __init__(self, dataset: tf.data.Dataset, *, prefetch: bool, replicas: int = 1) -> None:
         """Adds the iterator to the graph.
@@ -49,7 +52,8 @@ class TrainingInput:
         with tf.control_dependencies([before]):
             batch = self._iterator.get_next()
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
-            return batch, tf.timestamp() - before
+            self.seconds = tf.timestamp() - before
+            return batch, self.seconds
 
 
 def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -83,9 +87,8 @@ def _state(iterator: Any, replicas: int) -> tuple[Any, InputState]:
     resource = spec.tensor.op.inputs[0]
     # Initialised means left out. It is in no collection, so nothing else initialises it, or waits
     # until it is.
-    left_out = tf.compat.v1.get_variable(
-        "input_state_left_out", initializer=True, collections=[], use_resource=True
-    )
+    hidden: dict[str, Any] = {"trainable": False, "collections": [], "use_resource": True}
+    left_out = tf.compat.v1.get_variable("input_state_left_out", initializer=True, **hidden)
     chosen = tf.cond(
         tf.compat.v1.is_variable_initialized(left_out),
         _nothing,

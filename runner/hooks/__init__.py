@@ -10,7 +10,7 @@ which order, is decided in `runner.training`.
 """
 
 from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook, InputStateHook, SavePolicy
-from runner.hooks.evaluation import Cuts, EvaluationHook, evaluate
+from runner.hooks.evaluation import Cuts, EvaluationHook, evaluate, evaluate_checkpoint
 from runner.hooks.metrics import (
     MemoryHook,
     MetricsHook,
@@ -45,4 +45,5 @@ __all__ = [
     "SummariesHook",
     "WallClockLimitHook",
     "evaluate",
+    "evaluate_checkpoint",
 ]

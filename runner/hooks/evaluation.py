@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
 from runner.config.schedule import When
 from runner.errors import ConfigError, Problem
-from runner.graph.experiment import Split
+from runner.graph.experiment import EvaluationGraph, Split
 from runner.graph.optimization import AveragedWeights
 from runner.hooks.scheduled import ScheduledHook, Session, present_step
+from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
 from runner.system.atomic_files import write_json
 
 # Takes the session, metric name -> value, and the global step.
@@ -26,7 +29,7 @@ class EvaluationCutError(Exception):
 
 
 def evaluate(
-    session: Session, split: Split, cut: Callable[[], bool] = lambda: False
+    session: Session, split: Split | EvaluationGraph, cut: Callable[[], bool] = lambda: False
 ) -> dict[str, float]:
     """Returns each metric over one pass of the split: means are summed in float64.
 
@@ -39,6 +42,8 @@ def evaluate(
       EvaluationCutError: when `cut` returned True.
       ConfigError: when the split holds no example.
     """
+    if isinstance(split, EvaluationGraph):
+        return _evaluate_graph(session, split, cut)
     session.run(split.initializer)
     sums = dict.fromkeys(split.sums, 0.0)
     counts = dict.fromkeys(split.counts, 0.0)
@@ -59,6 +64,60 @@ def evaluate(
         return means
     results = session.run(dict(split.results))
     return means | {name: float(value) for name, value in results.items()}
+
+
+def _evaluate_graph(
+    session: Session, evaluation: EvaluationGraph, cut: Callable[[], bool]
+) -> dict[str, float]:
+    """Evaluates what a session holds in a second session, by way of a temporary checkpoint."""
+    with tempfile.TemporaryDirectory(prefix="evaluation-") as folder:
+        path = evaluation.transfer.save(
+            session,
+            str(Path(folder, "model.ckpt")),
+            write_meta_graph=False,
+            write_state=False,
+        )
+        values = evaluate_checkpoint(evaluation, path, cut)
+    # The saver would delete the files that it remembers, which are gone.
+    evaluation.transfer.set_last_checkpoints_with_time([])
+    return {name: float(value) for name, value in values.items()}
+
+
+def evaluate_checkpoint(
+    evaluation: EvaluationGraph,
+    checkpoint: str | None,
+    cut: Callable[[], bool] = lambda: False,
+    config: tf.compat.v1.ConfigProto | None = None,
+) -> dict[str, Any]:
+    """Returns the metrics of a checkpoint, evaluated in a new session.
+
+    Args:
+      evaluation: what to evaluate.
+      checkpoint: its path; None evaluates the initial values.
+      cut: called after each batch; True ends the evaluation without a result.
+      config: of the session.
+
+    Raises:
+      EvaluationCutError: when `cut` returned True.
+      ConfigError: when the input holds no batch.
+    """
+    final = tf.compat.v1.train.FinalOpsHook(dict(evaluation.values))
+    batches = 0
+    with evaluation.graph.as_default():
+        creator = ChiefSessionCreator(
+            evaluation.scaffold, config=config, checkpoint_filename_with_path=checkpoint
+        )
+        with MonitoredSession(creator, [*evaluation.hooks, final]) as session:
+            while not session.should_stop():
+                session.run(evaluation.update)
+                batches += 1
+                if cut():
+                    raise EvaluationCutError
+    if batches == 0:
+        raise ConfigError(
+            Problem(f"the input of mode {evaluation.name} holds no batch to evaluate")
+        )
+    return dict(final.final_ops_values)
 
 
 @dataclass(frozen=True)
@@ -99,7 +158,7 @@ class EvaluationHook(ScheduledHook):
 
     def __init__(
         self,
-        split: Split,
+        split: Split | EvaluationGraph,
         step: tf.Tensor,
         every: When,
         on_result: OnResult = lambda session, metrics, step: None,

@@ -37,6 +37,7 @@ from runner.config.composition import (
 )
 from runner.config.fingerprint import Identity, in_scaffold
 from runner.config.instantiation import check_signature
+from runner.config.own_graph import is_own_graph
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
 from runner.config.spelling import spelled
 from runner.config.validation import validate
@@ -154,6 +155,13 @@ def check_targets(composed: Sequence[ComposedPoint]) -> None:
 
 
 def _targets(config: RunConfig) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if is_own_graph(config):
+        own = {"graph": config.graph, "model_fn": config.model_fn}
+        own |= {f"input_fns.{name}": node for name, node in config.input_fns.items()}
+        # More arguments are given where they are called.
+        yield from ((key, {**node, "_partial_": True}) for key, node in own.items() if node)
+        yield from ((f"hooks.{name}", node) for name, node in config.hooks.items())
+        return
     yield "data", config.data
     yield "model", {key: each for key, each in config.model.items() if key not in MODEL_SWITCHES}
     yield "loss", config.loss

@@ -267,13 +267,16 @@ def _package(model: ExportedModel, kept: LoggedModel, run_id: str, folder: Path)
         signature_def_key="serving_default",
         model_type="tf1-estimator",
     )
-    mlflow.pyfunc.save_model(
-        folder,
-        loader_module="mlflow.tensorflow",
-        mlflow_model=description,
-        signature=ModelSignature(schema(model.inputs), schema(model.outputs)),
-        input_example=dict(model.example),
-        # Given, because MLflow would otherwise load the model to find them.
-        pip_requirements=[f"{each}=={version(each)}" for each in ("mlflow", "tensorflow")],
-    )
+    with warnings.catch_warnings():
+        # A graph of one's own has no data to take an example from.
+        warnings.filterwarnings("ignore", ".*input example was not provided")
+        mlflow.pyfunc.save_model(
+            folder,
+            loader_module="mlflow.tensorflow",
+            mlflow_model=description,
+            signature=ModelSignature(schema(model.inputs), schema(model.outputs)),
+            input_example=dict(model.example) or None,
+            # Given, because MLflow would otherwise load the model to find them.
+            pip_requirements=[f"{each}=={version(each)}" for each in ("mlflow", "tensorflow")],
+        )
     shutil.copytree(model.folder, folder / _SAVED_MODEL)

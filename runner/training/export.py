@@ -13,11 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from runner.checkpoints.locate import BEST_OF_RUN
+from runner.config.own_graph import is_own_graph
 from runner.config.schema import RunConfig
-from runner.errors import Problem, RunDirectoryError, TrackingError
+from runner.errors import ConfigError, Problem, RunDirectoryError, TrackingError
 from runner.graph.build import build_data
-from runner.graph.experiment import Data
+from runner.graph.experiment import Data, GraphSpec
 from runner.graph.optimization import averaged_names
+from runner.graph.own_graph import build_spec
 from runner.graph.precision import build_model, dtype_policy, full_precision
 from runner.restoration.model_variables import model_variables
 from runner.runs.run_directory import PROVENANCE, RunDirectory
@@ -90,7 +92,8 @@ def _keep(run: Run, directory: RunDirectory, folder: Path, step: int) -> None:
     register = config.export.register
     if register is None and not store.recorded(directory.path):
         return
-    model = exported_model(folder, step, build_data(config))
+    data = None if is_own_graph(config) else build_data(config)
+    model = exported_model(folder, step, data)
     try:
         uri = store.keep_model(directory.path, model, register, config.export.alias)
     except TrackingError as error:
@@ -103,7 +106,75 @@ def _keep(run: Run, directory: RunDirectory, folder: Path, step: int) -> None:
 
 
 def _export(weights: Weights, target: Path) -> None:
-    config, prefix = weights.config, weights.prefix
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="export-") as folder:
+        unfinished = Path(folder) / "model"
+        write = _write_own_graph if is_own_graph(weights.config) else _write_model
+        write(weights.config, unfinished, weights.prefix)
+        provenance = Path(weights.prefix).parent / PROVENANCE
+        if provenance.is_file():
+            shutil.copyfile(provenance, unfinished / PROVENANCE)
+        (unfinished / _STEP).parent.mkdir(exist_ok=True)
+        (unfinished / _STEP).write_text(f"{weights.step}\n")
+        unfinished.rename(target)
+
+
+def _write_own_graph(config: RunConfig, folder: Path, prefix: str) -> None:
+    """Exports the signatures of a graph of one's own."""
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+        tf.compat.v1.train.get_or_create_global_step()
+        spec = build_spec(config, "export")
+        if SIGNATURE not in spec.signatures:
+            raise ConfigError(
+                Problem(
+                    f"the graph for mode export has no signature {SIGNATURE}",
+                    "that is what a served model answers with",
+                    "return GraphSpec(signatures={name: SignatureDef})",
+                    tuple(spec.signatures),
+                )
+            )
+        save_model(session, folder, prefix, spec)
+
+
+def save_model(
+    session: tf.compat.v1.Session,
+    folder: Path,
+    checkpoint: str,
+    spec: GraphSpec,
+    *,
+    as_text: bool = False,
+) -> None:
+    """Writes a SavedModel of a graph's signatures, with the values of a checkpoint.
+
+    Raises:
+      ConfigError: when the checkpoint lacks a variable of the graph.
+    """
+    saver = spec.scaffold.saver or tf.compat.v1.train.Saver()
+    try:
+        saver.restore(session, checkpoint)
+    except (tf.errors.NotFoundError, ValueError) as error:
+        raise ConfigError(
+            Problem(
+                f"{checkpoint} lacks a variable of the graph for mode export",
+                str(error).splitlines()[0],
+                "make the same variables in every mode",
+            )
+        ) from error
+    local = tf.compat.v1.train.Scaffold.default_local_init_op()
+    builder = tf.compat.v1.saved_model.Builder(str(folder))
+    builder.add_meta_graph_and_variables(
+        session,
+        [tf.saved_model.SERVING],
+        dict(spec.signatures),
+        assets_collection=tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.ASSET_FILEPATHS),
+        main_op=spec.scaffold.local_init_op or local,
+        clear_devices=True,
+        saver=saver,
+        strip_default_attrs=True,
+    )
+    builder.save(as_text)
+
+
+def _write_model(config: RunConfig, folder: Path, prefix: str) -> None:
     keras.utils.clear_session()
     with (
         tf.Graph().as_default() as graph,
@@ -121,15 +192,7 @@ def _export(weights: Weights, target: Path) -> None:
         names = model_variables(model)
         restored = averaged_names(names, prefix) if config.train.evaluate_ema else names
         tf.compat.v1.train.Saver(restored or None).restore(session, prefix)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix="export-") as folder:
-            unfinished = Path(folder) / "model"
-            _save(session, unfinished, features, outputs, names)
-            provenance = Path(prefix).parent / PROVENANCE
-            if provenance.is_file():
-                shutil.copyfile(provenance, unfinished / PROVENANCE)
-            (unfinished / _STEP).parent.mkdir(exist_ok=True)
-            (unfinished / _STEP).write_text(f"{weights.step}\n")
-            unfinished.rename(target)
+        _save(session, folder, features, outputs, names)
 
 
 def _save(
@@ -173,18 +236,28 @@ def _numbered(prefix: str, leaves: Sequence[Any]) -> dict[str, Any]:
     return {f"{prefix}_{index}": leaf for index, leaf in enumerate(leaves)}
 
 
-def exported_model(folder: Path, step: int, data: Data) -> ExportedModel:
+def exported_model(folder: Path, step: int, data: Data | None) -> ExportedModel:
     """Describes the SavedModel in `folder`.
 
     Args:
       folder: written by `mode=export`.
       step: the global step of its weights.
-      data: gives the example, the first one of its test split.
+      data: gives the example, the first one of its test split; None gives none.
     """
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         signature = tf.compat.v1.saved_model.load(
             session, [tf.saved_model.SERVING], str(folder)
         ).signature_def[SIGNATURE]
+    return ExportedModel(
+        folder,
+        step,
+        _fields(signature.inputs),
+        _fields(signature.outputs),
+        {} if data is None else _example(data, signature),
+    )
+
+
+def _example(data: Data, signature: Any) -> dict[str, Any]:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         batches = tf.compat.v1.data.make_initializable_iterator(data.test())
         features, _ = batches.get_next()
@@ -193,13 +266,7 @@ def exported_model(folder: Path, step: int, data: Data) -> ExportedModel:
         if known.keys() != signature.inputs.keys():  # An export from before keys were kept.
             known = _numbered("features", tf.nest.flatten(features))
         example = session.run(known)
-    return ExportedModel(
-        folder,
-        step,
-        _fields(signature.inputs),
-        _fields(signature.outputs),
-        {name: value[:1] for name, value in example.items()},
-    )
+    return {name: value[:1] for name, value in example.items()}
 
 
 def _fields(tensors: Mapping[str, Any]) -> tuple[Field, ...]:

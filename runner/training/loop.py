@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError
+from runner.errors import ConfigError, Problem
 from runner.graph.build import saved_as
 from runner.graph.experiment import BuiltGraph, Training
 from runner.graph.input_pipeline import input_ended, not_resumed_exactly
@@ -61,7 +63,7 @@ def _loop(run: Run) -> float:
                 run.coordinator.leading(run),
             ):
                 with MonitoredSession(creator, hooks.all) as session:
-                    _train(session, training, run.config)
+                    _train(session, run.built, run.config)
                 reached = hooks.best.best()
                 resumes_later = run.interruption.received() or run.watch.pruned
                 run.directory.update(objective=reached, trained=not resumes_later)
@@ -70,13 +72,37 @@ def _loop(run: Run) -> float:
     return _number(reached)
 
 
-def _train(session: MonitoredSession, training: Training, config: RunConfig) -> None:
+def _train(session: MonitoredSession, built: BuiltGraph, config: RunConfig) -> None:
+    train_op = built.training.train_op if built.training is not None else None
+    step_function = built.own.train_op if built.own is not None else None
     while not session.should_stop():
         try:
-            session.run(training.train_op)
+            if callable(step_function):
+                _call_step_function(session, step_function)
+            session.run(train_op)
         except tf.errors.OutOfRangeError as error:
             # MonitoredSession would take it for an orderly end.
             raise ConfigError(input_ended(config)) from error
+
+
+def _call_step_function(session: MonitoredSession, function: Callable[[Any], object]) -> None:
+    """Calls a training step that is a function of the session; the hooks see the run after it."""
+
+    def step_fn(step_context: Any) -> None:
+        inner = step_context.session
+        step = tf.compat.v1.train.get_global_step()
+        before = inner.run(step)
+        function(inner)
+        if inner.run(step) <= before:
+            raise ConfigError(
+                Problem(
+                    f"graph: train_op did not increment the global step {before}",
+                    "train.steps counts global steps, so training would never end",
+                    "run an assign_add of tf.compat.v1.train.get_global_step() in each step",
+                )
+            )
+
+    session.run_step_fn(step_fn)
 
 
 def _number(objective: float | None) -> float:
@@ -99,6 +125,10 @@ def _session_creator(run: Run) -> ChiefSessionCreator:
         )
         restorer.build([training.input_initializer])  # The session manager has it initialise.
     local_initializers = [tf.compat.v1.train.Scaffold.default_local_init_op()]
+    own = None if built.own is None else built.own.scaffold
+    if own is not None:
+        initializers += [] if own.init_op is None else [own.init_op]
+        local_initializers += [] if own.local_init_op is None else [own.local_init_op]
     # Local initialisers run in every new session, the others only where nothing is resumed.
     starts = initializers if training.input_is_saved else local_initializers
     starts.append(training.input_initializer)
@@ -106,6 +136,7 @@ def _session_creator(run: Run) -> ChiefSessionCreator:
         init_op=tf.group(*initializers),
         local_init_op=tf.group(*local_initializers),
         saver=_saver(run),
+        copy_from_scaffold=own,
     )
     return run.coordinator.session_creator(
         run, scaffold=scaffold, checkpoint_dir=str(run.directory.checkpoints), restorer=restorer

@@ -80,6 +80,7 @@ def loop_hooks(run: Run) -> LoopHooks:
         evaluation,
         progress,
         *configured.values(),
+        *_own(run),
         # After the others, so that what they record of a step is there when the step is saved:
         # a run that resumes from it never records it again.
         CheckpointHook(
@@ -146,12 +147,14 @@ def _nan_loss(run: Run) -> NanLossHook:
     policy, training = run.config.train.non_finite, run.training
     rate = run.config.optimizer.get("learning_rate")
     half = f"{rate / 2:g}" if isinstance(rate, float) else "..."
+    remedy = "look at the data and the learning rate"
+    if run.built.own is None:
+        remedy += f", for example with half of it: optimizer.learning_rate={half}"
     return NanLossHook(
         training.values["loss"],
         training.step,
         run.directory.checkpoints,
-        "look at the data and the learning rate, for example with half of it: "
-        f"optimizer.learning_rate={half}",
+        remedy,
         NanLossPolicy(
             policy.action,
             policy.rollbacks,
@@ -206,6 +209,23 @@ def _configured(run: Run, known: References) -> dict[str, tf.compat.v1.train.Ses
         name: hooks[name] or build_hook(name, node, known)
         for name, node in run.config.hooks.items()
     }
+
+
+def _own(run: Run) -> list[tf.compat.v1.train.SessionRunHook]:
+    """Returns the hooks of a graph of one's own, and what writes its `tf.compat.v1.summary`s."""
+    own = run.built.own
+    if own is None:
+        return []
+    hooks = [*own.chief_hooks, *own.hooks]
+    summaries = own.scaffold.summary_op
+    if summaries is None:
+        summaries = tf.compat.v1.summary.merge_all()
+    if summaries is not None:
+        folder = str(run.directory.path / "tensorboard")
+        hooks.append(
+            tf.compat.v1.train.SummarySaverHook(100, output_dir=folder, summary_op=summaries)
+        )
+    return hooks
 
 
 def _known(run: Run, graph: Mapping[str, Any], evaluation: EvaluationHook) -> References:

@@ -117,8 +117,11 @@ def _record_start(run: Run) -> None:
     shown = run.mask.overrides(run.overrides)
     write_text(directory.overrides, OmegaConf.to_yaml(OmegaConf.create(shown)), lasting=False)
     tracker.log_parameters(flatten(plain))
-    data = json.dumps(plain["data"], sort_keys=True, default=str)
-    name, digest = str(run.config.data["_target_"]), hashlib.sha256(data.encode()).hexdigest()[:16]
+    # A graph of one's own has its data in input_fns, or in itself.
+    node = plain["data"] or plain["input_fns"] or plain["graph"]
+    data = json.dumps(node, sort_keys=True, default=str)
+    name = str(node.get("train", node)["_target_"])
+    digest = hashlib.sha256(data.encode()).hexdigest()[:16]
     tracker.log_dataset(Dataset(name, digest, "train", data, run.built.sizes))
     tracker.log_artifact(directory.config)
     tracker.log_artifact(directory.overrides)

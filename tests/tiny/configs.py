@@ -44,3 +44,24 @@ LINEAR: dict[str, Any] = {
 
 # Two dense layers without random or moving state.
 PLAIN: dict[str, Any] = {"model": {"_target_": "tests.tiny.odd.Plain"}, "metrics": {}}
+
+# In place of all that a graph of one's own stands for.
+OWN_GRAPH: dict[str, Any] = {key: {} for key in ("data", "model", "loss", "metrics", "optimizer")}
+
+
+def program(name: str, data: str, params: dict[str, Any], **splits: Any) -> dict[str, Any]:
+    """Returns what makes a configuration one of a program in `tests.tiny.programs`.
+
+    Args:
+      name: of the model_fn.
+      data: name of the input_fn.
+      params: of the model_fn.
+      **splits: split -> arguments of the input_fn.
+    """
+    target = f"tests.tiny.programs.{data}"
+    return {
+        **OWN_GRAPH,
+        "model_fn": {"_target_": f"tests.tiny.programs.{name}"},
+        "params": params,
+        "input_fns": {split: {"_target_": target, **given} for split, given in splits.items()},
+    }

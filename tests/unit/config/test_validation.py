@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.config.choices import Goal, Missing, StateChoice
 from runner.config.composition import register
+from runner.config.own_graph import SHIPPED
 from runner.config.schema import (
     RunConfig,
     ScaffoldConfig,
@@ -21,6 +22,7 @@ from runner.config.schema import (
 )
 from runner.config.validation import no_experiment, validate
 from runner.errors import ConfigError, Problem
+from tests.tiny.composing import CONF
 
 TARGET = {"_target_": "package.Name"}
 
@@ -45,6 +47,59 @@ def problems(config: DictConfig) -> list[Problem]:
 def problem(config: DictConfig) -> Problem:
     (found,) = problems(config)
     return found
+
+
+INPUTS = {"train": TARGET, "validation": TARGET}
+EMPTY = {"data": "???", "model": "???", "loss": "???", "optimizer": "???"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "states"),
+    [
+        ({"model_fn": TARGET, "input_fns": INPUTS}, []),
+        ({"graph": TARGET, "optimizer": SHIPPED}, []),
+        ({"model_fn": TARGET, "input_fns": {"train": TARGET}}, ["input_fns.validation is missing"]),
+        (
+            {"model_fn": TARGET, "input_fns": {**INPUTS, "tset": TARGET}},
+            ["input_fns.tset is not known"],
+        ),
+        ({"model_fn": {"a": 1}, "input_fns": INPUTS}, ["model_fn has no _target_"]),
+        (
+            {"graph": TARGET, "params": {"a": 1}, "optimizer": SHIPPED},
+            ["params is set without model_fn"],
+        ),
+        (
+            {"graph": TARGET, "model_fn": TARGET, "input_fns": INPUTS},
+            ["graph and model_fn are both set"],
+        ),
+        (
+            {
+                "graph": TARGET,
+                "optimizer": {**SHIPPED, "learning_rate": 0.1},
+                "loss": TARGET,
+                "train": {"accumulate": 2, "clip": {"norm": 1.0}},
+                "scaffolds": {"a": {"variables": {"include": ["*"]}, "trainable": False}},
+            },
+            [
+                "loss is set beside graph",
+                "optimizer is set beside graph",
+                "train.accumulate is set beside graph",
+                "train.clip is set beside graph",
+                "scaffolds.a.trainable is set beside graph",
+            ],
+        ),
+    ],
+)
+def test_a_graph_of_ones_own(changes: dict[str, Any], states: list[str]) -> None:
+    config = composed(**{**EMPTY, **changes})
+    if states:
+        assert [each.state for each in problems(config)] == states
+    else:
+        assert validate(config).optimizer == {}
+
+
+def test_the_optimizer_that_counts_as_none_is_the_shipped_one() -> None:
+    assert OmegaConf.load(CONF / "optimizer" / "adam.yaml") == SHIPPED
 
 
 def test_a_valid_configuration_becomes_typed() -> None:

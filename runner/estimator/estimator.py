@@ -1,0 +1,394 @@
+"""`tf.estimator.Estimator`, for programs that drive a `model_fn` from Python."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from runner.checkpoints.locate import latest_checkpoint
+from runner.estimator.model_fn import ModelFn, evaluation_graph, serving_graph, training_graph
+from runner.estimator.predictions import chosen, examples
+from runner.estimator.run_config import RunConfig
+from runner.estimator.spec import ModeKeys, checked_hooks
+from runner.estimator.warm_start import warm_start_settings
+from runner.graph.experiment import GraphSpec
+from runner.graph.input_pipeline import TrainingInput
+from runner.graph.own_graph import separate_evaluation
+from runner.hooks import evaluate_checkpoint
+from runner.session.monitored_session import (
+    ChiefSessionCreator,
+    MonitoredSession,
+    MonitoredTrainingSession,
+)
+from runner.tensorflow_internals import add_listeners, get_timestamped_export_dir
+from runner.training.export import save_model
+
+_Hooks = Iterable[tf.compat.v1.train.SessionRunHook]
+_InputFn = Callable[..., Any]
+
+
+class Estimator:
+    """`tf.estimator.Estimator` in one process: trains, evaluates, predicts and exports.
+
+    Checkpoints are in `model_dir` as TensorFlow's Estimator writes them, and those of TensorFlow's
+    are continued. Nothing is recorded in MLflow and no plan is made: for these a `model_fn` is an
+    experiment of a configuration.
+
+    Args:
+      model_fn: takes `features` and any of `labels`, `mode`, `params`, `config`; returns an
+        `EstimatorSpec`.
+      model_dir: where checkpoints are; by default that of `config`, or a temporary directory.
+      config: a `RunConfig`, by default `RunConfig()`.
+      params: given to `model_fn` and `input_fn`s as a dict; None by default.
+      warm_start_from: a checkpoint, a SavedModel or `WarmStartSettings`, applied where `model_dir`
+        has no checkpoint; None by default.
+
+    Raises:
+      ValueError: when an argument is not valid, or `TF_CONFIG` names a cluster.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        model_dir: str | os.PathLike[str] | None = None,
+        config: RunConfig | None = None,
+        params: Mapping[str, Any] | None = None,
+        warm_start_from: Any = None,
+    ) -> None:
+        if config is not None and not isinstance(config, RunConfig):
+            raise ValueError(f"config must be an instance of `RunConfig`, but provided {config}.")
+        if model_fn is None:
+            raise ValueError("model_fn must be provided to Estimator.")
+        config = config or RunConfig()
+        if config.cluster_spec:
+            raise ValueError("TF_CONFIG names a cluster: python -m runner trains in one.")
+        given = None if model_dir is None else os.fspath(model_dir)
+        if None not in (given, config.model_dir) and given != config.model_dir:
+            raise ValueError(
+                "`model_dir` are set both in constructor and `RunConfig`, but with different "
+                f"values. In constructor: '{given}', in `RunConfig`: '{config.model_dir}' "
+            )
+        self._model_dir = given or config.model_dir or tempfile.mkdtemp()
+        self._config = config.replace(model_dir=self._model_dir)
+        self._model = ModelFn(model_fn, copy.deepcopy(params), self._config)
+        self._warm_start = warm_start_settings(warm_start_from)
+
+    @property
+    def model_dir(self) -> str:
+        """Where checkpoints are."""
+        return str(self._model_dir)
+
+    @property
+    def config(self) -> RunConfig:
+        """A copy of the configuration, whose `model_dir` is set."""
+        return copy.deepcopy(self._config)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """A copy of the `params`; empty where there are none."""
+        return copy.deepcopy(dict(self._model.params or {}))
+
+    def latest_checkpoint(self) -> str | None:
+        """Returns the newest checkpoint in `model_dir`; None where there is none."""
+        return latest_checkpoint(self.model_dir)
+
+    def get_variable_names(self) -> list[str]:
+        """Returns the names of the variables in the newest checkpoint.
+
+        Raises:
+          ValueError: when there is none.
+        """
+        return [name for name, _ in tf.train.list_variables(self._trained())]
+
+    def get_variable_value(self, name: str) -> Any:
+        """Returns the value of a variable in the newest checkpoint, a NumPy array.
+
+        Raises:
+          ValueError: when there is none.
+        """
+        return tf.train.load_variable(self._trained(), name)
+
+    def _trained(self) -> str:
+        found = self.latest_checkpoint()
+        if found is None:
+            raise ValueError(f"Could not find trained model in model_dir: {self.model_dir}.")
+        return found
+
+    def eval_dir(self, name: str | None = None) -> str:
+        """Returns the directory of the summaries of an evaluation."""
+        return str(Path(self.model_dir, f"eval_{name}" if name else "eval"))
+
+    def train(
+        self,
+        input_fn: _InputFn,
+        hooks: _Hooks | None = None,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        saving_listeners: Iterable[Any] | None = None,
+    ) -> Estimator:
+        """Trains from the newest checkpoint, or from the start, and returns the Estimator.
+
+        Args:
+          input_fn: returns a dataset or tensors.
+          hooks: of this training; none by default.
+          steps: how many steps; None, the default, trains until the input or a hook ends it.
+          max_steps: the global step at which it ends; None by default.
+          saving_listeners: `tf.compat.v1.train.CheckpointSaverListener`s; none by default.
+
+        Raises:
+          ValueError: when both `steps` and `max_steps` are given, or one is not positive.
+        """
+        if steps is not None and max_steps is not None:
+            raise ValueError("Can not provide both steps and max_steps.")
+        for name, value in (("steps", steps), ("max_steps", max_steps)):
+            if value is not None and value <= 0:
+                raise ValueError(f"Must specify {name} > 0, given: {value}")
+        given = list(checked_hooks(hooks))
+        latest = self.latest_checkpoint()
+        if max_steps is not None and latest and _step_of(latest) >= max_steps:
+            tf.compat.v1.logging.info("Skipping training since max_steps has already saved.")
+            return self
+        if steps is not None or max_steps is not None:
+            given.append(tf.compat.v1.train.StopAtStepHook(steps, max_steps))
+        with self._graph():
+            spec = training_graph(self._model, input_fn)
+            if self._warm_start and latest is None:
+                tf.compat.v1.train.warm_start(*self._warm_start)
+            self._train(spec, given, list(saving_listeners or ()))
+        return self
+
+    def _train(self, spec: GraphSpec, hooks: list[Any], listeners: list[Any]) -> None:
+        config, every = self._config, self._config.log_step_count_steps
+        if spec.loss is None:
+            raise ValueError("Missing loss.")
+        saver = spec.scaffold.saver or tf.compat.v1.train.Saver(
+            sharded=True,
+            max_to_keep=config.keep_checkpoint_max,
+            keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
+            defer_build=True,
+            save_relative_paths=True,
+        )
+        scaffold = _starting(spec.scaffold, spec.input, saver)
+        summaries = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)
+        if not any(each.op.name == "loss" for each in summaries):
+            tf.compat.v1.summary.scalar("loss", spec.loss)
+        hooks += [*spec.hooks, tf.compat.v1.train.NanTensorHook(spec.loss)]
+        if every is not None:
+            shown = {"loss": spec.loss, "step": tf.compat.v1.train.get_global_step()}
+            hooks.append(tf.compat.v1.train.LoggingTensorHook(shown, every_n_iter=every))
+        with MonitoredTrainingSession(
+            checkpoint_dir=self.model_dir,
+            scaffold=scaffold,
+            hooks=hooks,
+            chief_only_hooks=self._saving([*spec.chief_hooks], hooks, scaffold, listeners),
+            save_checkpoint_secs=0,  # A hook saves.
+            save_summaries_steps=config.save_summary_steps or 0,
+            config=config.session_config,
+            log_step_count_steps=every or 0,
+        ) as session:
+            while not session.should_stop():
+                session.run([spec.train_op, spec.loss])
+
+    def _saving(
+        self,
+        chief_hooks: list[Any],
+        hooks: list[Any],
+        scaffold: tf.compat.v1.train.Scaffold,
+        listeners: list[Any],
+    ) -> list[Any]:
+        """Returns the chief's hooks with one that saves, unless a hook of the program does."""
+        config, kind = self._config, tf.compat.v1.train.CheckpointSaverHook
+        saving = [each for each in (*chief_hooks, *hooks) if isinstance(each, kind)]
+        every = (config.save_checkpoints_secs, config.save_checkpoints_steps)
+        if saving:
+            add_listeners(saving[0], listeners)
+        elif any(every):
+            graph = config.checkpoint_save_graph_def
+            own = kind(
+                self.model_dir,
+                *every,
+                scaffold=scaffold,
+                listeners=listeners,
+                save_graph_def=graph,
+            )
+            return [*chief_hooks, own]
+        elif listeners:
+            raise ValueError(
+                "There should be a CheckpointSaverHook to use saving_listeners. Please set one of "
+                "the RunConfig.save_checkpoints_steps or RunConfig.save_checkpoints_secs."
+            )
+        return chief_hooks
+
+    def evaluate(
+        self,
+        input_fn: _InputFn,
+        steps: int | None = None,
+        hooks: _Hooks | None = None,
+        checkpoint_path: str | None = None,
+        name: str | None = None,
+    ) -> dict[str, Any]:
+        """Returns the metrics of a checkpoint, `loss` and `global_step` among them.
+
+        They are written to `eval_dir(name)` too, for TensorBoard.
+
+        Args:
+          input_fn: returns a dataset or tensors.
+          steps: how many batches; None, the default, evaluates all.
+          hooks: of this evaluation; none by default.
+          checkpoint_path: by default the newest one; the initial values where there is none.
+          name: tells evaluations apart; None by default.
+
+        Raises:
+          ValueError: when `steps` is not positive.
+        """
+        if steps is not None and steps <= 0:
+            raise ValueError(f"Must specify steps > 0, given: {steps}")
+        given = checked_hooks(hooks)
+        checkpoint = checkpoint_path or self.latest_checkpoint()
+        with self._graph():
+            spec = evaluation_graph(self._model, input_fn)
+            self._warm_start_unless(checkpoint)
+            saver = spec.scaffold.saver or tf.compat.v1.train.Saver(sharded=True)
+            evaluation = separate_evaluation("eval", spec, saver)
+            last = [] if steps is None else [_StopAfterBatches(steps)]
+            step = tf.compat.v1.train.get_global_step()
+            evaluation = replace(
+                evaluation,
+                values={**evaluation.values, "global_step": tf.identity(step)},
+                hooks=[*given, *last, *evaluation.hooks],
+            )
+            values = evaluate_checkpoint(evaluation, checkpoint, config=self._config.session_config)
+        _write_summaries(self.eval_dir(name), values)
+        return values
+
+    def predict(
+        self,
+        input_fn: _InputFn,
+        predict_keys: Iterable[str] | str | None = None,
+        hooks: _Hooks | None = None,
+        checkpoint_path: str | None = None,
+        yield_single_examples: bool = True,
+    ) -> Iterator[Any]:
+        """Yields the predictions for one example after the other, NumPy arrays, or dicts of them.
+
+        Args:
+          input_fn: returns a dataset or tensors, of features or of features and labels.
+          predict_keys: the names of the predictions; None, the default, for all.
+          hooks: of this prediction; none by default.
+          checkpoint_path: by default the newest one; the initial values where there is none.
+          yield_single_examples: False yields whole batches.
+
+        Raises:
+          ValueError: when no prediction has one of the names, or their batches differ in length.
+        """
+        given = checked_hooks(hooks)
+        checkpoint = checkpoint_path or self.latest_checkpoint()
+        with self._graph():
+            features, _, source = self._model.input(input_fn, ModeKeys.PREDICT)
+            spec = self._model.spec(features, None, ModeKeys.PREDICT)
+            self._warm_start_unless(checkpoint)
+            predictions = chosen(spec.predictions, predict_keys)
+            scaffold = _starting(spec.scaffold, source, spec.scaffold.saver)
+            creator = ChiefSessionCreator(
+                scaffold,
+                config=self._config.session_config,
+                checkpoint_filename_with_path=checkpoint,
+            )
+            with MonitoredSession(creator, [*given, *spec.prediction_hooks]) as session:
+                while not session.should_stop():
+                    batch = session.run(predictions)
+                    yield from examples(batch) if yield_single_examples else [batch]
+
+    def export_saved_model(
+        self,
+        export_dir_base: str | os.PathLike[str],
+        serving_input_receiver_fn: Callable[[], Any] | None,
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        checkpoint_path: str | None = None,
+    ) -> bytes:
+        """Writes a SavedModel into a directory named by the time, and returns its path.
+
+        Args:
+          export_dir_base: the directory above it.
+          serving_input_receiver_fn: returns a `ServingInputReceiver`.
+          assets_extra: path below `assets.extra` -> the file that is copied there; none by default.
+          as_text: whether it is written in text format, by default not.
+          checkpoint_path: by default the newest one.
+
+        Raises:
+          ValueError: when there is no receiver, no checkpoint, or no signature.
+        """
+        if serving_input_receiver_fn is None:
+            raise ValueError("An input_receiver_fn must be defined.")
+        checkpoint = checkpoint_path or self._trained()
+        folder = str(tf.compat.as_str(get_timestamped_export_dir(os.fspath(export_dir_base))))
+        Path(export_dir_base).mkdir(parents=True, exist_ok=True)
+        unfinished = Path(export_dir_base, f"temp-{Path(folder).name}")
+        with self._graph(), tf.compat.v1.Session(config=self._config.session_config) as session:
+            spec = serving_graph(self._model, serving_input_receiver_fn)
+            save_model(session, unfinished, checkpoint, spec, as_text=as_text)
+        for name, source in (assets_extra or {}).items():
+            target = unfinished / "assets.extra" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+        unfinished.rename(folder)
+        return folder.encode()
+
+    def _warm_start_unless(self, checkpoint: str | None) -> None:
+        """Warm-starts the model in the default graph, unless it is restored."""
+        if self._warm_start and not checkpoint:
+            tf.compat.v1.train.warm_start(*self._warm_start)
+
+    @contextmanager
+    def _graph(self) -> Iterator[tf.Graph]:
+        with tf.Graph().as_default() as graph, tf.compat.v1.device(self._config.device_fn):
+            tf.compat.v1.set_random_seed(self._config.tf_random_seed)
+            tf.compat.v1.train.create_global_step()
+            yield graph
+
+
+def _starting(
+    own: tf.compat.v1.train.Scaffold, source: TrainingInput | None, saver: Any
+) -> tf.compat.v1.train.Scaffold:
+    """Returns a scaffold that starts the input in each session, and saves by `saver`."""
+    local = [own.local_init_op or tf.compat.v1.train.Scaffold.default_local_init_op()]
+    if source is not None:
+        local.append(source.initializer)
+    return tf.compat.v1.train.Scaffold(
+        local_init_op=tf.group(*local), saver=saver, copy_from_scaffold=own
+    )
+
+
+class _StopAfterBatches(tf.compat.v1.train.SessionRunHook):
+    def __init__(self, batches: int) -> None:
+        self._left = batches
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            run_context.request_stop()
+
+
+def _step_of(checkpoint: str) -> int:
+    return int(tf.train.load_variable(checkpoint, tf.compat.v1.GraphKeys.GLOBAL_STEP))
+
+
+def _write_summaries(folder: str, values: Mapping[str, Any]) -> None:
+    summary = tf.compat.v1.Summary()
+    for name, value in values.items():
+        number = np.ndim(value) == 0 and np.issubdtype(np.asarray(value).dtype, np.number)
+        if number and name != "global_step":
+            summary.value.add(tag=name, simple_value=float(value))
+    with tf.Graph().as_default(), tf.compat.v1.summary.FileWriter(folder) as writer:
+        writer.add_summary(summary, int(values["global_step"]))

@@ -1,0 +1,196 @@
+"""What exports a model after evaluations: `tf.estimator.LatestExporter` and its kind."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Exporter(ABC):
+    """`tf.estimator.Exporter`: exports a model after an evaluation, or not."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of the directory that exports are written to."""
+
+    @abstractmethod
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,
+    ) -> Any:
+        """Returns the path of the export, or None where nothing is exported.
+
+        Args:
+          estimator: the model's `Estimator`.
+          export_path: the directory below which it is written.
+          checkpoint_path: the checkpoint that was evaluated.
+          eval_result: metric name -> value.
+          is_the_final_export: whether training is over.
+        """
+
+
+class LatestExporter(Exporter):
+    """`tf.estimator.LatestExporter`: exports after every evaluation, and keeps the newest.
+
+    Args:
+      name: of the exports' directory.
+      serving_input_receiver_fn: as `Estimator.export_saved_model` takes it.
+      assets_extra: likewise.
+      as_text: likewise.
+      exports_to_keep: how many are kept, by default 5; None keeps all.
+
+    Raises:
+      ValueError: when `exports_to_keep` is not positive.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        serving_input_receiver_fn: Callable[[], Any] | None,
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        exports_to_keep: int | None = 5,
+    ) -> None:
+        if exports_to_keep is not None and exports_to_keep <= 0:
+            raise ValueError("`exports_to_keep`, if provided, must be positive number")
+        self._name, self._receiver = name, serving_input_receiver_fn
+        self._assets, self._text, self._keep = assets_extra, as_text, exports_to_keep
+
+    @property
+    def name(self) -> str:
+        """The name of the directory that exports are written to."""
+        return self._name
+
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,
+    ) -> Any:
+        """Exports, and deletes what is older than the exports that are kept."""
+        path = estimator.export_saved_model(
+            export_path,
+            self._receiver,
+            assets_extra=self._assets,
+            as_text=self._text,
+            checkpoint_path=checkpoint_path,
+        )
+        # Exports are named by the seconds since 1970, in ten digits.
+        found = [each for each in Path(export_path).iterdir() if len(each.name) == 10]
+        numbered = sorted(
+            (each for each in found if each.name.isdigit()), key=lambda each: each.name
+        )
+        for old in numbered[: -self._keep] if self._keep else ():
+            shutil.rmtree(old, ignore_errors=True)
+        return path
+
+
+class FinalExporter(LatestExporter):
+    """`tf.estimator.FinalExporter`: exports once, when training is over."""
+
+    def __init__(
+        self,
+        name: str,
+        serving_input_receiver_fn: Callable[[], Any] | None,
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+    ) -> None:
+        super().__init__(name, serving_input_receiver_fn, assets_extra, as_text, None)
+
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,
+    ) -> Any:
+        """Exports if training is over."""
+        if not is_the_final_export:
+            return None
+        return super().export(estimator, export_path, checkpoint_path, eval_result, True)
+
+
+def _loss_smaller(best_eval_result: Any, current_eval_result: Any) -> bool:
+    for name, given in (
+        ("best_eval_result", best_eval_result),
+        ("current_eval_result", current_eval_result),
+    ):
+        if not given or "loss" not in given:
+            raise ValueError(f"{name} cannot be empty or no loss is found in it.")
+    return bool(best_eval_result["loss"] > current_eval_result["loss"])
+
+
+class BestExporter(LatestExporter):
+    """`tf.estimator.BestExporter`: exports when an evaluation is better than all before it.
+
+    The best of former processes is not read from event files: the first evaluation of a process
+    exports.
+
+    Args:
+      name: of the exports' directory, by default `best_exporter`.
+      serving_input_receiver_fn: as `Estimator.export_saved_model` takes it.
+      event_file_pattern: has no effect.
+      compare_fn: takes `best_eval_result` and `current_eval_result` and returns whether the latter
+        is better; by default it is with a smaller loss.
+      assets_extra: as `Estimator.export_saved_model` takes it.
+      as_text: likewise.
+      exports_to_keep: how many are kept, by default 5; None keeps all.
+
+    Raises:
+      ValueError: when an argument is not valid.
+    """
+
+    def __init__(
+        self,
+        name: str = "best_exporter",
+        serving_input_receiver_fn: Callable[[], Any] | None = None,
+        event_file_pattern: str | None = "eval/*.tfevents.*",
+        compare_fn: Callable[..., bool] = _loss_smaller,
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        exports_to_keep: int | None = 5,
+    ) -> None:
+        if compare_fn is None:
+            raise ValueError("`compare_fn` must not be None.")
+        wanted, given = (
+            ["best_eval_result", "current_eval_result"],
+            list(inspect.signature(compare_fn).parameters),
+        )
+        for each in wanted:
+            if each not in given:
+                raise ValueError(f"compare_fn ({compare_fn}) must include {each} argument.")
+        if others := sorted(set(given) - set(wanted)):
+            raise ValueError(f"compare_fn ({compare_fn}) has following not expected args: {others}")
+        super().__init__(name, serving_input_receiver_fn, assets_extra, as_text, exports_to_keep)
+        self._compare = compare_fn
+        self._best: Mapping[str, Any] | None = None
+
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,
+    ) -> Any:
+        """Exports if the evaluation is the best so far."""
+        if self._best is not None and not self._compare(
+            best_eval_result=self._best, current_eval_result=eval_result
+        ):
+            return None
+        self._best = eval_result
+        return super().export(
+            estimator, export_path, checkpoint_path, eval_result, is_the_final_export
+        )

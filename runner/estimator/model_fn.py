@@ -1,0 +1,249 @@
+"""Calls a `model_fn` and its `input_fn` for a mode, and returns the graph that they make."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from runner.config.instantiation import build_target, locate_target
+from runner.config.schema import RunConfig as ExperimentConfig
+from runner.errors import ConfigError, Problem
+from runner.estimator.export import (
+    TensorServingInputReceiver,
+    build_raw_serving_input_receiver_fn,
+)
+from runner.estimator.run_config import RunConfig
+from runner.estimator.spec import EstimatorSpec, ModeKeys
+from runner.graph.experiment import GraphSpec
+from runner.graph.input_pipeline import TrainingInput
+from runner.tensorflow_internals import build_all_signature_defs
+
+_ARGUMENTS = ("features", "labels", "mode", "params", "config", "self")
+
+
+@dataclass(frozen=True)
+class ModelFn:
+    """A `model_fn` with what it is called with besides features, labels and mode.
+
+    Attributes:
+      function: takes `features`, and any of `labels`, `mode`, `params` and `config`.
+      params: the `params`; None where it takes none.
+      config: the `config`.
+
+    Raises:
+      ValueError: when the function takes other arguments.
+    """
+
+    function: Callable[..., Any]
+    params: Mapping[str, Any] | None
+    config: RunConfig
+
+    def __post_init__(self) -> None:
+        given = _arguments(self.function)
+        if "features" not in given:
+            raise ValueError(f"model_fn ({self.function}) must include features argument.")
+        if self.params is not None and "params" not in given:
+            raise ValueError(
+                f"model_fn ({self.function}) does not include params argument, but params "
+                f"({self.params}) is passed to Estimator."
+            )
+        if others := sorted(set(given) - set(_ARGUMENTS)):
+            raise ValueError(
+                f"model_fn ({self.function}) has following not expected args: {others}"
+            )
+
+    def input(self, input_fn: Callable[..., Any], mode: str) -> tuple[Any, Any, Any]:
+        """Calls an `input_fn`.
+
+        Returns:
+          Features, labels (None where there are none), and the input, for a `tf.data.Dataset`.
+
+        Raises:
+          ValueError: when it returns a tuple or list that is no pair.
+        """
+        with tf.device("/cpu:0"):
+            result = self._call(input_fn, mode)
+            if callable(result):  # The function was one that returns an input_fn.
+                result = self._call(result, mode)
+        source = None
+        if isinstance(result, tf.data.Dataset):
+            # As deep as the program prefetches, and no deeper: its position is saved.
+            source = TrainingInput(result, prefetch=False)
+            result, _ = source.next()
+        if isinstance(result, list | tuple):
+            if len(result) != 2:
+                raise ValueError("input_fn should return (features, labels) as a len 2 tuple.")
+            return result[0], result[1], source
+        return result, None, source
+
+    def spec(self, features: Any, labels: Any, mode: str) -> EstimatorSpec:
+        """Calls the `model_fn`.
+
+        Raises:
+          ValueError: when it takes no labels and there are some, or it returns something else than
+            an `EstimatorSpec` of this mode.
+        """
+        given: dict[str, Any] = {"features": features}
+        if "labels" in _arguments(self.function):
+            given["labels"] = labels
+        elif labels is not None:
+            raise ValueError("model_fn does not take labels, but input_fn returns labels.")
+        spec = self._call(self.function, mode, **given)
+        if not isinstance(spec, EstimatorSpec):
+            raise ValueError("model_fn should return an EstimatorSpec.")
+        if spec.mode != mode:
+            raise ValueError(
+                f"model_fn returns an EstimatorSpec with mode {spec.mode!r}: {mode!r} is built"
+            )
+        return spec
+
+    def _call(self, function: Callable[..., Any], mode: str, **given: Any) -> Any:
+        known = {"mode": mode, "params": dict(self.params or {}), "config": self.config}
+        named = {name: known[name] for name in _arguments(function) if name in known}
+        return function(**named, **given)
+
+
+def _arguments(function: Callable[..., Any]) -> list[str]:
+    """Returns the names of the arguments that a function, or a part of one, is not given yet."""
+    given = function.keywords if isinstance(function, partial) else ()
+    return [name for name in inspect.signature(function).parameters if name not in given]
+
+
+def training_graph(model: ModelFn, input_fn: Callable[..., Any]) -> GraphSpec:
+    """Adds the graph of mode TRAIN to the default graph."""
+    features, labels, source = model.input(input_fn, ModeKeys.TRAIN)
+    spec = model.spec(features, labels, ModeKeys.TRAIN)
+    return GraphSpec(
+        loss=spec.loss,
+        train_op=spec.train_op,
+        input=source,
+        scaffold=spec.scaffold,
+        hooks=spec.training_hooks,
+        chief_hooks=spec.training_chief_hooks,
+    )
+
+
+def evaluation_graph(model: ModelFn, input_fn: Callable[..., Any]) -> GraphSpec:
+    """Adds the graph of mode EVAL to the default graph."""
+    features, labels, source = model.input(input_fn, ModeKeys.EVAL)
+    spec = model.spec(features, labels, ModeKeys.EVAL)
+    for name in ("loss", "global_step"):
+        if name in spec.eval_metric_ops:
+            raise ValueError(
+                f'Metric with name "{name}" is not allowed, because Estimator already defines a '
+                "default metric with the same name."
+            )
+    return GraphSpec(
+        loss=spec.loss,
+        evaluation=spec.eval_metric_ops,
+        input=source,
+        scaffold=spec.scaffold,
+        hooks=spec.evaluation_hooks,
+    )
+
+
+def serving_graph(model: ModelFn, receiver_fn: Callable[[], Any]) -> GraphSpec:
+    """Adds the graph of mode PREDICT to the default graph, fed as a receiver says.
+
+    Raises:
+      ValueError: when no signature can be served.
+    """
+    receiver = receiver_fn()
+    spec = model.spec(receiver.features, None, ModeKeys.PREDICT)
+    signatures = build_all_signature_defs(
+        receiver.receiver_tensors, spec.export_outputs, receiver.receiver_tensors_alternatives
+    )
+    if not signatures:
+        raise ValueError("export_outputs: none can be computed from the receiver_tensors")
+    return GraphSpec(scaffold=spec.scaffold, signatures=signatures)
+
+
+def graph_function(config: ExperimentConfig) -> Callable[..., GraphSpec]:
+    """Returns what builds the graph of a configuration's `model_fn` for a `mode`.
+
+    The `config` that it passes on has the seed, and the configured `run_dir` as `model_dir`.
+
+    Raises:
+      ConfigError: when a target does not fit.
+    """
+    node: Mapping[str, Any] = config.model_fn or {}
+    takes_params = "params" in _arguments(_function("model_fn", node, "features"))
+    settings = RunConfig(model_dir=config.run_dir, tf_random_seed=config.seed)
+
+    def graph(mode: str) -> GraphSpec:
+        # Made anew for each graph: what builds a model_fn may keep what it made for the last one.
+        params = config.params if config.params or takes_params else None
+        model = ModelFn(_function("model_fn", node, "features"), params, settings)
+        if mode == "export":
+            return serving_graph(model, _receiver(config, model))
+        build = training_graph if mode == "train" else evaluation_graph
+        return build(model, _input_fn(config, mode))
+
+    return graph
+
+
+def _function(key: str, node: Mapping[str, Any], argument: str) -> Callable[..., Any]:
+    """Returns the function that a target is, or that it returns when it is called.
+
+    It is one where it takes `argument`; and where it takes all of the configured arguments and
+    returns something else than a function, as an `input_fn` does.
+    """
+    target = locate_target(key, node)
+    if argument in _arguments(target):
+        function: Callable[..., Any] = build_target(key, {**node, "_partial_": True})
+        return function
+    made = build_target(key, node)
+    if not callable(made):
+        raise ConfigError(
+            Problem(
+                f"{key}: {node['_target_']} takes no {argument} and returns {type(made).__name__}",
+                f"it is neither a {key} nor a function that returns one",
+            )
+        )
+    return made  # type: ignore[no-any-return]
+
+
+def _input_fn(config: ExperimentConfig, mode: str) -> Callable[..., Any]:
+    if mode not in config.input_fns:
+        raise ConfigError(
+            Problem(
+                f"input_fns.{mode} is missing",
+                f"mode {mode} reads it",
+                f"give input_fns.{mode} the `_target_` of an input_fn",
+            )
+        )
+    function: Callable[..., Any] = build_target(
+        f"input_fns.{mode}", {**config.input_fns[mode], "_partial_": True}
+    )
+    return function
+
+
+def _receiver(config: ExperimentConfig, model: ModelFn) -> Callable[[], Any]:
+    """Returns the configured `serving_input_receiver_fn`, or one that is fed the features."""
+    if "serving" in config.input_fns:
+        given = _input_fn(config, "serving")
+
+        def receiver_fn() -> Any:
+            made = given()
+            return made() if callable(made) else made
+
+        return receiver_fn
+    split = next(each for each in ("test", "validation") if each in config.input_fns)
+    with tf.Graph().as_default():
+        features, _, _ = model.input(_input_fn(config, split), ModeKeys.PREDICT)
+        named = features if isinstance(features, dict) else {"features": features}
+        specs = {name: tf.TensorSpec(each.shape, each.dtype) for name, each in named.items()}
+    raw = build_raw_serving_input_receiver_fn(specs)
+    if isinstance(features, dict):
+        return raw
+
+    def of_one_tensor() -> TensorServingInputReceiver:
+        fed = raw().receiver_tensors
+        return TensorServingInputReceiver(fed["features"], fed)
+
+    return of_one_tensor

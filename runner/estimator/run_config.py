@@ -1,0 +1,184 @@
+"""`tf.estimator.RunConfig`: how often an Estimator saves, logs and summarises, and where it is."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import tensorflow as tf
+
+_DEFAULT: Any = object()
+_BOTH = "`save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set."
+# Field -> what a value other than None must be, and the message where it is not.
+_RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "model_dir": (bool, "model_dir should be non-empty"),
+    "save_summary_steps": (lambda value: value >= 0, "save_summary_steps should be >= 0"),
+    "save_checkpoints_steps": (lambda value: value >= 0, "save_checkpoints_steps should be >= 0"),
+    "save_checkpoints_secs": (lambda value: value >= 0, "save_checkpoints_secs should be >= 0"),
+    "session_config": (
+        lambda value: isinstance(value, tf.compat.v1.ConfigProto),
+        "session_config must be instance of ConfigProto",
+    ),
+    "keep_checkpoint_max": (lambda value: value >= 0, "keep_checkpoint_max should be >= 0"),
+    "keep_checkpoint_every_n_hours": (
+        lambda value: value > 0,
+        "keep_checkpoint_every_n_hours should be > 0",
+    ),
+    "log_step_count_steps": (lambda value: value > 0, "log_step_count_steps should be > 0"),
+    "tf_random_seed": (lambda value: isinstance(value, int), "tf_random_seed must be integer."),
+    "experimental_max_worker_delay_secs": (
+        lambda value: isinstance(value, int),
+        "experimental_max_worker_delay_secs must be an integer if set.",
+    ),
+    "session_creation_timeout_secs": (
+        lambda value: value > 0,
+        "session_creation_timeout_secs should be > 0",
+    ),
+    "device_fn": (
+        lambda value: callable(value) and list(inspect.signature(value).parameters) == ["op"],
+        'device_fn must be callable with exactly one argument "op".',
+    ),
+    "protocol": (
+        lambda value: value in ("grpc", "grpc+verbs"),
+        "protocol should be grpc or grpc+verbs",
+    ),
+}
+
+
+@dataclass
+class RunConfig:
+    """`tf.estimator.RunConfig`, with its arguments, defaults and messages.
+
+    What `TF_CONFIG` says of a cluster is read and reported by `cluster_spec` and the properties
+    after it, but an `Estimator` trains in one process: `python -m runner` trains in clusters.
+    Distribution strategies are refused.
+
+    Attributes:
+      model_dir: where checkpoints are; None, the default, takes a temporary directory.
+      tf_random_seed: the graph's seed; None by default.
+      save_summary_steps: steps between summaries, by default 100; None writes none.
+      save_checkpoints_steps: steps between checkpoints.
+      save_checkpoints_secs: seconds between checkpoints, by default 600 when neither is given; None
+        for both saves none.
+      session_config: of the sessions.
+      keep_checkpoint_max: how many checkpoints are kept, by default 5; None or 0 keeps all.
+      keep_checkpoint_every_n_hours: hours between checkpoints that are kept for good, by default
+        10000.
+      log_step_count_steps: steps between logs of loss and speed, by default 100; None logs none.
+      train_distribute, eval_distribute, experimental_distribute: None.
+      device_fn: places operations; None by default.
+      protocol: has no effect in one process.
+      experimental_max_worker_delay_secs: has no effect in one process.
+      session_creation_timeout_secs: has no effect in one process.
+      checkpoint_save_graph_def: whether the graph is written beside the checkpoints, by default
+        True.
+
+    Raises:
+      ValueError: when a value is not valid.
+    """
+
+    model_dir: Any = None
+    tf_random_seed: int | None = None
+    save_summary_steps: int | None = 100
+    save_checkpoints_steps: int | None = _DEFAULT
+    save_checkpoints_secs: int | None = _DEFAULT
+    session_config: tf.compat.v1.ConfigProto | None = None
+    keep_checkpoint_max: int | None = 5
+    keep_checkpoint_every_n_hours: float | None = 10000
+    log_step_count_steps: int | None = 100
+    train_distribute: Any = None
+    device_fn: Callable[..., Any] | None = None
+    protocol: str | None = None
+    eval_distribute: Any = None
+    experimental_distribute: Any = None
+    experimental_max_worker_delay_secs: int | None = None
+    session_creation_timeout_secs: int | None = 7200
+    checkpoint_save_graph_def: bool = True
+
+    def __post_init__(self) -> None:
+        self._task: dict[str, Any] = json.loads(os.environ.get("TF_CONFIG") or "{}")
+        if self.save_checkpoints_steps is self.save_checkpoints_secs is _DEFAULT:
+            self.save_checkpoints_steps, self.save_checkpoints_secs = None, 600
+        elif self.save_checkpoints_secs is _DEFAULT:
+            self.save_checkpoints_secs = None
+        elif self.save_checkpoints_steps is _DEFAULT:
+            self.save_checkpoints_steps = None
+        elif None not in (self.save_checkpoints_steps, self.save_checkpoints_secs):
+            raise ValueError(_BOTH)
+        if self.model_dir is not None:
+            self.model_dir = os.fspath(self.model_dir)
+        for name, (holds, message) in _RULES.items():
+            value = getattr(self, name)
+            if value is not None and not holds(value):
+                raise ValueError(message)
+        for name in ("train_distribute", "eval_distribute", "experimental_distribute"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} is not supported: a cluster trains by python -m runner.")
+
+    def replace(self, **kwargs: Any) -> RunConfig:
+        """Returns a copy with some fields changed.
+
+        Setting one of `save_checkpoints_steps` and `save_checkpoints_secs` unsets the other.
+
+        Raises:
+          ValueError: when there is no such field, or a value is not valid.
+        """
+        allowed = [each.name for each in fields(self)]
+        for key in kwargs:
+            if key not in allowed:
+                message = f"Replacing {key} is not supported. Allowed properties are {allowed}."
+                raise ValueError(message)
+        pair = ("save_checkpoints_steps", "save_checkpoints_secs")
+        for given, other in (pair, pair[::-1]):
+            if kwargs.get(given) is not None and other not in kwargs:
+                kwargs = {**kwargs, other: None}
+        return replace(self, **kwargs)
+
+    @property
+    def cluster_spec(self) -> tf.train.ClusterSpec:
+        """The cluster of `TF_CONFIG`; empty without one, and for an evaluator."""
+        evaluates = self.task_type == "evaluator"
+        return tf.train.ClusterSpec({} if evaluates else self._task.get("cluster", {}))
+
+    @property
+    def task_type(self) -> str:
+        """The task's type, by default `worker`."""
+        return str(self._task.get("task", {}).get("type", "worker"))
+
+    @property
+    def task_id(self) -> int:
+        """The task's index, by default 0."""
+        return int(self._task.get("task", {}).get("index", 0))
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task initialises and saves."""
+        return self.task_type == "chief" or not self._task.get("cluster")
+
+    @property
+    def master(self) -> str:
+        """The address of this task's server; empty in one process."""
+        jobs = self.cluster_spec
+        return f"grpc://{jobs.task_address(self.task_type, self.task_id)}" if jobs else ""
+
+    @property
+    def evaluation_master(self) -> str:
+        """The address at which evaluations run: in this process."""
+        return ""
+
+    @property
+    def num_ps_replicas(self) -> int:
+        """How many parameter servers there are."""
+        return len(self.cluster_spec.as_dict().get("ps", ()))
+
+    @property
+    def num_worker_replicas(self) -> int:
+        """How many tasks train, the chief included."""
+        jobs = self.cluster_spec.as_dict()
+        if self.task_type == "evaluator":
+            return 0
+        return len(jobs.get("worker", ())) + len(jobs.get("chief", ())) if jobs else 1

@@ -1,0 +1,285 @@
+"""Builds the graphs of a configuration with a `graph` or a `model_fn` of its own.
+
+The target is called once for each mode, in a graph of its own that holds the seed and the global
+step: for training, and for the evaluation, which takes place in a session of its own.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+from hydra.utils import get_object
+
+from runner.config.choices import NonFinite
+from runner.config.instantiation import References, build_target
+from runner.config.schema import RunConfig
+from runner.errors import ConfigError, Problem, ranked
+from runner.graph.build import saved_as, variable_specs
+from runner.graph.calls import Calls
+from runner.graph.experiment import BuiltGraph, EvaluationGraph, GraphSpec, InputState, Training
+from runner.graph.input_pipeline import TrainingInput
+from runner.graph.names import finder, first_hooks, graph_names, name_variables
+from runner.graph.precision import set_threads
+from runner.graph.replica import Replica
+
+# Makes the graph function of a configuration with a `model_fn`. Found by its name, as every target
+# is: its room comes after this one.
+MODEL_FN = "runner.estimator.model_fn.graph_function"
+_LIBRARIES = (sysconfig.get_path("purelib"), str(Path(__file__).resolve().parents[1]))
+
+
+def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Replica) -> BuiltGraph:
+    """Builds the graph that trains, and beside it the one that evaluates; or only the latter.
+
+    The arguments and errors are those of `runner.graph.build.build_graph`.
+    """
+    set_threads(config)
+    with _graph(config, Replica()):  # A session of this process evaluates, also in a cluster.
+        evaluation, variables = _evaluation(config, split)
+    if not train:
+        specs = variable_specs(variables, variables, {}, None)
+        saver = evaluation.scaffold.saver
+        return BuiltGraph(
+            evaluation.graph, variables, specs, None, evaluation, {}, saver, {}, Calls(config)
+        )
+    with _graph(config, replica) as graph:
+        spec = build_spec(config, "train")
+        problems = list(_training_problems(config, spec))
+        if problems:
+            raise ConfigError(*problems)
+        training = _training(config, spec)
+        variables = name_variables(tf.compat.v1.global_variables(), {})
+        names = graph_names(variables, training)
+        hooks = first_hooks(config.hooks, References({"graph": names}, finder(graph)))
+        transfer = _saver(config, variables, None)
+        saver = spec.scaffold.saver
+        if saver is None:
+            saver = _saver(config, variables, spec.input if training.input_is_saved else None)
+        saver.build()
+        specs = variable_specs(variables, _of_the_model(variables, spec.loss), {}, training)
+    split_of_run = replace(evaluation, transfer=transfer)
+    calls = Calls(config)
+    return BuiltGraph(
+        graph, variables, specs, training, split_of_run, hooks, saver, {}, calls, own=spec
+    )
+
+
+def build_spec(config: RunConfig, mode: str) -> GraphSpec:
+    """Adds a configuration's graph for a mode to the default graph.
+
+    Args:
+      config: the validated configuration.
+      mode: `train`, `validation`, `test` or `export`.
+
+    Raises:
+      ConfigError: when the target does not fit, or raises a ValueError or TypeError.
+    """
+    key, node = _target(config)
+    function: Callable[..., GraphSpec]
+    if key == "model_fn":
+        function = get_object(MODEL_FN)(config)
+    else:
+        function = build_target(key, {**node, "_partial_": True})
+    try:
+        spec = function(mode=mode)
+    except (ValueError, TypeError) as error:
+        state = f"{key}: {node['_target_']} fails for mode {mode}"
+        raise ConfigError(Problem(state, _with_place(error))) from error
+    if not isinstance(spec, GraphSpec):
+        raise ConfigError(
+            Problem(
+                f"{key}: {node['_target_']} returns {type(spec).__name__} for mode {mode}",
+                "the run needs to know the graph's loss, its train_op and so on",
+                "return runner.GraphSpec(loss=..., train_op=...)",
+            )
+        )
+    return spec
+
+
+def _target(config: RunConfig) -> tuple[str, Mapping[str, Any]]:
+    """Returns the key of what builds the graph, and its value."""
+    if config.model_fn is not None:
+        return "model_fn", config.model_fn
+    return "graph", config.graph or {}
+
+
+def _with_place(error: Exception) -> str:
+    """Returns an error with the last place of it that is in no library."""
+    places = traceback.extract_tb(error.__traceback__)
+    own = [each for each in places if not each.filename.startswith(_LIBRARIES)]
+    place = (own or places)[-1]
+    return f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
+
+
+@contextmanager
+def _graph(config: RunConfig, replica: Replica) -> Iterator[tf.Graph]:
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(config.seed)
+    with tf.Graph().as_default() as graph, replica.scope():
+        tf.compat.v1.set_random_seed(config.seed)
+        tf.compat.v1.train.get_or_create_global_step()
+        yield graph
+
+
+def _training_problems(config: RunConfig, spec: GraphSpec) -> Iterator[Problem]:
+    key, _ = _target(config)
+    for name in ("loss", "train_op"):
+        if getattr(spec, name) is None:
+            yield Problem(f"{key}: {name} is missing for mode train", "no step can be trained")
+    graph = tf.compat.v1.get_default_graph()
+    for name, value in {"loss": spec.loss, "train_op": spec.train_op, **spec.metrics}.items():
+        if getattr(value, "graph", graph) is not graph:
+            yield Problem(
+                f"{key}: {name} is of another graph",
+                "each mode is built in a new graph, and nothing of an earlier one is in it",
+                f"make {name} within the call",
+            )
+            return
+    if spec.train_op is not None and not callable(spec.train_op):
+        step = tf.compat.v1.train.get_global_step()
+        if not _may_write(spec.train_op, step):
+            yield Problem(
+                f"{key}: train_op does not increment the global step",
+                "train.steps counts global steps, so training would never end",
+                "minimize(..., global_step=tf.compat.v1.train.get_global_step())",
+            )
+
+
+def _may_write(train_op: tf.Operation | tf.Tensor, variable: tf.Variable) -> bool:
+    """Whether an operation needs one that takes a variable other than to read it."""
+    taken = variable.op.outputs[0].consumers()
+    reads = ("ReadVariableOp", "VarIsInitializedOp", "IsVariableInitialized", "Identity")
+    needed = _needed([train_op])
+    return any(each in needed for each in taken if each.type not in reads)
+
+
+def _needed(elements: Iterable[tf.Operation | tf.Tensor]) -> set[tf.Operation]:
+    """Returns the operations that run when some elements of a graph are fetched."""
+    pending = [getattr(each, "op", each) for each in elements]
+    found = set(pending)
+    while pending:
+        operation = pending.pop()
+        inputs = [*(each.op for each in operation.inputs), *operation.control_inputs]
+        pending += [each for each in inputs if each not in found]
+        found.update(inputs)
+    return found
+
+
+def _of_the_model(variables: Mapping[str, tf.Variable], loss: tf.Tensor | None) -> set[str]:
+    """Returns the variables that train or that the loss depends on; others are an optimizer's."""
+    needed = _needed([] if loss is None else [loss])
+    return {name for name, each in variables.items() if each.trainable or each.op in needed}
+
+
+def _training(config: RunConfig, spec: GraphSpec) -> Training:
+    loss, train_op = spec.loss, spec.train_op
+    if loss is None or train_op is None:
+        raise ValueError("checked before")
+    rollbacks = None
+    if config.train.non_finite.action is NonFinite["rollback"]:
+        rollbacks = tf.compat.v1.get_variable("rollbacks", initializer=0, trainable=False)
+    global_step = tf.compat.v1.train.get_global_step()
+    # A function has run before: what is left of its step is to read the global step.
+    operation = tf.no_op() if callable(train_op) else getattr(train_op, "op", train_op)
+    with tf.control_dependencies([operation]):
+        step = tf.cast(tf.identity(global_step), tf.int64)
+    source = spec.input
+    no_position = InputState(tf.no_op(), tf.no_op(), tf.no_op(), "")
+    return Training(
+        train_op=operation,
+        step=step,
+        values={
+            name: tf.cast(value, tf.float32)
+            for name, value in {"loss": loss, **spec.metrics}.items()
+        },
+        learning_rate=None,
+        learning_rate_scale=None,
+        rollbacks=rollbacks,
+        averages=None,
+        input_initializer=tf.no_op() if source is None else source.initializer,
+        input_seconds=tf.constant(0.0, tf.float64) if source is None else source.seconds,
+        input_state=no_position if source is None else source.state,
+        input_is_saved=config.train.save_input
+        and source is not None
+        and spec.scaffold.saver is None,
+        shared_state={},
+        state_names={},
+    )
+
+
+def _saver(
+    config: RunConfig, variables: Mapping[str, tf.Variable], source: TrainingInput | None
+) -> tf.compat.v1.train.Saver:
+    saved = saved_as(variables)
+    if source is not None:
+        saved[source.saveable.name] = source.saveable
+    return tf.compat.v1.train.Saver(
+        saved, max_to_keep=config.train.keep_checkpoints, save_relative_paths=True
+    )
+
+
+def _evaluation(config: RunConfig, split: str) -> tuple[EvaluationGraph, dict[str, tf.Variable]]:
+    """Adds the graph that evaluates a split to the default graph.
+
+    Returns:
+      The evaluation, of metrics that are numbers, and name -> variable of the model.
+    """
+    spec = build_spec(config, split)
+    variables = name_variables(tf.compat.v1.global_variables(), {})
+    evaluation = separate_evaluation(
+        split, spec, spec.scaffold.saver or _saver(config, variables, None)
+    )
+    numbers = {
+        name: value
+        for name, value in evaluation.values.items()
+        if value.dtype not in (tf.string, tf.variant) and value.shape.rank in (None, 0)
+    }
+    objective = config.train.objective.removeprefix("validation/")
+    if objective not in numbers:
+        raise ConfigError(
+            Problem(
+                f"train.objective is {config.train.objective!r}",
+                f"the graph for mode {split} evaluates no number of that name",
+                "name one of its metrics",
+                tuple(f"validation/{each}" for each in ranked(objective, numbers)),
+            )
+        )
+    return replace(evaluation, values=numbers), variables
+
+
+def separate_evaluation(
+    name: str, spec: GraphSpec, saver: tf.compat.v1.train.Saver
+) -> EvaluationGraph:
+    """Returns the evaluation of a graph, which is the default one, for a session of its own.
+
+    Args:
+      name: of the split.
+      spec: the graph.
+      saver: restores its variables, and is the `transfer` of the evaluation.
+    """
+    metrics = {} if spec.loss is None else {"loss": tf.compat.v1.metrics.mean(spec.loss)}
+    metrics |= spec.evaluation
+    own = spec.scaffold
+    local = [tf.compat.v1.train.Scaffold.default_local_init_op()]
+    local += [] if own.local_init_op is None else [own.local_init_op]
+    local += [] if spec.input is None else [spec.input.initializer]
+    saver.build()
+    return EvaluationGraph(
+        name,
+        tf.compat.v1.get_default_graph(),
+        {name: tf.convert_to_tensor(value) for name, (value, _) in metrics.items()},
+        tf.group(*tf.nest.flatten([update for _, update in metrics.values()])),
+        tf.compat.v1.train.Scaffold(
+            local_init_op=tf.group(*local), saver=saver, copy_from_scaffold=own
+        ),
+        spec.hooks,
+        saver,
+    )

@@ -1,0 +1,267 @@
+"""Programs in the style of TensorFlow 1, as they were written for `tf.estimator`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import runner
+from runner import estimator
+
+
+def digits(split: str, batch_size: int = 32) -> tf.data.Dataset:
+    """An `input_fn` that returns a dataset of images by name."""
+    from experiments.digits import load_splits
+
+    part = getattr(load_splits(), split)
+    batches = tf.data.Dataset.from_tensor_slices(({"image": part.images}, part.digits))
+    if split == "train":
+        batches = batches.shuffle(len(part.digits), seed=1).repeat()
+    return batches.batch(batch_size)
+
+
+def cnn(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
+    """A convolution and two dense layers, by variables."""
+    with tf.variable_scope("conv"):
+        kernel = tf.get_variable("kernel", [3, 3, 1, 8])
+        hidden = tf.nn.relu(tf.nn.conv2d(features["image"], kernel, 2, "SAME"))
+        hidden = tf.reshape(hidden, [-1, 4 * 4 * 8])
+    with tf.variable_scope("head"):
+        kernel = tf.get_variable("kernel", [4 * 4 * 8, 10])
+        logits = tf.matmul(hidden, kernel) + tf.get_variable("bias", [10])
+    return classified(logits, labels, mode, tf.train.AdamOptimizer(params["learning_rate"]))
+
+
+def classified(
+    logits: tf.Tensor, labels: Any, mode: str, optimizer: tf.train.Optimizer
+) -> estimator.EstimatorSpec:
+    """The end of a `model_fn` that classifies."""
+    predictions = {"class": tf.argmax(logits, 1), "probabilities": tf.nn.softmax(logits)}
+    if mode == estimator.ModeKeys.PREDICT:
+        return estimator.EstimatorSpec(mode, predictions)
+    loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+    accuracy = tf.metrics.accuracy(labels, predictions["class"])
+    if mode == estimator.ModeKeys.EVAL:
+        return estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops={"accuracy": accuracy})
+    tf.summary.scalar("train_accuracy", accuracy[1])
+    gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
+    gradients, _ = tf.clip_by_global_norm(gradients, 5.0)
+    train_op = optimizer.apply_gradients(
+        zip(gradients, variables, strict=True), tf.train.get_global_step()
+    )
+    return estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def counting(seed: int = 0, count: int = 64, repeat: bool = True) -> tf.data.Dataset:
+    """Sequences of 6 digits up to 3, labelled with their sum modulo 4."""
+    values = np.random.default_rng(seed).integers(0, 4, (count, 6)).astype(np.int32)
+    batches = tf.data.Dataset.from_tensor_slices((values, values.sum(1) % 4))
+    return (batches.shuffle(count, seed=1).repeat() if repeat else batches).batch(16)
+
+
+def lstm(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
+    """An LSTM cell written out, in variable scopes, unrolled."""
+    units = params["units"]
+    with tf.variable_scope("encoder", initializer=tf.glorot_uniform_initializer()):
+        inputs = tf.one_hot(features, 4)
+        state = output = tf.zeros([tf.shape(inputs)[0], units])
+        for step in range(6):
+            with tf.variable_scope("lstm_cell", reuse=step > 0):
+                kernel = tf.get_variable("kernel", [4 + units, 4 * units])
+                bias = tf.get_variable("bias", [4 * units], initializer=tf.zeros_initializer())
+                gates = tf.matmul(tf.concat([inputs[:, step], output], 1), kernel) + bias
+                i, j, f, o = tf.split(gates, 4, 1)
+                state = state * tf.sigmoid(f + 1.0) + tf.sigmoid(i) * tf.tanh(j)
+                output = tf.tanh(state) * tf.sigmoid(o)
+    with tf.variable_scope("softmax"):
+        logits = tf.matmul(output, tf.get_variable("w", [units, 4]))
+    return classified(logits, labels, mode, tf.train.AdamOptimizer(params["learning_rate"]))
+
+
+def dense(inputs: tf.Tensor, units: int, name: str) -> tf.Tensor:
+    """`tf.layers.dense`, which is gone, in its names."""
+    with tf.variable_scope(name):
+        kernel = tf.get_variable("kernel", [inputs.shape[-1], units])
+        bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
+        return tf.tensordot(inputs, kernel, 1) + bias
+
+
+def layer_norm(inputs: tf.Tensor) -> tf.Tensor:
+    """Layer normalisation in BERT's names."""
+    with tf.variable_scope("LayerNorm"):
+        size = inputs.shape[-1]
+        gamma = tf.get_variable("gamma", [size], initializer=tf.ones_initializer())
+        beta = tf.get_variable("beta", [size], initializer=tf.zeros_initializer())
+    mean, variance = tf.nn.moments(inputs, [-1], keepdims=True)
+    return (inputs - mean) * tf.rsqrt(variance + 1e-6) * gamma + beta
+
+
+def bert_encoder(tokens: tf.Tensor, layers: int = 2, size: int = 8, heads: int = 2) -> tf.Tensor:
+    """A transformer encoder in the variable names of BERT."""
+    with tf.variable_scope("bert"):
+        with tf.variable_scope("embeddings"):
+            words = tf.get_variable("word_embeddings", [4, size])
+            places = tf.get_variable("position_embeddings", [6, size])
+            hidden = layer_norm(tf.gather(words, tokens) + places)
+        with tf.variable_scope("encoder"):
+            for layer in range(layers):
+                with tf.variable_scope(f"layer_{layer}"):
+                    hidden = _bert_layer(hidden, size, heads)
+        with tf.variable_scope("pooler"):
+            return tf.tanh(dense(hidden[:, 0], size, "dense"))
+
+
+def _bert_layer(hidden: tf.Tensor, size: int, heads: int) -> tf.Tensor:
+    with tf.variable_scope("attention"):
+        with tf.variable_scope("self"):
+            parts = []
+            for name in ("query", "key", "value"):
+                part = tf.reshape(dense(hidden, size, name), [-1, 6, heads, size // heads])
+                parts.append(tf.transpose(part, [0, 2, 1, 3]))
+            query, key, value = parts
+            scores = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) / (size / heads) ** 0.5)
+            context = tf.transpose(tf.matmul(scores, value), [0, 2, 1, 3])
+        with tf.variable_scope("output"):
+            context = tf.reshape(context, [-1, 6, size])
+            hidden = layer_norm(dense(context, size, "dense") + hidden)
+    with tf.variable_scope("intermediate"):
+        middle = tf.nn.elu(dense(hidden, 2 * size, "dense"))
+    with tf.variable_scope("output"):
+        return layer_norm(dense(middle, size, "dense") + hidden)
+
+
+def bert_model_fn_builder(init_checkpoint: str | None, learning_rate: float) -> Any:
+    """Returns a `model_fn` that is fine-tuned from a checkpoint by an assignment map."""
+
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
+        del params
+        pooled = bert_encoder(features)
+        with tf.variable_scope("classifier"):
+            logits = dense(pooled, 4, "dense")
+        if init_checkpoint:
+            names = [name for name, _ in tf.train.list_variables(init_checkpoint)]
+            known = {each.op.name for each in tf.trainable_variables()}
+            assignment = {name: name for name in names if name in known}
+            tf.train.init_from_checkpoint(init_checkpoint, assignment)
+        optimizer = tf.train.AdamOptimizer(learning_rate)
+        return classified(logits, labels, mode, optimizer)
+
+    return model_fn
+
+
+def counting_input_fn_builder(**arguments: Any) -> Any:
+    """Returns an `input_fn`, as BERT's programs do."""
+
+    def input_fn(params: Any) -> tf.data.Dataset:
+        del params
+        return counting(**arguments)
+
+    return input_fn
+
+
+def gan(mode: str, size: int = 8, seed: int = 0, calls: bool = False) -> runner.GraphSpec:
+    """A generator and a discriminator of points on a line, with an optimizer each.
+
+    Args:
+      mode: `train`, `validation` or `test`.
+      size: of the hidden layers.
+      seed: of the data.
+      calls: whether the step is a function that runs the two updates in turn.
+    """
+
+    def points(noise: tf.Tensor) -> tf.Tensor:
+        with tf.variable_scope("generator", reuse=tf.AUTO_REUSE):
+            return dense(tf.nn.relu(dense(noise, size, "hidden")), 1, "out")
+
+    def judged(values: tf.Tensor) -> tf.Tensor:
+        with tf.variable_scope("discriminator", reuse=tf.AUTO_REUSE):
+            return dense(tf.nn.relu(dense(values, size, "hidden")), 1, "out")
+
+    def mean_loss(logits: tf.Tensor, real: float) -> tf.Tensor:
+        labels = tf.fill(tf.shape(logits), real)
+        return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
+
+    data = tf.data.Dataset.random(seed=seed).map(
+        lambda number: (
+            tf.random.stateless_normal([32, 1], [number, 0], 3.0, 0.5),
+            tf.random.stateless_normal([32, 4], [number, 1]),
+        )
+    )
+    source = runner.TrainingInput(data if mode == "train" else data.take(4), prefetch=True)
+    (real, noise), _ = source.next()
+    fake = points(noise)
+    distance = tf.abs(tf.reduce_mean(fake) - 3.0)
+    if mode != "train":
+        return runner.GraphSpec(evaluation={"distance": tf.metrics.mean(distance)}, input=source)
+    told = (mean_loss(judged(real), 1.0) + mean_loss(judged(fake), 0.0)) / 2
+    fooled = mean_loss(judged(fake), 1.0)
+    train = {}
+    for name, loss in (("discriminator", told), ("generator", fooled)):
+        variables = tf.trainable_variables(name)
+        train[name] = tf.train.AdamOptimizer(0.05, name=f"{name}_adam").minimize(
+            loss, None, variables
+        )
+    increment = tf.assign_add(tf.train.get_global_step(), 1)
+    if not calls:
+        train_op = tf.group(*train.values(), increment)
+        return runner.GraphSpec(
+            fooled, train_op, {"told": told, "distance": distance}, input=source
+        )
+    last = tf.get_local_variable("last_loss", initializer=0.0)
+    keep = tf.assign(last, fooled)
+
+    def step(session: tf.Session) -> None:
+        session.run(train["discriminator"])
+        session.run([train["generator"], keep])
+        session.run(increment)
+
+    return runner.GraphSpec(last.read_value(), step, input=source)
+
+
+def constant(labels: tf.Tensor) -> tf.Tensor:
+    """A loss with one weight."""
+    return tf.reduce_mean(tf.get_variable("w", []) * tf.cast(labels, tf.float32))
+
+
+def no_spec(features: Any, labels: Any, mode: str) -> Any:
+    return constant(labels)
+
+
+def of_another_mode(features: Any, labels: Any, mode: str) -> Any:
+    return estimator.EstimatorSpec(estimator.ModeKeys.PREDICT, constant(labels))
+
+
+def misspelt_mode(features: Any, labels: Any, mode: str) -> Any:
+    return estimator.EstimatorSpec("evaluate", constant(labels))
+
+
+def no_train_op(features: Any, labels: Any, mode: str) -> Any:
+    return estimator.EstimatorSpec(mode, loss=constant(labels))
+
+
+def no_increment(features: Any, labels: Any, mode: str) -> Any:
+    loss = constant(labels)
+    # The step is read, by a schedule, and not written.
+    rate = tf.train.exponential_decay(0.1, tf.train.get_global_step(), 10, 0.5)
+    train_op = tf.train.GradientDescentOptimizer(rate).minimize(loss)
+    return estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def wrong_predictions(features: Any, labels: Any, mode: str) -> Any:
+    return estimator.EstimatorSpec(mode, predictions=1, loss=constant(labels))
+
+
+def metric_named_loss(features: Any, labels: Any, mode: str) -> Any:
+    loss = constant(labels)
+    metrics = {"loss": tf.metrics.mean(loss)}
+    return estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
+
+
+def other_arguments(features: Any, labels: Any, mode: str, learning_rate: float = 0.1) -> Any:
+    return no_train_op(features, labels, mode)
+
+
+def without_labels(features: Any, mode: str) -> Any:
+    return no_train_op(features, features, mode)

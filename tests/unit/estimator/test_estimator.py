@@ -1,0 +1,158 @@
+"""The Estimator, driven from Python as TensorFlow's was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from runner import estimator
+from tests.tiny.programs import classified, counting, dense
+from tests.tiny.runs import written
+
+
+def held_out() -> tf.data.Dataset:
+    return counting(seed=1, count=32, repeat=False)
+
+
+def model_fn(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
+    hidden = dense(tf.reshape(tf.one_hot(features, 4), [-1, 24]), params["units"], "hidden")
+    logits = dense(tf.nn.relu(hidden), 4, "logits")
+    return classified(logits, labels, mode, tf.train.AdamOptimizer(0.01))
+
+
+def made(folder: Path, **arguments: Any) -> estimator.Estimator:
+    config = estimator.RunConfig(
+        tf_random_seed=1, save_checkpoints_steps=10, save_summary_steps=10, keep_checkpoint_max=2
+    )
+    return estimator.Estimator(model_fn, folder, config, {"units": 4}, **arguments)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that was trained for 20 steps."""
+    folder = tmp_path_factory.mktemp("trained") / "model"
+    made(folder).train(counting, steps=20)
+    return folder
+
+
+def test_what_training_leaves(folder: Path) -> None:
+    found = made(folder)
+    assert found.latest_checkpoint() == str(folder / "model.ckpt-20")
+    assert {each.name for each in folder.glob("*.index")} == {
+        "model.ckpt-10.index",
+        "model.ckpt-20.index",
+    }
+    assert {"hidden/kernel", "logits/bias/Adam"} <= set(found.get_variable_names())
+    assert found.get_variable_value("hidden/kernel").shape == (24, 4)
+    assert {"loss", "train_accuracy", "global_step/sec"} >= set(written(folder)) >= {"loss"}
+    assert found.train(counting, max_steps=20).latest_checkpoint() == found.latest_checkpoint()
+
+
+def test_evaluations_and_predictions(folder: Path) -> None:
+    found = made(folder)
+    metrics = found.evaluate(held_out, name="held")
+    assert set(metrics) == {"loss", "accuracy", "global_step"}
+    assert metrics["global_step"] == 20
+    assert set(written(folder / "eval_held")) == {"loss", "accuracy"}
+    some = list(found.predict(lambda: held_out().map(lambda x, y: x), "class"))
+    assert len(some) == 32
+    assert set(some[0]) == {"class"}
+    labels = np.concatenate([labels for _, labels in held_out().as_numpy_iterator()])
+    right = np.mean([each["class"] for each in some] == labels)
+    assert right == pytest.approx(metrics["accuracy"])
+    (batch, _) = found.predict(held_out, yield_single_examples=False)
+    assert batch["probabilities"].shape == (16, 4)
+    one = found.evaluate(held_out, steps=1, checkpoint_path=str(folder / "model.ckpt-10"))
+    assert one["global_step"] == 10
+    with pytest.raises(ValueError, match="Expected to run at least one output from"):
+        next(found.predict(held_out, "clas"))
+
+
+def test_an_export_is_served(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "words").write_text("a")
+
+    def receiver_fn() -> Any:
+        tokens = tf.placeholder(tf.int32, [None, 6], "tokens")
+        return estimator.export.TensorServingInputReceiver(tokens, {"tokens": tokens})
+
+    path = made(folder).export_saved_model(
+        tmp_path / "export", receiver_fn, assets_extra={"words.txt": str(tmp_path / "words")}
+    )
+    assert Path(path.decode()).name.isdigit()
+    assert Path(path.decode(), "assets.extra", "words.txt").read_text() == "a"
+    served = tf.saved_model.load_v2(path.decode()).signatures["serving_default"]
+    assert served(tokens=tf.constant(np.zeros([2, 6], np.int32)))["class"].shape == [2]
+    assert list((tmp_path / "export").iterdir()) == [Path(path.decode())]
+
+
+def test_train_and_evaluate_exports_after_each_evaluation(tmp_path: Path) -> None:
+    receiver = estimator.export.build_raw_serving_input_receiver_fn(
+        {"x": tf.TensorSpec([None, 6], tf.int32)}
+    )
+
+    def by_name(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
+        return model_fn(features["x"], labels, mode, params)
+
+    def named(repeat: bool = True) -> tf.data.Dataset:
+        return counting(repeat=repeat).map(lambda x, y: ({"x": x}, y))
+
+    config = estimator.RunConfig(save_checkpoints_steps=5)
+    found = estimator.Estimator(by_name, str(tmp_path), config, {"units": 2})
+    exporters = [
+        estimator.FinalExporter("final", receiver),
+        estimator.BestExporter("best", receiver),
+    ]
+    metrics, exported = estimator.train_and_evaluate(
+        found,
+        estimator.TrainSpec(named, max_steps=10),
+        estimator.EvalSpec(lambda: named(repeat=False), None, exporters=exporters, throttle_secs=0),
+    )
+    assert metrics is not None
+    assert metrics["global_step"] == 10
+    assert exported[0].startswith(str(tmp_path / "export" / "final").encode())
+    assert len(list((tmp_path / "export" / "final").iterdir())) == 1
+    assert len(list((tmp_path / "export" / "best").iterdir())) >= 1
+    again = estimator.train_and_evaluate(
+        found, estimator.TrainSpec(named, max_steps=10), estimator.EvalSpec(named)
+    )
+    assert again == (None, [])
+
+
+def test_a_warm_start_renames_and_selects(folder: Path, tmp_path: Path) -> None:
+    def renamed(features: Any, labels: Any, mode: str) -> estimator.EstimatorSpec:
+        hidden = dense(tf.reshape(tf.one_hot(features, 4), [-1, 24]), 4, "body")
+        logits = dense(tf.nn.relu(hidden), 4, "head")
+        return classified(logits, labels, mode, tf.train.GradientDescentOptimizer(0.0))
+
+    settings = estimator.WarmStartSettings(
+        str(folder), "body/kernel", var_name_to_prev_var_name={"body/kernel": "hidden/kernel"}
+    )
+    started = estimator.Estimator(renamed, tmp_path, warm_start_from=settings)
+    started.train(counting, steps=1)
+    source = made(folder).get_variable_value("hidden/kernel")
+    np.testing.assert_array_equal(started.get_variable_value("body/kernel"), source)
+
+
+def test_wrong_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = made(folder)
+    with pytest.raises(ValueError, match="Can not provide both steps and max_steps"):
+        found.train(counting, steps=1, max_steps=1)
+    with pytest.raises(ValueError, match="Must specify steps > 0, given: 0"):
+        found.evaluate(counting, steps=0)
+    with pytest.raises(ValueError, match="An input_receiver_fn must be defined"):
+        found.export_saved_model(folder, None)
+    with pytest.raises(ValueError, match="Could not find trained model in model_dir"):
+        made(folder / "empty").get_variable_names()
+    with pytest.raises(ValueError, match="does not include params argument"):
+        estimator.Estimator(lambda features: None, params={"a": 1})
+    with pytest.raises(ValueError, match="`model_dir` are set both in constructor"):
+        estimator.Estimator(model_fn, "a", estimator.RunConfig("b"), {})
+    with pytest.raises(ValueError, match="warm_start_from must be a string or a WarmStartSettings"):
+        made(folder, warm_start_from=1)
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief"}}')
+    with pytest.raises(ValueError, match="TF_CONFIG names a cluster"):
+        made(folder)

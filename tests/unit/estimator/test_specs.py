@@ -1,0 +1,237 @@
+"""The classes of `tf.estimator` by their fields: what each accepts, and TensorFlow's messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from runner.estimator import (
+    BestExporter,
+    EstimatorSpec,
+    EvalSpec,
+    FinalExporter,
+    LatestExporter,
+    ModeKeys,
+    RunConfig,
+    TrainSpec,
+    WarmStartSettings,
+    export,
+)
+
+ELSEWHERE = tf.Graph()
+with ELSEWHERE.as_default():
+    FOREIGN = tf.constant(1.0, name="foreign")
+
+
+def scalar() -> tf.Tensor:
+    return tf.constant(1.0, name="here")
+
+
+SPECS: list[tuple[str, Callable[[], dict[str, Any]], type[Exception], str]] = [
+    ("train", lambda: {"loss": scalar()}, ValueError, "Missing train_op"),
+    ("train", lambda: {"train_op": tf.no_op()}, ValueError, "Missing loss"),
+    ("eval", dict, ValueError, "Missing loss"),
+    ("infer", dict, ValueError, "Missing predictions"),
+    ("eval", lambda: {"loss": 1.0}, TypeError, "loss must be Tensor, given: 1.0"),
+    ("eval", lambda: {"loss": tf.zeros([2])}, ValueError, "Loss must be scalar, given"),
+    ("eval", lambda: {"loss": FOREIGN}, ValueError, 'loss with "foreign:0" must be from the def'),
+    (
+        "train",
+        lambda: {"loss": scalar(), "train_op": FOREIGN},
+        ValueError,
+        'train_op with "foreign:0" must be from the default graph',
+    ),
+    (
+        "train",
+        lambda: {"loss": scalar(), "train_op": "step"},
+        TypeError,
+        "train_op must be Operation or Tensor, given: step",
+    ),
+    ("infer", lambda: {"predictions": [1]}, TypeError, "predictions must be Tensor"),
+    ("infer", lambda: {"predictions": {"a": 1}}, TypeError, r"predictions\[a\] must be Tensor"),
+    (
+        "infer",
+        lambda: {"predictions": {"a": FOREIGN}},
+        ValueError,
+        'prediction values with "a: foreign:0" must be from the default graph',
+    ),
+    (
+        "infer",
+        lambda: {"predictions": scalar(), "export_outputs": []},
+        TypeError,
+        "`export_outputs` must be dict",
+    ),
+    (
+        "infer",
+        lambda: {"predictions": scalar(), "export_outputs": {"a": scalar()}},
+        TypeError,
+        "must be ExportOutput objects",
+    ),
+    (
+        "infer",
+        lambda: {
+            "predictions": scalar(),
+            "export_outputs": {each: export.PredictOutput(scalar()) for each in ("a", "b")},
+        },
+        ValueError,
+        "none of them are specified as the default",
+    ),
+    (
+        "eval",
+        lambda: {"loss": scalar(), "eval_metric_ops": []},
+        TypeError,
+        "eval_metric_ops must be a dict",
+    ),
+    (
+        "eval",
+        lambda: {"loss": scalar(), "eval_metric_ops": {"a": scalar()}},
+        TypeError,
+        r"must be \(metric_value, update_op\) tuples, given: .* for key: a",
+    ),
+    (
+        "eval",
+        lambda: {"loss": scalar(), "eval_metric_ops": {"a": (FOREIGN, FOREIGN)}},
+        ValueError,
+        'eval_metric_ops with "a: foreign:0" must be from the default graph',
+    ),
+    (
+        "eval",
+        lambda: {"loss": scalar(), "evaluation_hooks": ["a"]},
+        TypeError,
+        "All hooks must be SessionRunHook instances, given: a",
+    ),
+    (
+        "eval",
+        lambda: {"loss": scalar(), "scaffold": "a"},
+        TypeError,
+        "scaffold must be tf.train.Scaffold. Given: a",
+    ),
+]
+
+
+@pytest.mark.parametrize(("mode", "fields", "kind", "message"), SPECS)
+def test_a_wrong_field_of_a_spec(
+    mode: str, fields: Callable[[], dict[str, Any]], kind: type[Exception], message: str
+) -> None:
+    with tf.Graph().as_default(), pytest.raises(kind, match=message):
+        EstimatorSpec(mode, **fields())
+
+
+def test_a_spec_is_what_tensorflow_made_of_it() -> None:
+    with tf.Graph().as_default():
+        predictions = {"a": scalar()}
+        spec = EstimatorSpec(ModeKeys.PREDICT, predictions)
+        assert spec.predictions == predictions
+        assert list(spec.export_outputs) == ["serving_default"]
+        assert spec.export_outputs["serving_default"].outputs == predictions
+        assert spec.training_hooks == spec.evaluation_hooks == ()
+        assert isinstance(spec.scaffold, tf.compat.v1.train.Scaffold)
+        trained = EstimatorSpec("train", loss=tf.ones([1]), train_op=tf.no_op())
+        assert trained.loss.shape == []
+        assert trained.predictions == trained.eval_metric_ops == {}
+        again = trained._replace(loss=scalar())
+        assert again.loss.op.name == "here_1"
+        assert again.train_op is trained.train_op
+        with pytest.raises(ValueError, match="mode of EstimatorSpec cannot be changed"):
+            trained._replace(mode="eval")
+        with pytest.raises(TypeError, match="unexpected keyword argument 'los'"):
+            EstimatorSpec("eval", los=scalar())
+
+
+def nothing() -> None:
+    return None
+
+
+WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: TrainSpec(1), TypeError, "`input_fn` must be callable, given: 1"),
+    (lambda: TrainSpec(nothing, 0), ValueError, "Must specify max_steps > 0, given: 0"),
+    (lambda: TrainSpec(nothing, hooks=[1]), TypeError, "must be `SessionRunHook` instances"),
+    (lambda: TrainSpec(nothing, 1, [], [1]), TypeError, "`CheckpointSaverListener` instances"),
+    (lambda: EvalSpec(nothing, steps=0), ValueError, "Must specify steps > 0, given: 0"),
+    (lambda: EvalSpec(nothing, name=1), TypeError, "`name` must be string, given: 1"),
+    (lambda: EvalSpec(nothing, start_delay_secs=-1), ValueError, "start_delay_secs >= 0"),
+    (lambda: EvalSpec(nothing, throttle_secs=-1), ValueError, "throttle_secs >= 0, given: -1"),
+    (lambda: EvalSpec(nothing, exporters=1), TypeError, "`exporters` must be an Exporter"),
+    (
+        lambda: EvalSpec(nothing, exporters=[FinalExporter("a", None), LatestExporter("a", None)]),
+        ValueError,
+        "must have unique names",
+    ),
+    (lambda: EvalSpec(nothing, exporters=FinalExporter("", None)), ValueError, "`None` or empty"),
+    (lambda: LatestExporter("a", None, exports_to_keep=0), ValueError, "must be positive number"),
+    (lambda: BestExporter(compare_fn=None), ValueError, "`compare_fn` must not be None"),  # type: ignore[arg-type]
+    (lambda: BestExporter(compare_fn=lambda best_eval_result: True), ValueError, "must include c"),
+    (lambda: WarmStartSettings(""), ValueError, "`ckpt_to_initialize_from` MUST be set"),
+    (
+        lambda: RunConfig(save_checkpoints_steps=1, save_checkpoints_secs=1),
+        ValueError,
+        "cannot be both set",
+    ),
+    (lambda: RunConfig(model_dir=""), ValueError, "model_dir should be non-empty"),
+    (lambda: RunConfig(tf_random_seed=1.5), ValueError, "tf_random_seed must be integer"),  # type: ignore[arg-type]
+    (lambda: RunConfig(keep_checkpoint_max=-1), ValueError, "keep_checkpoint_max should be >= 0"),
+    (lambda: RunConfig(device_fn=nothing), ValueError, 'exactly one argument "op"'),
+    (lambda: RunConfig(train_distribute=1), ValueError, "train_distribute is not supported"),
+    (lambda: RunConfig().replace(steps=1), ValueError, "Replacing steps is not supported"),
+    (
+        lambda: export.ServingInputReceiver({1: 2}, {}),
+        ValueError,
+        "feature 1 must be a Tensor, SparseTensor, or RaggedTensor",
+    ),
+    (lambda: export.ServingInputReceiver(None, {}), ValueError, "features must be defined"),
+    (
+        lambda: export.ServingInputReceiver({}, {1: FOREIGN}),
+        ValueError,
+        "receiver_tensor keys must be strings: 1",
+    ),
+    (lambda: export.TensorServingInputReceiver(None, FOREIGN), ValueError, "must be defined"),
+]
+
+
+@pytest.mark.parametrize(("make", "kind", "message"), WRONG)
+def test_wrong_arguments_of_the_others(
+    make: Callable[[], Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        make()
+
+
+def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    config = RunConfig()
+    assert (config.save_checkpoints_steps, config.save_checkpoints_secs) == (None, 600)
+    assert (config.keep_checkpoint_max, config.log_step_count_steps) == (5, 100)
+    steps = config.replace(save_checkpoints_steps=7)
+    assert (steps.save_checkpoints_steps, steps.save_checkpoints_secs) == (7, None)
+    assert (config.is_chief, config.task_type, config.master) == (True, "worker", "")
+    assert (config.num_worker_replicas, config.num_ps_replicas) == (1, 0)
+    assert EvalSpec(nothing)[1:] == (100, None, (), (), 120, 600)
+    assert TrainSpec(nothing)[1:] == (None, (), ())
+    assert WarmStartSettings("a") == ("a", ".*", {}, {})
+
+
+def test_the_place_in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {"chief": ["a:1"], "ps": ["b:1", "b:2"], "worker": ["c:1", "c:2", "c:3"]}
+    task = {"type": "worker", "index": 1}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    config = RunConfig()
+    assert (config.master, config.task_id, config.is_chief) == ("grpc://c:2", 1, False)
+    assert (config.num_ps_replicas, config.num_worker_replicas) == (2, 4)
+
+
+def test_receivers() -> None:
+    with tf.Graph().as_default():
+        one = export.TensorServingInputReceiver(scalar(), scalar())
+        assert one.features.op.name == "here"
+        assert list(one.receiver_tensors) == ["input"]
+        raw = export.build_raw_serving_input_receiver_fn({"x": tf.zeros([3, 2])})()
+        assert raw.features["x"].shape.as_list() == [None, 2]
+        parsed = export.build_parsing_serving_input_receiver_fn(
+            {"x": tf.io.FixedLenFeature([2], tf.float32)}
+        )()
+        assert list(parsed.receiver_tensors) == ["examples"]
+        assert parsed.features["x"].shape.as_list() == [None, 2]
