@@ -1,10 +1,12 @@
 """What a user writes: the keys of a configuration, their rules, and how Hydra composes them.
 
-- `schema`: every key, with its type, default and bounds; `choices`: what a key accepts.
+- `schema`: every key, with its type, default and bounds (those of tracking in `tracking`);
+  `choices`: what a key accepts.
 - `composition`: composing sources and trials (Hydra composes the command itself, in
-  `runner.__main__`), finding every mistake in a command, and spelling values for overrides and
-  YAML; `hydra_errors` words the mistakes.
-- `validation`: from a composed configuration to a typed `RunConfig`, or all of its problems.
+  `runner.__main__`), and finding every mistake in a command; `hydra_errors` words the mistakes, and
+  `spelling` spells values for overrides and YAML.
+- `validation`: from a composed configuration to a typed `RunConfig`, or all of its problems;
+  `scaffold_reading` does so for scaffolds, and `own_graph` checks what takes the place of a model.
 - `cluster`: the cluster that a configuration and `TF_CONFIG` describe; `cluster_spec`: its tasks
   and addresses.
 - `instantiation`: `_target_` entries, and their references to the graph.

@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.hydra_errors import unresolved
+from runner.config.scaffold_reading import read_restoration, read_scaffolds
 from runner.config.schema import RestorationConfig, ScaffoldConfig
-from runner.config.validation import read_restoration, read_scaffolds
 from runner.errors import ConfigError, Problem
 
 
