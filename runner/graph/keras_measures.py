@@ -26,7 +26,7 @@ class Streaming(Measure):
     def __init__(
         self, name: str, key: str, metric: keras.metrics.Metric | str, *, weighted: bool
     ) -> None:
-        self._name, self._key, self._weighted = name, key, weighted
+        self._name, self.key, self._weighted = name, key, weighted
         self._metric = metric
 
     @property
@@ -57,7 +57,7 @@ class Streaming(Measure):
     def of_pass(self) -> Values:
         """Returns the result."""
         metric: Any = self._metric
-        return scalars(self._key, {self._name: metric.result()})
+        return scalars(self.key, {self._name: metric.result()})
 
 
 class OfOutput(Measure):
@@ -71,7 +71,7 @@ class OfOutput(Measure):
     """
 
     def __init__(self, metric: Measure, key: str, output: str, model: Any) -> None:
-        self._metric, self._key, self._output, self._model = metric, key, output, model
+        self._metric, self.key, self._output, self._model = metric, key, output, model
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -95,7 +95,7 @@ class OfOutput(Measure):
         return self._metric.of_pass()
 
     def _part(self, batch: Batch) -> Batch:
-        return batch.only(self._key, self._output, outputs_of(self._model))
+        return batch.only(self.key, self._output, outputs_of(self._model))
 
 
 class Losses(Measure):
@@ -163,6 +163,8 @@ class OfModel(Measure):
       loss: whether it says the loss.
       metrics: whether it says the metrics.
     """
+
+    key = "model"
 
     def __init__(self, model: keras.Model, *, loss: bool, metrics: bool) -> None:
         self._model, self._loss, self._metrics = model, loss, metrics

@@ -78,8 +78,11 @@ class Measure:
     """The loss or a metric.
 
     Attributes:
+      key: the key of the configuration that names it, for the messages.
       variables: what it keeps between the batches of a pass, in no checkpoint.
     """
+
+    key = "loss"
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -125,7 +128,7 @@ class PerExample(Measure):
         *,
         weighted: bool = False,
     ) -> None:
-        self._name, self._key, self._function = name, key, function
+        self._name, self.key, self._function = name, key, function
         self._model, self._weighted = model, weighted
 
     def of_batch(self, batch: Batch) -> Values:
@@ -152,11 +155,11 @@ class PerExample(Measure):
 
     def _values(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Returns the values, weighted, and the weights in their shape."""
-        values = per_example(self._key, self._function, batch.labels, full_precision(batch.outputs))
+        values = per_example(self.key, self._function, batch.labels, full_precision(batch.outputs))
         if values.shape.rank == 0:
             raise ConfigError(
                 Problem(
-                    f"{self._key}: its function returns a scalar",
+                    f"{self.key}: its function returns a scalar",
                     "the runner averages values per example, so that every example counts the same",
                     "return a value for each example, or use a class of keras.losses or "
                     "keras.metrics",
@@ -167,7 +170,7 @@ class PerExample(Measure):
         if tf.nest.is_nested(batch.weights):
             raise ConfigError(
                 Problem(
-                    f"{self._key}: a function of all outputs has no use for weights of each",
+                    f"{self.key}: a function of all outputs has no use for weights of each",
                     "the data give a structure of sample weights",
                     "give each output a loss: loss: {NAME: ...}",
                 )

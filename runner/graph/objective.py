@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, ranked
 from runner.graph.keras_measures import Losses, OfModel, OfOutput, Streaming, outputs_of
 from runner.graph.measures import Batch, Measure, PerExample, Totals, Values
+from runner.system.user_code import calling
 
 # What the runner does in the place of Keras's `fit` and `evaluate`.
 _NOT_CALLED = ("train_step", "test_step", "make_train_function", "make_test_function")
@@ -60,7 +61,7 @@ class Objective:
     def means(self, batch: Batch) -> Values:
         """Returns the loss and the metrics of a batch of training, by name: float32 scalars."""
         batch = self._by_class(batch)
-        values = _merged(each.of_batch(batch) for each in self._measures)
+        values = _merged(_called(each, each.of_batch, batch) for each in self._measures)
         # A gradient of 0 for a metric would still be NaN wherever the metric's own derivative is.
         return {
             name: value if name == "loss" else tf.stop_gradient(value)
@@ -69,11 +70,11 @@ class Objective:
 
     def add(self, batch: Batch) -> Totals:
         """Adds a batch to a pass; returns metric name -> sum and count, for those that have it."""
-        return _merged(each.add(batch) for each in self._measures)
+        return _merged(_called(each, each.add, batch) for each in self._measures)
 
     def of_pass(self) -> Values:
         """Returns the other metrics of the pass, by name: float32 scalars."""
-        return _merged(each.of_pass() for each in self._measures)
+        return _merged(_called(each, each.of_pass) for each in self._measures)
 
     def begin(self) -> tf.Operation:
         """Returns the operation that begins a pass: initial values, then each metric's reset."""
@@ -294,6 +295,11 @@ def _made_by_compile(model: keras.Model | None) -> list[tf.Variable]:
     kept = {each.value.ref() for each in model.variables}
     kept.add(tf.compat.v1.train.get_or_create_global_step().ref())
     return [each for each in tf.compat.v1.global_variables() if each.ref() not in kept]
+
+
+def _called(measure: Measure, function: Callable[..., dict[str, Any]], *arguments: Any) -> Any:
+    with calling(measure.key):
+        return function(*arguments)
 
 
 def _merged(groups: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -61,6 +61,12 @@ CASES = [
         "Received: target.shape=(None, 1, 2), output.shape=(None, 2)",
     ),
     Case(
+        "loss=categorical_crossentropy",
+        "loss raised ValueError: Arguments `target` and `output` must have the same ",
+        (),
+        "shape",
+    ),
+    Case(
         f"data._target_={HERE}.Breaking train.steps=40",
         "data.train() raised KeyError: 'row 240 has no label'",
         ("batches", "_labels"),

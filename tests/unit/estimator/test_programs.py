@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from runner.config.choices import Mode
 from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.config.validation import validate
-from runner.errors import ConfigError
+from runner.errors import ConfigError, UserCodeError
 from tests.tiny.configs import OWN_GRAPH, program
 from tests.tiny.programs import bert_encoder
 from tests.tiny.runs import Runs, disturbed, written
@@ -57,7 +57,7 @@ def test_an_lstm_resumes_bit_for_bit(tmp_path: Path) -> None:
     changes["train"].checkpoint_every = 10
     killed = Runs(tmp_path / "killed", **changes)
     hooks = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
-    with pytest.raises(ValueError, match="the hook failed"):
+    with pytest.raises(UserCodeError, match="the hook failed"):
         killed.run(hooks=hooks)
     assert "resumes in" in killed.run(hooks=hooks)[1][0]
     expected, found = whole.values(), killed.values()
@@ -105,7 +105,7 @@ def test_a_gan_trains_by_two_optimizers(tmp_path: Path, calls: bool) -> None:
     runs = Runs(tmp_path / "runs", graph=graph, train=train, **OWN_GRAPH)
     hooks = disturbed("FailOnce", step=60, marker=str(tmp_path / "marker"))
     train.checkpoint_every = 40
-    with pytest.raises(ValueError, match="the hook failed"):
+    with pytest.raises(UserCodeError, match="the hook failed"):
         runs.run(hooks=hooks)
     objective, lines = runs.run(hooks=hooks)
     assert "resumes in" in lines[0]

@@ -239,6 +239,7 @@ def test_class_weights_weigh_examples_by_their_class() -> None:
         ({"loss": losses("Huber", _partial_=True)}, "Huber is a class, and `_partial_` is true"),
         ({"loss": metrics("AUC")}, r"loss: keras\.metrics\.AUC is a keras metric"),
         ({"loss": losses("Huber", reduction=None)}, "its reduction leaves a value for each"),
+        ({"loss": {"_target_": f"{HERE}.scalar", "_partial_": True}}, "function returns a scalar"),
         ({"metrics": {"f1": metrics("F1Score")}}, r"f1 has the shape \(1,\)"),
         ({"metrics": {"loss": "mae"}}, "two metrics are named loss"),
         ({"loss": {"sing": "mse"}}, r"loss\.sing: the model has no output 'sing'(.|\n)*dense_1"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runner.config.choices import Resume
-from runner.errors import RunDirectoryError
+from runner.errors import RunDirectoryError, UserCodeError
 from tests.tiny.runs import Runs, disturbed, evaluations, short
 from tests.unit.test_run import assert_same_result
 
@@ -19,7 +19,7 @@ def test_an_extended_run_is_what_all_steps_at_once_are(runs: Runs, tmp_path: Pat
     runs.changes["hooks"] = disturbed("FailOnce", step=33, marker=str(marker))
     runs.run()
     more = {"train": short(steps=40, checkpoint_every=10), "resume": Resume.extend}
-    with pytest.raises(ValueError, match="the hook failed"):
+    with pytest.raises(UserCodeError, match="the hook failed"):
         runs.run(**more)
     path = runs.directory().path
     assert runs.lines()[:2] == [
