@@ -211,7 +211,14 @@ def _apply(
         with tf.control_dependencies([applied]):
             return tf.constant(True)
 
-    return tf.cond(due, update, lambda: tf.constant(False)).op
+    def update_if_due() -> tf.Tensor:
+        return tf.cond(due, update, lambda: tf.constant(False))
+
+    if isinstance(optimizer, KerasOptimizer):
+        # Its update is a function. Called in a branch of the session's graph itself, steps that are
+        # repeated from the same state differ now and then in the last bits.
+        return tf.function(update_if_due, autograph=False)().op
+    return update_if_due().op
 
 
 def clip(gradients: Gradients, bounds: ClipConfig) -> Gradients:
