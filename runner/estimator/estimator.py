@@ -20,6 +20,7 @@ from runner.estimator.model_fn import ModelFn, evaluation_graph, serving_graph, 
 from runner.estimator.predictions import chosen, examples
 from runner.estimator.run_config import RunConfig
 from runner.estimator.spec import ModeKeys, checked_hooks
+from runner.estimator.train_and_eval_specs import check_positive
 from runner.estimator.warm_start import warm_start_settings
 from runner.graph.experiment import GraphSpec
 from runner.graph.input_pipeline import TrainingInput
@@ -31,6 +32,7 @@ from runner.session.monitored_session import (
     MonitoredTrainingSession,
 )
 from runner.tensorflow_internals import add_listeners, get_timestamped_export_dir
+from runner.training.evaluation import step_of
 from runner.training.export import save_model
 
 _Hooks = Iterable[tf.compat.v1.train.SessionRunHook]
@@ -150,20 +152,17 @@ class Estimator:
         """
         if steps is not None and max_steps is not None:
             raise ValueError("Can not provide both steps and max_steps.")
-        for name, value in (("steps", steps), ("max_steps", max_steps)):
-            if value is not None and value <= 0:
-                raise ValueError(f"Must specify {name} > 0, given: {value}")
+        check_positive(steps=steps, max_steps=max_steps)
         given = list(checked_hooks(hooks))
         latest = self.latest_checkpoint()
-        if max_steps is not None and latest and _step_of(latest) >= max_steps:
+        if max_steps is not None and latest and step_of(latest) >= max_steps:
             tf.compat.v1.logging.info("Skipping training since max_steps has already saved.")
             return self
         if steps is not None or max_steps is not None:
             given.append(tf.compat.v1.train.StopAtStepHook(steps, max_steps))
         with self._graph():
             spec = training_graph(self._model, input_fn)
-            if self._warm_start and latest is None:
-                tf.compat.v1.train.warm_start(*self._warm_start)
+            self._warm_start_unless(latest)
             self._train(spec, given, list(saving_listeners or ()))
         return self
 
@@ -246,13 +245,12 @@ class Estimator:
           steps: how many batches; None, the default, evaluates all.
           hooks: of this evaluation; none by default.
           checkpoint_path: by default the newest one; the initial values where there is none.
-          name: tells evaluations apart; None by default.
+          name: distinguishes evaluations; None by default.
 
         Raises:
           ValueError: when `steps` is not positive.
         """
-        if steps is not None and steps <= 0:
-            raise ValueError(f"Must specify steps > 0, given: {steps}")
+        check_positive(steps=steps)
         given = checked_hooks(hooks)
         checkpoint = checkpoint_path or self.latest_checkpoint()
         with self._graph():
@@ -378,10 +376,6 @@ class _StopAfterBatches(tf.compat.v1.train.SessionRunHook):
         self._left -= 1
         if self._left <= 0:
             run_context.request_stop()
-
-
-def _step_of(checkpoint: str) -> int:
-    return int(tf.train.load_variable(checkpoint, tf.compat.v1.GraphKeys.GLOBAL_STEP))
 
 
 def _write_summaries(folder: str, values: Mapping[str, Any]) -> None:

@@ -9,8 +9,9 @@
   `keras_measures`: those of Keras.
 - `training_step`: forward pass, gradients, update; `optimization`: optimizers and their schedules,
   clipping, accumulation, moving averages; `keras_optimizer`: those of Keras as TensorFlow's;
-  `precision`: 16 bits, XLA, threads.
-- `names`: names of variables, and what `${graph:NAME}` stands for in the arguments of hooks.
+  `precision`: seeds, 16 bits, XLA, threads.
+- `names`: names of variables, and what `${graph:NAME}` stands for in the arguments of hooks;
+  `variables`: what the planner and checkpoints know of them.
 - `replica`: the seam at which a cluster places the parts of a graph.
 
 It rests on `restoration`, whose ownership decides under which scaffold's settings a variable

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from runner.checkpoints.reader import TensorSpec
 from runner.config.instantiation import References, build_target
 from runner.config.own_graph import is_own_graph
 from runner.config.schema import RunConfig, ScaffoldConfig
@@ -24,21 +21,23 @@ from runner.graph.names import (
     first_hooks,
     graph_names,
     name_variables,
-    partition_of,
 )
 from runner.graph.objective import Objective
-from runner.graph.optimization import AVERAGE_SUFFIX, Schedule
+from runner.graph.optimization import Schedule
+from runner.graph.own_graph import build_own_graph
 from runner.graph.precision import (
     build_model,
     check_compiled,
     dtype_policy,
     is_compiled,
+    new_graph,
     set_threads,
 )
 from runner.graph.replica import Replica
 from runner.graph.training_step import TrainingStep
+from runner.graph.variables import checkpoint_saver, saved_as, variable_specs, whole_name
 from runner.restoration.model_variables import model_variables
-from runner.restoration.variables import WARM_STARTED, VariableSpec, assign_owners, classify
+from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.system.user_code import calling
 
 
@@ -57,19 +56,13 @@ def build_graph(
       ConfigError: when a `_target_` cannot be built or does not keep its contract.
     """
     if is_own_graph(config):
-        from runner.graph.own_graph import build_own_graph  # It builds on this module.
-
         return build_own_graph(config, split, train=train, replica=replica or Replica())
     return _build(config, split, replica or Replica(), train=train)
 
 
 def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> BuiltGraph:
     set_threads(config)
-    keras.utils.clear_session()  # Names of layers and seeds count from the start in every graph.
-    keras.utils.set_random_seed(config.seed)
-    with (graph := tf.Graph()).as_default(), dtype_policy(config), replica.scope():
-        tf.compat.v1.set_random_seed(config.seed)
-        tf.compat.v1.train.get_or_create_global_step()
+    with new_graph(config, replica) as graph, dtype_policy(config):
         data = build_data(config)
         with replica.partitioned():
             model = build_model(config)
@@ -119,39 +112,7 @@ def _saver(
     averaged = config.train.ema_decay is not None or config.optimizer.get("use_ema")
     averages = source is None and averaged and config.train.evaluate_ema
     saved = saved_as(variables, frozenset(trained) if averages else frozenset())
-    if source is not None and config.train.save_input:
-        saved[source.saveable.name] = source.saveable
-    return tf.compat.v1.train.Saver(
-        saved, max_to_keep=config.train.keep_checkpoints, save_relative_paths=True
-    )
-
-
-def variable_specs(
-    variables: Mapping[str, tf.Variable],
-    own: Collection[str],
-    policies: Mapping[str, ScaffoldConfig],
-    training: Training | None,
-) -> tuple[VariableSpec, ...]:
-    """Returns what the planner knows of the variables, those of the model being `own`."""
-    shared = training.shared_state if training is not None else {}
-    wholes = {variable.op.name: _whole(name, variable) for name, variable in variables.items()}
-    specs = []
-    for name, variable in variables.items():
-        shape, dtype = variable.shape.as_list(), variable.dtype.base_dtype.name
-        frozen = name in policies and not policies[name].trainable
-        kept_for = dict.fromkeys(wholes[each] for each in shared.get(variable.op.name, ()))
-        specs.append(
-            VariableSpec(
-                TensorSpec(name, tuple(shape), dtype),
-                classify(wholes[variable.op.name], model=name in own),
-                variable.trainable and name in own and not frozen,
-                _initializer(variable),
-                variable.trainable and frozen,
-                partition_of(variable),
-                tuple(kept_for),
-            )
-        )
-    return tuple(specs)
+    return checkpoint_saver(config, saved, source if config.train.save_input else None)
 
 
 def build_data(config: RunConfig) -> Data:
@@ -234,7 +195,7 @@ def _split(calls: Calls, name: str, data: Data, model: Model, objective: Objecti
 
 def _policies(config: RunConfig, own: Mapping[str, tf.Variable]) -> dict[str, ScaffoldConfig]:
     """Returns variable -> the scaffold that owns it, whose settings say how it trains."""
-    wholes = {name: _whole(name, variable) for name, variable in own.items()}
+    wholes = {name: whole_name(name, variable) for name, variable in own.items()}
     states = {whole: classify(whole, model=True) for whole in wholes.values()}
     candidates = {name: state for name, state in states.items() if state in WARM_STARTED}
     claims = assign_owners(candidates, config.scaffolds, config.restoration.collision).claims
@@ -290,40 +251,3 @@ def _trained(
             schedule = Schedule(policy.freeze_until_step, policy.learning_rate_multiplier)
             trained[name] = (variable, schedule)
     return trained
-
-
-def _whole(name: str, variable: tf.Variable) -> str:
-    """Returns the name that patterns and checkpoints use: the whole's for a part of a variable."""
-    partition = partition_of(variable)
-    return partition.name if partition else name
-
-
-def _initializer(variable: tf.Variable) -> str:
-    """Names the operation that computes the initial value, e.g. `StatelessRandomUniformV2`."""
-    assign = variable.initializer
-    value = getattr(assign, "op", assign).inputs[1].op
-    while value.type in ("Identity", "AddV2", "Mul", "Cast", "Reshape") and value.inputs:
-        value = value.inputs[0].op
-    if value.type == "RestoreV2":  # tf.compat.v1.train.init_from_checkpoint
-        path, name = (tf.get_static_value(each).item().decode() for each in value.inputs[:2])
-        return f"init_from_checkpoint {path}: {name}"
-    return str(value.type)
-
-
-def saved_as(
-    variables: Mapping[str, tf.Variable], averaged: AbstractSet[str] = frozenset()
-) -> dict[str, Any]:
-    """Returns tensor name -> what is saved and restored under it.
-
-    Args:
-      variables: name -> variable.
-      averaged: the variables that are read from their averages.
-    """
-    saved: dict[str, Any] = {}
-    for name, variable in variables.items():
-        if partition_of(variable) is not None:
-            # The saver writes the parts of one variable as one tensor.
-            saved.setdefault(_whole(name, variable), []).append(variable)
-        else:
-            saved[f"{name}{AVERAGE_SUFFIX}" if name in averaged else name] = variable
-    return saved

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from runner.errors import Problem
+from runner.restoration.model_variables import slot_prefix
 from runner.restoration.variables import EMA_SUFFIX
 
 # Class -> why it cannot be used, and what to use.
@@ -184,9 +185,7 @@ class KerasOptimizer(tf.compat.v1.train.Optimizer):
 
 def _slot_name(slot: keras.Variable, weight: Any) -> str:
     """Returns what Keras calls a slot, e.g. `momentum`; empty where that is not in its path."""
-    path = str(getattr(weight, "path", weight.name))
-    owner = path.replace("/", "_").replace(":", "_") + "_"
-    last = str(slot.path).rpartition("/")[2]
+    owner, last = slot_prefix(weight), str(slot.path).rpartition("/")[2]
     return last.removeprefix(owner) if last.startswith(owner) else ""
 
 

@@ -6,15 +6,10 @@ step: for training, and for the evaluation, which takes place in a session of it
 
 from __future__ import annotations
 
-import sysconfig
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import keras
 import tensorflow as tf
 from hydra.utils import get_object
 
@@ -22,18 +17,17 @@ from runner.config.choices import NonFinite
 from runner.config.instantiation import References, build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, ranked
-from runner.graph.build import saved_as, variable_specs
 from runner.graph.calls import Calls
 from runner.graph.experiment import BuiltGraph, EvaluationGraph, GraphSpec, InputState, Training
-from runner.graph.input_pipeline import TrainingInput
 from runner.graph.names import finder, first_hooks, graph_names, name_variables
-from runner.graph.precision import set_threads
+from runner.graph.precision import new_graph, set_threads
 from runner.graph.replica import Replica
+from runner.graph.variables import checkpoint_saver, saved_as, variable_specs
+from runner.system.user_code import located
 
 # Makes the graph function of a configuration with a `model_fn`. Found by its name, as every target
 # is: its room comes after this one.
 MODEL_FN = "runner.estimator.model_fn.graph_function"
-_LIBRARIES = (sysconfig.get_path("purelib"), str(Path(__file__).resolve().parents[1]))
 
 
 def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Replica) -> BuiltGraph:
@@ -42,7 +36,7 @@ def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Repl
     The arguments and errors are those of `runner.graph.build.build_graph`.
     """
     set_threads(config)
-    with _graph(config, Replica()):  # A session of this process evaluates, also in a cluster.
+    with new_graph(config, Replica()):  # A session of this process evaluates, also in a cluster.
         evaluation, variables = _evaluation(config, split)
     if not train:
         specs = variable_specs(variables, variables, {}, None)
@@ -50,7 +44,7 @@ def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Repl
         return BuiltGraph(
             evaluation.graph, variables, specs, None, evaluation, {}, saver, {}, Calls(config)
         )
-    with _graph(config, replica) as graph:
+    with new_graph(config, replica) as graph:
         spec = build_spec(config, "train")
         problems = list(_training_problems(config, spec))
         if problems:
@@ -59,10 +53,11 @@ def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Repl
         variables = name_variables(tf.compat.v1.global_variables(), {})
         names = graph_names(variables, training)
         hooks = first_hooks(config.hooks, References({"graph": names}, finder(graph)))
-        transfer = _saver(config, variables, None)
+        transfer = checkpoint_saver(config, saved_as(variables), None)
         saver = spec.scaffold.saver
         if saver is None:
-            saver = _saver(config, variables, spec.input if training.input_is_saved else None)
+            source = spec.input if training.input_is_saved else None
+            saver = checkpoint_saver(config, saved_as(variables), source)
         saver.build()
         specs = variable_specs(variables, _of_the_model(variables, spec.loss), {}, training)
     split_of_run = replace(evaluation, transfer=transfer)
@@ -92,7 +87,7 @@ def build_spec(config: RunConfig, mode: str) -> GraphSpec:
         spec = function(mode=mode)
     except (ValueError, TypeError) as error:
         state = f"{key}: {node['_target_']} fails for mode {mode}"
-        raise ConfigError(Problem(state, _with_place(error))) from error
+        raise ConfigError(Problem(state, located(error))) from error
     if not isinstance(spec, GraphSpec):
         raise ConfigError(
             Problem(
@@ -109,24 +104,6 @@ def _target(config: RunConfig) -> tuple[str, Mapping[str, Any]]:
     if config.model_fn is not None:
         return "model_fn", config.model_fn
     return "graph", config.graph or {}
-
-
-def _with_place(error: Exception) -> str:
-    """Returns an error with the last place of it that is in no library."""
-    places = traceback.extract_tb(error.__traceback__)
-    own = [each for each in places if not each.filename.startswith(_LIBRARIES)]
-    place = (own or places)[-1]
-    return f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
-
-
-@contextmanager
-def _graph(config: RunConfig, replica: Replica) -> Iterator[tf.Graph]:
-    keras.utils.clear_session()
-    keras.utils.set_random_seed(config.seed)
-    with tf.Graph().as_default() as graph, replica.scope():
-        tf.compat.v1.set_random_seed(config.seed)
-        tf.compat.v1.train.get_or_create_global_step()
-        yield graph
 
 
 def _training_problems(config: RunConfig, spec: GraphSpec) -> Iterator[Problem]:
@@ -215,17 +192,6 @@ def _training(config: RunConfig, spec: GraphSpec) -> Training:
     )
 
 
-def _saver(
-    config: RunConfig, variables: Mapping[str, tf.Variable], source: TrainingInput | None
-) -> tf.compat.v1.train.Saver:
-    saved = saved_as(variables)
-    if source is not None:
-        saved[source.saveable.name] = source.saveable
-    return tf.compat.v1.train.Saver(
-        saved, max_to_keep=config.train.keep_checkpoints, save_relative_paths=True
-    )
-
-
 def _evaluation(config: RunConfig, split: str) -> tuple[EvaluationGraph, dict[str, tf.Variable]]:
     """Adds the graph that evaluates a split to the default graph.
 
@@ -234,9 +200,8 @@ def _evaluation(config: RunConfig, split: str) -> tuple[EvaluationGraph, dict[st
     """
     spec = build_spec(config, split)
     variables = name_variables(tf.compat.v1.global_variables(), {})
-    evaluation = separate_evaluation(
-        split, spec, spec.scaffold.saver or _saver(config, variables, None)
-    )
+    saver = spec.scaffold.saver or checkpoint_saver(config, saved_as(variables), None)
+    evaluation = separate_evaluation(split, spec, saver)
     numbers = {
         name: value
         for name, value in evaluation.values.items()

@@ -1,4 +1,4 @@
-"""How the graph computes: mixed precision, XLA, threads."""
+"""How the graph computes: seeds, mixed precision, XLA, threads."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from runner.config.schema import MODEL_SWITCHES, RunConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.experiment import Model
 from runner.graph.optimization import Schedule
+from runner.graph.replica import Replica
 from runner.tensorflow_internals import compilable_operations
 
 
@@ -40,6 +41,17 @@ def set_threads(config: RunConfig) -> None:
                 count,
                 get() or "TensorFlow's own number",
             )
+
+
+@contextmanager
+def new_graph(config: RunConfig, replica: Replica) -> Iterator[tf.Graph]:
+    """Provides a new default graph with the seed and the global step, placed by `replica`."""
+    keras.utils.clear_session()  # Names of layers and seeds count from the start in every graph.
+    keras.utils.set_random_seed(config.seed)
+    with tf.Graph().as_default() as graph, replica.scope():
+        tf.compat.v1.set_random_seed(config.seed)
+        tf.compat.v1.train.get_or_create_global_step()
+        yield graph
 
 
 def build_model(config: RunConfig) -> Model:

@@ -132,7 +132,7 @@ def optimizer_variables(optimizer: Any, trained: Mapping[str, Any]) -> dict[str,
       optimizer: the optimizer.
       trained: name -> variable that it trains.
     """
-    by_prefix = {f"{_joined(each)}_": name for name, each in trained.items()}
+    by_prefix = {slot_prefix(each): name for name, each in trained.items()}
     prefixes = sorted(by_prefix, key=len, reverse=True)
     named = {}
     for each in optimizer.variables:
@@ -147,10 +147,11 @@ def optimizer_variables(optimizer: Any, trained: Mapping[str, Any]) -> dict[str,
     return named
 
 
-def _joined(variable: Any) -> str:
+def slot_prefix(variable: Any) -> str:
+    """Returns what Keras puts before the name of a variable's slot, in the slot's path."""
     if isinstance(variable, tf.Variable):
-        return str(variable.name).replace("/", "_").replace(":", "_")
-    return str(variable.path.replace("/", "_"))
+        return f"{variable.name}_".replace("/", "_").replace(":", "_")
+    return f"{variable.path}_".replace("/", "_")
 
 
 def build_optimizer(optimizer: Any, trained: Sequence[Any], model: Any) -> None:

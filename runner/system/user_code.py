@@ -92,6 +92,13 @@ def raised_by_operation(
     return _reported(f"{place} raised {what}", given, _frames(made) + message)
 
 
+def located(error: BaseException) -> str:
+    """Returns an error in one line, with the last place of it that is in the experiment's code."""
+    stack = _stack(error)
+    place = (_own(stack) or stack)[-1]
+    return f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
+
+
 def _reported(state: str, given: str, details: str) -> UserCodeError:
     return UserCodeError(Problem(f"{state}\n  {given}" if given else state), details)
 

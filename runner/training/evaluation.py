@@ -16,7 +16,8 @@ from runner.checkpoints.locate import resolve
 from runner.config.choices import SCAFFOLDS, EvaluatedSplit
 from runner.config.schema import RunConfig
 from runner.errors import CheckpointError, Problem, RunDirectoryError
-from runner.graph.build import build_graph, saved_as
+from runner.graph.build import build_graph
+from runner.graph.variables import saved_as
 from runner.hooks import evaluate
 from runner.restoration.json_report import provenance_document
 from runner.restoration.plan import RestorationPlan
@@ -77,7 +78,7 @@ def chosen_weights(run: Run, which: str) -> Iterator[Weights]:
             prefix = _started(run, Path(folder))
             # Nothing is averaged yet.
             train = replace(run.config.train, evaluate_ema=False)
-            yield Weights(prefix, _step(prefix), None, replace(run.config, train=train))
+            yield Weights(prefix, step_of(prefix), None, replace(run.config, train=train))
         return
     directory = run.finished()
     try:
@@ -90,7 +91,7 @@ def chosen_weights(run: Run, which: str) -> Iterator[Weights]:
                 "the command that it was started with continues it",
             )
         ) from error
-    yield Weights(prefix, _step(prefix), directory, run.config)
+    yield Weights(prefix, step_of(prefix), directory, run.config)
 
 
 def evaluate_run(run: Run) -> float:
@@ -182,5 +183,6 @@ def _require_trained(run: Run, plan: RestorationPlan) -> None:
         )
 
 
-def _step(prefix: str) -> int:
+def step_of(prefix: str) -> int:
+    """Returns the global step of a checkpoint."""
     return int(tf.train.load_variable(prefix, tf.compat.v1.GraphKeys.GLOBAL_STEP))

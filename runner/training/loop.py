@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem
-from runner.graph.build import saved_as
 from runner.graph.experiment import BuiltGraph, Training
 from runner.graph.input_pipeline import input_ended, not_resumed_exactly
+from runner.graph.variables import saved_as
 from runner.restoration.restorer import Restorer
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
 from runner.training.loop_hooks import explaining_hooks, loop_hooks

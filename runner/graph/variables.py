@@ -1,0 +1,100 @@
+"""What the planner and checkpoints know of a graph's variables."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import tensorflow as tf
+
+from runner.checkpoints.reader import TensorSpec
+from runner.config.schema import RunConfig, ScaffoldConfig
+from runner.graph.experiment import Training
+from runner.graph.input_pipeline import TrainingInput
+from runner.graph.names import partition_of
+from runner.graph.optimization import AVERAGE_SUFFIX
+from runner.restoration.variables import VariableSpec, classify
+
+
+def variable_specs(
+    variables: Mapping[str, tf.Variable],
+    own: Collection[str],
+    policies: Mapping[str, ScaffoldConfig],
+    training: Training | None,
+) -> tuple[VariableSpec, ...]:
+    """Returns what the planner knows of the variables, those of the model being `own`."""
+    shared = training.shared_state if training is not None else {}
+    wholes = {variable.op.name: whole_name(name, variable) for name, variable in variables.items()}
+    specs = []
+    for name, variable in variables.items():
+        shape, dtype = variable.shape.as_list(), variable.dtype.base_dtype.name
+        frozen = name in policies and not policies[name].trainable
+        kept_for = dict.fromkeys(wholes[each] for each in shared.get(variable.op.name, ()))
+        specs.append(
+            VariableSpec(
+                TensorSpec(name, tuple(shape), dtype),
+                classify(wholes[variable.op.name], model=name in own),
+                variable.trainable and name in own and not frozen,
+                _initializer(variable),
+                variable.trainable and frozen,
+                partition_of(variable),
+                tuple(kept_for),
+            )
+        )
+    return tuple(specs)
+
+
+def saved_as(
+    variables: Mapping[str, tf.Variable], averaged: AbstractSet[str] = frozenset()
+) -> dict[str, Any]:
+    """Returns tensor name -> what is saved and restored under it.
+
+    Args:
+      variables: name -> variable.
+      averaged: the variables that are read from their averages.
+    """
+    saved: dict[str, Any] = {}
+    for name, variable in variables.items():
+        if partition_of(variable) is not None:
+            # The saver writes the parts of one variable as one tensor.
+            saved.setdefault(whole_name(name, variable), []).append(variable)
+        else:
+            saved[f"{name}{AVERAGE_SUFFIX}" if name in averaged else name] = variable
+    return saved
+
+
+def checkpoint_saver(
+    config: RunConfig, saved: Mapping[str, Any], source: TrainingInput | None
+) -> tf.compat.v1.train.Saver:
+    """Returns the saver of a run's checkpoints, which keep the position in `source` if it is given.
+
+    Args:
+      config: the run's configuration.
+      saved: tensor name -> what is saved under it, see `saved_as`.
+      source: the training input.
+    """
+    position = {} if source is None else {source.saveable.name: source.saveable}
+    return tf.compat.v1.train.Saver(
+        {**saved, **position},
+        max_to_keep=config.train.keep_checkpoints,
+        save_relative_paths=True,
+    )
+
+
+def whole_name(name: str, variable: tf.Variable) -> str:
+    """Returns the name that patterns and checkpoints use: the whole's for a part of a variable."""
+    partition = partition_of(variable)
+    return partition.name if partition else name
+
+
+def _initializer(variable: tf.Variable) -> str:
+    """Names the operation that computes the initial value, e.g. `StatelessRandomUniformV2`."""
+    assign = variable.initializer
+    value = getattr(assign, "op", assign).inputs[1].op
+    while value.type in ("Identity", "AddV2", "Mul", "Cast", "Reshape") and value.inputs:
+        value = value.inputs[0].op
+    if value.type == "RestoreV2":  # tf.compat.v1.train.init_from_checkpoint
+        path, name = (tf.get_static_value(each).item().decode() for each in value.inputs[:2])
+        return f"init_from_checkpoint {path}: {name}"
+    return str(value.type)
