@@ -85,19 +85,6 @@ def latest_checkpoint(path: str) -> str | None:
         return contents.newest(path) if files.is_directory(path) else None
 
 
-def require_checkpoint(path: str) -> str:
-    """Returns the TensorFlow checkpoint that `path` stands for.
-
-    Raises:
-      NoCheckpointError: when there is no checkpoint at `path`.
-      CheckpointError: when a directory's `checkpoint` file names files that are gone.
-    """
-    found = latest_checkpoint(path)
-    if found is None:
-        raise _nothing(path)
-    return found
-
-
 @contextlib.contextmanager
 def _readable(path: str) -> Iterator[None]:
     try:

@@ -78,7 +78,9 @@ class LatestExporter(Exporter):
         eval_result: Mapping[str, Any],
         is_the_final_export: bool,
     ) -> Any:
-        """Exports, and deletes what is older than the exports that are kept."""
+        """Exports where that is due, and deletes what is older than the exports that are kept."""
+        if not self._is_due(eval_result, is_the_final_export):
+            return None
         path = estimator.export_saved_model(
             export_path,
             self._receiver,
@@ -95,6 +97,10 @@ class LatestExporter(Exporter):
             shutil.rmtree(old, ignore_errors=True)
         return path
 
+    def _is_due(self, eval_result: Mapping[str, Any], final: bool) -> bool:
+        """Whether to export after this evaluation, the last one if `final`."""
+        return True
+
 
 class FinalExporter(LatestExporter):
     """`tf.estimator.FinalExporter`: exports once, when training is over."""
@@ -108,18 +114,8 @@ class FinalExporter(LatestExporter):
     ) -> None:
         super().__init__(name, serving_input_receiver_fn, assets_extra, as_text, None)
 
-    def export(
-        self,
-        estimator: Any,
-        export_path: str,
-        checkpoint_path: str,
-        eval_result: Mapping[str, Any],
-        is_the_final_export: bool,
-    ) -> Any:
-        """Exports if training is over."""
-        if not is_the_final_export:
-            return None
-        return super().export(estimator, export_path, checkpoint_path, eval_result, True)
+    def _is_due(self, eval_result: Mapping[str, Any], final: bool) -> bool:
+        return final
 
 
 def _loss_smaller(best_eval_result: Any, current_eval_result: Any) -> bool:
@@ -164,10 +160,8 @@ class BestExporter(LatestExporter):
     ) -> None:
         if compare_fn is None:
             raise ValueError("`compare_fn` must not be None.")
-        wanted, given = (
-            ["best_eval_result", "current_eval_result"],
-            list(inspect.signature(compare_fn).parameters),
-        )
+        wanted = ["best_eval_result", "current_eval_result"]
+        given = list(inspect.signature(compare_fn).parameters)
         for each in wanted:
             if each not in given:
                 raise ValueError(f"compare_fn ({compare_fn}) must include {each} argument.")
@@ -177,20 +171,10 @@ class BestExporter(LatestExporter):
         self._compare = compare_fn
         self._best: Mapping[str, Any] | None = None
 
-    def export(
-        self,
-        estimator: Any,
-        export_path: str,
-        checkpoint_path: str,
-        eval_result: Mapping[str, Any],
-        is_the_final_export: bool,
-    ) -> Any:
-        """Exports if the evaluation is the best so far."""
+    def _is_due(self, eval_result: Mapping[str, Any], final: bool) -> bool:
         if self._best is not None and not self._compare(
             best_eval_result=self._best, current_eval_result=eval_result
         ):
-            return None
+            return False
         self._best = eval_result
-        return super().export(
-            estimator, export_path, checkpoint_path, eval_result, is_the_final_export
-        )
+        return True

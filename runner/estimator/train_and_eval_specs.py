@@ -39,8 +39,7 @@ class TrainSpec(_Train):
         """Checks the fields."""
         given = _Train(*args, **kwargs)
         _check_input_fn(given.input_fn)
-        if given.max_steps is not None and given.max_steps <= 0:
-            raise ValueError(f"Must specify max_steps > 0, given: {given.max_steps}")
+        check_positive(max_steps=given.max_steps)
         listeners = tuple(given.saving_listeners or ())
         for each in listeners:
             if not isinstance(each, tf.compat.v1.train.CheckpointSaverListener):
@@ -67,7 +66,7 @@ class EvalSpec(_Eval):
     Attributes:
       input_fn: returns a `tf.data.Dataset` or tensors.
       steps: how many batches are evaluated, by default 100; None evaluates all.
-      name: tells this evaluation from others, in the name of its directory.
+      name: distinguishes this evaluation from others, in the name of its directory.
       hooks: of the evaluation.
       exporters: one or several, called after each evaluation.
       start_delay_secs: seconds before an evaluator of a cluster begins, by default 120.
@@ -85,8 +84,7 @@ class EvalSpec(_Eval):
         """Checks the fields."""
         given = _Eval(*args, **kwargs)
         _check_input_fn(given.input_fn)
-        if given.steps is not None and given.steps <= 0:
-            raise ValueError(f"Must specify steps > 0, given: {given.steps}")
+        check_positive(steps=given.steps)
         if given.name is not None and not isinstance(given.name, str):
             raise TypeError(f"`name` must be string, given: {given.name}")
         for name in ("start_delay_secs", "throttle_secs"):
@@ -95,6 +93,17 @@ class EvalSpec(_Eval):
         exporters = _exporters(given.exporters)
         hooks = _hooks(given.hooks)
         return super().__new__(cls, *given[:3], hooks, exporters, *given[5:])
+
+
+def check_positive(**given: int | None) -> None:
+    """Checks numbers of steps, of which None has no bound.
+
+    Raises:
+      ValueError: when one is not positive.
+    """
+    for name, value in given.items():
+        if value is not None and value <= 0:
+            raise ValueError(f"Must specify {name} > 0, given: {value}")
 
 
 def _check_input_fn(input_fn: Any) -> None:

@@ -20,7 +20,7 @@ _WARM_START = ("scaffolds", "restoration")
 # What `auto` and `must` never resume.
 _ENDED = (Status.FINISHED, Status.PRUNED)
 _STEPS = "train.steps"
-# What tells two configurations apart whose records look alike.
+# What distinguishes two configurations whose records look alike.
 _UNSEEN = "another secret, or the same values in another order, and that of scaffolds counts"
 
 
