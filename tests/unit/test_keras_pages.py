@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
 LSTM = {
     "lstm.weight_ih_l0": (16, 3),
     "lstm.weight_hh_l0": (16, 4),
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-@pytest.mark.parametrize(("page", "started"), [("keras_fit", "cnn"), ("gradient_tape", "lstm")])
+@pytest.mark.parametrize(("page", "started"), [("keras-fit", "cnn"), ("gradient-tape", "lstm")])
 def test_the_scripts_run_before_and_after(
     page: str, started: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""The examples of docs/restoration.md are valid, and plan without a problem."""
+"""The examples of docs/reference/restoration.md are valid, and plan without a problem."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.conformance.goldens import tensors
 from tests.tiny.configs import tiny
 from tests.tiny.plans import slot, variable
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "restoration.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "restoration.md").read_text()
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 NORM = {f"cnn/norm/{each}": (4,) for each in ("gamma", "beta", "moving_mean", "moving_variance")}
 SHAPES: dict[str, tuple[int, ...]] = {
