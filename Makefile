@@ -47,7 +47,7 @@ bench: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m benchmarks.restoration $(ARGS)
 
 docs: $(VENV)/installed-docs
-	$(VENV_PYTHON) -m mkdocs build --strict --quiet $(ARGS)
+	NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build --strict --quiet $(ARGS)
 
 pictures: $(VENV)/installed-dev
 	$(VENV_PYTHON) docs/pictures.py $(ARGS)
