@@ -2,8 +2,8 @@
 
     python docs/pictures.py house plan mlflow terminal learning_curves
 
-Runs are kept in a folder for temporary files, so that a second call only takes what is missing. Pages are
-photographed by a headless Chromium, which is on the PATH as `chromium`.
+Runs are kept in a folder for temporary files, so that a second call only takes what is missing.
+Pages are photographed by a headless Chromium, which is on the PATH as `chromium`.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import pytest
 from tests.tiny.command_line import in_process
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
+FENCED = re.compile(r'```(\w+)(?: title="(.*?)")?\n(.*?)```', re.DOTALL)
 # What a command of these pages ends with, where that is not 0.
 CODES = {"train.step=100": 2, "~scaffolds.encoder.rename": 3}
 # Left out: the same with other values.

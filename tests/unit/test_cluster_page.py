@@ -140,7 +140,9 @@ def test_the_tfjob_is_one_that_the_operator_and_the_runner_understand(tmp_path: 
     assert {(each.workers, each.ps, each.evaluator) for each in tasks} == {(4, 2, True)}
 
 
-@pytest.mark.parametrize("key", sorted(set(re.findall(r"`(cluster\.[a-z_.]+)[=`]",
-                                    (DOCS / "reference" / "clusters.md").read_text()))))  # fmt: skip
+PAGE = (DOCS / "reference" / "clusters.md").read_text()
+
+
+@pytest.mark.parametrize("key", sorted(set(re.findall(r"`(cluster\.[a-z_.]+)[=`]", PAGE))))
 def test_every_key_on_the_page_exists(key: str) -> None:
     assert key in set(paths(RunConfig))

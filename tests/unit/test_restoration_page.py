@@ -27,12 +27,10 @@ from tests.tiny.configs import tiny
 from tests.tiny.plans import slot, variable
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = [DOCS / "reference" / "restoration.md"]
-PAGES += [DOCS / "how-to" / f"{name}.md" for name in ("average", "freeze", "pytorch", "rename", "vocabulary")]
-TEXT = "".join(page.read_text() for page in PAGES)
-EXAMPLES = re.findall(r"```yaml
-(scaffolds:
-.*?)```", TEXT, re.DOTALL)
+PAGES = ["reference/restoration.md"]
+PAGES += [f"how-to/{name}.md" for name in ("average", "freeze", "pytorch", "rename", "vocabulary")]
+TEXT = "".join((DOCS / page).read_text() for page in PAGES)
+EXAMPLES = re.findall(r"```yaml\n(scaffolds:\n.*?)```", TEXT, re.DOTALL)
 NORM = {f"cnn/norm/{each}": (4,) for each in ("gamma", "beta", "moving_mean", "moving_variance")}
 SHAPES: dict[str, tuple[int, ...]] = {
     "cnn/conv/kernel": (3, 3, 2, 4),
