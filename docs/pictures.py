@@ -145,7 +145,7 @@ def _server() -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     store = f"sqlite:///{WORK / EXPERIMENT / 'mlflow.db'}"
-    command = (sys.executable, "-m", "mlflow", "ui", "--port", str(port))
+    command = (sys.executable, "-m", "mlflow", "ui", "--workers=1", f"--port={port}")
     server = subprocess.Popen((*command, "--backend-store-uri", store), cwd=WORK)
     address = f"http://127.0.0.1:{port}"
     try:
