@@ -45,7 +45,7 @@ FLOORS = (
 
 def house() -> None:
     """Draws the rooms of `runner/`, floor by floor."""
-    width, height, left = 960, 98, 130
+    width, height, left = 960, 112, 130
     boxes = []
     for row, (name, rooms) in enumerate(FLOORS):
         top = 10 + row * (height + 8)
