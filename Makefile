@@ -27,7 +27,7 @@ help:
 	@echo 'make soak         inject faults at length: kills, signals, outages, many trials (half an hour)'
 	@echo 'make bench        measure warm starts against their alternatives (4 GB of disk for a while)'
 	@echo 'make docs         build the site in site/, its links checked (Python 3.11 or newer)'
-	@echo 'make pictures     make the pictures of the docs anew (an hour; needs chromium)'
+	@echo 'make pictures     make the pictures of the docs anew (needs chromium and tmux)'
 	@echo 'make check        lint, format check and strict types'
 	@echo 'make format       apply the formatter and the safe lint fixes'
 	@echo 'make constraints  pin the newest versions that pyproject.toml allows'
@@ -49,7 +49,7 @@ bench: $(VENV)/installed-dev
 docs: $(VENV)/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build --strict --quiet $(ARGS)
 
-pictures: $(VENV)/installed-dev
+pictures: $(VENV)/installed-docs
 	$(VENV_PYTHON) docs/pictures.py $(ARGS)
 
 check: $(VENV)/installed-dev

@@ -1,16 +1,17 @@
 """Makes the pictures of the docs anew, from real runs: `make pictures`, or some by name.
 
-    python docs/pictures.py house plan mlflow terminal learning_curves
+    python docs/pictures.py house plan mlflow progress learning_curves
 
 Runs are kept in a folder for temporary files, so that a second call only takes what is missing.
-Pages are photographed by a headless Chromium, which is on the PATH as `chromium`.
+Chromium, on the PATH as `chromium`, takes photographs of pages, and tmux those of a terminal.
 """
 
 from __future__ import annotations
 
 import ast
+import io
 import json
-import os
+import re
 import shutil
 import socket
 import subprocess
@@ -23,7 +24,9 @@ from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 
+from playwright.sync_api import Page, sync_playwright
 from rich.console import Console
+from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,25 +80,53 @@ def house() -> None:
 
 def plan() -> None:
     """Photographs the plan of the example's run."""
-    _photograph((_trained() / "plan.html").as_uri(), "plan.png", height=760)
+    with _page(760) as page:
+        page.goto((_trained() / "plan.html").as_uri())
+        page.screenshot(path=PICTURES / "plan.png")
 
 
 def mlflow() -> None:
-    """Photographs the example's run in MLflow."""
+    """Photographs the metrics of the example's run in MLflow."""
     (position,) = _trained().glob("tracking/sqlite-*/position.json")
     ids = json.loads(position.read_text())
-    with _server() as address:
-        page = f"{address}/#/experiments/{ids['experiment_id']}/runs/{ids['run_id']}"
-        _photograph(page, "mlflow.png", height=900, wait=20000)
+    shown = f"#/experiments/{ids['experiment_id']}/runs/{ids['run_id']}/model-metrics"
+    with _server() as address, _page(760) as page:
+        page.goto(f"{address}/{shown}?workflowType=machine_learning")
+        page.get_by_label("Close").first.click()  # MLflow's assistant
+        page.wait_for_selector(".js-plotly-plot .trace")
+        page.wait_for_timeout(3000)
+        page.screenshot(path=PICTURES / "mlflow.png")
 
 
-def terminal() -> None:
-    """Draws what the example prints, as a terminal shows it."""
-    path = _trained().parents[2] / "output.txt"
-    console = Console(record=True, width=100, file=open(os.devnull, "w"))  # noqa: SIM115
-    shown = [line for line in path.read_text().splitlines() if not line.startswith("I0000")]
-    console.print(Text.from_ansi("\n".join(shown)))
-    console.save_svg(str(PICTURES / "terminal.svg"), title=f"runner +experiment={EXPERIMENT}")
+def progress() -> None:
+    """Takes what a terminal shows in the middle of a run."""
+    name, command = "runner_pictures", "runner +experiment=digits_cnn"
+    overrides = "train.steps=3000 train.evaluate_every=500 tracking=none resume=never"
+    whole = f"{sys.executable} -m {command} {overrides} 2>/dev/null"
+    WORK.mkdir(exist_ok=True)
+    tmux = ("tmux", "-L", name)
+    subprocess.run(
+        (*tmux, "new-session", "-d", "-s", name, "-x", "90", "-y", "12", "-c", WORK, whole),
+        check=True,
+    )
+    try:
+        text = ""
+        while "step 1500  validation" not in text:
+            time.sleep(0.2)
+            text = subprocess.run(
+                (*tmux, "capture-pane", "-e", "-p", "-t", name),
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout
+    finally:
+        subprocess.run((*tmux, "kill-server"), check=False)
+    console = Console(record=True, width=90, file=io.StringIO())
+    console.print(Text.from_ansi(text.rstrip()))
+    drawn = console.export_svg(title=f"$ {command}", theme=DIMMED_MONOKAI)
+    # No font is loaded from elsewhere.
+    drawn = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
+    (PICTURES / "progress.svg").write_text(drawn.replace("Fira Code, monospace", "monospace"))
 
 
 def learning_curves() -> None:
@@ -132,9 +163,7 @@ def _trained() -> Path:
     run = folder / "runs" / EXPERIMENT / "001"
     if not (run / "plan.html").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "output.txt").open("w") as output:
-            command = (*RUNNER, f"+experiment={EXPERIMENT}")
-            subprocess.run(command, cwd=folder, check=True, stdout=output)
+        subprocess.run((*RUNNER, f"+experiment={EXPERIMENT}"), cwd=folder, check=True)
     return run
 
 
@@ -161,21 +190,18 @@ def _server() -> Iterator[str]:
         server.wait()
 
 
-def _photograph(page: str, name: str, height: int, wait: int = 2000) -> None:
-    subprocess.run(
-        (
-            *("chromium", "--headless", "--no-sandbox", "--hide-scrollbars", "--disable-gpu"),
-            f"--window-size=1280,{height}",
-            f"--virtual-time-budget={wait}",
-            f"--screenshot={PICTURES / name}",
-            page,
-        ),
-        check=True,
-        capture_output=True,
-    )
+@contextmanager
+def _page(height: int) -> Iterator[Page]:
+    """Opens a page of Chromium."""
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=shutil.which("chromium"))
+        page = browser.new_page(viewport={"width": 1280, "height": height})
+        page.set_default_timeout(120_000)
+        yield page
+        browser.close()
 
 
-MAKERS = {each.__name__: each for each in (house, plan, mlflow, terminal, learning_curves)}
+MAKERS = {each.__name__: each for each in (house, plan, mlflow, progress, learning_curves)}
 
 
 if __name__ == "__main__":
