@@ -36,7 +36,7 @@ RUNNER = (sys.executable, "-m", "runner")
 EXPERIMENT = "lstm_cnn"
 # Each floor rests on those after it. What a room is for is the first line of its docstring.
 FLOORS = (
-    ("commands", ("__main__", "inspect", "lineage", "sync")),
+    ("commands", ("__main__", "new_project", "inspect", "lineage", "sync")),
     ("outside the core", ("sweeps", "cluster")),
     ("one run", ("run", "estimator", "training")),
     ("TensorFlow", ("hooks", "session", "graph", "restoration")),
@@ -50,7 +50,8 @@ def house() -> None:
     """Draws the rooms of `runner/`, floor by floor."""
     width, height, left = 960, 112, 130
     boxes = []
-    for row, (name, rooms) in enumerate(FLOORS):
+    for row, (name, every) in enumerate(FLOORS):
+        rooms = [room for room in every if _source(room).is_file()]
         top = 10 + row * (height + 8)
         boxes.append(f'<text class="floor" x="8" y="{top + height / 2 + 5}">{name}</text>')
         wide = (width - left - 8) / len(rooms)
@@ -140,9 +141,13 @@ def learning_curves() -> None:
     shutil.copyfile(figure, PICTURES / "warm_start_study.png")
 
 
-def _purpose(room: str) -> str:
+def _source(room: str) -> Path:
     folder, module = ROOT / "runner" / room / "__init__.py", ROOT / "runner" / f"{room}.py"
-    source = (folder if folder.is_file() else module).read_text(encoding="utf-8")
+    return folder if folder.is_file() else module
+
+
+def _purpose(room: str) -> str:
+    source = _source(room).read_text(encoding="utf-8")
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
