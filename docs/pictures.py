@@ -42,7 +42,7 @@ FLOORS = (
     ("TensorFlow", ("hooks", "session", "graph", "restoration")),
     ("disk and stores", ("runs", "tracking", "checkpoints")),
     ("input", ("inputs", "config")),
-    ("ground", ("system", "tensorflow_internals", "console", "errors")),
+    ("ground", ("system", "tensorflow_internals", "keras_internals", "console", "errors")),
 )
 
 
