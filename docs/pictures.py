@@ -103,7 +103,7 @@ def progress() -> None:
     """Takes what a terminal shows in the middle of a run."""
     name, command = "runner_pictures", "runner +experiment=digits_cnn"
     overrides = "train.steps=3000 train.evaluate_every=500 tracking=none resume=never"
-    whole = f"{sys.executable} -m {command} {overrides} 2>/dev/null"
+    whole = f"env -u COLUMNS {sys.executable} -m {command} {overrides} 2>/dev/null"
     WORK.mkdir(exist_ok=True)
     tmux = ("tmux", "-L", name)
     subprocess.run(
