@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from runner.checkpoints.reader import TensorSpec
@@ -22,8 +23,18 @@ def variable_specs(
     own: Collection[str],
     policies: Mapping[str, ScaffoldConfig],
     training: Training | None,
+    initializers: Mapping[str, str] | None = None,
 ) -> tuple[VariableSpec, ...]:
-    """Returns what the planner knows of the variables, those of the model being `own`."""
+    """Returns what the planner knows of the variables.
+
+    Args:
+      variables: name -> variable.
+      own: the names of the model's.
+      policies: variable name -> the scaffold that owns it.
+      training: the training graph, if there is one.
+      initializers: variable name -> its initializer, where Keras knows it; the graph is asked for
+        that of the others.
+    """
     shared = training.shared_state if training is not None else {}
     wholes = {variable.op.name: whole_name(name, variable) for name, variable in variables.items()}
     specs = []
@@ -36,7 +47,7 @@ def variable_specs(
                 TensorSpec(name, tuple(shape), dtype),
                 classify(wholes[variable.op.name], model=name in own),
                 variable.trainable and name in own and not frozen,
-                _initializer(variable),
+                (initializers or {}).get(name) or _initializer(variable),
                 variable.trainable and frozen,
                 partition_of(variable),
                 tuple(kept_for),
@@ -88,13 +99,36 @@ def whole_name(name: str, variable: tf.Variable) -> str:
     return partition.name if partition else name
 
 
+# What Keras calls the initializer in which these operations are.
+_INITIALIZERS = {
+    "Qr": "Orthogonal",
+    "RandomStandardNormal": "RandomNormal",
+    "StatelessRandomNormalV2": "RandomNormal",
+    "StatelessRandomUniformV2": "RandomUniform",
+    "StatelessTruncatedNormalV2": "TruncatedNormal",
+}
+_PASSED = ("Identity", "AddV2", "Mul", "Cast", "Reshape", "Transpose")
+
+
 def _initializer(variable: tf.Variable) -> str:
-    """Names the operation that computes the initial value, e.g. `StatelessRandomUniformV2`."""
+    """Names the initializer in Keras's words where its operations tell, or the operation."""
     assign = variable.initializer
     value = getattr(assign, "op", assign).inputs[1].op
-    while value.type in ("Identity", "AddV2", "Mul", "Cast", "Reshape") and value.inputs:
-        value = value.inputs[0].op
+    while value.type in _PASSED and value.inputs:
+        # A factor or an offset is a constant.
+        value = next((each for each in value.inputs if each.op.type != "Const"), value.inputs[0]).op
     if value.type == "RestoreV2":  # tf.compat.v1.train.init_from_checkpoint
         path, name = (tf.get_static_value(each).item().decode() for each in value.inputs[:2])
         return f"init_from_checkpoint {path}: {name}"
-    return str(value.type)
+    if value.type in ("Const", "Fill"):
+        filled = value.inputs[1] if value.type == "Fill" else value.outputs[0]
+        return _constant(None if (filled.shape.num_elements() or 0) > 1000 else filled)
+    return _INITIALIZERS.get(value.type, str(value.type))
+
+
+def _constant(tensor: tf.Tensor | None) -> str:
+    values = np.unique(tf.get_static_value(tensor)) if tensor is not None else np.zeros(0)
+    if values.size != 1 or values.dtype.kind not in "biuf":
+        return "Constant"
+    value = float(values.item())
+    return {0.0: "Zeros", 1.0: "Ones"}.get(value, f"Constant({value:.4g})")

@@ -279,11 +279,16 @@ class Fitter:
             fits.append(override(f"{key}.shape", "pad_or_slice"))
         fits.append(override(f"{key}.shape", "init"))
         after = "" if shape == tensor.shape else f", after conversion {list(shape)}"
+        cause = "a tensor restores a variable of the same shape"
+        other = [at for at, sizes in enumerate(zip(shape, new, strict=False)) if len({*sizes}) > 1]
+        if len(shape) == len(new) and len(other) == 1:
+            cause += f"; axis {other[0]} alone differs, as with other tokens, classes or units"
         return Problem(
             f"{key}: {name} has shape {list(new)}, but its tensor {tensor.name} has "
             f"{list(tensor.shape)}{after}",
-            "a tensor restores a variable of the same shape",
-            f"change the model, convert the tensor, or exclude it in {key}.variables.exclude",
+            cause,
+            f"change the model, convert the tensor, move tokens by {key}.vocabulary, or exclude "
+            f"the variable in {key}.variables.exclude",
             tuple(each for each in fits if each),
         )
 
