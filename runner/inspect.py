@@ -148,8 +148,8 @@ def _list(reader: CheckpointReader, stats: bool, every: bool, screen: Screen) ->
         names = [name for name, tensor in spec.tensors.items() if tensor.dtype != "variant"]
         found = {name: statistics(value) for name, value in reader.read(names)}
     classes = {name: each.value for name, each in _classes(spec).items()}
-    listed = [each.value for each in (StateClass if every else WARM_STARTED)]
-    _show(listing(spec, classes, found, listed), screen)
+    model = {each.value for each in WARM_STARTED}
+    _show(listing(spec, classes, found, model, every=every), screen)
 
 
 def _classes(spec: CheckpointSpec) -> dict[str, StateClass]:

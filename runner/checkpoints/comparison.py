@@ -129,35 +129,37 @@ def listing(
     spec: CheckpointSpec,
     classes: Mapping[str, str],
     found: Mapping[str, Statistics],
-    listed: Collection[str],
+    model: Collection[str],
+    *,
+    every: bool,
 ) -> RenderableType:
     """Returns what a checkpoint holds: a summary, its path and digest, and a table of its tensors.
 
-    A tensor is called by its alias where it has one; with every class `listed`, its own name is
-    shown too, and the digest is whole.
+    A tensor is called by its alias where it has one.
 
     Args:
       spec: the checkpoint.
       classes: tensor name -> its class of state.
       found: tensor name -> its statistics; of none if they are not asked for.
-      listed: the classes with a row for each tensor; each of the others has one row.
+      model: the classes of a model's variables. Each of the others has one row.
+      every: whether every tensor has a row, with its own name too, and the digest is whole.
     """
     by_class: dict[str, list[TensorSpec]] = {}
     for name, tensor in spec.tensors.items():
         by_class.setdefault(classes[name], []).append(tensor)
-    every = set(by_class) <= set(listed)
     also = {name: alias for alias, name in spec.aliases.items()}
     rows: list[list[str]] = []
-    counts = []
+    sizes: dict[str, list[int]] = {}
     for state, group in by_class.items():
-        size = sum(each.bytes for each in group)
-        counts.append(f"{plural(len(group), state)} ({sized(size)})")
-        if state in listed or len(group) == 1:
+        kind = "model variable" if state in model else state
+        sizes.setdefault(kind, []).extend(each.bytes for each in group)
+        if every or state in model or len(group) == 1:
             rows += [_row(each, state, also, every, found.get(each.name)) for each in group]
         else:
             nan = sum(of.nan for each in group if (of := found.get(each.name)))
-            cells = (plural(len(group), state), "", f"{size:,}", state, "", "", "")
+            cells = (plural(len(group), state), "", f"{sum(sizes[kind]):,}", state, "", "", "")
             rows.append([*cells, f"{nan:,}" if found else "", ""])
+    counts = [f"{plural(len(each), kind)} ({sized(sum(each))})" for kind, each in sizes.items()]
     step = "" if spec.step is None else f", step {spec.step}"
     return Group(
         Text(f"{spec.format}{step}: {', '.join(counts) or 'no tensors'}"),

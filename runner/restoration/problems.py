@@ -56,14 +56,15 @@ def missing_problems(
     `found` are the variables whose tensors have their own names, `taken` the tensors that variables
     take.
     """
+    lost = {miss.variable for miss in misses}
+    misses = [miss for miss in misses if miss.follows not in lost]
     own = [miss for miss in misses if miss.renameable]
     every = _all_names(source)
     free = {name for name, tensor in every.items() if tensor.name not in taken}
     rules = suggest([miss.variable for miss in own], found, free)
     if rules is None:
         return _grouped(scaffold, source, misses, len(taken))
-    lost = {miss.variable for miss in own}
-    rest = [miss for miss in misses if not miss.renameable and miss.follows not in lost]
+    rest = [miss for miss in misses if not miss.renameable]
     problems = _grouped(scaffold, source, rest, len(taken))
     return [_with_rename(scaffold, source, own, rules), *problems]
 
@@ -185,12 +186,12 @@ def combined(key: str, kind: str, found: Mapping[str, Problem]) -> list[Problem]
         return [replace(first, state=f"{first.state}: {some(names)}")]
     if len(problems) == 1:
         return problems
-    states = [first.state, *(each.state.removeprefix(f"{key}: ") for each in problems[1:_NAMED])]
-    more = len(problems) - len(states)
+    states = list(dict.fromkeys(each.state.removeprefix(f"{key}: ") for each in problems))
+    more = len(states) - _NAMED
     causes = dict.fromkeys(each.cause for each in problems)
     return [
         Problem(
-            "; ".join(states) + (f"; and {more:,} more variables" if more else ""),
+            f"{key}: {'; '.join(states[:_NAMED])}" + (f"; and {more:,} more" if more > 0 else ""),
             "; ".join([*causes][:_NAMED]),
             first.remedy,
             # What suits all of them, and what names the first as an example.

@@ -60,12 +60,11 @@ def headline(plan: RestorationPlan) -> str:
         of = f"{state.restored:,} of {plural(state.variables, 'model variable')}"
         source = plural(state.checkpoints, "checkpoint")
         parts.append(f"{of} ({share:g} % of their bytes) from {source}")
-    if rest or not state.variables:
-        count = f"{rest:,}" if parts else plural(rest, "model variable")
-        parts.append(f"{count} {kept_value(plan)}")
-    if state.unknown:
-        parts.append(f"{plural(state.unknown, 'model variable')} from nowhere yet, see below")
-    return ", ".join(parts)
+    others = {kept_value(plan): rest, "from a checkpoint that cannot be used": state.unknown}
+    for origin, count in others.items():
+        if count:
+            parts.append(f"{count if parts else plural(count, 'model variable')} {origin}")
+    return ", ".join(parts) or "no model variables"
 
 
 @dataclass(frozen=True)
