@@ -64,7 +64,7 @@ class Listing:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Renders one or the other."""
         used = [at for at in range(len(self.columns)) if any(row[at] for row in self.rows)]
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         for at in used:
             name = self.columns[at]
             table.add_column(name, justify="right" if name in self.numbers else "left")

@@ -107,7 +107,7 @@ def html(
     return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
-_COLUMNS = ("variable", "shape", "bytes", "value from", "trains", "notes")
+_COLUMNS = ("variable", "shape", "bytes", "value from", "training", "notes")
 
 
 def _groups(rows: Sequence[Row]) -> Iterable[str]:

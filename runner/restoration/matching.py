@@ -211,7 +211,9 @@ class _Matcher:
                 )
         # The parts of one variable miss the same tensor once.
         self._misses[variable.full_name] = miss
-        return Match(notes=(f"no tensor {wanted!r}: initialised",))
+        other = f" {wanted!r}" if wanted != variable.full_name else ""
+        initialised = ": initialised" if self._config.missing is Missing.init else ""
+        return Match(notes=(f"no tensor{other}{initialised}",))
 
     def _misfit(self, variable: VariableSpec, error: MisfitError) -> Match:
         self._misfits.setdefault(error.kind, {})[variable.full_name] = error.problem

@@ -63,7 +63,7 @@ def initializers(model: Any) -> dict[str, str]:
                 continue
             name = type(value).__name__
             if leaf == "bias" and getattr(layer, "unit_forget_bias", False):
-                name += ", forget gate Ones"
+                name += ", forget gate 1"
             for ending in ("", "_kernel"):  # `recurrent_initializer` is that of `recurrent_kernel`.
                 found[f"{layer.path}/{leaf}{ending}".removeprefix(root)] = name
     return found

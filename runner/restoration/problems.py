@@ -19,6 +19,9 @@ _NAMED = 3
 _PREFIXES = 4
 
 
+SAME_SHAPE = "a tensor restores a variable of the same shape"
+
+
 @dataclass(frozen=True)
 class Miss:
     """A variable for which the checkpoint has no tensor.
@@ -144,9 +147,9 @@ def _grouped(
     problems = []
     for group in groups.values():
         several, first = len(group) > 1, group[0]
-        remedy = f"map the name in {key}.rename, exclude the variable, or set ++{key}.missing=init"
-        if several:
-            remedy = f"name another checkpoint, {remedy}".replace("the name", "the names")
+        s = "s" * several
+        remedy = f"map the name{s} in {key}.rename, exclude the variable{s}, or set "
+        remedy = "name another checkpoint, " * several + remedy + f"++{key}.missing=init"
         near = {}
         for miss in group[:_NAMED]:
             same = [name for name, tensor in every.items() if tensor.shape == miss.shape] or every
@@ -188,11 +191,13 @@ def combined(key: str, kind: str, found: Mapping[str, Problem]) -> list[Problem]
         return problems
     states = list(dict.fromkeys(each.state.removeprefix(f"{key}: ") for each in problems))
     more = len(states) - _NAMED
-    causes = dict.fromkeys(each.cause for each in problems)
+    causes = list(dict.fromkeys(each.cause for each in problems))
+    if kind == "shape" and len(causes) > 1:
+        causes = [f"{SAME_SHAPE}; it seems to be of a model of another size"]
     return [
         Problem(
             f"{key}: {'; '.join(states[:_NAMED])}" + (f"; and {more:,} more" if more > 0 else ""),
-            "; ".join([*causes][:_NAMED]),
+            "; ".join(causes[:_NAMED]),
             first.remedy,
             # What suits all of them, and what names the first as an example.
             tuple(

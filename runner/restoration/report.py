@@ -64,7 +64,8 @@ def headline(plan: RestorationPlan) -> str:
     for origin, count in others.items():
         if count:
             parts.append(f"{count if parts else plural(count, 'model variable')} {origin}")
-    return ", ".join(parts) or "no model variables"
+    problems = f"; {plural(len(plan.problems), 'problem')}" if plan.problems else ""
+    return (", ".join(parts) or "no model variables") + problems
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class VariablePlacement:
 
 # So many unused tensors of a source are named unless all are asked for.
 _UNUSED = 5
-_COLUMNS = ("variable", "shape", "value from", "trains", "notes")
+_COLUMNS = ("variable", "shape", "value from", "training", "notes")
 
 
 def table(plan: RestorationPlan, *, full: bool = False, whole: bool = False) -> RenderableType:

@@ -138,16 +138,16 @@ def at_step(source: CheckpointSpec | None) -> str:
 
 
 def training(assignment: Assignment) -> str:
-    """Returns whether and how a variable trains: `yes`, `frozen`, `from step 9`, or nothing."""
+    """Returns whether and how it trains: `trains`, `trains from step 9`, `frozen`, or nothing."""
     variable = assignment.variable
     if not variable.trainable:
         return "frozen" if variable.frozen else ""
-    how = []
+    how = ["trains"]
     if assignment.freeze_until_step:
         how.append(f"from step {assignment.freeze_until_step}")
     if assignment.learning_rate_multiplier != 1.0:
-        how.append(f"rate x{assignment.learning_rate_multiplier:g}")
-    return ", ".join(how) or "yes"
+        how.append(f"at rate x{assignment.learning_rate_multiplier:g}")
+    return " ".join(how)
 
 
 _NUMBER = re.compile(r"(\d+)")

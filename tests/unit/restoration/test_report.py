@@ -129,7 +129,7 @@ def test_a_narrow_terminal_gets_two_lines_a_variable_and_cuts_nothing() -> None:
     lines = [line.rstrip() for line in capture.get().splitlines()]
     assert max(map(len, lines)) <= 40
     at = lines.index("cnn/a_very_long_kernel  3x400")
-    assert lines[at + 1 : at + 4] == ["  net, yes", "b  2x3", "  net, frozen"]
+    assert lines[at + 1 : at + 4] == ["  net, trains", "b  2x3", "  net, frozen"]
     assert "…" not in capture.get()
 
 
@@ -151,7 +151,7 @@ STATE = [slot("a/k/Adam"), slot("a/k/Adam_1"), variable("global_step", (), "int6
             "ab",
             "b",
             "2 of 3 model variables (90 % of their bytes) from 1 checkpoint, "
-            "1 from a checkpoint that cannot be used",
+            "1 from a checkpoint that cannot be used; 1 problem",
         ),
     ],
 )
@@ -216,7 +216,7 @@ def test_a_mean_names_all_its_sources() -> None:
 
 
 def row(variable: str, origin: str = "Zeros", shape: str = "2x3") -> Row:
-    return Row(variable, shape, origin, "yes", "", "", StateClass.WEIGHT, None, 1, 24)
+    return Row(variable, shape, origin, "trains", "", "", StateClass.WEIGHT, None, 1, 24)
 
 
 @pytest.mark.parametrize(
