@@ -9,7 +9,7 @@ from string import Template
 from runner.console import plural, sized
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import VariablePlacement, summary
-from runner.restoration.rows import Row, at_step, report_rows
+from runner.restoration.rows import Row, at_step, kept_value, report_rows
 from runner.restoration.variables import WARM_STARTED
 
 # Hues that people with colour blindness can distinguish; initializers are grey.
@@ -32,12 +32,13 @@ h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 ul { padding-left: 1rem; } ul.legend { list-style: none; padding: 0; }
 pre { border-left: .25rem solid var(--bad); padding-left: .8rem; white-space: pre-wrap; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; min-width: 44rem; table-layout: fixed;
-  width: 100%; }
-th { text-align: left; width: 12%; } th:first-child { width: 34%; } th:nth-child(4) { width: 20%; }
-th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; }
+th { text-align: left; }
+th, td { padding: .3rem .6rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 li, pre, td { overflow-wrap: anywhere; } td:first-child { font-family: monospace; }
-summary { cursor: pointer; padding: .3rem 0; } input { font: inherit; width: min(100%, 24rem); }
+td:nth-child(2), td:nth-child(3), td:nth-child(5) { white-space: nowrap; }
+summary { cursor: pointer; padding: .3rem 0; } input { font: inherit; width: min(95%, 24rem); }
+@media (max-width: 40rem) { th:nth-child(3), td:nth-child(3) { display: none; } }
 </style>
 </head>
 <body>
@@ -99,9 +100,7 @@ def html(
             for scaffold, names in plan.unused.items()
             if names
         ),
-        summary=_each(
-            "li", [*summary(plan, whole=True), *(f"note: {note}" for note in plan.notes)]
-        ),
+        summary=_each("li", [*summary(plan), *(f"note: {note}" for note in plan.notes)]),
     )
     # ASCII is the same in every encoding, so that a redirected standard output keeps the page.
     return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
@@ -135,24 +134,21 @@ def _groups(rows: Sequence[Row]) -> Iterable[str]:
 
 
 def _sources(plan: RestorationPlan) -> str:
-    sizes = {**dict.fromkeys(plan.sources, 0), "": 0}
+    rest = kept_value(plan).removeprefix("from ")
+    sizes = {**dict.fromkeys(plan.sources, 0), rest: 0}
     for assignment in plan.assignments:
-        if assignment.variable.state not in WARM_STARTED:
-            continue
-        origin = assignment.pieces[0].source if assignment.pieces else ""
-        sizes[origin] += assignment.variable.tensor.bytes
-    texts = {"": ""}
+        if assignment.variable.state in WARM_STARTED:
+            origin = assignment.pieces[0].source if assignment.pieces else rest
+            sizes[origin] += assignment.variable.tensor.bytes
+    texts = {rest: ""}
     for name, source in plan.sources.items():
         if source is None:
             bad = name in plan.unusable
             texts[name] = "the checkpoint cannot be used" if bad else "no checkpoint"
         else:
             path = f"{source.path}{at_step(source)}"
-            texts[name] = " ".join(filter(None, (path, source.format, source.digest)))
-    return _bar(
-        {name or "initializers": size for name, size in sizes.items()},
-        {name or "initializers": escape(text) for name, text in texts.items()},
-    )
+            texts[name] = escape(" ".join(filter(None, (path, source.format, source.digest))))
+    return _bar(sizes, texts, rest)
 
 
 def _placement(plan: RestorationPlan, placement: VariablePlacement) -> str:
@@ -164,9 +160,9 @@ def _placement(plan: RestorationPlan, placement: VariablePlacement) -> str:
     return f"<h2>{escape(placement.title.capitalize())}</h2>{_bar(sizes, texts)}"
 
 
-def _bar(sizes: Mapping[str, int], texts: Mapping[str, str]) -> str:
-    """Returns a bar of the sizes, and a legend with what is in HTML in `texts`."""
-    hues = {name: _HUES[at % len(_HUES)] for at, name in enumerate(sizes)} | {"initializers": _GREY}
+def _bar(sizes: Mapping[str, int], texts: Mapping[str, str], rest: str = "") -> str:
+    """Returns a bar of the sizes, `rest` in grey, and a legend with what is in HTML in `texts`."""
+    hues = {name: _HUES[at % len(_HUES)] for at, name in enumerate(sizes)} | {rest: _GREY}
     label = escape(", ".join(f"{name}: {sized(size)}" for name, size in sizes.items()))
     segments = "".join(
         f'<span style="flex: {size} 0 0; background: {hues[name]}" title="{escape(name)}"></span>'
