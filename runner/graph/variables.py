@@ -121,14 +121,19 @@ def _initializer(variable: tf.Variable) -> str:
         path, name = (tf.get_static_value(each).item().decode() for each in value.inputs[:2])
         return f"init_from_checkpoint {path}: {name}"
     if value.type in ("Const", "Fill"):
-        filled = value.inputs[1] if value.type == "Fill" else value.outputs[0]
-        return _constant(None if (filled.shape.num_elements() or 0) > 1000 else filled)
+        return _constant(value.inputs[1] if value.type == "Fill" else value.outputs[0])
     return _INITIALIZERS.get(value.type, str(value.type))
 
 
-def _constant(tensor: tf.Tensor | None) -> str:
-    values = np.unique(tf.get_static_value(tensor)) if tensor is not None else np.zeros(0)
-    if values.size != 1 or values.dtype.kind not in "biuf":
+# A greater constant is not read: it is made anew, and as large as the variable.
+_READ = 1_000_000
+
+
+def _constant(tensor: tf.Tensor) -> str:
+    """Returns e.g. `Zeros` or `Constant(0.1)`, and `Constant` for several values."""
+    count = tensor.shape.num_elements()
+    values = np.ravel(tf.get_static_value(tensor) if count and count <= _READ else ())
+    if not values.size or values.dtype.kind not in "biuf" or (values != values[0]).any():
         return "Constant"
-    value = float(values.item())
+    value = float(values[0])
     return {0.0: "Zeros", 1.0: "Ones"}.get(value, f"Constant({value:.4g})")

@@ -37,6 +37,7 @@ th { text-align: left; }
 th, td { padding: .3rem .6rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 li, pre, td { overflow-wrap: anywhere; } td:first-child { font-family: monospace; }
 td:nth-child(2), td:nth-child(3), td:nth-child(5) { white-space: nowrap; }
+td:nth-child(4) { min-width: 7rem; }
 summary { cursor: pointer; padding: .3rem 0; } input { font: inherit; width: min(95%, 24rem); }
 @media (max-width: 40rem) { th:nth-child(3), td:nth-child(3) { display: none; } }
 </style>
