@@ -121,7 +121,7 @@ def _initializer(variable: tf.Variable) -> str:
         path, name = (tf.get_static_value(each).item().decode() for each in value.inputs[:2])
         return f"init_from_checkpoint {path}: {name}"
     if value.type in ("Const", "Fill"):
-        return _constant(value.inputs[1] if value.type == "Fill" else value.outputs[0])
+        return _constant(value.inputs[1].op if value.type == "Fill" else value)
     return _INITIALIZERS.get(value.type, str(value.type))
 
 
@@ -129,11 +129,14 @@ def _initializer(variable: tf.Variable) -> str:
 _READ = 1_000_000
 
 
-def _constant(tensor: tf.Tensor) -> str:
+def _constant(operation: tf.Operation) -> str:
     """Returns e.g. `Zeros` or `Constant(0.1)`, and `Constant` for several values."""
-    count = tensor.shape.num_elements()
-    values = np.ravel(tf.get_static_value(tensor) if count and count <= _READ else ())
-    if not values.size or values.dtype.kind not in "biuf" or (values != values[0]).any():
+    count = operation.outputs[0].shape.num_elements()
+    if operation.type != "Const" or not count or count > _READ:
+        return "Constant"
+    # Not tf.get_static_value: what it has read may not be fed, and restoring feeds it.
+    values = np.ravel(tf.make_ndarray(operation.get_attr("value")))
+    if values.dtype.kind not in "biuf" or (values != values[0]).any():
         return "Constant"
     value = float(values[0])
     return {0.0: "Zeros", 1.0: "Ones"}.get(value, f"Constant({value:.4g})")
