@@ -107,21 +107,24 @@ _INITIALIZERS = {
     "StatelessRandomUniformV2": "RandomUniform",
     "StatelessTruncatedNormalV2": "TruncatedNormal",
 }
-_PASSED = ("Identity", "AddV2", "Mul", "Cast", "Reshape", "Transpose")
+_PASSED, _COMPUTED = ("Identity", "Cast", "Reshape", "Transpose"), ("AddV2", "Mul")
 
 
 def _initializer(variable: tf.Variable) -> str:
     """Names the initializer in Keras's words where its operations tell, or the operation."""
     assign = variable.initializer
     value = getattr(assign, "op", assign).inputs[1].op
-    while value.type in _PASSED and value.inputs:
-        # A factor or an offset is a constant.
+    computed = False
+    while value.type in (*_COMPUTED, *_PASSED) and value.inputs:
+        computed |= value.type in _COMPUTED
+        # A factor, an offset, a shape are constants.
         value = next((each for each in value.inputs if each.op.type != "Const"), value.inputs[0]).op
     if value.type == "RestoreV2":  # tf.compat.v1.train.init_from_checkpoint
         path, name = (tf.get_static_value(each).item().decode() for each in value.inputs[:2])
         return f"init_from_checkpoint {path}: {name}"
     if value.type in ("Const", "Fill"):
-        return _constant(value.inputs[1].op if value.type == "Fill" else value)
+        filled = value.inputs[1].op if value.type == "Fill" else value
+        return "Constant" if computed else _constant(filled)
     return _INITIALIZERS.get(value.type, str(value.type))
 
 

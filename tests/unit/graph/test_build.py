@@ -85,6 +85,7 @@ def test_every_variable_has_a_spec_in_the_same_order(built: BuiltGraph) -> None:
         (tf.zeros_initializer(), "Zeros"),
         (tf.constant_initializer(0.25), "Constant(0.25)"),
         (tf.constant_initializer(np.arange(1600).reshape(40, 40)), "Constant"),
+        (lambda shape, **_: tf.ones(shape) * 0.5, "Constant"),
         (tf.glorot_uniform_initializer(), "RandomUniform"),
         (tf.truncated_normal_initializer(stddev=0.1), "TruncatedNormal"),
         (tf.orthogonal_initializer(), "Orthogonal"),

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.config.choices import Collision, Missing, Mode, PlanFormat
+from runner.config.choices import Collision, Missing, Mode, PlanFormat, StateChoice
 from runner.config.schema import ClusterConfig, PlanConfig
 from runner.errors import Problem
 from runner.restoration.html_report import html
@@ -176,6 +176,20 @@ def test_the_first_line_counts_the_models_variables(
         ("global_step", "scalar int64"),
     ]
     assert len(report_rows(made, full=True)) == 6
+
+
+def test_a_class_of_state_that_is_restored_in_part_is_one_row() -> None:
+    made = plan(
+        [
+            variable("a"),
+            variable("b"),
+            *(slot(f"{name}/Adam{end}") for name in "ab" for end in "mv"),
+        ],
+        {"net": scaffold("a", "a/*", state=[StateChoice.weights, StateChoice.optimizer_slots])},
+        {"net": checkpoint("a", "a/Adamm", "a/Adamv")},
+    )
+    last = report_rows(made)[-1]
+    assert (last.variable, last.origin) == ("4 optimizer slots", "2 net, 2 initializers")
 
 
 def test_digests_are_short_on_a_screen_and_whole_in_a_file() -> None:
