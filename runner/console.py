@@ -74,6 +74,7 @@ class Listing:
         if widest <= options.max_width:
             yield table
             return
+        yield Text()
         for first, second, *rest in self.rows:
             yield Text("  ").join([_text(first), _text(second)])
             named = [
@@ -81,7 +82,8 @@ class Listing:
                 for name, cell in zip(self.columns[2:], rest, strict=True)
                 if cell
             ]
-            yield Padding(Text(", ").join(named), (0, 0, 0, 2))
+            yield Padding(Text(", ").join(named), (0, 0, 0, 2), expand=False)
+        yield Text()
 
 
 def _text(cell: str | Text) -> Text:

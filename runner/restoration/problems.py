@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -175,7 +176,8 @@ def _likely(source: CheckpointSpec, several: bool, taken: int) -> str:
     if taken:
         return f"{held}, {taken} of them taken: it seems to be of another version of the model"
     parts = [re.split("[/.]", name)[0] for name in source.aliases or source.tensors]
-    return f"{held}, of {some([*dict.fromkeys(parts)])}: it seems to be of another model"
+    most = [part for part, _ in Counter(parts).most_common()]
+    return f"{held}, of {some(most)}: it seems to be of another model"
 
 
 def combined(key: str, kind: str, found: Mapping[str, Problem]) -> list[Problem]:

@@ -222,14 +222,14 @@ def test_problems_of_one_dtype_are_one() -> None:
     )
 
 
-OTHER_MODEL = "of lstm, head: it seems to be of another model"
+OTHER_MODEL = "of head, lstm: it seems to be of another model"
 OTHER_VERSION = "1 of them taken: it seems to be of another version of the model"
 
 
 @pytest.mark.parametrize(
     ("tensors", "cause", "choices"),
     [
-        (["lstm/kernel", "head/kernel"], f"2 tensors, {OTHER_MODEL}", ()),
+        (["lstm/kernel", "head/bias", "head/kernel"], f"3 tensors, {OTHER_MODEL}", ()),
         (["lstm.weight", "head.bias", "head.weight"], f"3 tensors, {OTHER_MODEL}", ()),
         (
             ["cnn/x1/kernel", "cnn/y7/bias"],
