@@ -19,7 +19,7 @@ def held_out() -> tf.data.Dataset:
 
 
 def model_fn(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
-    hidden = dense(tf.reshape(tf.one_hot(features, 4), [-1, 24]), params["units"], "hidden")
+    hidden = dense(tf.reshape(tf.one_hot(features, 4), [-1, 16]), params["units"], "hidden")
     logits = dense(tf.nn.relu(hidden), 4, "logits")
     return classified(logits, labels, mode, tf.train.AdamOptimizer(0.01))
 
@@ -47,7 +47,7 @@ def test_what_training_leaves(folder: Path) -> None:
         "model.ckpt-20.index",
     }
     assert {"hidden/kernel", "logits/bias/Adam"} <= set(found.get_variable_names())
-    assert found.get_variable_value("hidden/kernel").shape == (24, 4)
+    assert found.get_variable_value("hidden/kernel").shape == (16, 4)
     assert {"loss", "train_accuracy", "global_step/sec"} >= set(written(folder)) >= {"loss"}
     assert found.train(counting, max_steps=20).latest_checkpoint() == found.latest_checkpoint()
 
@@ -76,7 +76,7 @@ def test_an_export_is_served(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "words").write_text("a")
 
     def receiver_fn() -> Any:
-        tokens = tf.placeholder(tf.int32, [None, 6], "tokens")
+        tokens = tf.placeholder(tf.int32, [None, 4], "tokens")
         return estimator.export.TensorServingInputReceiver(tokens, {"tokens": tokens})
 
     path = made(folder).export_saved_model(
@@ -85,13 +85,13 @@ def test_an_export_is_served(folder: Path, tmp_path: Path) -> None:
     assert Path(path.decode()).name.isdigit()
     assert Path(path.decode(), "assets.extra", "words.txt").read_text() == "a"
     served = tf.saved_model.load_v2(path.decode()).signatures["serving_default"]
-    assert served(tokens=tf.constant(np.zeros([2, 6], np.int32)))["class"].shape == [2]
+    assert served(tokens=tf.constant(np.zeros([2, 4], np.int32)))["class"].shape == [2]
     assert list((tmp_path / "export").iterdir()) == [Path(path.decode())]
 
 
 def test_train_and_evaluate_exports_after_each_evaluation(tmp_path: Path) -> None:
     receiver = estimator.export.build_raw_serving_input_receiver_fn(
-        {"x": tf.TensorSpec([None, 6], tf.int32)}
+        {"x": tf.TensorSpec([None, 4], tf.int32)}
     )
 
     def by_name(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
@@ -124,7 +124,7 @@ def test_train_and_evaluate_exports_after_each_evaluation(tmp_path: Path) -> Non
 
 def test_a_warm_start_renames_and_selects(folder: Path, tmp_path: Path) -> None:
     def renamed(features: Any, labels: Any, mode: str) -> estimator.EstimatorSpec:
-        hidden = dense(tf.reshape(tf.one_hot(features, 4), [-1, 24]), 4, "body")
+        hidden = dense(tf.reshape(tf.one_hot(features, 4), [-1, 16]), 4, "body")
         logits = dense(tf.nn.relu(hidden), 4, "head")
         return classified(logits, labels, mode, tf.train.GradientDescentOptimizer(0.0))
 
