@@ -80,14 +80,6 @@ def train_worker(task: ClusterTask, built: BuiltGraph, update: SynchronousUpdate
         creator = ClusterWorkerSessionCreator(task, _scaffold(training, task.cluster.ps))
         hooks = _hooks(task, training, creator.channel, update)
         if built.own is not None:
-            if callable(built.own.train_op):
-                raise ConfigError(
-                    Problem(
-                        "graph: train_op is a function, in a cluster",
-                        "workers run operations",
-                        "return an operation as train_op",
-                    )
-                )
             hooks += built.own.hooks
         with MonitoredSession(creator, hooks) as session:
             while not session.should_stop():

@@ -118,6 +118,8 @@ class EvaluationGraph:
       scaffold: its saver restores the model, its local init prepares the rest.
       hooks: of the evaluation.
       transfer: saves the model for that saver, in the graph of the session that holds it.
+      anew: builds it once more, as each evaluation by hooks does, whose `begin` may add operations
+        and start counting; None, the default, where the graph is used again.
     """
 
     name: str
@@ -127,6 +129,7 @@ class EvaluationGraph:
     scaffold: tf.compat.v1.train.Scaffold
     hooks: _Hooks
     transfer: tf.compat.v1.train.Saver
+    anew: Callable[[], EvaluationGraph] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -154,6 +157,8 @@ class GraphSpec:
       hooks: of this mode, after those of the configuration; none by default.
       chief_hooks: hooks of the training that one task of a cluster has; none by default.
       signatures: name -> `SignatureDef` that `mode=export` exports; empty by default.
+      example: returns input of `serving_default` -> array, of one example, which MLflow keeps with
+        the exported model; None by default.
     """
 
     loss: tf.Tensor | None = None
@@ -165,6 +170,7 @@ class GraphSpec:
     hooks: _Hooks = ()
     chief_hooks: _Hooks = ()
     signatures: Mapping[str, Any] = field(default_factory=dict)
+    example: Callable[[], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True)

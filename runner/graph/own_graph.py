@@ -6,14 +6,18 @@ step: for training, and for the evaluation, which takes place in a session of it
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from hydra.utils import get_object
 
 from runner.config.choices import NonFinite
+from runner.config.cluster_spec import is_cluster
 from runner.config.instantiation import References, build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, ranked
@@ -38,6 +42,8 @@ def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Repl
     set_threads(config)
     with new_graph(config, Replica()):  # A session of this process evaluates, also in a cluster.
         evaluation, variables = _evaluation(config, split)
+    if evaluation.hooks:
+        evaluation = replace(evaluation, anew=lambda: _evaluation_anew(config, split))
     if not train:
         specs = variable_specs(variables, variables, {}, None)
         saver = evaluation.scaffold.saver
@@ -120,6 +126,12 @@ def _training_problems(config: RunConfig, spec: GraphSpec) -> Iterator[Problem]:
                 f"make {name} within the call",
             )
             return
+    if callable(spec.train_op) and is_cluster(config.cluster):
+        yield Problem(
+            f"{key}: train_op is a function, in a cluster",
+            "workers run operations",
+            "return an operation as train_op",
+        )
     if spec.train_op is not None and not callable(spec.train_op):
         step = tf.compat.v1.train.get_global_step()
         if not _may_write(spec.train_op, step):
@@ -218,6 +230,23 @@ def _evaluation(config: RunConfig, split: str) -> tuple[EvaluationGraph, dict[st
             )
         )
     return replace(evaluation, values=numbers), variables
+
+
+def _evaluation_anew(config: RunConfig, split: str) -> EvaluationGraph:
+    """Builds the graph that evaluates once more, and leaves Python's random states as they are."""
+
+    def build() -> EvaluationGraph:
+        with new_graph(config, Replica()):
+            return _evaluation(config, split)[0]
+
+    before, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        # Keras resets the names of layers in a thread without a graph, and here one is in use.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(build).result()
+    finally:
+        random.setstate(before)
+        np.random.set_state(of_numpy)
 
 
 def separate_evaluation(

@@ -70,6 +70,7 @@ def _evaluate_graph(
     session: Session, evaluation: EvaluationGraph, cut: Callable[[], bool]
 ) -> dict[str, float]:
     """Evaluates what a session holds in a second session, by way of a temporary checkpoint."""
+    evaluated = evaluation if evaluation.anew is None else evaluation.anew()
     with tempfile.TemporaryDirectory(prefix="evaluation-") as folder:
         path = evaluation.transfer.save(
             session,
@@ -77,7 +78,7 @@ def _evaluate_graph(
             write_meta_graph=False,
             write_state=False,
         )
-        values = evaluate_checkpoint(evaluation, path, cut)
+        values = evaluate_checkpoint(evaluated, path, cut)
     # The saver would delete the files that it remembers, which are gone.
     evaluation.transfer.set_last_checkpoints_with_time([])
     return {name: float(value) for name, value in values.items()}

@@ -161,9 +161,19 @@ def _started(run: Run, folder: Path) -> str:
             verify=settings.verify,
         )
         session.run(restorer.build())
+        if built.own is not None:
+            _initialize_as(built.own.scaffold, session)
         restorer.restore(session)
         saver = tf.compat.v1.train.Saver(saved_as(built.variables))
         return str(saver.save(session, str(folder / "model.ckpt"), write_meta_graph=False))
+
+
+def _initialize_as(scaffold: tf.compat.v1.train.Scaffold, session: tf.compat.v1.Session) -> None:
+    """Does what the scaffold of a graph of one's own does in a fresh start."""
+    if scaffold.init_op is not None:
+        session.run(scaffold.init_op, scaffold.init_feed_dict)
+    if scaffold.init_fn is not None:
+        scaffold.init_fn(session)
 
 
 def _require_trained(run: Run, plan: RestorationPlan) -> None:

@@ -232,6 +232,54 @@ def gan(mode: str, size: int = 8, seed: int = 0, calls: bool = False) -> runner.
     return runner.GraphSpec(last.read_value(), step, input=source)
 
 
+class Counting(tf.train.SessionRunHook):
+    """Adds an operation and a variable, and appends to a file how many batches it saw."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def begin(self) -> None:
+        self.batches = tf.assign_add(tf.get_local_variable("batches", initializer=0), 1)
+        self.seen = 0
+
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
+        return tf.train.SessionRunArgs(self.batches)
+
+    def after_run(
+        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+    ) -> None:
+        self.seen += 1
+        assert run_values.results == self.seen
+
+    def end(self, session: tf.Session) -> None:
+        with open(self.path, "a") as file:
+            print(self.seen, file=file)
+
+
+def hooked(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
+    """One weight that an `init_fn` sets, with hooks that log, profile and count."""
+    weight = tf.get_variable("weight", [], initializer=tf.zeros_initializer())
+    predictions = {"scaled": weight * tf.cast(features, tf.float32)}
+    if mode == estimator.ModeKeys.PREDICT:
+        return estimator.EstimatorSpec(mode, predictions)
+    loss = weight * tf.reduce_mean(tf.cast(labels, tf.float32))
+    step = tf.train.get_global_step()
+    start = tf.assign(weight, params["start"])
+    folder = params["folder"]
+    return estimator.EstimatorSpec(
+        mode,
+        loss=loss,
+        train_op=tf.train.GradientDescentOptimizer(1.0).minimize(loss, step),
+        eval_metric_ops={"weight": tf.metrics.mean(weight)},
+        scaffold=tf.train.Scaffold(init_fn=lambda scaffold, session: session.run(start)),
+        training_hooks=[
+            tf.train.LoggingTensorHook({"step": step}, every_n_iter=2, at_end=True),
+            tf.train.ProfilerHook(save_steps=2, output_dir=folder),
+        ],
+        evaluation_hooks=[Counting(f"{folder}/batches")],
+    )
+
+
 def constant(labels: tf.Tensor) -> tf.Tensor:
     """A loss with one weight."""
     return tf.reduce_mean(tf.get_variable("w", []) * tf.cast(labels, tf.float32))

@@ -15,9 +15,17 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config.choices import Mode
-from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
+from runner.config.schema import (
+    EvaluateConfig,
+    ExportConfig,
+    RunConfig,
+    ScaffoldConfig,
+    TrainConfig,
+    VariablesConfig,
+)
 from runner.config.validation import validate
 from runner.errors import ConfigError, UserCodeError
+from runner.graph.own_graph import build_spec
 from tests.tiny.configs import OWN_GRAPH, program
 from tests.tiny.runs import Runs, disturbed
 
@@ -202,6 +210,41 @@ def test_a_program_from_two_sources_to_its_export(tmp_path: Path, name: str) -> 
     answer = served(**{name: zeros})
     assert set(answer) == outputs
     assert all(len(output) == 3 for output in answer.values())
+
+
+def test_hooks_an_init_fn_and_what_is_chosen_to_be_evaluated_and_exported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "hooks"
+    folder.mkdir()
+    changes = sequences("hooked", {"start": 5.0, "folder": str(folder)})
+    train = TrainConfig(4, evaluate_every=2, checkpoint_every=1, log_every=4)
+    runs = Runs(tmp_path / "runs", **changes, train=train)
+    with caplog.at_level("INFO", logger="tensorflow"):
+        runs.run()
+    assert (folder / "batches").read_text().split() == ["2", "2"], "each evaluation begins anew"
+    logged = [each.split(" (")[0] for each in caplog.messages if each.startswith("step = ")]
+    assert logged == ["step = 1", "step = 3", "step = 4"]
+    assert {each.name for each in folder.glob("timeline*")} == {
+        "timeline-1.json",
+        "timeline-3.json",
+    }
+
+    weights = {}
+    for which in ("scaffolds", "2", "latest"):
+        (*_, shown) = runs.shown(mode=Mode.evaluate, evaluate=EvaluateConfig(which=which))
+        weights[which] = float(shown.split()[-1])
+    assert weights["scaffolds"] == 5.0
+    assert weights["latest"] < weights["2"] < 5.0
+    runs.shown(mode=Mode.export, export=ExportConfig(which="2"))
+    path = runs.directory().path / "export-2"
+    scaled = tf.saved_model.load(str(path)).signatures["serving_default"]
+    answer = scaled(features=tf.ones([1, 4], tf.int32))["scaled"]
+    assert answer.numpy()[0, 0] == pytest.approx(weights["2"], rel=1e-3)
+    with tf.Graph().as_default():
+        example = build_spec(validate(runs.config()), "export").example
+    assert example is not None
+    assert example()["features"].shape == (1, 4)
 
 
 MISTAKES: list[tuple[str, str]] = [
