@@ -97,6 +97,8 @@ class ModelFn:
         spec = self._call(self.function, mode, **given)
         if not isinstance(spec, EstimatorSpec):
             raise ValueError("model_fn should return an EstimatorSpec.")
+        if spec.mode is None:  # A model_fn that does not take the mode.
+            return EstimatorSpec(**{**spec._asdict(), "mode": mode})
         if spec.mode != mode:
             raise ValueError(
                 f"model_fn returns an EstimatorSpec with mode {spec.mode!r}: {mode!r} is built"
@@ -133,10 +135,10 @@ def evaluation_graph(model: ModelFn, input_fn: Callable[..., Any]) -> GraphSpec:
     """Adds the graph of mode EVAL to the default graph."""
     features, labels, source = model.input(input_fn, ModeKeys.EVAL)
     spec = model.spec(features, labels, ModeKeys.EVAL)
-    for name in ("loss", "global_step"):
+    for name, shown in (("loss", '"loss"'), ("global_step", "`global_step`")):
         if name in spec.eval_metric_ops:
             raise ValueError(
-                f'Metric with name "{name}" is not allowed, because Estimator already defines a '
+                f"Metric with name {shown} is not allowed, because Estimator already defines a "
                 "default metric with the same name."
             )
     return GraphSpec(

@@ -124,7 +124,7 @@ class EvaluationGraph:
 
     name: str
     graph: tf.Graph
-    values: Mapping[str, tf.Tensor]
+    values: Mapping[str, Any]
     update: tf.Operation
     scaffold: tf.compat.v1.train.Scaffold
     hooks: _Hooks

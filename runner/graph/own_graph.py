@@ -217,7 +217,9 @@ def _evaluation(config: RunConfig, split: str) -> tuple[EvaluationGraph, dict[st
     numbers = {
         name: value
         for name, value in evaluation.values.items()
-        if value.dtype not in (tf.string, tf.variant) and value.shape.rank in (None, 0)
+        if tf.is_tensor(value)
+        and value.dtype not in (tf.string, tf.variant)
+        and value.shape.rank in (None, 0)
     }
     objective = config.train.objective.removeprefix("validation/")
     if objective not in numbers:
@@ -230,6 +232,28 @@ def _evaluation(config: RunConfig, split: str) -> tuple[EvaluationGraph, dict[st
             )
         )
     return replace(evaluation, values=numbers), variables
+
+
+def local_init_op(
+    own: tf.compat.v1.train.Scaffold | None, *others: tf.Operation
+) -> tf.Operation | None:
+    """Returns what prepares each session of the default graph, as `local_init_op` of a scaffold.
+
+    None stands for TensorFlow's default, which is made after the hooks have begun and initialises
+    their local variables too. A program's own is run with what of the default it leaves out.
+
+    Args:
+      own: the scaffold of the program, None without one.
+      *others: are run as well.
+    """
+    if own is None or own.local_init_op is None:
+        for each in others:
+            tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, each)
+        return None
+    done = _needed([own.local_init_op])
+    default = [each.initializer for each in tf.compat.v1.local_variables()]
+    default += tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS)
+    return tf.group(own.local_init_op, *others, *(each for each in default if each not in done))
 
 
 def _evaluation_anew(config: RunConfig, split: str) -> EvaluationGraph:
@@ -262,18 +286,17 @@ def separate_evaluation(
     metrics = {} if spec.loss is None else {"loss": tf.compat.v1.metrics.mean(spec.loss)}
     metrics |= spec.evaluation
     own = spec.scaffold
-    local = [tf.compat.v1.train.Scaffold.default_local_init_op()]
-    local += [] if own.local_init_op is None else [own.local_init_op]
-    local += [] if spec.input is None else [spec.input.initializer]
+    local = local_init_op(own, *([] if spec.input is None else [spec.input.initializer]))
     saver.build()
     return EvaluationGraph(
         name,
         tf.compat.v1.get_default_graph(),
-        {name: tf.convert_to_tensor(value) for name, (value, _) in metrics.items()},
+        {
+            name: tf.nest.map_structure(tf.convert_to_tensor, value)
+            for name, (value, _) in metrics.items()
+        },
         tf.group(*tf.nest.flatten([update for _, update in metrics.values()])),
-        tf.compat.v1.train.Scaffold(
-            local_init_op=tf.group(*local), saver=saver, copy_from_scaffold=own
-        ),
+        tf.compat.v1.train.Scaffold(local_init_op=local, saver=saver, copy_from_scaffold=own),
         spec.hooks,
         saver,
     )

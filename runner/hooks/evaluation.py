@@ -18,6 +18,7 @@ from runner.graph.experiment import EvaluationGraph, Split
 from runner.graph.optimization import AveragedWeights
 from runner.hooks.scheduled import ScheduledHook, Session, present_step
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
+from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.atomic_files import write_json
 
 # Takes the session, metric name -> value, and the global step.
@@ -88,7 +89,7 @@ def evaluate_checkpoint(
     evaluation: EvaluationGraph,
     checkpoint: str | None,
     cut: Callable[[], bool] = lambda: False,
-    config: tf.compat.v1.ConfigProto | None = None,
+    config: tf.compat.v1.ConfigProto = PLACED_SOFTLY,
 ) -> dict[str, Any]:
     """Returns the metrics of a checkpoint, evaluated in a new session.
 
@@ -96,7 +97,7 @@ def evaluate_checkpoint(
       evaluation: what to evaluate.
       checkpoint: its path; None evaluates the initial values.
       cut: called after each batch; True ends the evaluation without a result.
-      config: of the session.
+      config: of the session, by default with soft placement.
 
     Raises:
       EvaluationCutError: when `cut` returned True.

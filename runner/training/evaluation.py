@@ -24,6 +24,7 @@ from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import summary
 from runner.restoration.restorer import Restorer
 from runner.runs.run_directory import PROVENANCE, RunDirectory
+from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.signals import Interruption
 from runner.system.status import Status
 from runner.training.run import Run
@@ -106,7 +107,7 @@ def evaluate_run(run: Run) -> float:
     config, split = run.config, run.config.evaluate.split
     with chosen_weights(run, config.evaluate.which) as weights:
         built = build_graph(weights.config, split.value, train=False)
-        with built.graph.as_default(), tf.compat.v1.Session() as session:
+        with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
             built.saver.restore(session, weights.prefix)
             with built.calls.explaining():
                 metrics = evaluate(session, built.split)
@@ -152,7 +153,7 @@ def _started(run: Run, folder: Path) -> str:
     }
     document = provenance_document(plan, identity, run.sources.origins())
     (folder / PROVENANCE).write_text(json.dumps(document, indent=1) + "\n")
-    with built.graph.as_default(), tf.compat.v1.Session() as session:
+    with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
         restorer = Restorer(
             plan,
             built.variables,

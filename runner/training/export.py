@@ -24,6 +24,7 @@ from runner.graph.precision import build_model, dtype_policy, full_precision, ne
 from runner.graph.replica import Replica
 from runner.restoration.model_variables import model_variables
 from runner.runs.run_directory import PROVENANCE, RunDirectory
+from runner.session.session_manager import PLACED_SOFTLY
 from runner.tracking.tracker import ExportedModel, Field
 from runner.training.evaluation import Weights, chosen_weights
 from runner.training.run import Run
@@ -125,7 +126,10 @@ def _export(weights: Weights, target: Path) -> None:
 
 def _write_own_graph(config: RunConfig, folder: Path, prefix: str) -> None:
     """Exports the signatures of a graph of one's own."""
-    with new_graph(config, Replica()) as graph, tf.compat.v1.Session(graph=graph) as session:
+    with (
+        new_graph(config, Replica()) as graph,
+        tf.compat.v1.Session(graph=graph, config=PLACED_SOFTLY) as session,
+    ):
         spec = build_spec(config, "export")
         if SIGNATURE not in spec.signatures:
             raise ConfigError(
