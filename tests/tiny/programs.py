@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,20 @@ def cnn(features: Any, labels: Any, mode: str, params: Any) -> estimator.Estimat
         kernel = tf.get_variable("kernel", [4 * 4 * 8, 10])
         logits = tf.matmul(hidden, kernel) + tf.get_variable("bias", [10])
     return classified(logits, labels, mode, tf.train.AdamOptimizer(params["learning_rate"]))
+
+
+def cnn_of_layers(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
+    """A CNN of `tf_keras.layers` and `tf.layers`, with batch norm and dropout."""
+    import tf_keras
+
+    training = mode == estimator.ModeKeys.TRAIN
+    hidden = tf_keras.layers.Conv2D(8, 3, 2, "same", name="conv")(features["image"])
+    hidden = tf.nn.relu(tf.layers.batch_normalization(hidden, training=training, momentum=0.9))
+    hidden = tf.layers.dropout(tf.layers.flatten(hidden), 0.1, training=training)
+    logits = tf.layers.dense(hidden, 10, name="head")
+    optimizer = tf.train.AdamOptimizer(params["learning_rate"])
+    with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+        return classified(logits, labels, mode, optimizer)
 
 
 def classified(
@@ -325,3 +340,31 @@ def other_arguments(features: Any, labels: Any, mode: str, learning_rate: float 
 
 def without_labels(features: Any, mode: str) -> Any:
     return no_train_op(features, features, mode)
+
+
+_KEPT: list[tf.Tensor] = []
+
+
+def of_another_graph(features: Any, labels: Any, mode: str) -> Any:
+    _KEPT.append(constant(labels))
+    return estimator.EstimatorSpec(mode, loss=_KEPT[-1], train_op=_KEPT[0])
+
+
+def wrong_graph(mode: str, kind: str) -> Any:
+    """A graph whose return is wrong in one way, in mode `train` where it can be."""
+    loss = constant(tf.constant([1]))
+    step = tf.train.get_global_step()
+    spec = runner.GraphSpec(loss, tf.assign_add(step, 1))
+    if kind == "no spec":
+        return loss
+    if mode != "train":
+        _KEPT[:] = [loss]
+        return spec
+    changes: dict[str, Any] = {
+        "no loss": {"loss": None},
+        "no train_op": {"train_op": None},
+        "another graph": {"metrics": {"kept": _KEPT[0]}},
+        "no increment": {"train_op": tf.assign_add(tf.get_local_variable("n", initializer=0), 1)},
+        "function": {"train_op": lambda session: session.run(loss)},
+    }
+    return dataclasses.replace(spec, **changes[kind])

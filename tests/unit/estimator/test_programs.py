@@ -14,7 +14,7 @@ import tensorflow as tf
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.choices import Mode
+from runner.config.choices import Goal, Mode
 from runner.config.schema import (
     EvaluateConfig,
     ExportConfig,
@@ -217,6 +217,22 @@ def test_a_program_from_two_sources_to_its_export(tmp_path: Path, name: str) -> 
     assert all(len(output) == 3 for output in answer.values())
 
 
+@pytest.mark.filterwarnings("ignore:`tf.layers:UserWarning")  # They advise Keras's instead.
+def test_layers_of_tensorflow_1_by_tf_keras(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    changes = digits("cnn_of_layers", {"learning_rate": 0.02})
+    train = TrainConfig(60, log_every=20, evaluate_every=30, objective="validation/accuracy")
+    train.goal = Goal.maximize
+    runs = Runs(tmp_path / "runs", **changes, train=train)
+    assert runs.run()[0] > 0.85
+    values = runs.values()
+    assert {"conv/kernel", "head/kernel", "batch_normalization/gamma/Adam"} <= set(values)
+    assert np.ptp(values["batch_normalization/moving_mean"]) > 0.0
+    runs.shown(mode=Mode.export)
+
+
 def test_hooks_an_init_fn_and_what_is_chosen_to_be_evaluated_and_exported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -257,6 +273,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("misspelt_mode", "returns an EstimatorSpec with mode 'evaluate'"),
     ("no_train_op", "Missing train_op"),
     ("no_increment", "train_op does not increment the global step"),
+    ("of_another_graph", 'train_op with "Mean:0" must be from the default graph'),
     ("wrong_predictions", "predictions must be Tensor, given: 1"),
     ("metric_named_loss", 'Metric with name "loss" is not allowed'),
     ("other_arguments", "has following not expected args: ['learning_rate']"),
@@ -271,6 +288,26 @@ def test_a_wrong_model_fn(tmp_path: Path, name: str, message: str) -> None:
         runs.run()
     assert message in str(raised.value)
     assert not (tmp_path / "runs").exists()
+
+
+WRONG_GRAPHS: list[tuple[str, str]] = [
+    ("no spec", "graph: tests.tiny.programs.wrong_graph returns "),
+    ("no loss", "graph: loss is missing for mode train"),
+    ("no train_op", "graph: train_op is missing for mode train"),
+    ("another graph", "graph: kept is of another graph"),
+    ("no increment", "graph: train_op does not increment the global step"),
+    ("function", "graph: train_op did not increment the global step 0"),
+]
+
+
+@pytest.mark.parametrize(("kind", "message"), WRONG_GRAPHS)
+def test_a_wrong_graph(tmp_path: Path, kind: str, message: str) -> None:
+    graph = {"_target_": "tests.tiny.programs.wrong_graph", "kind": kind}
+    runs = Runs(tmp_path / "runs", **OWN_GRAPH, graph=graph)
+    with pytest.raises(ConfigError) as raised:
+        runs.run()
+    assert message in str(raised.value)
+    assert (tmp_path / "runs").exists() == (kind == "function"), "only a step can show it"
 
 
 def test_the_configuration_in_the_docs_is_valid() -> None:
