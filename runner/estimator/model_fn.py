@@ -217,7 +217,8 @@ def _input_fn(config: ExperimentConfig, mode: str) -> Callable[..., Any]:
             Problem(
                 f"input_fns.{mode} is missing",
                 f"mode {mode} reads it",
-                f"give input_fns.{mode} the `_target_` of an input_fn",
+                f"give input_fns.{mode} the `_target_` of an input_fn"
+                + (", or evaluate.split=validation" if mode == "test" else ""),
             )
         )
     function: Callable[..., Any] = build_target(

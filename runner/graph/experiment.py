@@ -120,6 +120,7 @@ class EvaluationGraph:
       transfer: saves the model for that saver, in the graph of the session that holds it.
       anew: builds it once more, as each evaluation by hooks does, whose `begin` may add operations
         and start counting; None, the default, where the graph is used again.
+      once: whether `update` runs once, because it reads nothing that ends; by default not.
     """
 
     name: str
@@ -130,6 +131,7 @@ class EvaluationGraph:
     hooks: _Hooks
     transfer: tf.compat.v1.train.Saver
     anew: Callable[[], EvaluationGraph] | None = None
+    once: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -150,7 +152,8 @@ class GraphSpec:
         read from variables. Required to train.
       metrics: name -> scalar of a training step, recorded with the loss; empty by default.
       evaluation: name -> (value, update_op), as `tf.compat.v1.metrics` returns them: the update ops
-        run until the input ends. Required to evaluate, unless there is a `loss`.
+        run until the input ends, and once where they read none. Required to evaluate, unless there
+        is a `loss`.
       input: what the step reads; checkpoints keep its position. By default none is kept.
       scaffold: as in `tf.compat.v1.train.MonitoredTrainingSession`. Its `init_op` and `init_fn` run
         in a fresh start, before anything is restored; its `saver` replaces the run's.

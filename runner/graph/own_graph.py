@@ -32,6 +32,8 @@ from runner.system.user_code import located
 # Makes the graph function of a configuration with a `model_fn`. Found by its name, as every target
 # is: its room comes after this one.
 MODEL_FN = "runner.estimator.model_fn.graph_function"
+# What an input can end at, by the beginnings of the types of operations.
+_ENDING = ("IteratorGetNext", "Queue", "Reader", "PyFunc", "EagerPyFunc")
 
 
 def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Replica) -> BuiltGraph:
@@ -231,7 +233,8 @@ def _evaluation(config: RunConfig, split: str) -> tuple[EvaluationGraph, dict[st
                 tuple(f"validation/{each}" for each in ranked(objective, numbers)),
             )
         )
-    return replace(evaluation, values=numbers), variables
+    ends = any(each.type.startswith(_ENDING) for each in _needed([evaluation.update]))
+    return replace(evaluation, values=numbers, once=not ends), variables
 
 
 def local_init_op(

@@ -115,6 +115,8 @@ def evaluate_checkpoint(
                 batches += 1
                 if cut():
                     raise EvaluationCutError
+                if evaluation.once:
+                    break
     if batches == 0:
         raise ConfigError(
             Problem(f"the input of mode {evaluation.name} holds no batch to evaluate")

@@ -25,7 +25,9 @@ from runner.config.schema import (
 )
 from runner.config.validation import validate
 from runner.errors import ConfigError, UserCodeError
+from runner.graph.build import build_graph
 from runner.graph.own_graph import build_spec
+from runner.hooks import evaluate
 from tests.tiny.configs import OWN_GRAPH, program
 from tests.tiny.runs import Runs, disturbed
 
@@ -290,6 +292,7 @@ def test_a_wrong_model_fn(tmp_path: Path, name: str, message: str) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+GRAPH = "tests.tiny.programs.wrong_graph"
 WRONG_GRAPHS: list[tuple[str, str]] = [
     ("no spec", "graph: tests.tiny.programs.wrong_graph returns "),
     ("no loss", "graph: loss is missing for mode train"),
@@ -300,9 +303,17 @@ WRONG_GRAPHS: list[tuple[str, str]] = [
 ]
 
 
+def test_an_evaluation_without_an_input_takes_place_once(tmp_path: Path) -> None:
+    config = Runs(tmp_path, **OWN_GRAPH, graph={"_target_": GRAPH, "kind": ""}).config()
+    built = build_graph(config, "validation", train=False)
+    with built.graph.as_default(), tf.compat.v1.Session() as session:
+        session.run(tf.compat.v1.global_variables_initializer())
+        assert set(evaluate(session, built.split)) == {"loss"}
+
+
 @pytest.mark.parametrize(("kind", "message"), WRONG_GRAPHS)
 def test_a_wrong_graph(tmp_path: Path, kind: str, message: str) -> None:
-    graph = {"_target_": "tests.tiny.programs.wrong_graph", "kind": kind}
+    graph = {"_target_": GRAPH, "kind": kind}
     runs = Runs(tmp_path / "runs", **OWN_GRAPH, graph=graph)
     with pytest.raises(ConfigError) as raised:
         runs.run()
