@@ -13,7 +13,8 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from runner import __main__ as command_line
-from runner.config.choices import Mode, annotation, options
+from runner.config.choices import Mode
+from runner.config.keys import annotation, options
 from runner.config.schema import RunConfig
 from runner.errors import InterruptedRunError
 from runner.system.lifeline import LIFELINE
