@@ -104,6 +104,8 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
         and HydraConfig.get().mode == RunMode.RUN
         and run_config.run_dir != f"runs/{run_config.name}",
         by_folder=by_folder,
+        # The process that has started a task reports how to continue.
+        suggests=swept is None and LIFELINE not in os.environ,
         watch=swept or TrialWatch(),
         coordinator=coordinator_of(run_config),
     )
