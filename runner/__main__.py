@@ -35,6 +35,7 @@ from runner.config.hydra_errors import below_nothing
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.validation import is_by_folder, validate
 from runner.errors import ConfigError, InterruptedRunError, RunnerError, UserCodeError
+from runner.new_project import init
 from runner.runs.recorded_config import recorded_config
 from runner.sweeps.job import Trial, carry_out, job_of
 from runner.system.imports import without_collections, without_import_notes
@@ -43,11 +44,16 @@ from runner.system.signals import Interruption, ending_at_once
 from runner.tracking import start_delivery
 
 
-def conf_directory() -> Path:
-    """The shipped configs: inside the package in a wheel, beside it in a checkout."""
+def shipped(folder: str) -> Path:
+    """Returns a shipped folder: inside the package in a wheel, beside it in a checkout."""
     package = Path(__file__).resolve().parent
-    inside = package / "conf"
-    return inside if inside.is_dir() else package.parent / "conf"
+    inside = package / folder
+    return inside if inside.is_dir() else package.parent / folder
+
+
+def conf_directory() -> Path:
+    """Returns the folder of the shipped configs."""
+    return shipped("conf")
 
 
 @hydra.main(version_base="1.3", config_path=str(conf_directory()), config_name="config")
@@ -140,6 +146,12 @@ def main() -> int:
     """
     if "--version" in sys.argv[1:]:
         print(versions())
+        return 0
+    if sys.argv[1:2] == ["init"]:
+        try:
+            print(init(sys.argv[2:], shipped("template")))
+        except RunnerError as error:
+            return _fail(error)
         return 0
     end_with_launcher(os.environ)
     register()

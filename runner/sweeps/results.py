@@ -24,6 +24,7 @@ from runner.sweeps.objectives import Objective, ranked_trials
 from runner.sweeps.sweep_directory import FAILURES, Attempt
 from runner.system.status import Status
 from runner.tracking import Tracker
+from runner.tracking.tracker import DESCRIPTION_TAG
 
 # Not a whole number: seeds may differ in their last digits.
 _FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
@@ -290,6 +291,7 @@ class Results:
         if self.best:
             tags["runner.sweep.best"] = json.dumps([dict(trial.values) for trial in self.best])
             tags["runner.sweep.best_run"] = json.dumps([trial.run_dir for trial in self.best])
+            tags[DESCRIPTION_TAG] = "```\n" + "\n".join(self._best_lines()) + "\n```"
         tracker.log_text(self._summary(), "summary.txt")
         trials = [asdict(replace(trial, study=None)) for trial in self.trials]
         tracker.log_text(json.dumps(trials, indent=2), "trials.json")
@@ -329,11 +331,13 @@ class Results:
     def _best_lines(self) -> Iterator[str]:
         """Yields where the best trial is, and the commands that evaluate and export it."""
         for trial in self.best:
+            if trial.run_dir is None:  # Nothing was trained.
+                return
             values = ", ".join(f"{each.name} {_number(each.of(trial))}" for each in self.objectives)
             yield f"best:    {trial}: {values}, in {trial.run_dir}"
-        if len(self.best) == 1 and self.best[0].run_dir is not None:
-            yield f"test:    {on_run('evaluate', Path(self.best[0].run_dir))}"
-            yield f"export:  {on_run('export', Path(self.best[0].run_dir))}"
+            if len(self.best) == 1:
+                yield f"test:    {on_run('evaluate', Path(trial.run_dir))}"
+                yield f"export:  {on_run('export', Path(trial.run_dir))}"
 
     def _summary(self) -> str:
         """Returns the table and the failures below it."""

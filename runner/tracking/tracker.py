@@ -25,6 +25,9 @@ RUN_DIR_TAG = "runner.run_dir"
 COMMAND_TAG = "runner.command"
 """Tag that holds the command line."""
 
+DESCRIPTION_TAG = "mlflow.note.content"
+"""Tag that MLflow shows as the run's description, in Markdown."""
+
 UID_TAG = "runner.uid"
 """Tag that identifies a run in every store, given by the run and not by the store."""
 

@@ -86,7 +86,7 @@ def test_the_wheel_holds_the_packages_with_their_configs_and_nothing_else(wheel:
         *files_below("runner"),
         *(path.replace("experiments", "runner/examples") for path in files_below("experiments")),
         *files_below("hydra_plugins"),
-        *(f"runner/{path}" for path in files_below("conf")),
+        *(f"runner/{path}" for folder in ("conf", "template") for path in files_below(folder)),
     }
     # With an __init__.py of ours, Hydra would find no other project's plugins.
     assert "hydra_plugins/__init__.py" not in expected
