@@ -103,15 +103,14 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
         return None
     # The chief of a local cluster may be a trial of the sweep that has started it.
     swept = trial or linked_trial(os.environ)
+    by_itself = swept is None and HydraConfig.get().mode == RunMode.RUN
     context = Surroundings(
         overrides=overrides,
         # The trials of a sweep share a folder, and are distinguished by their configurations.
-        dedicated=swept is None
-        and HydraConfig.get().mode == RunMode.RUN
-        and run_config.run_dir != f"runs/{run_config.name}",
+        dedicated=by_itself and run_config.run_dir != f"runs/{run_config.name}",
         by_folder=by_folder,
         # The process that has started a task reports how to continue.
-        suggests=swept is None and LIFELINE not in os.environ,
+        suggests=by_itself and LIFELINE not in os.environ,
         watch=swept or TrialWatch(),
         coordinator=coordinator_of(run_config),
     )
@@ -148,11 +147,7 @@ def main() -> int:
         print(versions())
         return 0
     if sys.argv[1:2] == ["init"]:
-        try:
-            print(init(sys.argv[2:], shipped("template")))
-        except RunnerError as error:
-            return _fail(error)
-        return 0
+        return _init()
     end_with_launcher(os.environ)
     register()
     sys.argv[1:] = _options_first([forced(each) for each in sys.argv[1:]])
@@ -175,6 +170,14 @@ def main() -> int:
         return _fail(ConfigError(problem))
     except KeyboardInterrupt:
         return _fail(InterruptedRunError(signal.SIGINT))
+    return 0
+
+
+def _init() -> int:
+    try:
+        print(init(sys.argv[2:], shipped("template")))
+    except RunnerError as error:
+        return _fail(error)
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -81,7 +82,17 @@ def test_the_values_come_from_the_best_checkpoint_of_a_source_trained_before(war
 
 
 def test_the_last_lines_lead_to_the_results(warm: Warm) -> None:
-    results, files, opening = warm.done.stdout.splitlines()[-3:]
+    best, time, results, files, opening, test, export = warm.done.stdout.splitlines()[-7:]
+    assert re.fullmatch(r"best:    validation/loss [\d.]+ at step 1[02]", best)
+    assert re.fullmatch(r"time:    (\d+ min )?\d+ s", time)
+    folder = warm.runs / "warm" / "001"
+    assert shlex.split(test)[-2:] == ["mode=evaluate", f"run_dir={folder}"]
+    assert shlex.split(export)[-2:] == ["mode=export", f"run_dir={folder}"]
+    # A source suggests nothing.
+    assert warm.done.stdout.count("mode=export") == 1
+    described = warm.record.data.tags["mlflow.note.content"]
+    assert described.startswith(f"Best: **{best.split(maxsplit=1)[1]}**\n\n- body: 6 variables")
+    assert "+experiment=warm" in described.splitlines()[-2]
     database = f"sqlite:///{warm.command.folder / 'mlflow.db'}"
     assert results == f"results: {database}, run {warm.record.info.run_id}"
     assert files == "files:   runs/warm/001"
