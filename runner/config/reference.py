@@ -135,10 +135,10 @@ def _members(node: ast.stmt) -> Iterator[tuple[str, str, int]]:
     """Yields class, member and line of what a class, or a call of `Enum`, defines."""
     if isinstance(node, ast.ClassDef):
         for each in node.body:
-            target = each.target if isinstance(each, ast.AnnAssign) else None
-            target = each.targets[0] if isinstance(each, ast.Assign) else target
-            if isinstance(target, ast.Name):
-                yield node.name, target.id, each.lineno
+            targets = each.targets if isinstance(each, ast.Assign) else []
+            for target in [each.target] if isinstance(each, ast.AnnAssign) else targets:
+                if isinstance(target, ast.Name):
+                    yield node.name, target.id, each.lineno
     elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
         for argument in node.value.args:
             for key in argument.keys if isinstance(argument, ast.Dict) else ():

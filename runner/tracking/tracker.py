@@ -244,6 +244,10 @@ class RunStore:
         Neither waits for the store nor raises because of it.
         """
 
+    def page(self, directory: Path) -> str:
+        """Returns the address of the page of a run directory's run; empty where there is none."""
+        return ""
+
     def open_command(self) -> str:
         """Returns the shell command that shows the store's runs, quoted; passwords masked."""
         return ""

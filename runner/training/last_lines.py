@@ -22,6 +22,9 @@ def of_finished(run: Run) -> Iterator[str]:
     yield f"files:   {run.directory.path}"
     if run.store.open_command():
         yield f"open:    {run.store.open_command()}"
+    page = run.store.page(run.directory.path)
+    if page and page not in run.tracker.location():
+        yield f"page:    {page}"
     if run.suggests:
         yield f"test:    {on_run('evaluate', run.directory.path)}"
         yield f"export:  {on_run('export', run.directory.path)}"

@@ -82,7 +82,7 @@ def test_the_values_come_from_the_best_checkpoint_of_a_source_trained_before(war
 
 
 def test_the_last_lines_lead_to_the_results(warm: Warm) -> None:
-    best, time, results, files, opening, test, export = warm.done.stdout.splitlines()[-7:]
+    best, time, results, files, opening, page, test, export = warm.done.stdout.splitlines()[-8:]
     assert re.fullmatch(r"best:    validation/loss [\d.]+ at step 1[02]", best)
     assert re.fullmatch(r"time:    (\d+ min )?\d+ s", time)
     folder = warm.runs / "warm" / "001"
@@ -97,6 +97,8 @@ def test_the_last_lines_lead_to_the_results(warm: Warm) -> None:
     assert results == f"results: {database}, run {warm.record.info.run_id}"
     assert files == "files:   runs/warm/001"
     assert opening.startswith("open:    ")
+    place = f"experiments/{warm.record.info.experiment_id}/runs/{warm.record.info.run_id}"
+    assert page == f"page:    http://127.0.0.1:5000/#/{place}?workflowType=machine_learning"
     # The program is quoted where the environment's path has a space in it.
     assert "mlflow ui --backend-store-uri" in opening.replace("'", "")
 
