@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import tempfile
 import time
@@ -12,8 +11,6 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow.compat.v1 as tf

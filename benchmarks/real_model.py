@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow.compat.v1 as tf
 from hydra import compose, initialize_config_dir
