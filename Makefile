@@ -25,7 +25,7 @@ help:
 	@echo 'make run          train the example: python -m runner +experiment=lstm_cnn $$ARGS'
 	@echo 'make test         run the tests: pytest $$ARGS'
 	@echo 'make soak         inject faults at length: kills, signals, outages, many trials (half an hour)'
-	@echo 'make bench        measure warm starts against their alternatives (4 GB of disk for a while)'
+	@echo 'make bench        run all benchmarks (20 minutes, 3 GB of disk for a while)'
 	@echo 'make check        lint, format check and strict types'
 	@echo 'make format       apply the formatter and the safe lint fixes'
 	@echo 'make constraints  pin the newest versions that pyproject.toml allows'
@@ -41,8 +41,9 @@ test: $(VENV)/installed-dev
 soak: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m pytest -m soak $(ARGS)
 
+
 bench: $(VENV)/installed-dev
-	$(VENV_PYTHON) -m benchmarks.restoration $(ARGS)
+	$(VENV_PYTHON) -m benchmarks $(ARGS)
 
 check: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m ruff check .

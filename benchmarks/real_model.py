@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from hydra import compose, initialize_config_dir
 from rich.console import Console
 
-from benchmarks.harness import Result, options, report
+from benchmarks.harness import Result, options, report, shown
 from benchmarks.turns import WARM_UP, Taken, Turns
 from runner.__main__ import conf_directory
 from runner.config.composition import register
@@ -86,10 +86,12 @@ def measure(folder: Path, repeats: int) -> list[Result]:
             # Both of a pair took their steps in turns, and met the same load.
             ratio = statistics.median(b / a for a, b in zip(bare, runner, strict=True))
             name = f"{STEPS} steps, {case}: {clock}"
-            results += [
-                Result(name, "bare callable", "s", bare),
-                Result(name, "runner", "s", runner, ratio, limit),
-            ]
+            results += shown(
+                [
+                    Result(name, "bare callable", "s", bare),
+                    Result(name, "runner", "s", runner, ratio, limit),
+                ]
+            )
     return results
 
 
