@@ -73,7 +73,7 @@ def table_of_trials(repeats: int) -> list[Result]:
     values = []
     for _ in range(repeats):
         begun = time.perf_counter()
-        columns(rows(trials, [Objective("validation/loss", Goal.min)]))
+        columns(rows(trials, [Objective("validation/loss", Goal.minimize)]))
         values.append(time.perf_counter() - begun)
     return shown([Result(f"table of {TRIALS:,} trials", "time", "s", tuple(values), limit=1.0)])
 
