@@ -21,6 +21,7 @@ BENCHMARKS: dict[str, tuple[float, tuple[str, ...]]] = {
     "scale": (0.5, ()),
     "tracking": (1.0, ()),
     "real_model": (3.0, ()),
+    "keras_fit": (2.0, ()),
     "sweeps": (4.0, ()),
 }
 # Not among them: what took minutes to find out something that is settled.
