@@ -208,7 +208,7 @@ def monitored_init_fn(case: Case) -> Way:
     with tf.Graph().as_default() as graph:
         made = {part: tf1.train.Saver(list(x.values())) for part, x in case.variables().items()}
 
-    def init_fn(scaffold: tf1.train.Scaffold, session: tf1.Session) -> None:
+    def init_fn(scaffold: Any, session: Any) -> None:
         for part, saver in made.items():
             saver.restore(session, case.path(part))
 
