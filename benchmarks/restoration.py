@@ -38,7 +38,7 @@ def cases(scale: float, directory: Path) -> dict[str, tuple[Case, dict[str, floa
                 dict.fromkeys(PARTS, (large,) * 40 + ((16, 16),) * 100),
                 directory=directory / "bundles",
             ),
-            {"restorer": 0.9, "restorer, remaining": 0.4},
+            {"restorer": 0.9, "restorer, remaining": 0.4, "runner, monitored, scaffolds": 0.9},
         ),
         "variable": (
             Case("one variable of 0.5 GB", {"cnn": (big,)}, directory=directory / "variable"),

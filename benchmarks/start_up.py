@@ -72,7 +72,7 @@ def measure(folder: Path, repeats: int) -> list[Result]:
     }
     for way in ways.values():
         way()  # Files are read from the disk, MLflow's database is made.
-    limits = dict.fromkeys(list(ways)[1:], 1.25)
+    limits = dict.fromkeys(list(ways)[1:], 1.15)
     results = compare("to the first step", "s", ways, limits, repeats)
     for name, arguments in ANSWERS.items():
         values = tuple(cpu_seconds(folder, arguments) for _ in range(repeats))

@@ -24,7 +24,7 @@ TRIALS = 8
 TINY = (*RUNNER, "+experiment=tiny")
 SEEDS = "seed=" + ",".join(map(str, range(TRIALS)))
 DATABASE = "mlflow.db"
-ONE_SWEEP_LIMIT = 0.35
+ONE_SWEEP_LIMIT = 0.3
 OVERHEAD_LIMIT_S = 0.5
 # At least 1.6 times as fast.
 TWO_PROCESSES_LIMIT = 1 / 1.6
