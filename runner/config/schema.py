@@ -234,7 +234,7 @@ class PlanConfig:
     """How `mode=plan` shows the plan."""
 
     format: choices.PlanFormat = choices.PlanFormat.table
-    # True shows every variable, also where numbered layers agree.
+    # True gives every variable a row: optimizer slots, counters and seeds too.
     full: bool = False
 
 
