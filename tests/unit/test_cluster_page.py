@@ -14,8 +14,8 @@ import pytest
 import yaml
 from hydra import compose
 
-from runner.config.choices import paths
 from runner.config.cluster import resolve
+from runner.config.keys import paths
 from runner.config.schema import RunConfig
 from runner.config.validation import validate
 from tests.tiny.composing import composing
