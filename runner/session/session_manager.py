@@ -24,6 +24,10 @@ _Session: TypeAlias = tf.compat.v1.Session
 _Directories: TypeAlias = Sequence[str | os.PathLike[str] | None]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+# A session that places operations elsewhere where a program names a device that is not there, as
+# Estimator's did.
+PLACED_SOFTLY = tf.compat.v1.ConfigProto(allow_soft_placement=True)
+
 
 def with_arguments_of(base: Callable[..., Any]) -> Callable[[_Function], _Function]:
     """Makes `inspect.signature` and `help` list the arguments of `base` before those added to it.
