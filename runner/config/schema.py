@@ -243,7 +243,7 @@ class PlanConfig:
 
     # A table for people, JSON for programs, or a web page; it goes to standard output.
     format: choices.PlanFormat = choices.PlanFormat.table
-    # True shows every variable, also where numbered layers agree.
+    # True gives every variable a row: optimizer slots, counters and seeds too.
     full: bool = False
 
 

@@ -12,6 +12,7 @@ from runner.config.schema import RunConfig
 from runner.errors import ConfigError, InterruptedRunError, Problem
 from runner.graph.experiment import BuiltGraph, Training
 from runner.graph.input_pipeline import input_ended, not_resumed_exactly
+from runner.graph.own_graph import local_init_op
 from runner.graph.variables import saved_as
 from runner.restoration.restorer import Restorer
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
@@ -128,17 +129,16 @@ def _session_creator(run: Run) -> ChiefSessionCreator:
             verify=settings.verify,
         )
         restorer.build([training.input_initializer])  # The session manager has it initialise.
-    local_initializers = [tf.compat.v1.train.Scaffold.default_local_init_op()]
     own = None if built.own is None else built.own.scaffold
-    if own is not None:
-        initializers += [] if own.init_op is None else [own.init_op]
-        local_initializers += [] if own.local_init_op is None else [own.local_init_op]
+    if own is not None and own.init_op is not None:
+        initializers.append(own.init_op)
     # Local initialisers run in every new session, the others only where nothing is resumed.
-    starts = initializers if training.input_is_saved else local_initializers
-    starts.append(training.input_initializer)
+    in_each_session = [] if training.input_is_saved else [training.input_initializer]
+    if training.input_is_saved:
+        initializers.append(training.input_initializer)
     scaffold = tf.compat.v1.train.Scaffold(
         init_op=tf.group(*initializers),
-        local_init_op=tf.group(*local_initializers),
+        local_init_op=local_init_op(own, *in_each_session),
         saver=_saver(run),
         copy_from_scaffold=own,
     )

@@ -217,6 +217,7 @@ class Coordinator:
         config = tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=settings.intra_op_threads,
             inter_op_parallelism_threads=settings.inter_op_threads,
+            allow_soft_placement=True,
         )
         return ChiefSessionCreator(config=config, **arguments)
 

@@ -75,7 +75,7 @@ def test_the_values_come_from_the_best_checkpoint_of_a_source_trained_before(war
     assert warm.record.data.tags["runner.source.body"] == best
     folder = warm.runs / "warm" / "001"
     digest = json.loads((folder / "plan.json").read_text())["sources"]["body"]["digest"]
-    assert line.endswith(f"; {digest}")
+    assert line.endswith(f"; {digest[:15]}")
     assert warm.record.data.tags["runner.source.body.digest"] == digest
     assert digest in (folder / "plan.txt").read_text()
     assert digest in (folder / "plan.html").read_text()
