@@ -25,7 +25,7 @@ help:
 	@echo 'make run          train the example: python -m runner +experiment=lstm_cnn $$ARGS'
 	@echo 'make test         run the tests: pytest $$ARGS'
 	@echo 'make soak         inject faults at length: kills, signals, outages, many trials (half an hour)'
-	@echo 'make bench        measure warm starts against their alternatives (4 GB of disk for a while)'
+	@echo 'make bench        run all benchmarks (20 minutes, 3 GB of disk for a while)'
 	@echo 'make docs         build the site in site/, its links checked (Python 3.11 or newer)'
 	@echo 'make pictures     make the pictures of the docs anew (needs chromium and tmux)'
 	@echo 'make check        lint, format check and strict types'
@@ -44,7 +44,7 @@ soak: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m pytest -m soak $(ARGS)
 
 bench: $(VENV)/installed-dev
-	$(VENV_PYTHON) -m benchmarks.restoration $(ARGS)
+	$(VENV_PYTHON) -m benchmarks $(ARGS)
 
 docs: $(VENV)/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build --strict --quiet $(ARGS)
