@@ -31,7 +31,7 @@ def explain(error: BaseException) -> ConfigError:
         return ConfigError(_bad_yaml(error, error.problem_mark))
     text = str(error)
     if match := re.match(_NOT_SET, text):
-        return ConfigError(_not_there(match, _siblings(error)))
+        return ConfigError(_not_there(match, error))
     for pattern, problem in _BY_MESSAGE:
         if match := re.match(pattern, text):
             return ConfigError(problem(match))
@@ -180,17 +180,16 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
     return bad_value(key or source or "the configuration", first, source)
 
 
-def _siblings(error: BaseException) -> list[str]:
-    """Returns the keys that are set beside the one that is not."""
-    for cause in _chain(error):
-        if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
-            return [str(key) for key in cause.parent_node]
-    return []
-
-
-def _not_there(match: re.Match[str], siblings: Iterable[str]) -> Problem:
+def _not_there(match: re.Match[str], error: BaseException) -> Problem:
     """The problem of an override, without a plus, of a key that is not set."""
     key, line = match["key"], match["line"]
+    siblings: list[str] = []
+    for cause in _chain(error):
+        if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
+            siblings = [str(each) for each in cause.parent_node]
+            if str(cause.full_key).startswith(f"{key}."):
+                key = str(cause.full_key)  # The override's value is a dictionary with this key.
+            break
     if key.startswith("hydra."):
         return Problem(f"{key} is not a key of Hydra", remedy="see --hydra-help")
     if annotation(key, RunConfig) is None:

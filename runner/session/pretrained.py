@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from runner.checkpoints.contents import NoCheckpointError
+from runner.checkpoints.contents import LostCheckpointError, NoCheckpointError
 from runner.checkpoints.locate import is_mlflow_uri, resolve
 from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
@@ -23,10 +23,12 @@ def locate(sources: Sequence[tuple[_Scaffold, str | None]]) -> list[tuple[_Scaff
     """Returns the scaffolds that restore, each with what `open_checkpoint` opens.
 
     Raises:
-      CheckpointError: with every scaffold whose checkpoint is missing and not declared optional.
+      CheckpointError: with every scaffold whose checkpoint is missing and not declared optional;
+        a LostCheckpointError, which is a ValueError too, if a `checkpoint` file leads to nothing.
     """
     found: list[tuple[_Scaffold, str]] = []
     problems: list[Problem] = []
+    kind = CheckpointError
     for scaffold, source in sources:
         if source is None:
             continue
@@ -41,8 +43,9 @@ def locate(sources: Sequence[tuple[_Scaffold, str | None]]) -> list[tuple[_Scaff
                 problems += error.or_else("declare it: runner.Scaffold(optional=True)").problems
         except CheckpointError as error:
             problems += error.problems
+            kind = type(error) if isinstance(error, LostCheckpointError) else kind
     if problems:
-        raise CheckpointError(*problems)
+        raise kind(*problems)
     return found
 
 

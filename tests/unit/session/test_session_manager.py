@@ -137,7 +137,7 @@ def test_ready_check_names_a_variable_that_nothing_gives(save: Save) -> None:
         manager.prepare_session()
 
 
-def test_own_directory_whose_checkpoint_is_gone_is_refused(save: Save) -> None:
+def test_a_directory_whose_checkpoint_is_gone_is_refused(save: Save) -> None:
     (cnn,) = _variables("cnn")
     own = save("own", cnn=5.0)
     (own / "model.ckpt.index").unlink()
@@ -145,6 +145,8 @@ def test_own_directory_whose_checkpoint_is_gone_is_refused(save: Save) -> None:
     with pytest.raises(CheckpointError, match="no such checkpoint is there") as caught:
         manager.prepare_session(saver=tf.train.Saver(), checkpoint_dir=str(own))
     assert isinstance(caught.value, ValueError), "as TensorFlow's"
+    with pytest.raises(ValueError, match="no such checkpoint is there"):
+        _manager([own], [_scaffold(cnn, optional=True)]).prepare_session()
 
 
 def test_warm_start_follows_a_wait_for_an_own_checkpoint_in_vain(
