@@ -68,8 +68,8 @@ def below_nothing(error: AttributeError) -> Problem | None:
         return None
     return Problem(
         f"{found[1]} is given, and there is no {found[2]} that it could change",
-        f"an experiment sets {found[2]}, and none is named",
-        "+experiment=NAME names one",
+        f"no experiment is named that sets {found[2]}, or ~{found[2]} deletes it",
+        f"name one by +experiment=NAME, or give {found[2]} as a whole: +{found[2]}={{KEY: VALUE}}",
     )
 
 
@@ -197,7 +197,7 @@ def _not_there(match: re.Match[str], error: BaseException) -> Problem:
     parent, _, wrong = key.rpartition(".")
     return Problem(
         f"{key} is not set, so there is nothing to override",
-        f"the experiment sets no such key below {parent}",
+        "the experiment sets no such key" + f" below {parent}" * bool(parent),
         f"fix the name, or put a plus before it to add it: +{line}",
         [f"{parent}.{each}" for each in similar(wrong, siblings)],
     )

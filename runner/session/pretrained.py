@@ -17,6 +17,8 @@ from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.errors import CheckpointError, ConfigError, Problem, nearest
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
+# What TensorFlow's Saver puts after its name for a keras.Variable; in a list, there is no name.
+_OF_KERAS = "VARIABLE_VALUE"
 
 
 def locate(sources: Sequence[tuple[_Scaffold, str | None]]) -> list[tuple[_Scaffold, str]]:
@@ -142,7 +144,11 @@ def _problems(
         if found is None:
             cause = f"it holds no tensor {each.key!r}"
             remedy = "name the tensor in the saver: tf.train.Saver({NAME: variable})"
-            problems.append(Problem(state, cause, remedy, nearest(each.key, known)))
+            key = each.key.removesuffix(_OF_KERAS)
+            if key != each.key and not key.endswith("/"):
+                cause += ", as tf.train.Saver calls that of a keras.Variable"
+                remedy = "give the saver the variable's own: tf.train.Saver({NAME: variable.value})"
+            problems.append(Problem(state, cause, remedy, nearest(key, known)))
         elif not shape.is_compatible_with(found.shape) or dtype != found.dtype:
             cause = f"its {each.key} is {found.dtype} {list(found.shape)}, "
             cause += f"the variable {dtype} {shape.as_list() if shape.rank is not None else ''}"

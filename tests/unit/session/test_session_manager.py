@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf2
@@ -216,6 +217,16 @@ def test_a_saver_that_is_missing_or_does_not_fit_is_refused(save: Save) -> None:
     manager = _manager([other], [_scaffold(cnn, name="features")])
     with pytest.raises(CheckpointError, match=r"scaffold features cannot restore cnn from .*a/"):
         manager.prepare_session()
+
+
+def test_a_saver_of_keras_variables_is_told_from_a_missing_tensor(save: Save) -> None:
+    layer = keras.layers.Dense(2)
+    layer.build((None, 2))
+    source = save("a", cnn=1.0)
+    for variables in (layer.weights, {"cnn": layer.kernel}):
+        scaffold = runner.Scaffold(saver=tf.train.Saver(variables))
+        with pytest.raises(CheckpointError, match=r"a keras\.Variable\n.*variable\.value"):
+            _manager([source], [scaffold]).prepare_session()
 
 
 VALUE = np.arange(6, dtype=np.float32).reshape(2, 3)
