@@ -6,14 +6,16 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from runner.errors import Problem, TrackingError
 from runner.system.status import Status
 from runner.tracking.journal import Dataset
+
+# Every command imports this module, and few of them compute.
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
 

@@ -84,7 +84,7 @@ class Outcomes(unittest.TestResult):
         super().__init__()
         self.found: dict[str, str] = {}
 
-    def stopTest(self, test: unittest.TestCase) -> None:
+    def stopTest(self, test: unittest.TestCase) -> None:  # noqa: N802 (unittest's name)
         """Records a test, whose end is the last entry of one of the lists, if of any."""
         super().stopTest(test)
         for kind in ("failures", "errors", "skipped", "expectedFailures"):
@@ -101,7 +101,8 @@ def outcomes(path: Path, with_runner: bool) -> dict[str, str]:
     tf.disable_v2_behavior()
     tf.logging.set_verbosity(tf.logging.FATAL)  # The tests provoke many errors.
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     tests = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tests)
     if with_runner:

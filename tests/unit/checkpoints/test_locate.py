@@ -11,8 +11,9 @@ import pytest
 
 from runner.checkpoints import contents
 from runner.checkpoints.contents import NoCheckpointError
+from runner.checkpoints.formats import TABLE_MAGIC
 from runner.checkpoints.locate import is_mlflow_uri, latest_checkpoint, resolve
-from runner.checkpoints.open import TABLE_MAGIC, open_checkpoint
+from runner.checkpoints.open import open_checkpoint
 from runner.errors import CheckpointError
 from tests.tiny.privileges import folder_for_all, without_privileges
 

@@ -11,12 +11,12 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from hydra_plugins.runner_sweepers.grid import grid
 from runner.config.choices import Resume
 from runner.config.composition import Compose
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError
 from runner.runs.run_directory import RunDirectory, RunRecord
+from runner.sweeps.grid_sweeper import grid
 from runner.sweeps.points import (
     ComposedPoint,
     Point,
