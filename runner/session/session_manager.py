@@ -186,8 +186,7 @@ class SessionManager(SessionManagerWithLocalInit):
                 for function in (init_fn, *(scaffold.init_fn for scaffold in scaffolds)):
                     if function is not None:
                         function(session)
-                for scaffold, path in restores:
-                    restore(session, scaffold, path)
+                restore(session, restores)
                 if restorer is not None:
                     restorer.restore(session)
         except BaseException:

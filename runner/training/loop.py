@@ -9,13 +9,14 @@ from typing import Any
 import tensorflow as tf
 
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError, InterruptedRunError, Problem
 from runner.graph.experiment import BuiltGraph, Training
 from runner.graph.input_pipeline import input_ended, not_resumed_exactly
 from runner.graph.own_graph import local_init_op
 from runner.graph.variables import saved_as
 from runner.restoration.restorer import Restorer
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
+from runner.training.last_lines import of_finished, of_interrupted
 from runner.training.loop_hooks import explaining_hooks, loop_hooks
 from runner.training.recording import recorded
 from runner.training.run import Run
@@ -34,15 +35,18 @@ def train_run(run: Run) -> float:
       NonFiniteLossError: when the loss is NaN or infinite.
       ConfigError: when the training data end, an evaluated split is empty, or a hook does not fit.
     """
-    with recorded(run):
-        best = _loop(run)
-        run.interruption.check()
-        run.watch.check()
-        run.watch.judge(best)
-    run.screen.line(f"results: {run.tracker.location()}")
-    run.screen.line(f"files:   {run.directory.path}")
-    if run.store.open_command():
-        run.screen.line(f"open:    {run.store.open_command()}")
+    try:
+        with recorded(run):
+            best = _loop(run)
+            run.interruption.check()
+            run.watch.check()
+            run.watch.judge(best)
+    except InterruptedRunError:
+        for line in of_interrupted(run):
+            run.screen.line(line)
+        raise
+    for line in of_finished(run):
+        run.screen.line(line)
     run.interruption.check()  # A signal while the run was closed still ends a sweep.
     return best
 

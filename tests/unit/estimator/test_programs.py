@@ -322,7 +322,7 @@ def test_a_wrong_graph(tmp_path: Path, kind: str, message: str) -> None:
 
 
 def test_the_configuration_in_the_docs_is_valid() -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "from_estimator.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs" / "tutorials" / "estimator.md").read_text()
     (text,) = re.findall(r"```yaml\n(# @package.*?)```", page, re.DOTALL)
     config = OmegaConf.merge(OmegaConf.structured(RunConfig), yaml.safe_load(text))
     assert isinstance(config, DictConfig)
