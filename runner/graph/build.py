@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -36,8 +37,9 @@ from runner.graph.precision import (
 from runner.graph.replica import Replica
 from runner.graph.training_step import TrainingStep
 from runner.graph.variables import checkpoint_saver, saved_as, variable_specs, whole_name
-from runner.restoration.model_variables import model_variables
+from runner.restoration.model_variables import keras_variables
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
+from runner.restoration.weights_layout import weights_layout
 from runner.system.user_code import calling
 
 
@@ -74,7 +76,8 @@ def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> B
             step = TrainingStep(config, source, forward, replica)
         evaluation = _split(calls, split, data, model, objective)
         objective.keep_apart(graph)
-        keras_names = model_variables(model)
+        weights = keras_variables(model)
+        keras_names = {name: each.value for name, each in weights.items()}
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
         policies = _policies(config, own)
         _require_sources(config, graph, own, policies)
@@ -86,7 +89,10 @@ def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> B
     check_compiled(config, graph)
     specs = variable_specs(variables, own, policies, training)
     about = data.sizes() if isinstance(data, Sized) else {}, calls, objective.notes
-    return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, *about)
+    layout = partial(weights_layout, model, weights) if weights else None
+    return BuiltGraph(
+        graph, variables, specs, training, evaluation, hooks, saver, *about, layout=layout
+    )
 
 
 def _hooks(

@@ -15,6 +15,7 @@ import tensorflow as tf
 from runner.graph.calls import Calls
 from runner.graph.optimization import AveragedWeights
 from runner.restoration.variables import VariableSpec
+from runner.restoration.weights_layout import WeightsLayout
 
 if TYPE_CHECKING:
     from runner.graph.input_pipeline import TrainingInput
@@ -241,6 +242,7 @@ class BuiltGraph:
       calls: the calls of the experiment's own code in it.
       own: what the target of `graph` returned; None for a graph that the runner built.
       notes: what the configuration replaces of a compiled model's own, a line each.
+      layout: returns where Keras saves the model's variables; None for a model that is not Keras's.
     """
 
     graph: tf.Graph
@@ -254,3 +256,4 @@ class BuiltGraph:
     calls: Calls
     notes: tuple[str, ...] = ()
     own: GraphSpec | None = None
+    layout: Callable[[], WeightsLayout] | None = None

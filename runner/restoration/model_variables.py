@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
+from runner.restoration.weights_layout import layers_around
 
 
 def model_variables(model: Any) -> dict[str, tf.Variable]:
@@ -16,7 +18,8 @@ def model_variables(model: Any) -> dict[str, tf.Variable]:
 
     Keras names a variable by its path (`model/dense/kernel`) but gives the TensorFlow variable only
     the last part, made unique by a counter (`model/kernel_3`), which changes with the order in
-    which layers are built. The path, without the root model's name, is what stays.
+    which layers are built. The path, without the root model's name, is what stays. A functional
+    model's own name is not in it: where two have variables of one path, their names go before it.
 
     Raises:
       ConfigError: when two variables have one path.
@@ -32,8 +35,13 @@ def keras_variables(model: Any) -> dict[str, Any]:
     """
     root = f"{getattr(model, 'name', '')}/"
     named = [(each.path.removeprefix(root), each) for each in getattr(model, "variables", [])]
-    names = [name for name, _ in named]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    if _twice(named):
+        layers, again = layers_around(model), _twice(named)
+        named = [
+            ("/".join((*layers.get(id(each), ()), each.name)) if name in again else name, each)
+            for name, each in named
+        ]
+    twice = _twice(named)
     if twice:
         raise ConfigError(
             *(
@@ -46,6 +54,11 @@ def keras_variables(model: Any) -> dict[str, Any]:
             )
         )
     return dict(named)
+
+
+def _twice(named: Sequence[tuple[str, Any]]) -> list[str]:
+    count = Counter(name for name, _ in named)
+    return sorted(name for name, times in count.items() if times > 1)
 
 
 def eager_variables(model: Any) -> dict[str, Any]:
