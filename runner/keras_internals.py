@@ -46,3 +46,8 @@ def saved_groups(model: Any) -> dict[str, tuple[str, dict[str, Any]]]:
 def layers_of(model: Any) -> list[Any]:
     """Returns a model's layers and theirs; `Model.layers` has the outermost alone."""
     return list(model._flatten_layers())
+
+
+def spares_weights(optimizer: Any) -> bool:
+    """Whether `Optimizer.exclude_from_weight_decay` was called; `get_config` leaves it out."""
+    return hasattr(optimizer, "_exclude_from_weight_decay")

@@ -323,6 +323,7 @@ class RunConfig:
     class_weight: dict[int, float] = field(default_factory=dict)  # Of training; by default 1.
     # `_target_` of a Keras or tf.compat.v1.train Optimizer. Its `learning_rate` may be a schedule:
     # `_target_` of a keras.optimizers.schedules class or tf.compat.v1.train.*_decay function.
+    # Empty, as by optimizer=compiled, takes a compiled model's own.
     optimizer: dict[str, Any] = MISSING
     # In place of data, model, loss, metrics, optimizer: `_target_` of a model_fn of tf.estimator,
     # or of what returns one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from runner.errors import ConfigError, Problem
 from runner.graph.calls import Calls
 from runner.graph.experiment import BuiltGraph, Data, Model, Sized, Split, Training
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
+from runner.graph.keras_optimizer import compiled_optimizer
 from runner.graph.measures import Batch
 from runner.graph.names import (
     finder,
@@ -69,6 +71,11 @@ def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> B
         with replica.partitioned():
             model = build_model(config)
             objective, calls = Objective(config, model), Calls(config)
+            notes = objective.notes
+            if not config.optimizer:
+                config = replace(config, optimizer=compiled_optimizer(model))
+                own = config.optimizer["_target_"].rpartition(".")[2]
+                notes = (*notes, f"optimizer: the compiled model's own, {own}")
         source = step = None
         if train:
             source = _training_input(data, replica)
@@ -88,7 +95,7 @@ def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> B
         saver = _saver(config, variables, trained, source)
     check_compiled(config, graph)
     specs = variable_specs(variables, own, policies, training)
-    about = data.sizes() if isinstance(data, Sized) else {}, calls, objective.notes
+    about = data.sizes() if isinstance(data, Sized) else {}, calls, notes
     layout = partial(weights_layout, model, weights) if weights else None
     return BuiltGraph(
         graph, variables, specs, training, evaluation, hooks, saver, *about, layout=layout

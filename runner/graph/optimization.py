@@ -181,7 +181,14 @@ def build_optimizer(
                 "scaffolds",
             )
         )
-    optimizer = build_target("optimizer", node, References({"graph": names}))
+    try:
+        optimizer = build_target("optimizer", node, References({"graph": names}))
+    except ConfigError:
+        if rate is None or isinstance(target, type):
+            raise
+        # A function that makes an optimizer of Keras.
+        names["learning_rate"] = lambda: multiplied
+        optimizer = build_target("optimizer", node, References({"graph": names}))
     if not isinstance(optimizer, keras.optimizers.Optimizer | tf.compat.v1.train.Optimizer):
         raise ConfigError(
             Problem(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from runner.keras_internals import layers_of, saved_groups
+from runner.keras_internals import layers_of, saved_groups, spares_weights
 
 
 def test_where_keras_saves_variables() -> None:
@@ -26,3 +26,10 @@ def test_where_keras_saves_variables() -> None:
     }
     assert [*groups["layers/dense"][1]] == ["0", "1"]
     assert {"inner", "two", "one"} <= {each.name for each in layers_of(model)}
+
+
+def test_which_weights_do_not_decay() -> None:
+    optimizer = keras.optimizers.AdamW()
+    assert not spares_weights(optimizer)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    assert spares_weights(optimizer)

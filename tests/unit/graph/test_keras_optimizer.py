@@ -111,6 +111,13 @@ def adam_w(**changes: Any) -> dict[str, Any]:
     return {"_target_": "keras.optimizers.AdamW", "learning_rate": 0.01, **changes}
 
 
+COSINE: dict[str, Any] = {
+    "_target_": "keras.optimizers.schedules.CosineDecay",
+    "initial_learning_rate": 0.5,
+    "decay_steps": 10,
+}
+
+
 def _scaffolds() -> dict[str, ScaffoldConfig]:
     return {
         "head": ScaffoldConfig(VariablesConfig(["head/*"]), learning_rate_multiplier=0.5),
@@ -145,6 +152,13 @@ def test_its_variables_are_called_and_classed_as_those_of_tensorflows_optimizers
             "model": {**PLAIN["model"], "dtype_policy": "mixed_float16"},
         },
         {"optimizer": adam_w(), "model": {**PLAIN["model"], "jit_compile": True}},
+        {
+            "optimizer": {
+                "_target_": "tests.tiny.odd.bias_spared",
+                "learning_rate": {**COSINE, "initial_learning_rate": 0.1},
+                "decay": 0.1,
+            }
+        },
     ],
 )
 def test_a_checkpoint_resumes_bit_for_bit(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -170,6 +184,37 @@ def test_a_frozen_variable_is_left_alone_and_a_multiplier_multiplies() -> None:
         assert not np.array_equal(run.values("body/kernel")[0], frozen)
 
 
+def compiled(optimizer: Any) -> dict[str, Any]:
+    return {"_target_": "tests.tiny.odd.compiled", "optimizer": optimizer, "_recursive_": False}
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        adam_w(weight_decay=0.2, clipnorm=0.5, use_ema=True),
+        {"_target_": "keras.optimizers.SGD", "learning_rate": COSINE, "momentum": 0.9},
+    ],
+    ids=["rate", "schedule"],
+)
+def test_a_compiled_models_optimizer_is_as_if_configured(optimizer: dict[str, Any]) -> None:
+    config = tiny(**PLAIN, loss=None, optimizer=optimizer)
+    config.model = compiled(optimizer)
+    found = []
+    for node in (optimizer, {}):
+        config.optimizer = node
+        with opened(config) as run:
+            run.train(3)
+            notes = run.built.notes
+            found.append((run.values(*run.built.variables), [*run.built.variables]))
+    assert found[0][1] == found[1][1]
+    for one, other in zip(found[0][0], found[1][0], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    assert notes[-1].startswith("optimizer: the compiled model's own, ")
+
+
+_DECAYED = {"learning_rate": 0.1, "decay": 0.1}
+
+
 @pytest.mark.parametrize(
     ("optimizer", "changes", "message"),
     [
@@ -190,13 +235,19 @@ def test_a_frozen_variable_is_left_alone_and_a_multiplier_multiplies() -> None:
         ),
         ({"_target_": "keras.optimizers.ScheduleFreeAdamW"}, {}, "copy of the weights"),
         ({"_target_": "keras.layers.Dense", "units": 3}, {}, "is not an optimizer"),
+        ({}, {}, "the model does not say its own: it is not compiled"),
+        (
+            {},
+            {"model": compiled({"_target_": "tests.tiny.odd.bias_spared", **_DECAYED})},
+            "exclude_from_weight_decay is not in its get_config",
+        ),
     ],
 )
 def test_what_does_not_work_in_a_graph_is_refused(
     optimizer: dict[str, Any], changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError) as raised:
-        build(tiny(**PLAIN, optimizer=optimizer, **changes))
+        build(tiny(**{**PLAIN, "optimizer": optimizer, **changes}))
     assert message in str(raised.value)
 
 
