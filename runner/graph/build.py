@@ -38,7 +38,13 @@ from runner.graph.precision import (
 )
 from runner.graph.replica import Replica
 from runner.graph.training_step import TrainingStep
-from runner.graph.variables import checkpoint_saver, saved_as, variable_specs, whole_name
+from runner.graph.variables import (
+    checkpoint_saver,
+    keras_slots,
+    saved_as,
+    variable_specs,
+    whole_name,
+)
 from runner.restoration.model_variables import keras_variables
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.restoration.weights_layout import weights_layout
@@ -97,9 +103,9 @@ def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> B
     specs = variable_specs(variables, own, policies, training)
     about = data.sizes() if isinstance(data, Sized) else {}, calls, notes
     layout = partial(weights_layout, model, weights) if weights else None
-    return BuiltGraph(
-        graph, variables, specs, training, evaluation, hooks, saver, *about, layout=layout
-    )
+    slots = keras_slots(variables, weights, training) if training else None
+    built = graph, variables, specs, training, evaluation, hooks, saver
+    return BuiltGraph(*built, *about, layout=layout, slots=slots)
 
 
 def _hooks(

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from runner.graph.calls import Calls
 from runner.graph.optimization import AveragedWeights
+from runner.restoration.keras_slots import Slots
 from runner.restoration.variables import VariableSpec
 from runner.restoration.weights_layout import WeightsLayout
 
@@ -243,6 +244,7 @@ class BuiltGraph:
       own: what the target of `graph` returned; None for a graph that the runner built.
       notes: what the configuration replaces of a compiled model's own, a line each.
       layout: returns where Keras saves the model's variables; None for a model that is not Keras's.
+      slots: what a Keras optimizer of all variables keeps; None for any other.
     """
 
     graph: tf.Graph
@@ -257,3 +259,4 @@ class BuiltGraph:
     notes: tuple[str, ...] = ()
     own: GraphSpec | None = None
     layout: Callable[[], WeightsLayout] | None = None
+    slots: Slots | None = None

@@ -29,6 +29,7 @@ from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConf
 from runner.errors import ConfigError, Problem
 from runner.keras_internals import layers_of
 from runner.restoration import html_report, json_report, report
+from runner.restoration.keras_slots import Slots
 from runner.restoration.model_variables import (
     build_optimizer,
     eager_variables,
@@ -273,7 +274,9 @@ def _prepare(
     specs += [_slot(name, each, tuple(trained)) for name, each in slots.items()]
     located, sources = open_sources(given, _artifacts(given))
     if isinstance(model, keras.Layer):
-        located = named_sources(located, partial(weights_layout, model, variables))
+        shapes = {name: tuple(each.shape) for name, each in slots.items()}
+        kept = Slots(type(optimizer).__name__, shapes, tuple(trained)) if slots else None
+        located = named_sources(located, partial(weights_layout, model, variables), kept)
     made = make_plan(specs, given, located, rules.collision, rules.expect)
     values = {each.name: getattr(made, each.name) for each in fields(made)}
     origins = {name: source.origins for name, source in sources.items()}

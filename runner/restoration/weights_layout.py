@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from runner.checkpoints.reader import CheckpointSpec
 from runner.keras_internals import saved_groups
+from runner.restoration.keras_slots import Slots
 from runner.restoration.plan import LocatedSources
 
 _LOGGER = logging.getLogger(__name__)
@@ -135,18 +136,23 @@ class WeightsLayout:
         )
 
 
-def named_sources(located: LocatedSources, layout: Callable[[], WeightsLayout]) -> LocatedSources:
+def named_sources(
+    located: LocatedSources, layout: Callable[[], WeightsLayout], slots: Slots | None = None
+) -> LocatedSources:
     """Returns the checkpoints of scaffolds, weights files of Keras with a model's names.
 
     Args:
       located: the checkpoints.
       layout: returns the model's layout. It takes 1 ms a layer, so it is called when it is needed.
+      slots: what the model's optimizer keeps; None where it is not restored.
     """
     files = {name: spec for name, spec in located.specs.items() if spec and spec.layers}
     if not files:
         return located
     known = layout()
     named = {name: known.named(spec) for name, spec in files.items()}
+    if slots is not None:
+        named = {name: slots.named(spec) for name, spec in named.items()}
     return replace(located, specs={**located.specs, **named})
 
 

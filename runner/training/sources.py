@@ -198,7 +198,7 @@ def plan_run(config: RunConfig, built: BuiltGraph, sources: Sources) -> Restorat
     """
     located = sources.expected()
     if built.layout is not None:
-        located = named_sources(located, built.layout)
+        located = named_sources(located, built.layout, built.slots)
     return make_plan(
         built.specs,
         config.scaffolds,
