@@ -137,13 +137,15 @@ class Zeros:
     train = validation = test = _batches
 
 
-@pytest.mark.parametrize("suffix", ["weights.h5", "keras"])
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "name", [*MODELS, *(pytest.param(each, marks=pytest.mark.soak) for each in ZOO)]
+    ("name", "suffix"),
+    [
+        *(("nested", "keras"), ("subclassed", "weights.h5"), ("preprocessing", "weights.h5")),
+        *(pytest.param(each, "weights.h5", marks=pytest.mark.soak) for each in ZOO),
+    ],
 )
 def test_a_saved_model_in_a_graph(name: str, suffix: str, tmp_path: Path) -> None:
-    if suffix == "keras" and name in ZOO:
-        pytest.skip("the same names as in .weights.h5")
     keras.utils.clear_session()
     saved = pretrained(name)
     path = tmp_path / f"model.{suffix}"
