@@ -44,7 +44,7 @@ def saved_groups(model: Any) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def layers_of(model: Any) -> list[Any]:
-    """Returns a model's layers and theirs; `Model.layers` has the outermost alone."""
+    """Returns a Keras layer and all layers below it; `Model.layers` has only those right below."""
     return list(model._flatten_layers())
 
 

@@ -16,8 +16,8 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
+from runner.config.spelling import plain_node
 from runner.sweeps.execution import require_extra
-from runner.sweeps.points import plain_node
 
 
 class RayLauncher(Launcher):

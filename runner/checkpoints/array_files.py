@@ -15,8 +15,8 @@ import safetensors
 from numpy.typing import NDArray
 
 from runner.checkpoints import files
+from runner.checkpoints.formats import DAMAGE
 from runner.checkpoints.reader import (
-    DAMAGE,
     CheckpointReader,
     CheckpointSpec,
     FileReader,

@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from runner.checkpoints import files
+from runner.checkpoints.formats import DAMAGE
 from runner.checkpoints.reader import (
-    DAMAGE,
     Bundle,
     CheckpointReader,
     CheckpointSpec,

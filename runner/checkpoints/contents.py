@@ -10,7 +10,7 @@ from dataclasses import replace
 import yaml
 
 from runner.checkpoints import files
-from runner.checkpoints.open import is_saved_model, is_v1
+from runner.checkpoints.formats import is_saved_model, is_v1
 from runner.errors import CheckpointError, Problem
 
 STATE_FILE = "checkpoint"

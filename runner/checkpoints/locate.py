@@ -14,7 +14,7 @@ from typing import Protocol
 from runner.checkpoints import contents, files
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, NoCheckpointError
 from runner.checkpoints.files import cached
-from runner.checkpoints.open import denied, is_saved_model, is_v1
+from runner.checkpoints.formats import denied, is_saved_model, is_v1
 from runner.config.choices import MLFLOW_SCHEMES
 from runner.errors import CheckpointError, Problem
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from runner.checkpoints import open as formats
 from runner.checkpoints.comparison import difference_listing, differences
 from runner.checkpoints.locate import LATEST, resolve
+from runner.checkpoints.open import open_checkpoint as opened
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.console import as_text
 from runner.errors import nearest
@@ -76,7 +76,7 @@ def open_checkpoint(path: str | os.PathLike[str], which: str = LATEST) -> Checkp
       CheckpointError: when there is none, or it cannot be read.
     """
     (found,) = resolve(os.fspath(path), str(which))
-    return Checkpoint(formats.open_checkpoint(found))
+    return Checkpoint(opened(found))
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import math
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +13,7 @@ import ml_dtypes  # also registers bfloat16 and its like with NumPy
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.checkpoints.formats import DAMAGE
 from runner.errors import CheckpointError, Problem, nearest
 
 
@@ -171,15 +169,6 @@ class RenamedReader(CheckpointReader):
     def bundle(self) -> Bundle | None:
         """See `CheckpointReader.bundle`."""
         return self._reader.bundle()
-
-
-# What h5py, zipfile and NumPy raise on damaged files; TensorFlow, protobuf and safetensors besides
-# exceptions of their own.
-DAMAGE = (
-    *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError),
-    *(RuntimeError, ArithmeticError, MemoryError, SyntaxError),
-    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError),
-)
 
 
 @contextlib.contextmanager

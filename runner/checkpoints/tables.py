@@ -15,7 +15,7 @@ import cramjam
 import google_crc32c
 
 from runner.checkpoints import files
-from runner.checkpoints.open import TABLE_MAGIC
+from runner.checkpoints.formats import TABLE_MAGIC
 
 # A table consists of blocks, an index block that lists their positions, and a footer with the
 # position of the index block. A block is followed by its compression and its checksum.

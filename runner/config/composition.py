@@ -35,9 +35,10 @@ from omegaconf import DictConfig, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from runner.config.choices import annotation
+from runner.config.help import register_help
 from runner.config.hydra_errors import explain
 from runner.config.instantiation import register_resolvers
+from runner.config.keys import annotation
 from runner.config.schema import RunConfig
 from runner.config.spelling import spelled
 from runner.config.validation import is_by_folder, validate
@@ -146,9 +147,12 @@ def compose_all(
     composed: list[str] = []
     found: dict[str, Problem] = {}
     for each in sorted(parsed, key=lambda override: not _is_choice(override)):
+        given = [*composed, str(each.input_line)]
         try:
-            config = compose([*composed, str(each.input_line)])
-            composed.append(str(each.input_line))
+            if failed is not None and given == list(overrides):
+                raise failed  # It is known without composing these once more.
+            config = compose(given)
+            composed = given
         except (*COMPOSITION_ERRORS, ValueError) as error:
             root, dot, _ = each.key_or_group.partition(".")
             independent = bool(dot) and root not in _CHOSEN
@@ -267,5 +271,6 @@ def _first_values(overrides: Sequence[str]) -> Iterator[str]:
 def register() -> None:
     """Makes the schema known to Hydra as `runner_config`; calling it again changes nothing."""
     register_resolvers()
+    register_help()
     # OmegaConf merges neither a list into a mapping nor the reverse, but either into null.
     ConfigStore.instance().store(name="runner_config", node=RunConfig(scaffolds=None))

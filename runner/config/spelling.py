@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from omegaconf import OmegaConf
+
 # A string that needs no quotes, and those of them that the grammar reads as something else.
 _UNQUOTED = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
 _WORDS = ("null", "true", "false", "nan", "inf")
@@ -111,3 +113,8 @@ def _element(value: str) -> Any:
         return OverridesParser.create().parse_rule(value, "element")
     except HydraException:
         return value
+
+
+def plain_node(value: Any) -> Any:
+    """Returns a value of Hydra's configuration without OmegaConf's containers."""
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value

@@ -45,7 +45,7 @@ from runner.graph.variables import (
     variable_specs,
     whole_name,
 )
-from runner.restoration.model_variables import keras_variables
+from runner.restoration.model_variables import initializers, keras_variables
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.restoration.weights_layout import weights_layout
 from runner.system.user_code import calling
@@ -100,7 +100,7 @@ def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> B
         hooks = _hooks(config, graph, variables, training)
         saver = _saver(config, variables, trained, source)
     check_compiled(config, graph)
-    specs = variable_specs(variables, own, policies, training)
+    specs = variable_specs(variables, own, policies, training, initializers(model))
     about = data.sizes() if isinstance(data, Sized) else {}, calls, notes
     layout = partial(weights_layout, model, weights) if weights else None
     slots = keras_slots(variables, weights, training) if training else None
@@ -235,11 +235,11 @@ def _require_sources(
 
     In a graph Keras's assignments are operations that nothing runs.
     """
-    initializers = {variable.initializer for variable in own.values()}
+    initialised = {variable.initializer for variable in own.values()}
     assigned = {
         each.inputs[0].op
         for each in graph.get_operations()
-        if each.type == "AssignVariableOp" and each not in initializers
+        if each.type == "AssignVariableOp" and each not in initialised
     }
     lost = [
         name

@@ -189,15 +189,15 @@ def build_optimizer(
         # A function that makes an optimizer of Keras.
         names["learning_rate"] = lambda: multiplied
         optimizer = build_target("optimizer", node, References({"graph": names}))
-    if not isinstance(optimizer, keras.optimizers.Optimizer | tf.compat.v1.train.Optimizer):
-        raise ConfigError(
-            Problem(
-                f"optimizer: {node['_target_']} is not an optimizer",
-                "it must be a keras.optimizers.Optimizer or a tf.compat.v1.train.Optimizer",
-                "for example keras.optimizers.AdamW",
-            )
+    if isinstance(optimizer, keras.optimizers.Optimizer | tf.compat.v1.train.Optimizer):
+        return optimizer
+    raise ConfigError(
+        Problem(
+            f"optimizer: {node['_target_']} is not an optimizer",
+            "it must be a keras.optimizers.Optimizer or a tf.compat.v1.train.Optimizer",
+            "for example keras.optimizers.AdamW",
         )
-    return optimizer
+    )
 
 
 def _apply(

@@ -1,11 +1,13 @@
 """Sweeps: trials that are runs, launched by Hydra and compared at the end.
 
-The sweepers themselves are Hydra plugins, `hydra_plugins/runner_sweepers/grid.py` and `optuna.py`;
-what they have in common is here. Nothing in the core knows this room: a run meets its sweep as a
+Hydra knows the sweepers by the plugins in `hydra_plugins/runner_sweepers`, which only pass on to
+those here. Nothing in the core knows this room: a run meets its sweep as a
 `runner.training.watch.TrialWatch`.
 
 A sweep in the order of its life:
-  sweeper          checks, opens, runs and reports a sweep; the sweepers are its subclasses
+  sweeper          checks, opens, runs and reports a sweep
+  grid_sweeper     a sweep over every combination
+  optuna_sweeper   a search
   points           the trials to run: overrides, composed and checked before the first one starts
   sweep_directory  the files: what identifies the sweep, and one record for each attempt at a trial
   parent_run       the run in MLflow whose children the trials are
@@ -20,6 +22,6 @@ A search also has:
   study            Optuna's study: draws trials, decides which are pruned, tracks others'
   search           the loop that asks for trials, runs and records them
 
-Doors: `job.job_of`, `job.carry_out` and `job.Trial` for the command line, and
-`sweeper.RunnerSweeper` for the plugins. Training, tracking formats and Hydra's errors are not here.
+Doors: `job.job_of`, `job.carry_out` and `job.Trial` for the command line; `grid_sweeper` and
+`optuna_sweeper` for the plugins. Training, tracking formats and Hydra's errors are not here.
 """

@@ -18,6 +18,7 @@ from typing import Any
 
 from hydra.types import RunMode
 
+from runner.config.spelling import plain_node
 from runner.errors import (
     InterruptedRunError,
     Problem,
@@ -29,7 +30,6 @@ from runner.errors import (
 )
 from runner.runs.run_directory import RunDirectory
 from runner.sweeps.execution import may_be_requeued, requeue_signals
-from runner.sweeps.points import plain_node
 from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
 from runner.system.lifeline import at_work
 from runner.system.locks import this_process

@@ -19,12 +19,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
 from hydra.core.utils import env_override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from runner.checkpoints import files
 from runner.checkpoints.contents import NoCheckpointError
+from runner.checkpoints.formats import recognise
 from runner.checkpoints.locate import LATEST, resolve
-from runner.checkpoints.open import recognise
 from runner.config.choices import EXPERIMENT, MLFLOW_SCHEMES, OPTIONAL, Resume
 from runner.config.cluster import resolve_trial
 from runner.config.composition import (
@@ -248,11 +248,6 @@ def _is_elsewhere(place: str, written: set[Path]) -> bool:
         return True
     path = Path(os.path.abspath(os.path.expanduser(place)))
     return any(path.is_relative_to(folder) for folder in written)
-
-
-def plain_node(value: Any) -> Any:
-    """Returns a value of Hydra's configuration without OmegaConf's containers."""
-    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
 def name_of(override: Override) -> str:

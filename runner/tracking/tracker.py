@@ -6,14 +6,16 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from runner.errors import Problem, TrackingError
 from runner.system.status import Status
 from runner.tracking.journal import Dataset
+
+# Every command imports this module, and few of them compute.
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +24,9 @@ RUN_DIR_TAG = "runner.run_dir"
 
 COMMAND_TAG = "runner.command"
 """Tag that holds the command line."""
+
+DESCRIPTION_TAG = "mlflow.note.content"
+"""Tag that MLflow shows as the run's description, in Markdown."""
 
 UID_TAG = "runner.uid"
 """Tag that identifies a run in every store, given by the run and not by the store."""
@@ -238,6 +243,10 @@ class RunStore:
 
         Neither waits for the store nor raises because of it.
         """
+
+    def page(self, directory: Path) -> str:
+        """Returns the address of the page of a run directory's run; empty where there is none."""
+        return ""
 
     def open_command(self) -> str:
         """Returns the shell command that shows the store's runs, quoted; passwords masked."""

@@ -115,8 +115,9 @@ def test_a_synchronous_cluster_whose_tasks_are_killed_is_one_run_with_the_metric
     shape = ("cluster.synchronous=true", f"cluster.evaluator={fresh}", "cluster.restarts=1")
     every = ("train.log_every=10", "train.evaluate_every=60", "train.checkpoint_every=20")
     # State of Keras's, which all tasks build and the chief and the evaluator alone keep.
-    every += ("optimizer=adamw", f"+metrics.streamed._target_={STREAMED}")
-    watched = Watched(command.start(TINY, *LOCAL, *WARM, SLOW, *shape, "train.steps=60", *every))
+    more = ("optimizer=adamw", f"+metrics.streamed._target_={STREAMED}")
+    given = (TINY, *LOCAL, *WARM, SLOW, *shape, "train.steps=60", *every, *more)
+    watched = Watched(command.start(*given))
     wait_for(command.folder / CHECKPOINT, watched.process)
     shutil.rmtree(source)
     os.kill(watched.pid("chief"), signal.SIGKILL)

@@ -49,6 +49,8 @@ MODULES = (
     "runner.inspect",
     "runner.run",
     "runner.sweeps.figures",
+    "runner.sweeps.grid_sweeper",
+    "runner.sweeps.optuna_sweeper",
     "runner.sweeps.search",
     "runner.sync",
     "runner.tracking.mlflow_store",

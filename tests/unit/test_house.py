@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = """
     errors console tensorflow_internals keras_internals system config inputs checkpoints tracking
     runs restoration graph session hooks training estimator run sweeps cluster inspect lineage sync
-    __main__
+    new_project __main__
 """.split()  # noqa: SIM905 - a line of names reads better than a list of literals
 FREE_OF_TENSORFLOW = ("errors", "console", "system", "config", "tracking", "sweeps")
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from runner.checkpoints.array_files import NpzReader
-from runner.checkpoints.open import AverageReader, Format, open_checkpoint, open_pinned, recognise
+from runner.checkpoints.formats import Format, recognise
+from runner.checkpoints.open import AverageReader, open_checkpoint, open_pinned
 from runner.errors import CheckpointError
 from tests.tiny.privileges import folder_for_all, without_privileges
 

@@ -10,10 +10,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from hydra_plugins.runner_sweepers.grid import grid
 from runner.config.composition import register
 from runner.config.validation import validate
 from runner.runs.run_directory import RunDirectory
+from runner.sweeps.grid_sweeper import grid
 from runner.sweeps.points import params_as_typed
 from tests.tiny.composing import composing
 from tests.tiny.runs import Runs

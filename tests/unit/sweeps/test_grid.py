@@ -11,10 +11,10 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from rich.console import Console
 
-from hydra_plugins.runner_sweepers.grid import GridSweeper, grid
 from runner.console import Screen
 from runner.errors import ConfigError
 from runner.sweeps.execution import Execution
+from runner.sweeps.grid_sweeper import GridSweeper, grid
 from runner.sweeps.points import ComposedPoint, Point
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.status import Status

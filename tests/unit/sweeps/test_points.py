@@ -11,12 +11,12 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from hydra_plugins.runner_sweepers.grid import grid
 from runner.config.choices import Resume
 from runner.config.composition import Compose
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import ConfigError
 from runner.runs.run_directory import RunDirectory, RunRecord
+from runner.sweeps.grid_sweeper import grid
 from runner.sweeps.points import (
     ComposedPoint,
     Point,
@@ -148,6 +148,16 @@ def test_a_trial_is_checked_with_the_environment_that_it_is_given(compose: Compo
     assert [each.config.name for each in composed] == ["one", "two"]
     assert composed[0].fingerprint != composed[1].fingerprint
     assert "RUNNER_TEST_NAME" not in os.environ
+
+
+def test_a_sweep_over_the_params_of_a_model_fn(compose: Compose) -> None:
+    points = _points("+experiment=program", "params.units=2,4")
+    composed = compose_points(points, compose)
+    assert [each.config.params["units"] for each in composed] == [2, 4]
+    assert composed[0].fingerprint != composed[1].fingerprint
+    check_targets(composed)
+    with pytest.raises(ConfigError, match=r"params\.unit is not set"):
+        compose_points(_points("+experiment=program", "params.unit=2,4"), compose)
 
 
 def _composed(*configs: RunConfig) -> list[ComposedPoint]:

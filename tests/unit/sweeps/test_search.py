@@ -21,13 +21,13 @@ from omegaconf import DictConfig
 from optuna.trial import TrialState
 from rich.console import Console
 
-from hydra_plugins.runner_sweepers.optuna import OptunaSweeper
 from runner.config.choices import Goal, Resume
 from runner.config.composition import Compose
 from runner.console import Screen
 from runner.errors import ConfigError, InterruptedRunError, SweepError
 from runner.sweeps.execution import Execution, Launch
 from runner.sweeps.objectives import Objective
+from runner.sweeps.optuna_sweeper import OptunaSweeper
 from runner.sweeps.points import ComposedPoint, Point
 from runner.sweeps.search_space import SearchSpace
 from runner.sweeps.study import OWNER, SearchStudy, open_storage, open_study

@@ -11,10 +11,10 @@ from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import HydraContext
 
-from hydra_plugins.runner_sweepers.grid import GridSweeper
 from runner.config.choices import Mode
 from runner.config.schema import ScaffoldConfig
 from runner.errors import ConfigError, Problem
+from runner.sweeps.grid_sweeper import GridSweeper
 from runner.sweeps.points import ComposedPoint, Point
 from tests.tiny.command_line import CONF, Command, in_process
 from tests.tiny.configs import tiny

@@ -1,0 +1,191 @@
+"""`hydra/sweeper: grid`, over every combination of the swept values."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hydra.core.override_parser.types import Override, RangeSweep
+
+from runner.config.spelling import plain, plain_node
+from runner.errors import ConfigError, Problem
+from runner.sweeps.execution import Execution
+from runner.sweeps.points import ComposedPoint, Point, name_of
+from runner.sweeps.sweep_directory import DIED, Attempt, SweepDirectory
+from runner.sweeps.sweeper import RunnerSweeper
+from runner.system.status import Status
+
+
+class GridSweeper(RunnerSweeper):
+    """Runs every combination; the same command again skips the trials that have finished.
+
+    Args:
+      params: key -> values, in the grammar of the command line, which wins over it.
+    """
+
+    def __init__(self, params: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self._params: Any = plain_node(params)
+
+    def points(self, overrides: Sequence[Override]) -> list[Point]:
+        """Returns all combinations."""
+        return grid([*self.parsed_params(self._params, overrides), *overrides])
+
+    def identity(self) -> str:
+        """Returns the values that are not on the command line."""
+        return json.dumps(self._params, sort_keys=True) if self._params else ""
+
+    def trials(
+        self, composed: Sequence[ComposedPoint], execution: Execution, directory: SweepDirectory
+    ) -> list[Attempt]:
+        """Runs the trials that have not finished."""
+        before = [file.settle(say=self.screen.line) for file in directory.attempts()]
+        numbers = _numbers([each.point for each in composed], before)
+        finished = {
+            (each.trial, each.fingerprint): each
+            for each in before
+            if each.status is Status.FINISHED
+        }
+        done: dict[int, Attempt] = {}
+        first: list[Attempt] = []
+        for number, each in zip(numbers, composed, strict=True):
+            known = finished.get((number, each.fingerprint))
+            if known is not None:
+                done[number] = known
+                continue
+            overrides, values = each.point.overrides, each.point.values
+            metric = each.config.train.objective
+            first.append(Attempt(number, 1, overrides, values, each.fingerprint, metric))
+        if done:
+            self.screen.line(f"{len(done)} of {len(composed)} trials have finished before")
+        deaths = _deaths(before)
+        first.sort(key=lambda each: deaths.get(each.trial, -1))
+        done |= {attempt.trial: attempt for attempt in execution.run(first)}
+        return [done[number] for number in numbers]
+
+
+def grid(overrides: Sequence[Override]) -> list[Point]:
+    """Returns every combination of the swept values; the last key changes fastest.
+
+    Raises:
+      ConfigError: for an interval, which is no list of values, for a sweep without values or with
+        one of them twice, and for a key with values that is given twice.
+    """
+    swept = [each for each in overrides if each.is_sweep_override()]
+    problems = [
+        Problem(
+            f"{each.input_line} is an interval",
+            "a grid needs a list of values",
+            f"search it, hydra/sweeper=optuna, or list values: {name_of(each)}=1,2",
+        )
+        for each in swept
+        if each.is_interval_sweep()
+    ]
+    problems += [
+        Problem(
+            f"{each.input_line} holds no value",
+            "a trial needs one",
+            "correct its ends, its step or its pattern",
+        )
+        for each in swept
+        if not each.is_interval_sweep() and not _values(each)
+    ]
+    problems += [*_given_twice(overrides), *_same_value_twice(swept)]
+    if problems:
+        raise ConfigError(*problems)
+    dimensions = [
+        [
+            (f"{each.get_key_element()}={value}", name_of(each), plain(value))
+            for value in _values(each)
+        ]
+        if each.is_sweep_override()
+        else [(str(each.input_line), "", "")]
+        for each in overrides
+    ]
+    return [
+        Point(
+            tuple(override for override, _, _ in chosen),
+            {name: value for _, name, value in chosen if name},
+        )
+        for chosen in itertools.product(*dimensions)
+    ]
+
+
+def _values(override: Override) -> list[str]:
+    value = override.value()
+    if isinstance(value, RangeSweep) and value.step == 0:
+        return []  # Hydra raises an error that does not name the override.
+    return list(override.sweep_string_iterator())
+
+
+def _given_twice(overrides: Sequence[Override]) -> list[Problem]:
+    """Returns the keys whose values another override would replace in every trial."""
+    found: dict[str, list[Override]] = {}
+    for override in overrides:
+        if not override.is_delete():
+            found.setdefault(name_of(override), []).append(override)
+    return [
+        Problem(
+            f"{name} is given {len(same)} times: {' '.join(str(each.input_line) for each in same)}",
+            "the last one would hold in every trial",
+            "give all its values in one override",
+        )
+        for name, same in found.items()
+        if len(same) > 1 and any(each.is_sweep_override() for each in same)
+    ]
+
+
+def _same_value_twice(swept: Sequence[Override]) -> list[Problem]:
+    """Returns the keys of which one value would be trained in several trials."""
+    lists = [each for each in swept if not each.is_interval_sweep()]
+    counts = [(each, Counter(map(plain, _values(each)))) for each in lists]
+    return [
+        Problem(
+            f"{each.input_line} lists {value!r} {count} times",
+            "trials of the same values give the same result",
+            "list it once; to repeat a trial, give it several seeds: seed=1,2",
+        )
+        for each, found in counts
+        for value, count in found.items()
+        if count > 1
+    ]
+
+
+def _numbers(points: Sequence[Point], attempts: Sequence[Attempt]) -> list[int]:
+    """Returns the number of each trial: the one it had before, wherever it stood.
+
+    The same command may give its keys in another order. Where several trials have the same values,
+    the first of them has the first number.
+    """
+    before: dict[frozenset[tuple[str, str]], list[int]] = {}
+    for attempt in attempts:
+        known = before.setdefault(frozenset(attempt.values.items()), [])
+        if attempt.trial not in known:
+            known.append(attempt.trial)
+    unused = itertools.count(max((each.trial for each in attempts), default=-1) + 1)
+    numbers = []
+    for point in points:
+        known = before.get(frozenset(point.values.items()), [])
+        numbers.append(known.pop(0) if known else next(unused))
+    return numbers
+
+
+def _deaths(attempts: Sequence[Attempt]) -> dict[int, int]:
+    """Returns trial -> position of its last attempt, of trials whose process died in that one.
+
+    Such a trial may end the process that sweeps, each time. It therefore runs after all others, and
+    of several such trials the one that died longest ago runs first.
+    """
+    started = {
+        attempt.trial: (position, attempt)
+        for position, attempt in enumerate(attempts)
+        if attempt.status is not Status.SKIPPED
+    }
+    return {
+        trial: position
+        for trial, (position, attempt) in started.items()
+        if attempt.status is Status.KILLED and attempt.message.startswith(DIED)
+    }

@@ -1,0 +1,247 @@
+"""`hydra/sweeper: optuna`, which searches."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
+from hydra.core.override_parser.types import Override
+
+from runner.config.choices import Resume
+from runner.config.schema import RunConfig
+from runner.config.spelling import plain_node
+from runner.errors import ConfigError, Problem, SweepError, require_all
+from runner.sweeps.execution import Execution, require_extra
+from runner.sweeps.objectives import Objective, constraints, judged, objectives_of, ranked_trials
+from runner.sweeps.points import ComposedPoint, Point, compose_points
+from runner.sweeps.sweep_directory import Attempt, SweepDirectory
+from runner.sweeps.sweeper import RunnerSweeper
+from runner.system.status import Status
+
+# Optuna is an optional extra: modules that need it are imported where they are used.
+if TYPE_CHECKING:
+    from runner.sweeps.search_space import SearchSpace
+    from runner.sweeps.study import SearchStudy
+
+# Those that may be infeasible.
+_FEASIBLE = (Status.FINISHED, Status.PRUNED)
+_DONE = (*_FEASIBLE, Status.FAILED)
+
+# Settings that are built, with an example of each.
+_NODES = {
+    "sampler": "hydra/sweeper/sampler=tpe",
+    "pruner": "hydra/sweeper/pruner=median",
+    "custom_search_space": "'hydra.sweeper.custom_search_space={_target_: my.space}'",
+    "storage": "hydra.sweeper.storage=sqlite:///study.db",
+}
+
+
+class OptunaSweeper(RunnerSweeper):
+    """Searches with Optuna; several processes may work at one search.
+
+    Args:
+      n_trials: how many trials of the study are to have finished, including pruned ones.
+      n_jobs: how many are launched at once.
+      study_name: by default the experiment's name and what identifies the sweep.
+      storage: a database's URL, or a `_target_`; null is SQLite in the sweep's folder.
+      sampler: a `_target_` of optuna.samplers.
+      pruner: a `_target_` of optuna.pruners.
+      objectives: metric -> goal; by default `train.objective` and `train.goal`.
+      constraints: name -> bounds of the metric of that name, `{max: 0.5}`, or `{_target_: ...}` of
+        a function (metrics) -> number that is at most 0 where it is met.
+      params: key -> what is searched, in the grammar of the command line, which wins over it.
+      custom_search_space: the `_target_` of a function (optuna.Trial) -> further overrides or None.
+    """
+
+    joins = True
+    again = (
+        "the same command resumes those that were killed or not started, and tries others in"
+        " place of those that failed"
+    )
+
+    def __init__(self, **sweeper: Any) -> None:
+        super().__init__()
+        self._settings: Mapping[str, Any] = {k: plain_node(v) for k, v in sweeper.items()}
+        self._space: SearchSpace
+        self._objectives: list[Objective] = []
+        self._study: SearchStudy | None = None
+        self._complete = False
+
+    def points(self, overrides: Sequence[Override]) -> list[Point]:
+        """Returns points with every choice and every end of a range."""
+        require_extra("optuna", "hydra/sweeper=optuna")
+        _check_settings(self._settings)
+        from runner.sweeps.search_space import search_space
+
+        params = self.parsed_params(self._settings.get("params"), overrides)
+        custom = self._settings.get("custom_search_space")
+        self._space = search_space([*params, *overrides], custom)
+        if not self._space.dimensions and custom is None:
+            raise ConfigError(
+                Problem(
+                    "there is nothing to search",
+                    "no override holds several values",
+                    "for example 'optimizer.learning_rate=tag(log, interval(1e-4, 1e-1))'",
+                )
+            )
+        return self._space.samples()
+
+    def objectives(self, config: RunConfig) -> list[Objective]:
+        """Returns those of the sweeper's configuration, or the experiment's.
+
+        Raises:
+          ConfigError: with every mistake that can be found in the sweeper's configuration.
+        """
+        from runner.sweeps.search import try_search
+        from runner.sweeps.study import build_pruner, build_sampler, open_storage
+
+        settings = self._settings
+        (own,) = super().objectives(config)
+        metrics = [f"validation/{name}" for name in ("loss", *config.metrics)]
+        require_all(
+            lambda: objectives_of(settings, own, metrics),
+            lambda: build_sampler(settings),
+            lambda: build_pruner(settings["pruner"]),
+            lambda: constraints(settings, metrics),
+            lambda: settings.get("storage") and open_storage(Path(), settings["storage"]),
+        )
+        self._objectives = objectives_of(settings, own, metrics)
+        drawn = try_search(settings, self._space, self._objectives)
+        if self._space.custom is not None:
+            self.check_trials(compose_points(drawn, self.compose))
+        return self._objectives
+
+    def swept(self, points: Sequence[Point]) -> Collection[str] | None:
+        """Returns the keys that are searched; None with a space of the user's own."""
+        if self._settings.get("custom_search_space") is not None:
+            return None
+        return super().swept(points)
+
+    def identity(self) -> str:
+        """Returns the space and the study, whose numbers of trials mean nothing in another one."""
+        named = ("params", "custom_search_space", "study_name", "objectives", "constraints")
+        found = {key: self._settings.get(key) for key in named}
+        if self._settings.get("storage") is not None:
+            found["storage"] = self._settings["storage"]
+        return json.dumps(found, sort_keys=True)
+
+    def trials(
+        self, composed: Sequence[ComposedPoint], execution: Execution, directory: SweepDirectory
+    ) -> list[Attempt]:
+        """Searches, and returns the last attempts of all processes at this sweep.
+
+        A mistake that only shows now, as of a constraint, ends the search; it is kept, and raised
+        once the results have been reported.
+
+        Raises:
+          ConfigError: such a mistake, before any trial was done.
+          SweepError: likewise, of the launcher or the sampler.
+        """
+        from runner.sweeps.search import Search
+
+        study, wanted = self._opened(composed[0].config, directory), self._settings["n_trials"]
+        search = Search(
+            study, self._space, self._settings, self._objectives, directory, self.screen
+        )
+        before = study.finished()
+        if before > wanted:
+            self.screen.line(f"{before} trials have finished before, and n_trials is {wanted}")
+        elif before:
+            self.screen.line(f"{before} of {wanted} trials have finished before")
+        try:
+            search.run(execution, self.compose)
+        except (ConfigError, SweepError) as error:
+            if not any(file.read().status in _DONE for file in directory.attempts()):
+                raise
+            self.cut_short = error
+        self._complete = study.finished() >= wanted
+        if study.exhausted():
+            self.again = (
+                "the same command resumes those that were killed or not started; the sampler"
+                " has nothing else to try, and resume=never begins another study"
+            )
+        # Of trials from other folders, only the study knows.
+        attempts = [judged(file.read(), self._objectives) for file in directory.attempts()]
+        infeasible = study.infeasible()
+        return [
+            replace(each, infeasible=each.trial in infeasible and each.status in _FEASIBLE)
+            for each in {each.trial: each for each in [*study.ended(), *attempts]}.values()
+        ]
+
+    def _opened(self, config: RunConfig, directory: SweepDirectory) -> SearchStudy:
+        from runner.sweeps.study import open_storage, open_study
+
+        storage = open_storage(directory.path, self._settings.get("storage"))
+        name = self._study_name(config, directory)
+        study = open_study(storage, name, self._settings, self._objectives, self._space)
+        self._study = study
+        return study
+
+    def _study_name(self, config: RunConfig, directory: SweepDirectory) -> str:
+        """Returns the name of the study, the same whenever this sweep is resumed."""
+        given: str | None = self._settings.get("study_name")
+        if given:
+            return given
+        with FileLock(directory.path / "study.lock"):
+            record = directory.read() or {}
+            if "study" not in record:
+                # Elsewhere, a study of the same sweep may exist.
+                new = f"-{uuid.uuid4().hex[:8]}" if config.resume is Resume.never else ""
+                record["study"] = f"{config.name}-{record.get('fingerprint', '')}{new}"
+                directory.write(record)
+            return str(record["study"])
+
+    def failures(self, trials: Sequence[Attempt]) -> list[Attempt]:
+        """Returns the failures; none where other trials have taken their place.
+
+        None either where a mistake has ended the search, which is raised instead.
+        """
+        ended = self._complete or self.cut_short is not None
+        return [] if ended else super().failures(trials)
+
+    def best(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
+        """Returns the study's best, all of them where there are several objectives.
+
+        None of them violates a constraint.
+        """
+        numbers = {each.number for each in self._study.best_trials} if self._study else set()
+        found = [each for each in ranked_trials(trials, objectives) if each.trial in numbers]
+        return found if len(objectives) > 1 else found[:1]
+
+    def study(self) -> Any:
+        """Returns the study."""
+        return self._study
+
+
+def _lacks_target(key: str, value: Any) -> bool:
+    if key == "storage" and not isinstance(value, Mapping):
+        return False  # A URL, or the default.
+    if key == "custom_search_space" and value is None:
+        return False
+    return not isinstance(value, Mapping) or "_target_" not in value
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    problems = [
+        Problem(
+            f"hydra.sweeper.{key} is {settings.get(key)!r}", "it must be a whole number above 0"
+        )
+        for key in ("n_trials", "n_jobs")
+        if type(settings.get(key)) is not int or settings[key] < 1
+    ]
+    problems += [
+        Problem(
+            f"hydra.sweeper.{key} has no `_target_`",
+            "it must be a mapping that has one",
+            f"for example {example}",
+        )
+        for key, example in _NODES.items()
+        if _lacks_target(key, settings.get(key))
+    ]
+    if problems:
+        raise ConfigError(*problems)
