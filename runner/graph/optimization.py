@@ -177,8 +177,7 @@ def build_optimizer(
                 f"learning_rate_multiplier is {multiplier:g}, and there is no "
                 "optimizer.learning_rate",
                 "a multiplier needs what it multiplies",
-                "name an optimizer that has it, or delete learning_rate_multiplier from the "
-                "scaffolds",
+                "name an optimizer that has it, or delete the scaffolds' learning_rate_multiplier",
             )
         )
     try:
