@@ -245,7 +245,8 @@ class EvaluateConfig:
     # `best`, `latest` or a global step of the run; `scaffolds` evaluates what training would start
     # from, without a run: the values of the scaffolds' checkpoints, and initial ones.
     which: str = field(default="best", metadata=choices.OWN_WHICH)
-    # The metrics of `test` are recorded with the run, those of `validation` only shown.
+    # The metrics of `test` are recorded with the run, other splits' are only shown. `train` is
+    # one pass over data that ends, or whose `sizes()` reports how many examples there are.
     split: choices.EvaluatedSplit = choices.EvaluatedSplit.test
 
 

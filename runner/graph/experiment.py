@@ -47,7 +47,11 @@ class Data(Protocol):
 
 @runtime_checkable
 class Sized(Protocol):
-    """Data that reports its split sizes, which are recorded with the run."""
+    """Data that reports its split sizes, which are recorded with the run.
+
+    That of `train` also says what one pass over endless training data is, for
+    `evaluate.split=train`.
+    """
 
     def sizes(self) -> Mapping[str, int]:
         """Returns split -> number of examples."""
@@ -87,11 +91,13 @@ class Split:
     """One pass over a split of the data, in the same graph and session as training.
 
     Attributes:
-      name: `validation` or `test`.
+      name: `train`, `validation` or `test`.
       initializer: starts the pass anew.
       sums: metric name -> sum over the batch's values, a float64 scalar.
       counts: metric name -> how many values were summed, or the sum of their weights; a scalar.
       results: metric name -> value of all batches since the initializer, a float32 scalar.
+      cardinality: how many batches a pass has, an int64 scalar, as `tf.data.Dataset.cardinality`;
+        None where a pass is known to end.
     """
 
     name: str
@@ -99,6 +105,7 @@ class Split:
     sums: Mapping[str, tf.Tensor]
     counts: Mapping[str, tf.Tensor]
     results: Mapping[str, tf.Tensor] = field(default_factory=dict)
+    cardinality: tf.Tensor | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -118,6 +125,8 @@ class EvaluationGraph:
       scaffold: its saver restores the model, its local init prepares the rest.
       hooks: of the evaluation.
       transfer: saves the model for that saver, in the graph of the session that holds it.
+      cardinality: as of `Split`.
+      calls: explain errors of its operations; None, the default, leaves them as they are.
     """
 
     name: str
@@ -127,6 +136,8 @@ class EvaluationGraph:
     scaffold: tf.compat.v1.train.Scaffold
     hooks: _Hooks
     transfer: tf.compat.v1.train.Saver
+    cardinality: tf.Tensor | None = None
+    calls: Calls | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
