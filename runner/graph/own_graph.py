@@ -6,6 +6,7 @@ step: for training, and for the evaluation, which takes place in a session of it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,14 +17,14 @@ from hydra.utils import get_object
 from runner.config.choices import NonFinite
 from runner.config.instantiation import References, build_target
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, Problem, ranked
+from runner.errors import ConfigError, Problem, RunnerError, UserCodeError, ranked
 from runner.graph.calls import Calls
 from runner.graph.experiment import BuiltGraph, EvaluationGraph, GraphSpec, InputState, Training
 from runner.graph.names import finder, first_hooks, graph_names, name_variables
 from runner.graph.precision import new_graph, set_threads
 from runner.graph.replica import Replica
 from runner.graph.variables import checkpoint_saver, saved_as, variable_specs
-from runner.system.user_code import located
+from runner.system.user_code import located, raised, raised_by_operation
 
 # Makes the graph function of a configuration with a `model_fn`. Found by its name, as every target
 # is: its room comes after this one.
@@ -61,10 +62,30 @@ def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Repl
         saver.build()
         specs = variable_specs(variables, _of_the_model(variables, spec.loss), {}, training)
     split_of_run = replace(evaluation, transfer=transfer)
-    calls = Calls(config)
+    calls = _OwnCalls(config, "train")
     return BuiltGraph(
         graph, variables, specs, training, split_of_run, hooks, saver, {}, calls, own=spec
     )
+
+
+class _OwnCalls(Calls):
+    """The calls of a graph of one's own, which is where all of its operations come from.
+
+    Args:
+      config: the run's configuration.
+      mode: `train` or the evaluated split.
+    """
+
+    def __init__(self, config: RunConfig, mode: str) -> None:
+        super().__init__(config)
+        self._mode = mode
+
+    def _explained(self, error: tf.errors.OpError) -> UserCodeError:
+        place, _ = _target(self.config)
+        if place == "model_fn" and "IteratorGetNext" in str(error.message):
+            place = f"input_fns.{self._mode}"
+        made = error.op.traceback if error.op is not None else ()
+        return raised_by_operation(place, error, made)
 
 
 def build_spec(config: RunConfig, mode: str) -> GraphSpec:
@@ -76,6 +97,7 @@ def build_spec(config: RunConfig, mode: str) -> GraphSpec:
 
     Raises:
       ConfigError: when the target does not fit, or raises a ValueError or TypeError.
+      UserCodeError: when it raises another error.
     """
     key, node = _target(config)
     function: Callable[..., GraphSpec]
@@ -85,9 +107,13 @@ def build_spec(config: RunConfig, mode: str) -> GraphSpec:
         function = build_target(key, {**node, "_partial_": True})
     try:
         spec = function(mode=mode)
+    except RunnerError:
+        raise
     except (ValueError, TypeError) as error:
         state = f"{key}: {node['_target_']} fails for mode {mode}"
         raise ConfigError(Problem(state, located(error))) from error
+    except Exception as error:
+        raise raised(key, error, f"{node['_target_']} was called for mode {mode}") from error
     if not isinstance(spec, GraphSpec):
         raise ConfigError(
             Problem(
@@ -136,6 +162,11 @@ def _may_write(train_op: tf.Operation | tf.Tensor, variable: tf.Variable) -> boo
     reads = ("ReadVariableOp", "VarIsInitializedOp", "IsVariableInitialized", "Identity")
     needed = _needed([train_op])
     return any(each in needed for each in taken if each.type not in reads)
+
+
+def _may_end(operation: tf.Operation) -> bool:
+    """Whether an operation reads an input, or is one that may raise OutOfRangeError."""
+    return re.search("Iterator|Queue|Reader|PyFunc|Stage|Barrier", operation.type) is not None
 
 
 def _needed(elements: Iterable[tf.Operation | tf.Tensor]) -> set[tf.Operation]:
@@ -202,6 +233,14 @@ def _evaluation(config: RunConfig, split: str) -> tuple[EvaluationGraph, dict[st
     variables = name_variables(tf.compat.v1.global_variables(), {})
     saver = spec.scaffold.saver or checkpoint_saver(config, saved_as(variables), None)
     evaluation = separate_evaluation(split, spec, saver)
+    if not (spec.hooks or any(map(_may_end, _needed([evaluation.update])))):
+        raise ConfigError(
+            Problem(
+                f"{_target(config)[0]}: nothing that mode {split} evaluates reads an input",
+                "an evaluation ends when its input does, so this one would never end",
+                "read a tf.data.Dataset that ends, such as tf.data.Dataset.range(1)",
+            )
+        )
     numbers = {
         name: value
         for name, value in evaluation.values.items()
@@ -217,7 +256,9 @@ def _evaluation(config: RunConfig, split: str) -> tuple[EvaluationGraph, dict[st
                 tuple(f"validation/{each}" for each in ranked(objective, numbers)),
             )
         )
-    return replace(evaluation, values=numbers), variables
+    cardinality = None if spec.input is None else spec.input.cardinality()
+    calls = _OwnCalls(config, split)
+    return replace(evaluation, values=numbers, cardinality=cardinality, calls=calls), variables
 
 
 def separate_evaluation(
