@@ -16,7 +16,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from runner.config.choices import annotation, keys, options, paths, words
+from runner.config.keys import annotation, keys, options, paths, words
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, nearest, ranked, similar
 
