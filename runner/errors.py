@@ -104,6 +104,12 @@ class TrackingUriError(TrackingError):
     exit_code = 2
 
 
+class NotInStoreError(TrackingError):
+    """The tracking store does not have what the command or the configuration names."""
+
+    exit_code = 2
+
+
 class ClusterError(RunnerError):
     """Another task of the cluster does not answer, or has failed."""
 

@@ -22,6 +22,7 @@ from runner.system.signals import Interruption
 from runner.training.evaluation import evaluate_run
 from runner.training.export import export_run
 from runner.training.loop import train_run
+from runner.training.loop_hooks import configured_hooks
 from runner.training.run import Run, Surroundings
 
 
@@ -78,8 +79,10 @@ def train(run: Run) -> float:
             elif run.plan is None:
                 run.plan = _sound_plan(run)
                 _train_sources(run)
+            with run.built.graph.as_default():
+                hooks = configured_hooks(run)
             _introduce(run, former)
-        return train_run(run)
+        return train_run(run, hooks)
 
 
 def show_plan(run: Run) -> None:

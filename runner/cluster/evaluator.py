@@ -154,7 +154,8 @@ def evaluated_checkpoint(
             return None
         step = int(session.run(tf.compat.v1.train.get_global_step()))
         try:
-            return step, evaluate(session, built.split, cut)
+            with built.calls.explaining():
+                return step, evaluate(session, built.split, cut)
         except EvaluationCutError:
             return None
 

@@ -56,13 +56,15 @@ def run_worker(config: RunConfig, screen: Screen) -> None:
       NonFiniteLossError: when the loss of this worker is NaN or infinite, unless
         `train.non_finite.action` is `stop`, for which it asks the chief.
       InterruptedRunError: after a signal.
+      UserCodeError: when an operation of the experiment's own code raises an error.
     """
     with Interruption(config.session.grace_seconds).handled() as interruption:
         task = ClusterTask(config, screen, interruption, start_server(config))
         replica = ClusterReplica(config.cluster)
         # Hooks of the configuration are the chief's.
         built = build_graph(replace(config, hooks={}), "validation", train=True, replica=replica)
-        with interruption.deferred(), naming_missing_tasks(config.cluster):
+        missing = naming_missing_tasks(config.cluster)
+        with built.calls.explaining(), interruption.deferred(), missing:
             train_worker(task, built, replica.update)
         interruption.check()
     screen.line("done")

@@ -45,10 +45,12 @@ class Resume(Enum):
 
 
 class EvaluatedSplit(Enum):
-    """Which split `mode=evaluate` evaluates; training data usually repeat without end."""
+    """Which split `mode=evaluate` evaluates."""
 
     test = "test"
     validation = "validation"
+    # One pass over it: as many examples as the data's `sizes()` report, where it repeats.
+    train = "train"
 
 
 class Goal(Enum):

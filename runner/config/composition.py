@@ -36,7 +36,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from runner.config.help import register_help
-from runner.config.hydra_errors import explain
+from runner.config.hydra_errors import explain, without_experiment
 from runner.config.instantiation import register_resolvers
 from runner.config.keys import annotation
 from runner.config.schema import RunConfig
@@ -53,6 +53,8 @@ _FREE = re.compile(
     r"(scaffolds\.(?!\d)[^.=]+\.[^=]*|restoration\.expect(\.[^=]+)?"
     r"|hydra\.sweeper\.(params|objectives|constraints)(\.[^=]+)?)="
 )
+# What an experiment sets, and nothing else.
+_OF_EXPERIMENT = ("data", "model", "loss", "metrics", "hooks", "params", "input_fns", "graph")
 # Which keys are below these depends on the chosen groups and the experiment.
 _CHOSEN = ("data", "model", "loss", "metrics", "optimizer", "hooks", "scaffolds", "hydra")
 
@@ -140,6 +142,10 @@ def compose_all(
         return compose(overrides), []
     except (*COMPOSITION_ERRORS, ValueError) as error:
         first = explain(error).problems
+    lacking = _without_experiment(overrides)
+    if lacking:
+        _, found_beside = compose_all(compose, [each for each in overrides if each not in lacking])
+        return None, [*lacking.values(), *found_beside]
     parsed, problems = _parsed(overrides)
     if problems:
         return None, problems
@@ -222,7 +228,23 @@ def problems_of_command(
                 found += invalid.problems
     if not found and not (options.cfg or options.info or options.resolve):
         return []
+    first = () if _without_experiment(overrides) else first
     return list({each.state: each for each in (*first, *found)}.values())
+
+
+def _without_experiment(overrides: Sequence[str]) -> dict[str, Problem]:
+    """Returns override -> problem of what only an experiment sets; nothing where one is named."""
+    parsed = _parsed(overrides)[0]
+    given = {each.key_or_group for each in parsed}
+    if given & {"experiment", "name"}:
+        return {}
+    return {
+        str(each.input_line): without_experiment(
+            each.key_or_group, by_folder={"mode", "run_dir"} <= given
+        )
+        for each in parsed
+        if "." in each.key_or_group and each.key_or_group.split(".")[0] in _OF_EXPERIMENT
+    }
 
 
 def _unreadable(folder: Path) -> list[Problem]:

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 
 import yaml
 from omegaconf import DictConfig
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
 
 from runner.config.keys import annotation, keys, options, paths, words
 from runner.config.schema import RunConfig
@@ -63,13 +68,24 @@ def below_nothing(error: AttributeError) -> Problem | None:
 
     OmegaConf trips over it, and names the key in its message; any other error has no problem.
     """
-    found = re.search(r"^ +full_key: ((\w+)\.\S+)$", str(error), re.MULTILINE)
-    if found is None:
-        return None
+    found = re.search(r"^ +full_key: (\w+\.\S+)$", str(error), re.MULTILINE)
+    return without_experiment(found[1]) if found else None
+
+
+def without_experiment(key: str, *, by_folder: bool = False) -> Problem:
+    """Returns the problem of an override of a key that no experiment sets.
+
+    Args:
+      key: the key.
+      by_folder: whether the command names a run by its folder instead.
+    """
+    root = key.partition(".")[0]
     return Problem(
-        f"{found[1]} is given, and there is no {found[2]} that it could change",
-        f"no experiment is named that sets {found[2]}, or ~{found[2]} deletes it",
-        f"name one by +experiment=NAME, or give {found[2]} as a whole: +{found[2]}={{KEY: VALUE}}",
+        f"{key} is given, and there is no {root} that it could change",
+        f"no experiment is named that sets {root}, or ~{root} deletes it",
+        "leave it out: the run in run_dir is taken as it is; or +experiment=NAME names one"
+        if by_folder
+        else "+experiment=NAME names one",
     )
 
 
@@ -162,6 +178,8 @@ def _bad_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
 def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
     """The problem of a value, or a key, that OmegaConf does not accept."""
     key, first = str(cause.full_key or ""), str(cause).splitlines()[0]
+    if isinstance(cause, MissingMandatoryValue) and key:
+        return without_experiment(key)
     file = re.match(r"In '(?P<file>[^']+)'", text)
     source = f"{file['file']}.yaml" if file else ""
     if isinstance(cause, ConfigKeyError | ConfigAttributeError):

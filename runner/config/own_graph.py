@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from runner.config.choices import EvaluatedSplit
 from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig
 from runner.errors import Problem, ranked
 
@@ -82,6 +83,12 @@ def _unused_problems(
                 "params" if own == "model_fn" else "the arguments of graph"
             )
             yield Problem(f"{key} is set beside {own}", cause, remedy)
+    if resolved["evaluate"]["split"] is EvaluatedSplit.train:
+        yield Problem(
+            f"evaluate.split is train beside {own}",
+            "in that mode it makes the training step",
+            "evaluate.split=test, with an input for mode test that reads the training data once",
+        )
     if resolved["cluster"]["synchronous"]:
         yield Problem(f"cluster.synchronous is set beside {own}", cause, "train asynchronously")
     standard = OmegaConf.to_container(OmegaConf.structured(TrainConfig()), enum_to_str=False)

@@ -255,8 +255,8 @@ class EvaluateConfig:
     # training would start from, without a run: the values of the scaffolds' checkpoints, and
     # initial ones.
     which: str = field(default="best", metadata=choices.OWN_WHICH)
-    # The split that is evaluated. The metrics of `test` are recorded with the run, those of
-    # `validation` only shown.
+    # The split that is evaluated. The metrics of `test` are recorded with the run, those of the
+    # others only shown. `train` is one pass over data that ends, or whose `sizes()` reports a size.
     split: choices.EvaluatedSplit = choices.EvaluatedSplit.test
 
 

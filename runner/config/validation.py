@@ -40,7 +40,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     config = _complete(config)
     without_parts(config)
     if OmegaConf.is_missing(config, "name"):
-        raise ConfigError(no_experiment(experiments))
+        raise ConfigError(no_experiment(experiments, config.mode))
     try:
         missing = sorted(OmegaConf.missing_keys(config))
         resolved: Any = OmegaConf.to_container(config, resolve=True)
@@ -68,12 +68,14 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     return typed
 
 
-def no_experiment(experiments: Sequence[str]) -> Problem:
+def no_experiment(experiments: Sequence[str], mode: Mode) -> Problem:
     """Returns the problem of a command that names no experiment."""
+    by_folder = mode in (Mode.evaluate, Mode.export)
     return Problem(
         "no experiment is named",
         "the configuration has no `name`; an experiment's file sets it",
-        "python -m runner +experiment=NAME",
+        "python -m runner +experiment=NAME"
+        + "; or run_dir=runs/NAME/001 takes the run in that folder" * by_folder,
         tuple(sorted(experiments)),
     )
 

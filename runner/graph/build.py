@@ -50,6 +50,9 @@ from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.restoration.weights_layout import weights_layout
 from runner.system.user_code import calling
 
+# In an evaluation of the training data.
+_BATCH_SIZE = 32
+
 
 def build_graph(
     config: RunConfig, split: str, *, train: bool, replica: Replica | None = None
@@ -58,7 +61,7 @@ def build_graph(
 
     Args:
       config: the validated configuration.
-      split: `validation` or `test`, the split to evaluate.
+      split: `train`, `validation` or `test`, the split to evaluate.
       train: whether to build the training step too.
       replica: which copy of the graph this is; by default the only one.
 
@@ -167,6 +170,16 @@ def _batches(split: str, data: Data) -> tf.data.Dataset:
     )
 
 
+def _one_pass(split: str, data: Data) -> tuple[tf.data.Dataset, tf.Tensor | None]:
+    """Returns the batches of a split, and how many there are; None where they are known to end."""
+    batches = _batches(split, data)
+    size = data.sizes().get("train") if split == "train" and isinstance(data, Sized) else None
+    if size is None:
+        return batches, batches.cardinality()
+    # The last batch of endless data may hold examples of two passes.
+    return batches.unbatch().take(size).batch(_BATCH_SIZE), None
+
+
 def _training_input(data: Data, replica: Replica) -> TrainingInput:
     batches = replica.shard(_batches("train", data))
     ahead = getattr(data, "prefetch", True)
@@ -196,7 +209,8 @@ def _forward(calls: Calls, model: Model, measure: Callable[[Batch], Any], train:
 
 def _split(calls: Calls, name: str, data: Data, model: Model, objective: Objective) -> Split:
     with tf.name_scope(name):
-        dataset = without_autotuning(_batches(name, data))
+        dataset, cardinality = _one_pass(name, data)
+        dataset = without_autotuning(dataset)
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
         totals = _forward(calls, model, objective.add, False)(*iterator.get_next())
         results = tf.function(objective.of_pass, autograph=False)()
@@ -205,7 +219,7 @@ def _split(calls: Calls, name: str, data: Data, model: Model, objective: Objecti
             begin = tf.group(begin, objective.begin())
     sums = {each: total for each, (total, _) in totals.items()}
     counts = {each: count for each, (_, count) in totals.items()}
-    split = Split(name, begin, sums, counts, results)
+    split = Split(name, begin, sums, counts, results, cardinality)
     problem = objective_problem(calls.config.train.objective, split.names)
     if problem is not None:
         raise ConfigError(problem)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from runner.config.schema import RunConfig
 from runner.errors import Problem, UserCodeError
 from runner.system.user_code import calling, raised_by_operation
+from runner.tensorflow_internals import function_nodes
 
 _NODE = re.compile(r"\[\[(?:\{\{node )?([^\s\]}]+)")
 _MEASURE = re.compile(r"(loss|metrics|weighted_metrics)\.")
@@ -34,7 +35,11 @@ class Calls:
         self._graphs.append(tf.compat.v1.get_default_graph())
         given = f"{self.config.model['_target_']} was called with features {_described(features)}"
         with calling("model", given):
-            return model(features, training=training)
+            outputs = model(features, training=training)
+        if outputs is None and self.config.loss:
+            remedy = "end its `call` with `return`"
+            raise UserCodeError(Problem(f"model returned None\n  {given}", "", remedy), "")
+        return outputs
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
@@ -56,14 +61,32 @@ class Calls:
                 split = "train" if scope.strip("/") not in ("validation", "test") else scope[1:]
                 return raised_by_operation(f"data.{split}()", error)
         made = [operation for node in nodes for operation in self._found(node)]
+        made += [operation for node in nodes[:1] if not made for operation in self._calling(node)]
         frames = list(made[0].traceback) if made else []
         files = [frame.filename for frame in frames]
         if __file__ in files:  # What follows is the experiment's.
             frames = frames[len(files) - files[::-1].index(__file__) :]
-        parts = [part for node in nodes for part in node.split("/")]
+        names = [*nodes, *(operation.name for operation in made)]
+        parts = [part for name in names for part in name.split("/")]
         measured = [part for part in parts if part == "loss" or _MEASURE.match(part)]
         place = (measured or ["model" if made else "the training step"])[0]
         return raised_by_operation(place, error, frames)
+
+    def _calling(self, node: str) -> list[tf.Operation]:
+        """Returns what calls the function, such as a condition's, that a node without scope is in.
+
+        There is nothing where several functions have such a node.
+        """
+        found = [
+            operation
+            for graph in self._graphs
+            for operation in graph.get_operations()
+            for value in operation.node_def.attr.values()
+            for function in (value.func, *value.list.func)
+            if function.name
+            and any(each.name == node for each in function_nodes(graph, function.name))
+        ]
+        return found if len({operation.name for operation in found}) == 1 else []
 
     def _found(self, node: str) -> Iterator[tf.Operation]:
         """Yields the operation of the forward pass from which an inlined node was made."""

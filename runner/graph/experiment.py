@@ -49,7 +49,11 @@ class Data(Protocol):
 
 @runtime_checkable
 class Sized(Protocol):
-    """Data that reports its split sizes, which are recorded with the run."""
+    """Data that reports its split sizes, which are recorded with the run.
+
+    That of `train` also says what one pass over endless training data is, for
+    `evaluate.split=train`.
+    """
 
     def sizes(self) -> Mapping[str, int]:
         """Returns split -> number of examples."""
@@ -89,11 +93,13 @@ class Split:
     """One pass over a split of the data, in the same graph and session as training.
 
     Attributes:
-      name: `validation` or `test`.
+      name: `train`, `validation` or `test`.
       initializer: starts the pass anew.
       sums: metric name -> sum over the batch's values, a float64 scalar.
       counts: metric name -> how many values were summed, or the sum of their weights; a scalar.
       results: metric name -> value of all batches since the initializer, a float32 scalar.
+      cardinality: how many batches a pass has, an int64 scalar, as `tf.data.Dataset.cardinality`;
+        None where a pass is known to end.
     """
 
     name: str
@@ -101,6 +107,7 @@ class Split:
     sums: Mapping[str, tf.Tensor]
     counts: Mapping[str, tf.Tensor]
     results: Mapping[str, tf.Tensor] = field(default_factory=dict)
+    cardinality: tf.Tensor | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -123,6 +130,8 @@ class EvaluationGraph:
       anew: builds it once more, as each evaluation by hooks does, whose `begin` may add operations
         and start counting; None, the default, where the graph is used again.
       once: whether `update` runs once, because it reads nothing that ends; by default not.
+      cardinality: as of `Split`.
+      calls: explain errors of its operations; None, the default, leaves them as they are.
     """
 
     name: str
@@ -134,6 +143,8 @@ class EvaluationGraph:
     transfer: tf.compat.v1.train.Saver
     anew: Callable[[], EvaluationGraph] | None = None
     once: bool = False
+    cardinality: tf.Tensor | None = None
+    calls: Calls | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -42,6 +42,7 @@ class TrainingInput:
         with tf.name_scope("input"):
             if prefetch:
                 dataset = dataset.prefetch(tf.data.AUTOTUNE)
+            self._dataset = dataset
             self._iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
             self.initializer: tf.Operation = self._iterator.initializer
             self.saveable, self.state = _state(self._iterator, replicas)
@@ -54,6 +55,10 @@ class TrainingInput:
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
             self.seconds = tf.timestamp() - before
             return batch, self.seconds
+
+    def cardinality(self) -> tf.Tensor:
+        """Returns how many batches there are, as `tf.data.Dataset.cardinality`; int64 []."""
+        return self._dataset.cardinality()
 
 
 def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -20,14 +20,14 @@ from runner.config.choices import NonFinite
 from runner.config.cluster_spec import is_cluster
 from runner.config.instantiation import References, build_target
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, Problem, ranked
+from runner.errors import ConfigError, Problem, RunnerError, UserCodeError, ranked
 from runner.graph.calls import Calls
 from runner.graph.experiment import BuiltGraph, EvaluationGraph, GraphSpec, InputState, Training
 from runner.graph.names import finder, first_hooks, graph_names, name_variables
 from runner.graph.precision import new_graph, set_threads
 from runner.graph.replica import Replica
 from runner.graph.variables import checkpoint_saver, saved_as, variable_specs
-from runner.system.user_code import located
+from runner.system.user_code import located, raised, raised_by_operation
 
 # Makes the graph function of a configuration with a `model_fn`. Found by its name, as every target
 # is: its room comes after this one.
@@ -69,10 +69,30 @@ def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Repl
         saver.build()
         specs = variable_specs(variables, _of_the_model(variables, spec.loss), {}, training)
     split_of_run = replace(evaluation, transfer=transfer)
-    calls = Calls(config)
+    calls = _OwnCalls(config, "train")
     return BuiltGraph(
         graph, variables, specs, training, split_of_run, hooks, saver, {}, calls, own=spec
     )
+
+
+class _OwnCalls(Calls):
+    """The calls of a graph of one's own, which is where all of its operations come from.
+
+    Args:
+      config: the run's configuration.
+      mode: `train` or the evaluated split.
+    """
+
+    def __init__(self, config: RunConfig, mode: str) -> None:
+        super().__init__(config)
+        self._mode = mode
+
+    def _explained(self, error: tf.errors.OpError) -> UserCodeError:
+        place, _ = _target(self.config)
+        if place == "model_fn" and "IteratorGetNext" in str(error.message):
+            place = f"input_fns.{self._mode}"
+        made = error.op.traceback if error.op is not None else ()
+        return raised_by_operation(place, error, made)
 
 
 def build_spec(config: RunConfig, mode: str) -> GraphSpec:
@@ -84,6 +104,7 @@ def build_spec(config: RunConfig, mode: str) -> GraphSpec:
 
     Raises:
       ConfigError: when the target does not fit, or raises a ValueError or TypeError.
+      UserCodeError: when it raises another error.
     """
     key, node = _target(config)
     function: Callable[..., GraphSpec]
@@ -93,9 +114,13 @@ def build_spec(config: RunConfig, mode: str) -> GraphSpec:
         function = build_target(key, {**node, "_partial_": True})
     try:
         spec = function(mode=mode)
+    except RunnerError:
+        raise
     except (ValueError, TypeError) as error:
         state = f"{key}: {node['_target_']} fails for mode {mode}"
         raise ConfigError(Problem(state, located(error))) from error
+    except Exception as error:
+        raise raised(key, error, f"{node['_target_']} was called for mode {mode}") from error
     if not isinstance(spec, GraphSpec):
         raise ConfigError(
             Problem(
@@ -234,7 +259,13 @@ def _evaluation(config: RunConfig, split: str) -> tuple[EvaluationGraph, dict[st
             )
         )
     ends = any(each.type.startswith(_ENDING) for each in _needed([evaluation.update]))
-    return replace(evaluation, values=numbers, once=not ends), variables
+    changes: dict[str, Any] = {
+        "values": numbers,
+        "once": not ends,
+        "cardinality": None if spec.input is None else spec.input.cardinality(),
+        "calls": _OwnCalls(config, split),
+    }
+    return replace(evaluation, **changes), variables
 
 
 def local_init_op(

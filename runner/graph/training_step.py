@@ -32,6 +32,7 @@ from runner.graph.optimization import (
 from runner.graph.precision import is_compiled, scaled_losses
 from runner.graph.replica import Replica
 from runner.restoration.model_variables import keras_variables
+from runner.system.user_code import calling
 
 # Maps a batch of features, labels and maybe weights to the loss and the metrics by name, scalars.
 Forward: TypeAlias = Callable[..., dict[str, tf.Tensor]]
@@ -159,7 +160,9 @@ class TrainingStep:
                 means, gradients = together(*batch)
                 return means, list(zip(gradients, variables, strict=True)), waited
             means, waited = self._one or self._next_means()
-            return means, optimizer.compute_gradients(means["loss"], variables), waited
+            with calling("the gradient of the loss"):
+                gradients = optimizer.compute_gradients(means["loss"], variables)
+            return means, gradients, waited
 
         def clipped(gradients: Gradients) -> Gradients:
             return clip(gradients, config.train.clip)
@@ -171,9 +174,10 @@ class TrainingStep:
                 if config.train.accumulate == 1
                 else accumulate(one_batch, metrics, variables, config.train.accumulate)
             )
-            train_op = self._replica.shared_update(
-                optimizer, gradients, clipped, self._global_step
-            ) or apply_gradients(optimizers, clipped(gradients), schedules, self._global_step)
+            with calling("optimizer"):
+                train_op = self._replica.shared_update(
+                    optimizer, gradients, clipped, self._global_step
+                ) or apply_gradients(optimizers, clipped(gradients), schedules, self._global_step)
         return (means, waited), train_op
 
     def _next_means(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -225,7 +229,8 @@ def learning_rate(optimizer: Mapping[str, Any], global_step: tf.Tensor) -> tf.Te
     if isinstance(node, Mapping):
         rate = build_target(KEY, node, References({"graph": {"global_step": global_step}}))
         if callable(rate):
-            rate = rate(global_step)
+            with calling(KEY):
+                rate = rate(global_step)
     try:
         return tf.convert_to_tensor(rate, tf.float32, name="learning_rate")
     except (TypeError, ValueError) as error:

@@ -41,11 +41,14 @@ def evaluate(
 
     Raises:
       EvaluationCutError: when `cut` returned True.
-      ConfigError: when the split holds no example.
+      ConfigError: when the split holds no example, or repeats without end.
     """
     if isinstance(split, EvaluationGraph):
         return _evaluate_graph(session, split, cut)
-    session.run(split.initializer)
+    if split.cardinality is None:
+        session.run(split.initializer)
+    else:
+        _require_end(split.name, session.run((split.initializer, split.cardinality))[1])
     sums = dict.fromkeys(split.sums, 0.0)
     counts = dict.fromkeys(split.counts, 0.0)
     while True:
@@ -65,6 +68,27 @@ def evaluate(
         return means
     results = session.run(dict(split.results))
     return means | {name: float(value) for name, value in results.items()}
+
+
+def _require_end(split: str, cardinality: int) -> None:
+    """Raises where a pass over a split would never end, or may not."""
+    endless = cardinality == tf.data.INFINITE_CARDINALITY
+    if split == "train" and cardinality < 0:
+        raise ConfigError(
+            Problem(
+                f"data.train() repeats without end{'' if endless else ', as far as is known'}",
+                "an evaluation is one pass over a split, which has no known size here",
+                "give the data a method sizes() that returns {'train': COUNT, ...}",
+            )
+        )
+    if endless:
+        raise ConfigError(
+            Problem(
+                f"the data of the {split} split repeats without end",
+                "an evaluation is one pass over a split",
+                "leave out .repeat(), or end it with .take(COUNT)",
+            )
+        )
 
 
 def _evaluate_graph(
@@ -101,7 +125,7 @@ def evaluate_checkpoint(
 
     Raises:
       EvaluationCutError: when `cut` returned True.
-      ConfigError: when the input holds no batch.
+      ConfigError: when the input holds no batch, or repeats without end.
     """
     final = tf.compat.v1.train.FinalOpsHook(dict(evaluation.values))
     batches = 0
@@ -109,7 +133,12 @@ def evaluate_checkpoint(
         creator = ChiefSessionCreator(
             evaluation.scaffold, config=config, checkpoint_filename_with_path=checkpoint
         )
-        with MonitoredSession(creator, [*evaluation.hooks, final]) as session:
+        explaining = evaluation.calls.explaining() if evaluation.calls else nullcontext()
+        with explaining, MonitoredSession(creator, [*evaluation.hooks, final]) as session:
+            if evaluation.cardinality is not None:
+                _require_end(
+                    evaluation.name, session.run_step_fn(_fetching(evaluation.cardinality))
+                )
             while not session.should_stop():
                 session.run(evaluation.update)
                 batches += 1
@@ -122,6 +151,15 @@ def evaluate_checkpoint(
             Problem(f"the input of mode {evaluation.name} holds no batch to evaluate")
         )
     return dict(final.final_ops_values)
+
+
+def _fetching(tensor: tf.Tensor) -> Callable[[Any], Any]:
+    """Returns a step function that fetches a tensor, which hooks do not take for a step."""
+
+    def step_fn(step_context: Any) -> Any:
+        return step_context.session.run(tensor)
+
+    return step_fn
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from runner.hooks.scheduled import RunArgs, RunContext, RunValues, Session, pres
 _DRAWN_PER_SECOND = 2.0
 # Narrower terminals have no room for the bar and the metrics beside the numbers.
 _WIDE = 80
+# What the numbers, and a short bar, need beside the metrics.
+_BESIDE = 50
 
 
 def _one_line() -> Column:
@@ -95,7 +97,10 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
         """
         text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         if self._bar is not None:
-            self._bar.update(self._task, values=text)
+            shown = Text(text)
+            # Rich would cut every column, the number of the step too.
+            shown.truncate(max(self._screen.console.width - _BESIDE, 0), overflow="ellipsis")
+            self._bar.update(self._task, values=shown.plain)
             return
         (before, first), now = self._shown, self._clock()
         rate = (step - first) / (now - before) if now > before else 0.0

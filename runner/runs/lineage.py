@@ -47,7 +47,8 @@ def lineage(run: str, uri: str = DEFAULT_URI) -> Ancestor:
 
     Raises:
       RunDirectoryError: a directory that is not a run directory.
-      TrackingError: no such run, or the store cannot be used.
+      NotInStoreError: the store has no such run.
+      TrackingError: the store cannot be used.
     """
     path = Path(run)
     if RunDirectory(path).read() is not None:

@@ -111,6 +111,12 @@ def open_run(
         return directory
 
 
+def discard(directory: RunDirectory, container: Path) -> None:
+    """Deletes a run that `open_run` has just made, and releases its directory."""
+    with FileLock(container / ".lock"):
+        directory.delete()
+
+
 def left_alone(
     container: Path, record: RunRecord, settings: Mapping[str, Any] | None = None
 ) -> list[str]:

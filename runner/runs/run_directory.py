@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -103,6 +104,12 @@ class RunDirectory:
     def release(self) -> None:
         """Releases the lock."""
         self._owner.release()
+        self._lock.release()
+
+    def delete(self) -> None:
+        """Deletes the run, which this process owns, and releases the lock."""
+        self._owner.release()
+        shutil.rmtree(self.path, ignore_errors=True)
         self._lock.release()
 
     def wait(self) -> None:

@@ -141,17 +141,29 @@ def _given_twice(overrides: Sequence[Override]) -> list[Problem]:
 def _same_value_twice(swept: Sequence[Override]) -> list[Problem]:
     """Returns the keys of which one value would be trained in several trials."""
     lists = [each for each in swept if not each.is_interval_sweep()]
-    counts = [(each, Counter(map(plain, _values(each)))) for each in lists]
-    return [
-        Problem(
-            f"{each.input_line} lists {value!r} {count} times",
-            "trials of the same values give the same result",
-            "list it once; to repeat a trial, give it several seeds: seed=1,2",
-        )
-        for each, found in counts
-        for value, count in found.items()
-        if count > 1
-    ]
+    problems = []
+    for each in lists:
+        values = [plain(value) for value in _values(each)]
+        counts = Counter(map(_as_number, values))
+        spelled = {_as_number(value): value for value in reversed(values)}
+        problems += [
+            Problem(
+                f"{each.input_line} lists {spelled[value]!r} {count} times",
+                "trials of the same values give the same result",
+                "list it once; to repeat a trial, give it several seeds: seed=1,2",
+            )
+            for value, count in counts.items()
+            if count > 1
+        ]
+    return problems
+
+
+def _as_number(value: str) -> float | str:
+    """Returns the number that a value is, so that 1 and 1.0 are equal, or the value itself."""
+    try:
+        return float(value)
+    except ValueError:
+        return value
 
 
 def _numbers(points: Sequence[Point], attempts: Sequence[Attempt]) -> list[int]:

@@ -167,13 +167,14 @@ def job_of(config: Any) -> Job | None:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How an attempt ended, as in its file, and the signal, if one ended it."""
+    """How an attempt ended, as in its file; the signal, if one ended it; details to print."""
 
     status: Status
     message: str = ""
     exit_code: int = 0
     objective: float | None = None
     ended_by: InterruptedRunError | None = None
+    details: str = ""
 
 
 def carry_out(job: Job, train: Train) -> float | None:
@@ -200,7 +201,8 @@ def carry_out(job: Job, train: Train) -> float | None:
         outcome = _requeued(job.file, outcome, number)
     if not outcome.exit_code:
         return outcome.objective
-    print(f"runner: {attempt} failed: {outcome.message}", file=sys.stderr)
+    details = f"\n{outcome.details}" if outcome.details else ""
+    print(f"runner: {attempt} failed: {outcome.message}{details}", file=sys.stderr)
     if outcome.ended_by is None:
         job.directory.failed(last=attempt.last)
     elif requeueable and may_be_requeued(os.environ):
@@ -255,9 +257,8 @@ def _trained(
         state = error.problems[0].state
         outcome = _Outcome(Status.KILLED, state, error.exit_code, ended_by=error)
     except RunnerError as error:
-        outcome = _Outcome(Status.FAILED, str(error), error.exit_code)
-        if isinstance(error, UserCodeError):
-            print(error.details, file=sys.stderr)
+        details = error.details if isinstance(error, UserCodeError) else ""
+        outcome = _Outcome(Status.FAILED, str(error), error.exit_code, details=details)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - recorded; the sweep continues
         outcome = _Outcome(Status.FAILED, f"{type(error).__name__}: {error}", 1)
         traceback.print_exc()

@@ -31,6 +31,13 @@ _GENERATED = ("<", "__autograph_generated_file")
 _HEADINGS = ("Exception encountered when calling ", "Graph execution error:")
 _COLOURS = re.compile(r"\x1b\[\d*m")
 _NODES = re.compile(r"(\s*\[\[.*\]\])+\s*$")
+# Where in a pipeline `tf.data` was, before what its function has raised.
+_IN_PIPELINE = re.compile(
+    r"^Error in user-defined function passed to \S+ transformation with iterator: \S+: "
+)
+# Where an operation was made, which TensorFlow writes before and after what it raises.
+_MADE = re.compile(r"^(Graph execution error:\s+)?Detected at node .*?\nNode: '[^']*'\n", re.DOTALL)
+_MADE_AGAIN = "\n\nOriginal stack trace for "
 # How TensorFlow writes the error of Python code that an operation has called.
 _IN_PYTHON = re.compile(
     r"^(?P<error>\S.*)\nTraceback \(most recent call last\):\n(?P<frames>(?:[ \t]*\n|  .*\n)+)",
@@ -60,7 +67,7 @@ def calling(place: str, given: str = "") -> Iterator[None]:
 
 def raised(place: str, error: BaseException, given: str = "") -> UserCodeError:
     """Returns the error that reports `error`; the arguments are those of `calling`."""
-    what = f"{type(error).__name__}: {_first_line(str(error))}".rstrip(": ")
+    what = f"{type(error).__name__}: {_first_line(_message(error))}".rstrip(": ")
     return _reported(f"{place} raised {what}", given, _shown(error))
 
 
@@ -78,12 +85,13 @@ def raised_by_operation(
       made: the frames in which the operation was made.
       given: the arguments of what is called there, in words.
     """
-    python = _IN_PYTHON.search(str(error))
+    told = _IN_PIPELINE.sub("", _MADE.sub("", str(error)).partition(_MADE_AGAIN)[0])
+    python = _IN_PYTHON.search(told)
     if python is None:
         # These read their lines from the files.
         made = [traceback.FrameSummary(each.filename, each.lineno, each.name) for each in made]
-        what = f"{type(error).__name__}: {_first_line(str(error))}"
-        told = _plain(_NODES.sub("", str(error))).removeprefix(_HEADINGS[1]).strip("\n")
+        what = f"{type(error).__name__}: {_first_line(told)}"
+        told = _plain(_NODES.sub("", told)).removeprefix(_HEADINGS[1]).strip("\n")
         message = f"{type(error).__name__}: {told}"
     else:
         what = message = python["error"]
@@ -103,6 +111,13 @@ def _reported(state: str, given: str, details: str) -> UserCodeError:
     return UserCodeError(Problem(f"{state}\n  {given}" if given else state), details)
 
 
+def _message(error: BaseException) -> str:
+    """Returns an error's message; Python shows that of a KeyError as code, Keras's lines in one."""
+    if isinstance(error, KeyError) and len(error.args) == 1 and "\n" in str(error.args[0]):
+        return str(error.args[0])
+    return str(error)
+
+
 def _first_line(message: str) -> str:
     lines = [line.strip() for line in _plain(message).splitlines() if line.strip()]
     telling = [line for line in lines if not line.startswith(_HEADINGS)]
@@ -118,7 +133,8 @@ def _shown(error: BaseException) -> str:
     if os.environ.get(FULL) == "1":
         return _plain("".join(traceback.format_exception(error)))
     whole = traceback.TracebackException.from_exception(error)
-    text = _frames(whole.stack) + "".join(whole.format_exception_only())
+    last = "".join(whole.format_exception_only()).replace(str(error), _message(error), 1)
+    text = _frames(whole.stack) + last
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     # What a library has handled itself is of no interest; what an error names as its cause is.
     if before is not None and (before is error.__cause__ or _own(_stack(before))):

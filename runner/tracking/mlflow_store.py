@@ -19,7 +19,7 @@ from mlflow.artifacts import download_artifacts
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
-from runner.errors import Problem, RunnerError, TrackingError
+from runner.errors import NotInStoreError, Problem, RunnerError, TrackingError
 from runner.system.status import Status
 from runner.tracking.address import DEFAULT_URI, Address, resolve
 from runner.tracking.encoding import Encoder, decode_key, encode_tag
@@ -105,13 +105,21 @@ class MlflowStore:
         """Returns a run.
 
         Raises:
-          TrackingError: the store cannot be used, or has no such run.
+          NotInStoreError: the store has no such run.
+          TrackingError: the store cannot be used.
         """
         state = f"run {run_id} cannot be read"
         self._require_database(state)
         client = self.connect()
         with self._reported(state):
-            run = client.get_run(run_id)
+            try:
+                run = client.get_run(run_id)
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                    raise
+                cause = described(error, self.address)
+                remedy = "name the directory of a run, or an id that the store has"
+                raise NotInStoreError(Problem(state, cause, remedy)) from error
             return _tracked(run, client.get_experiment(run.info.experiment_id).name)
 
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
@@ -136,11 +144,11 @@ class MlflowStore:
         return [_tracked(run, experiment) for run in runs]
 
     def _require_database(self, state: str) -> None:
-        """Raises TrackingError, rather than create a database by asking for what is in it."""
+        """Raises NotInStoreError, rather than create a database by asking for what is in it."""
         database = self.address.database
         if database is not None and not database.exists():
             remedy = "name the store that has it: tracking.uri, or the option --tracking or --uri"
-            raise TrackingError(Problem(state, f"there is no {database}", remedy))
+            raise NotInStoreError(Problem(state, f"there is no {database}", remedy))
 
     def _find(self, client: MlflowClient, experiment_id: str, uid: str) -> Run | None:
         found = client.search_runs([experiment_id], f"tags.`{UID_TAG}` = '{uid}'", max_results=1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from runner.config.schema import RunConfig
+from runner.checkpoints import contents
 from runner.errors import ConfigError, InterruptedRunError, Problem
 from runner.graph.experiment import BuiltGraph, Training
 from runner.graph.input_pipeline import input_ended, not_resumed_exactly
@@ -16,28 +16,31 @@ from runner.graph.own_graph import local_init_op
 from runner.graph.variables import saved_as
 from runner.restoration.restorer import Restorer
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
+from runner.system.user_code import raised
 from runner.training.last_lines import of_finished, of_interrupted
-from runner.training.loop_hooks import explaining_hooks, loop_hooks
+from runner.training.loop_hooks import ConfiguredHooks, loop_hooks
 from runner.training.recording import recorded
 from runner.training.run import Run
 
 
-def train_run(run: Run) -> float:
+def train_run(run: Run, configured: ConfiguredHooks) -> float:
     """Trains to the last step and returns the best objective.
 
     Args:
       run: the run, opened; its directory is released at the end.
+      configured: the hooks of its configuration.
 
     Raises:
       InterruptedRunError: after a signal; the last step is saved.
       PrunedRunError: when the trial is pruned; the last step is saved.
       SweepError: when the trial's objective is NaN.
       NonFiniteLossError: when the loss is NaN or infinite.
-      ConfigError: when the training data end, an evaluated split is empty, or a hook does not fit.
+      ConfigError: when the training data end, or an evaluated split is empty.
+      UserCodeError: when the experiment's own code raises an error.
     """
     try:
         with recorded(run):
-            best = _loop(run)
+            best = _loop(run, configured)
             run.interruption.check()
             run.watch.check()
             run.watch.judge(best)
@@ -51,43 +54,56 @@ def train_run(run: Run) -> float:
     return best
 
 
-def _loop(run: Run) -> float:
+def _loop(run: Run, configured: ConfiguredHooks) -> float:
     training = run.training
     if run.coordinator.is_over(run):
         return _number(run.directory.require().objective)
     with run.built.graph.as_default():
         creator = _session_creator(run)
-        hooks = loop_hooks(run)
+        hooks = loop_hooks(run, configured)
         for line in not_resumed_exactly(training.train_op):
             run.screen.line(line)
         try:
             with (
                 run.built.calls.explaining(),
-                explaining_hooks(hooks.configured),
+                configured.explaining(),
                 run.interruption.deferred(),
                 run.coordinator.leading(run),
             ):
                 with MonitoredSession(creator, hooks.all) as session:
-                    _train(session, run.built, run.config)
-                reached = hooks.best.best()
+                    _train(session, run, configured)
+                reached = configured.best.best()
                 resumes_later = run.interruption.received() or run.watch.pruned
+                if not resumes_later:
+                    _report_early_end(run)
                 run.directory.update(objective=reached, trained=not resumes_later)
         finally:
             hooks.progress.close()
     return _number(reached)
 
 
-def _train(session: MonitoredSession, built: BuiltGraph, config: RunConfig) -> None:
-    train_op = built.training.train_op if built.training is not None else None
-    step_function = built.own.train_op if built.own is not None else None
+def _report_early_end(run: Run) -> None:
+    last = max(contents.steps(str(run.directory.checkpoints)), default=0)
+    if 0 < last < run.config.train.steps:
+        run.screen.line(f"ended at step {last} of {run.config.train.steps}: a hook asked for it")
+
+
+def _train(session: MonitoredSession, run: Run, configured: ConfiguredHooks) -> None:
+    train_op, own = run.training.train_op, run.built.own
+    step_function = own.train_op if own is not None else None
     while not session.should_stop():
         try:
             if callable(step_function):
                 _call_step_function(session, step_function)
             session.run(train_op)
-        except tf.errors.OutOfRangeError as error:
-            # MonitoredSession would take it for an orderly end.
-            raise ConfigError(input_ended(config)) from error
+        except (tf.errors.OutOfRangeError, StopIteration) as error:
+            # MonitoredSession would take either for an orderly end.
+            place = configured.place_of(error)
+            if place is not None:
+                raise raised(place, error) from error
+            if isinstance(error, StopIteration):
+                raise
+            raise ConfigError(input_ended(run.config)) from error
 
 
 def _call_step_function(session: MonitoredSession, function: Callable[[Any], object]) -> None:

@@ -36,39 +36,94 @@ from runner.training.run import Run
 
 
 @dataclass(frozen=True)
+class ConfiguredHooks:
+    """The hooks of the configuration, and what they may refer to.
+
+    Attributes:
+      by_name: the hooks, in the configuration's order.
+      evaluation: evaluates the validation split.
+      best: keeps the best checkpoint.
+      saves: what a checkpoint must be, and what happens where it cannot be saved.
+    """
+
+    by_name: Mapping[str, tf.compat.v1.train.SessionRunHook]
+    evaluation: EvaluationHook
+    best: BestCheckpoint
+    saves: SavePolicy
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Reports errors that come out of a hook of the configuration with that hook's name.
+
+        Raises:
+          UserCodeError: in place of any other error than a `RunnerError`.
+        """
+        try:
+            yield
+        except RunnerError:
+            raise
+        except Exception as error:
+            place = self.place_of(error)
+            if place is None:
+                raise
+            raise raised(place, error) from error
+
+    def place_of(self, error: Exception) -> str | None:
+        """Returns the hook that an error comes out of, e.g. `hooks.log`; None for none of them."""
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        for name, hook in self.by_name.items():
+            if any(frame.f_locals.get("self") is hook for frame in frames):
+                return f"hooks.{name}"
+        return None
+
+
+@dataclass(frozen=True)
 class LoopHooks:
     """The hooks of a loop.
 
     Attributes:
       all: in the order in which the session calls them.
-      best: keeps the best checkpoint.
       progress: one of them, to be closed also when the training fails.
-      configured: those of the configuration, by name.
     """
 
     all: Sequence[tf.compat.v1.train.SessionRunHook]
-    best: BestCheckpoint
     progress: ProgressHook
-    configured: Mapping[str, tf.compat.v1.train.SessionRunHook]
 
 
-def loop_hooks(run: Run) -> LoopHooks:
+def configured_hooks(run: Run) -> ConfiguredHooks:
+    """Makes the hooks of the configuration, in the graph of a run.
+
+    Args:
+      run: the run, opened; `${run:record}` works once it is recorded.
+
+    Raises:
+      ConfigError: when a hook does not fit, or refuses its arguments.
+      UserCodeError: when its constructor raises another error.
+    """
+    saves = _save_policy(run)
+    best = _best_checkpoint(run, saves)
+    evaluation = _evaluation(run, best)
+    names = graph_names(run.built.variables, run.training)
+    known = _known(run, names, evaluation)
+    first = run.built.hooks
+    hooks = {
+        name: first[name] or build_hook(name, node, known)
+        for name, node in run.config.hooks.items()
+    }
+    return ConfiguredHooks(hooks, evaluation, best, saves)
+
+
+def loop_hooks(run: Run, configured: ConfiguredHooks) -> LoopHooks:
     """Makes the hooks of a run, in its graph.
 
     Args:
       run: the run, opened and recorded.
-
-    Raises:
-      ConfigError: when a hook of the configuration does not fit.
+      configured: those of the configuration.
     """
     config, training = run.config, run.training
-    saves = _save_policy(run)
-    best = _best_checkpoint(run, saves)
     progress = ProgressHook(training.step, config.train.steps, run.screen)
-    evaluation = _evaluation(run, best)
     names = graph_names(run.built.variables, training)
     first, last = run.coordinator.hooks(run)
-    configured = _configured(run, _known(run, names, evaluation))
     hooks = [
         *first,
         # First, so that nothing is recorded or saved of a step whose loss is NaN.
@@ -77,9 +132,9 @@ def loop_hooks(run: Run) -> LoopHooks:
         StopAtStepHook(config.train.steps),
         RewindHook(run.tracker.rewind),
         _metrics(run, names["metrics"], progress),
-        evaluation,
+        configured.evaluation,
         progress,
-        *configured.values(),
+        *configured.by_name.values(),
         *_own(run),
         # After the others, so that what they record of a step is there when the step is saved:
         # a run that resumes from it never records it again.
@@ -88,34 +143,13 @@ def loop_hooks(run: Run) -> LoopHooks:
             run.directory.checkpoints,
             training.step,
             config.train.checkpoint_every,
-            saves,
+            configured.saves,
         ),
         *last,
         # Last, so that a signal during the other hooks' work costs no further step.
         StopWhenHook(lambda: run.interruption.received() or run.watch.pruned),
     ]
-    return LoopHooks(hooks, best, progress, configured)
-
-
-@contextmanager
-def explaining_hooks(
-    configured: Mapping[str, tf.compat.v1.train.SessionRunHook],
-) -> Iterator[None]:
-    """Reports errors that come out of a hook of the configuration with that hook's name.
-
-    Raises:
-      UserCodeError: in place of any other error than a `RunnerError`.
-    """
-    try:
-        yield
-    except RunnerError:
-        raise
-    except Exception as error:
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        for name, hook in configured.items():
-            if any(frame.f_locals.get("self") is hook for frame in frames):
-                raise raised(f"hooks.{name}", error) from error
-        raise
+    return LoopHooks(hooks, progress)
 
 
 def _best_checkpoint(run: Run, saves: SavePolicy) -> BestCheckpoint:
@@ -203,14 +237,6 @@ def _evaluation(run: Run, best: BestCheckpoint) -> EvaluationHook:
     )
 
 
-def _configured(run: Run, known: References) -> dict[str, tf.compat.v1.train.SessionRunHook]:
-    hooks = run.built.hooks
-    return {
-        name: hooks[name] or build_hook(name, node, known)
-        for name, node in run.config.hooks.items()
-    }
-
-
 def _own(run: Run) -> list[tf.compat.v1.train.SessionRunHook]:
     """Returns the hooks of a graph of one's own, and what writes its `tf.compat.v1.summary`s."""
     own = run.built.own
@@ -230,11 +256,15 @@ def _own(run: Run) -> list[tf.compat.v1.train.SessionRunHook]:
 
 def _known(run: Run, graph: Mapping[str, Any], evaluation: EvaluationHook) -> References:
     """Returns what `${graph:NAME}` stands for, and `${run:NAME}` for each of `RUN_NAMES`."""
+
+    def record(metrics: Mapping[str, float], step: int) -> None:
+        run.tracker.log_metrics(metrics, step)
+
     names = {
         "directory": str(run.directory.path),
         "checkpoints": str(run.directory.checkpoints),
         "evaluation": evaluation,
-        "record": run.tracker.log_metrics,
+        "record": record,
         "saver": another_saver(run.built.saver, 0),
     }
     return References({"graph": graph, "run": names}, finder(run.built.graph))

@@ -26,7 +26,7 @@ from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph, Training
 from runner.graph.replica import Replica
 from runner.restoration.plan import RestorationPlan
-from runner.runs.resumption import interrupted_run, nearest, open_run
+from runner.runs.resumption import discard, interrupted_run, nearest, open_run
 from runner.runs.run_directory import RunDirectory, RunRecord, runs
 from runner.session.monitored_session import ChiefSessionCreator
 from runner.system.signals import Interruption
@@ -146,12 +146,18 @@ class Run:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Where the block fails, records how the run ended, and releases its directory."""
+        """Where the block fails, records how the run ended, and releases its directory.
+
+        A new run, of which nothing else is recorded yet, leaves no directory.
+        """
         try:
             yield
         except BaseException as error:
             killed = isinstance(error, InterruptedRunError)
             with self.interruption.deferred():
+                if not self.directory.config.exists():
+                    discard(self.directory, self.container)
+                    raise
                 try:
                     self.directory.update(status=Status.KILLED if killed else Status.FAILED)
                 finally:

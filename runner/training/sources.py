@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -13,7 +14,14 @@ from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.config.choices import EXPERIMENT
 from runner.config.fingerprint import Identity, in_scaffold, prefixed
 from runner.config.schema import RunConfig, ScaffoldConfig
-from runner.errors import CheckpointError, Problem, RunInUseError, TrackingError
+from runner.errors import (
+    CheckpointError,
+    ConfigError,
+    Problem,
+    RunInUseError,
+    TrackingError,
+    UserCodeError,
+)
 from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph
 from runner.restoration.plan import LocatedSources, RestorationPlan, make_plan
@@ -109,7 +117,8 @@ class Sources:
         try:
             while self._finished(experiment) is None:
                 try:
-                    train(experiment)
+                    with _naming(experiment):
+                        train(experiment)
                     return
                 except RunInUseError as error:
                     say(f"{experiment.name}: waiting for the process that trains {error.path}")
@@ -149,7 +158,8 @@ class Sources:
         return found.spec
 
     def _to_be_trained(self, experiment: RunConfig) -> CheckpointSpec:
-        built = build_graph(experiment, "validation", train=True)
+        with _naming(experiment):
+            built = build_graph(experiment, "validation", train=True)
         # What would stop its training is a problem now, not once that begins.
         inner = Sources(experiment, self._store)
         problems = plan_run(experiment, built, inner).problems
@@ -175,6 +185,21 @@ class Sources:
                 if _has_finished(directory, wanted):
                     return directory
         return None
+
+
+@contextmanager
+def _naming(experiment: RunConfig) -> Iterator[None]:
+    """Adds the experiment to the place of a mistake in its configuration or an error in its code.
+
+    The keys of the run that needs it are the same.
+    """
+    name = f"{EXPERIMENT}{experiment.name}"
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(*(prefixed(name, each) for each in error.problems)) from error
+    except UserCodeError as error:
+        raise UserCodeError(prefixed(name, error.problems[0]), error.details) from error
 
 
 def _has_finished(directory: RunDirectory, wanted: str) -> bool:

@@ -45,7 +45,7 @@ class Breaking(Blobs):
 
 
 class Failing(keras.Model):
-    """Raises while it is `called`, or in a step: at `run` time."""
+    """Raises while it is `called`, or in a step: at `run` time; or returns `nothing`."""
 
     def __init__(self, when: str) -> None:
         super().__init__()
@@ -53,11 +53,16 @@ class Failing(keras.Model):
         self.dense = keras.layers.Dense(2)
 
     def call(self, features: Any, training: bool = False) -> Any:
-        return self._hidden(self.dense(features))
+        hidden = self._hidden(self.dense(features))
+        return None if self.when == "nothing" else hidden
 
     def _hidden(self, values: Any) -> Any:
+        if self.when == "keyed":
+            raise KeyError("units")
         if self.when == "called":
             raise RuntimeError("there are too few units")
+        if self.when == "nothing":
+            return values
         return tf.ensure_shape(tf.reshape(values, [-1, tf.size(values)]), [None, 7])
 
 
@@ -69,17 +74,48 @@ class Refusing(keras.Model):
 
 
 class Drift(tf.compat.v1.train.SessionRunHook):
-    """Raises after a step."""
+    """Raises after a step; with `rows`, the one that an iterator raises at its end.
+
+    With `limit` it refuses what it is made with.
+    """
+
+    def __init__(
+        self, rows: int | None = None, limit: float = 1.0, directory: str | None = None
+    ) -> None:
+        if limit < 0:
+            raise ValueError("limit is below 0")
+        self.rows = None if rows is None else iter(range(rows))
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._check()
+        if self.rows is not None:
+            next(self.rows)
+        else:
+            self._check()
 
     def _check(self) -> None:
         raise ValueError("the drift is 3.5")
 
 
+class Momentum(keras.optimizers.SGD):
+    """Raises in its update."""
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        raise RuntimeError("no slot of that name")
+
+
+def graph(mode: str) -> None:
+    """A graph of one's own that raises as it is made."""
+    raise KeyError("hidden_units")
+
+
 def none(labels: Any, outputs: Any) -> None:
     """A loss whose author has forgotten the last line."""
+
+
+def checked(labels: Any, outputs: Any) -> Any:
+    """A loss that asserts in a step what does not hold."""
+    with tf.control_dependencies([tf.debugging.assert_less(labels, tf.constant(1, tf.int64))]):
+        return keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
 
 
 def misspelt(labels: Any, outputs: Any) -> Any:

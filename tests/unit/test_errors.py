@@ -57,6 +57,7 @@ def test_an_error_reports_every_problem() -> None:
         ("RunDirectoryError", 2),
         ("TrackingError", 1),
         ("TrackingUriError", 2),
+        ("NotInStoreError", 2),
         ("NonFiniteLossError", 1),
     ],
 )

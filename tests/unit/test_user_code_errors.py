@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from runner.errors import UserCodeError
+from runner.graph.build import build_graph
 from tests.tiny.command_line import CONF, Command, in_process
+from tests.tiny.configs import tiny
 
 HERE = "tests.tiny.faulty"
 
@@ -36,12 +39,36 @@ CASES = [
         "InvalidArgumentError: Shape of tensor ",
     ),
     Case(
+        f"model._target_={HERE}.Failing +model.when=keyed",
+        "model raised KeyError: units",
+        ("call", "_hidden"),
+        "training=True",
+    ),
+    Case(
+        f"model._target_={HERE}.Failing +model.when=nothing",
+        "model returned None",
+        (),
+        "remedy: end its `call` with `return`",
+    ),
+    Case(
         f"model._target_={HERE}.Refusing",
         "model raised RuntimeError: no such device",
         ("__init__",),
         "RuntimeError: no such device",
     ),
     Case(f"loss._target_={HERE}.none ~loss.from_logits", "loss returned None"),
+    Case(
+        f"loss._target_={HERE}.checked ~loss.from_logits",
+        "loss raised InvalidArgumentError: assertion failed: ",
+        ("checked",),
+        "InvalidArgumentError: assertion failed: ",
+    ),
+    Case(
+        f"optimizer._target_={HERE}.Momentum ~optimizer.beta1 ~optimizer.beta2 ~optimizer.epsilon",
+        "optimizer raised RuntimeError: no slot of that name",
+        ("update_step",),
+        "RuntimeError: no slot of that name",
+    ),
     Case(
         f"+metrics.wrong._target_={HERE}.misspelt +metrics.wrong._partial_=true",
         "metrics.wrong raised AttributeError: 'SymbolicTensor' object has no attribute 'shapes'",
@@ -78,6 +105,12 @@ CASES = [
         ("after_run", "_check"),
         "ValueError: the drift is 3.5",
     ),
+    Case(
+        f"+hooks.drift._target_={HERE}.Drift +hooks.drift.rows=3",
+        "hooks.drift raised StopIteration",
+        ("after_run",),
+        "StopIteration",
+    ),
 ]
 
 
@@ -102,6 +135,26 @@ def test_what_an_error_in_an_experiments_code_prints(case: Case, command: Comman
     assert {Path(file).name for file, _ in shown} <= {"faulty.py"}
     assert case.last in lines[-1]
     assert len(lines) <= 20
+
+
+def test_a_graph_of_ones_own_has_its_place() -> None:
+    parts: dict[str, Any] = {key: {} for key in ("data", "model", "loss", "metrics", "optimizer")}
+    config = tiny(graph={"_target_": f"{HERE}.graph"}, **parts)
+    with pytest.raises(UserCodeError) as caught:
+        build_graph(config, "validation", train=True)
+    assert str(caught.value) == (
+        f"graph raised KeyError: 'hidden_units'\n  {HERE}.graph was called for mode validation"
+    )
+
+
+def test_a_hook_of_the_run_that_refuses_its_arguments_leaves_no_run(
+    command: Command, tmp_path: Path
+) -> None:
+    drift = [f"+hooks.drift._target_={HERE}.Drift", "+hooks.drift.limit=-1"]
+    outcome = command(*drift, "+hooks.drift.directory='${run:directory}'")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(f"runner: hooks.drift: {HERE}.Drift refuses its arguments\n")
+    assert not list(tmp_path.glob("runs/tiny/0*"))
 
 
 def test_the_arguments_of_what_is_called_are_shown(command: Command) -> None:

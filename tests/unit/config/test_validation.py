@@ -11,7 +11,7 @@ import pytest
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from runner.config.choices import Goal, Missing, StateChoice
+from runner.config.choices import Goal, Missing, Mode, StateChoice
 from runner.config.composition import register
 from runner.config.own_graph import SHIPPED
 from runner.config.schema import (
@@ -157,7 +157,7 @@ def test_no_experiment_is_the_only_problem() -> None:
     config = composed(name="???", train={"steps": 0})
     with pytest.raises(ConfigError, match="no experiment is named") as error:
         validate(config, ["b", "a"])
-    assert error.value.problems == (no_experiment(["b", "a"]),)
+    assert error.value.problems == (no_experiment(["b", "a"], Mode.train),)
     assert error.value.problems[0].choices == ("a", "b")
 
 

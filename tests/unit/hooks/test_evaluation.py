@@ -14,16 +14,18 @@ from runner.hooks import CheckpointHook, Cuts, EvaluationHook, StopAtStepHook, e
 from tests.tiny.counter import Counter
 
 
-def _split(values: list[float], batch_size: int = 2) -> Split:
-    """A split whose only metric is the mean of the values."""
+def _split(values: list[float], batch_size: int = 2, name: str = "validation") -> Split:
+    """A split whose only metric is the mean of the values; that of training repeats."""
     dataset = tf.data.Dataset.from_tensor_slices(tf.constant(values, tf.float64)).batch(batch_size)
+    dataset = dataset.repeat() if name == "train" else dataset
     iterator = tf.data.make_initializable_iterator(dataset)
     batch = iterator.get_next()
     return Split(
-        "validation",
+        name,
         iterator.initializer,
         {"mean": tf.reduce_sum(batch)},
         {"mean": tf.size(batch, out_type=tf.int64)},
+        cardinality=dataset.cardinality(),
     )
 
 
@@ -46,14 +48,12 @@ def test_every_example_counts_the_same_and_sums_are_exact_beyond_float32() -> No
         assert evaluate(session, large) == {"mean": (2**24 + 3) / 4}
 
 
-def test_an_empty_split_is_refused() -> None:
-    with tf.Graph().as_default():
-        split = _split([])
-        with (
-            tf.Session() as session,
-            pytest.raises(ConfigError, match=r"data\.validation\(\) gives no example"),
-        ):
-            evaluate(session, split)
+def test_an_empty_split_and_one_without_end_are_refused() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        with pytest.raises(ConfigError, match=r"data\.validation\(\) gives no example"):
+            evaluate(session, _split([]))
+        with pytest.raises(ConfigError, match=r"repeats without end.*\n.*\n.*a method sizes\(\)"):
+            evaluate(session, _split([1.0], name="train"))
 
 
 @pytest.mark.parametrize(("steps", "evaluated"), [(7, [3, 6, 7]), (6, [3, 6]), (2, [2])])

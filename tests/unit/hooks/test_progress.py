@@ -53,6 +53,16 @@ def test_a_terminal_shows_a_bar_that_disappears(counter: Counter) -> None:
     assert written.endswith("\x1b[2K")  # The line is erased.
 
 
+def test_many_metrics_leave_the_numbers_whole(counter: Counter) -> None:
+    case = _Case(counter, 10, terminal=True)
+    metrics = {f"metric_{number}": counter.value for number in range(9)}
+    shows = MetricsHook(metrics, counter.step, 5, case.hook.show)
+    counter.run([StopAtStepHook(10), shows, case.hook])
+    for part in ("training", "10/10", "metric_0 100", "…"):
+        assert part in case.written()
+    assert "metric_8" not in case.written()
+
+
 def test_the_bar_is_taken_away_after_an_error(counter: Counter) -> None:
     class _Fail(tf.train.SessionRunHook):
         def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:

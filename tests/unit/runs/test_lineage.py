@@ -67,7 +67,7 @@ def test_a_directory_that_is_no_run_is_reported(
 ) -> None:
     assert main([str(tmp_path)]) == 2
     assert f"runner.lineage: {tmp_path} is no run" in capsys.readouterr().err
-    assert main(["nope", "--uri", f"sqlite:///{tmp_path}/mlflow.db"]) == 1
+    assert main(["nope", "--uri", f"sqlite:///{tmp_path}/mlflow.db"]) == 2
     assert f"run nope cannot be read\n  cause: there is no {tmp_path}/m" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
@@ -120,7 +120,7 @@ def test_an_id_leads_to_all_that_it_came_from(
     assert found.sources["lstm"].label.startswith("short_sequences  ")
     assert list(found.sources["lstm"].sources) == ["cnn"]
     assert found.sources["head"] == Ancestor("/models/head", {})
-    assert main(["0" * 32, "--uri", uri]) == 1
+    assert main(["0" * 32, "--uri", uri]) == 2
     assert "cannot be read" in capsys.readouterr().err
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.errors import ConfigError, Problem, UserCodeError
-from runner.system.user_code import FULL, calling, raised
+from runner.system.user_code import FULL, calling, raised, raised_by_operation
 
 
 def fail() -> None:
@@ -70,6 +70,25 @@ def test_code_that_is_itself_installed_is_shown(tmp_path: Path) -> None:
     details = raised("model", caught.value.with_traceback(caught.tb.tb_next)).details
     assert "mine/code.py" in details
     assert "keras/code.py" not in details
+
+
+def test_what_tensorflow_writes_around_an_error_is_left_out() -> None:
+    at = '  File "/mine/data.py", line 3, in augment'
+    python = f"ZeroDivisionError: 1 / 0\nTraceback (most recent call last):\n\n{at}\n    1 / 0\n\n"
+    pipeline = (
+        "Error in user-defined function passed to MapDataset:1 transformation with iterator: "
+        "Iterator::Root::Prefetch::Map: "
+    )
+    made = f"Detected at node 'A' defined at (most recent call last):\n  {at}\nNode: 'A'\n"
+    for message, shown in {
+        pipeline + python: "data raised ZeroDivisionError: 1 / 0",
+        f"{made}no row\n\t [[{{{{node A}}}}]]\n\nOriginal stack trace for 'A':\n{at}": (
+            "data raised ValueError: no row"
+        ),
+    }.items():
+        error = raised_by_operation("data", ValueError(message))
+        assert str(error) == shown
+        assert error.details.endswith(shown.removeprefix("data raised "))
 
 
 def test_problems_stay_problems_and_errors_cross_processes() -> None:

@@ -47,10 +47,15 @@ def _outputs(directory: RunDirectory, features: np.ndarray) -> np.ndarray:
     return np.asarray(hidden @ get("head/kernel") + get("head/bias"))
 
 
-def _test_split() -> tuple[np.ndarray, np.ndarray]:
-    batches = list(Blobs().test().as_numpy_iterator())
-    features, labels = (np.concatenate(each) for each in zip(*batches, strict=True))
+def _examples(dataset: tf.data.Dataset) -> tuple[np.ndarray, np.ndarray]:
+    batches = zip(*dataset.as_numpy_iterator(), strict=True)
+    features, labels = (np.concatenate(each) for each in batches)
     return features, labels
+
+
+def _losses(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    chosen = outputs[np.arange(len(labels)), labels]
+    return np.asarray(np.log(np.exp(outputs).sum(axis=1)) - chosen)
 
 
 def test_the_best_checkpoint_of_the_newest_finished_run_is_evaluated_on_the_test_split(
@@ -59,14 +64,19 @@ def test_the_best_checkpoint_of_the_newest_finished_run_is_evaluated_on_the_test
     # All paths inside a run directory are relative: it may be moved.
     shutil.copytree(finished.directory().path, finished.directory(2).path)
     before = finished.files()
-    features, labels = _test_split()
+    features, labels = _examples(Blobs().test())
     outputs = _outputs(finished.directory(), features)
     accuracy = (outputs.argmax(axis=1) == labels).mean()
-    losses = np.log(np.exp(outputs).sum(axis=1)) - outputs[np.arange(len(labels)), labels]
     objective, (line,) = finished.run(mode=Mode.evaluate)
-    assert objective == pytest.approx(losses.mean(), rel=1e-5)
+    assert objective == pytest.approx(_losses(outputs, labels).mean(), rel=1e-5)
     assert line.startswith(f"{finished.directory(2).best}/model.ckpt-20: test  loss ")
     assert f"accuracy {accuracy:.4g}" in line
+    # Of training data that repeat, as many examples as the data say there are: each once.
+    features, labels = _examples(Blobs(batch_size=64).train().take(1))
+    train = EvaluateConfig(split=EvaluatedSplit.train)
+    objective, (line,) = finished.run(mode=Mode.evaluate, evaluate=train)
+    outputs = _outputs(finished.directory(), features)
+    assert objective == pytest.approx(_losses(outputs, labels).mean(), rel=1e-5)
     assert finished.files() == before, "nothing changes"
 
 
@@ -83,7 +93,7 @@ def test_an_export_is_served_with_the_same_outputs_for_any_batch_size(
     assert not (tmp_path / "away.db").exists()
 
     served = tf.saved_model.load(str(directory.export)).signatures["serving_default"]
-    features, _ = _test_split()
+    features, _ = _examples(Blobs().test())
     for count in (1, 20):
         outputs = served(features=tf.constant(features[:count]))["outputs"].numpy()
         np.testing.assert_allclose(outputs, _outputs(directory, features[:count]), rtol=1e-4)

@@ -16,7 +16,7 @@ from runner.config.composition import compose_experiment
 from runner.config.fingerprint import Identity, fingerprint
 from runner.config.schema import RunConfig, ScaffoldConfig, VariablesConfig
 from runner.config.validation import validate
-from runner.errors import Problem, RunInUseError
+from runner.errors import Problem, RunInUseError, UserCodeError
 from runner.runs.run_directory import RunDirectory
 from runner.system.status import Status
 from runner.tracking import RunStore, TrackedRun, open_store
@@ -214,6 +214,18 @@ def test_what_would_stop_the_training_of_a_source_is_a_problem_before(
         "scaffolds.body.checkpoint: experiment:middle: scaffolds.body.checkpoint: "
         f"there is no checkpoint at {tmp_path / 'nowhere'}"
     )
+
+
+def test_an_error_in_the_code_of_a_source_names_its_experiment(conf: Path, tmp_path: Path) -> None:
+    (conf / "experiment" / "broken.yaml").write_text(
+        "# @package _global_\ndefaults: [tiny]\nname: broken\n"
+        "model: {_target_: tests.tiny.faulty.Refusing}\n"
+    )
+    sources = _sources(_config(tmp_path, body=_scaffold("experiment:broken")))
+    with pytest.raises(UserCodeError) as caught:
+        sources.expected()
+    assert str(caught.value) == "experiment:broken: model raised RuntimeError: no such device"
+    assert "in __init__" in caught.value.details
 
 
 def test_an_experiment_may_start_from_itself_in_another_configuration(tmp_path: Path) -> None:
