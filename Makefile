@@ -18,14 +18,16 @@ INSTALL = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PI
 # Arguments for the command that a target runs: make run ARGS="train.steps=100".
 ARGS ?=
 
-.PHONY: help run test soak bench check format constraints clean same-python
+.PHONY: help run test soak bench docs pictures check format constraints clean same-python
 .NOTPARALLEL:
 
 help:
 	@echo 'make run          train the example: python -m runner +experiment=lstm_cnn $$ARGS'
 	@echo 'make test         run the tests: pytest $$ARGS'
 	@echo 'make soak         inject faults at length: kills, signals, outages, many trials (half an hour)'
-	@echo 'make bench        measure warm starts against their alternatives (4 GB of disk for a while)'
+	@echo 'make bench        run all benchmarks (20 minutes, 3 GB of disk for a while)'
+	@echo 'make docs         build the site in site/, its links checked (Python 3.11 or newer)'
+	@echo 'make pictures     make the pictures of the docs anew (needs chromium and tmux)'
 	@echo 'make check        lint, format check and strict types'
 	@echo 'make format       apply the formatter and the safe lint fixes'
 	@echo 'make constraints  pin the newest versions that pyproject.toml allows'
@@ -43,7 +45,13 @@ soak: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m pytest -m soak $(ARGS)
 
 bench: $(VENV)/installed-dev
-	$(VENV_PYTHON) -m benchmarks.restoration $(ARGS)
+	$(VENV_PYTHON) -m benchmarks $(ARGS)
+
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build --strict --quiet $(ARGS)
+
+pictures: $(VENV)/installed-docs
+	$(VENV_PYTHON) docs/pictures.py $(ARGS)
 
 check: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m ruff check .
@@ -64,7 +72,7 @@ constraints: same-python
 	rm -f uv.lock
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist site
 
 # Stamps: an install is repeated only when what it installs has changed.
 $(VENV)/created:
@@ -85,6 +93,10 @@ $(VENV)/installed-dev: $(VENV)/created $(INPUTS) | same-python
 	@echo 'Installing the pinned packages into $(VENV) (3 GB; a few minutes the first time).'
 	$(INSTALL) -e '.[dev,joblib,optuna,ray,slurm]'
 	@touch $(VENV)/installed $@
+
+$(VENV)/installed-docs: $(VENV)/created $(INPUTS) | same-python
+	$(INSTALL) -e '.[docs]'
+	@touch $@
 
 # A Python asked for by name must be the one that .venv was made with.
 same-python: $(VENV)/created

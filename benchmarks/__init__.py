@@ -1,1 +1,9 @@
-"""Ratios against the obvious alternatives, measured in one run; never part of the tests."""
+"""What the runner costs, each time against a peer in the same process or the same minutes.
+
+`make bench` runs them all; each also runs alone, as `python -m benchmarks.NAME`.
+"""
+
+import os
+
+# Before TensorFlow is imported: its notes would stand between the results.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -9,16 +9,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import runner
-from benchmarks.harness import Result, compare, show
+from benchmarks.harness import Result, compare, options, report
 from runner.session.cached_session import LONGEST_S, SAMPLES
 
-REPEATS = 25
 SLICE_S = 0.02
 # A number of threads is obeyed as given: -1 is TensorFlow's own way to say the caller's thread.
 POOL, CALLER, CHOSEN = "pool", "caller", "chosen"
@@ -109,13 +106,13 @@ def slice_of_steps(session: tf.Session, fetches: Any) -> float:
 
 def main() -> int:
     """Prints the ways of every step side by side."""
+    arguments = options(__doc__, repeats=25).parse_args()
     tf.get_logger().setLevel("ERROR")
     print(f"steps over {LONGEST_S * 1e6:g} us keep to the pool")
     results: list[Result] = []
     for name, build in STEPS.items():
-        results += compare(name, "us", ways(build), {}, REPEATS)
-    show(results)
-    return 0
+        results += compare(name, "us", ways(build), {}, arguments.repeats)
+    return report(results, arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measures ways of doing one thing against each other and says which targets they meet."""
+"""Measures ways of doing one thing against each other; prints each result when it is there."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
-
-import numpy as np
-import tensorflow as tf
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -74,10 +69,10 @@ def compare(
         for way, measure in ways.items():
             values[way].append(measure())
     base = statistics.median(next(iter(values.values())))
-    return [
+    return shown(
         Result(case, way, unit, tuple(found), statistics.median(found) / base, limits.get(way))
         for way, found in values.items()
-    ]
+    )
 
 
 def machine() -> str:
@@ -85,35 +80,23 @@ def machine() -> str:
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     return (
         f"{platform.machine()}, {os.cpu_count()} CPUs, load {load:.1f}, {platform.system()}, "
-        f"Python {platform.python_version()}, TensorFlow {tf.__version__}, NumPy {np.__version__}"
+        f"Python {platform.python_version()}, TensorFlow {metadata.version('tensorflow')}, "
+        f"NumPy {metadata.version('numpy')}"
     )
 
 
-def show(results: Sequence[Result]) -> None:
-    """Prints a table of the results, also of those that miss their limit."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("case", "way", "median", "ratio", "at most", ""):
-        table.add_column(heading, justify="left" if heading in ("case", "way", "") else "right")
-    for each in results:
-        limit = "" if each.limit is None else f"{each.limit:g}"
-        table.add_row(
-            each.case,
-            each.way,
-            f"{each.median:.3f} {each.unit}",
-            "" if each.ratio is None else f"{each.ratio:.2f}",
-            limit if each.ratio is not None or not limit else f"{limit} {each.unit}",
-            {None: "", True: "met", False: "MISSED"}[each.met],
-        )
-    console = Console(width=max(100, Console().width))
-    console.print(machine())
-    console.print(table)
-
-
-def write(results: Sequence[Result], path: Path) -> None:
-    """Writes the machine and the results as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [asdict(each) | {"median": each.median, "met": each.met} for each in results]
-    path.write_text(json.dumps({"machine": machine(), "results": rows}, indent=2) + "\n")
+def shown(results: Iterable[Result]) -> list[Result]:
+    """Prints each result in a line, also one that misses its limit, and returns them."""
+    found = list(results)
+    for each in found:
+        ratio = "" if each.ratio is None else f"{each.ratio:.2f}"
+        unit = each.unit if each.ratio is None else ""
+        limit = "" if each.limit is None else f"at most {each.limit:g} {unit}".rstrip()
+        met = {None: "", True: "met", False: "MISSED"}[each.met]
+        value = f"{each.median:,.3f} {each.unit}"
+        line = f"{each.case:<44} {each.way:<30} {value:>16} {ratio:>6}  {limit:<14} {met}"
+        print(line.rstrip(), flush=True)
+    return found
 
 
 def options(description: str | None, repeats: int) -> argparse.ArgumentParser:
@@ -125,8 +108,10 @@ def options(description: str | None, repeats: int) -> argparse.ArgumentParser:
 
 
 def report(results: Sequence[Result], path: Path | None) -> int:
-    """Prints the results, writes them where a path is given; returns 1 when a limit is missed."""
-    show(results)
+    """Prints the machine, writes the results where a path is given; 1 when a limit is missed."""
+    print(machine(), flush=True)
     if path:
-        write(results, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [asdict(each) | {"median": each.median, "met": each.met} for each in results]
+        path.write_text(json.dumps({"machine": machine(), "results": rows}, indent=2) + "\n")
     return int(any(result.met is False for result in results))

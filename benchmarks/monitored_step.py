@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import tempfile
 import time
@@ -13,13 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import runner
-from benchmarks.harness import Result, compare, options, report
+from benchmarks.harness import Result, compare, options, report, shown
 from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
 from runner.hooks import MetricsHook
@@ -196,11 +193,11 @@ def measure(directory: Path, repeats: int, steps: int) -> list[Result]:
                 repeats,
             )
             base, _, theirs, ours, more = results[-5:]
-            results.append(over(f"{case}, over TensorFlow's", ours, theirs, 0.2))
+            results += shown([over(f"{case}, over TensorFlow's", ours, theirs, 0.2)])
             pairs = zip(more.values, ours.values, strict=True)
             each = tuple((with_more - four) / MORE_HOOKS for with_more, four in pairs)
             further = Result(f"{case}, over Session.run", "each further hook", UNIT, each)
-            results.append(over(further.case, further, base, 0.03))
+            results += shown([over(further.case, further, base, 0.03)])
     return results
 
 

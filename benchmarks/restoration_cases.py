@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+import runner
 from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import Initialize
@@ -186,6 +187,53 @@ def restorer(case: Case, initialize: Initialize, form: str = "bundle") -> Way:
     return Way(graph, lambda session: session.run(made.init_op), made.restore, CachedSession)
 
 
+class Monitored(Way):
+    """A monitored training session, timed until it is ready for its first step."""
+
+    def __init__(self, graph: tf.Graph, create: Callable[[], Any]) -> None:
+        self._graph, self._create = graph, create
+
+    def seconds(self) -> float:
+        """Creates it; returns how long that took."""
+        with self._graph.as_default():
+            start = time.perf_counter()
+            session = self._create()
+            taken = time.perf_counter() - start
+            session.close()
+        return taken
+
+
+def monitored_init_fn(case: Case) -> Way:
+    """TensorFlow's session, with an `init_fn` that restores one Saver after the other."""
+    with tf.Graph().as_default() as graph:
+        made = {part: tf1.train.Saver(list(x.values())) for part, x in case.variables().items()}
+
+    def init_fn(scaffold: Any, session: Any) -> None:
+        for part, saver in made.items():
+            saver.restore(session, case.path(part))
+
+    return Monitored(
+        graph,
+        lambda: tf1.train.MonitoredTrainingSession(scaffold=tf1.train.Scaffold(init_fn=init_fn)),
+    )
+
+
+def monitored_scaffolds(case: Case) -> Way:
+    """The runner's session, with a scaffold for each checkpoint."""
+    with tf.Graph().as_default() as graph:
+        scaffolds = [
+            tf1.train.Scaffold(saver=tf1.train.Saver(list(each.values())))
+            for each in case.variables().values()
+        ]
+    return Monitored(
+        graph,
+        lambda: runner.MonitoredTrainingSession(
+            pretrained_checkpoint_dirs=[case.path(part) for part in case.shapes],
+            pretrained_scaffolds=scaffolds,
+        ),
+    )
+
+
 def _all(variables: Mapping[str, Variables]) -> list[tf.Variable]:
     return [each for part in variables.values() for each in part.values()]
 
@@ -195,5 +243,7 @@ WAYS: dict[str, Callable[[Case], Way]] = {
     "init_from_checkpoint": init_from_checkpoint,
     "restorer": lambda case: restorer(case, Initialize.all),
     "restorer, remaining": lambda case: restorer(case, Initialize.remaining),
+    "tensorflow, monitored, init_fn": monitored_init_fn,
+    "runner, monitored, scaffolds": monitored_scaffolds,
     "restorer, npz": lambda case: restorer(case, Initialize.all, "npz"),
 }

@@ -44,19 +44,18 @@ class Turns(tf.train.SessionRunHook):
     The runner makes the hook itself, from the configuration; what is measured stays in its class.
 
     Attributes:
-      other: takes a step of the other loop.
+      other: takes so many steps of the other loop.
       theirs: what the other loop's steps took in all.
       ours: what this loop's took.
     """
 
-    other: ClassVar[Callable[[], object]]
+    other: ClassVar[Callable[[int], object]]
     theirs: ClassVar[Taken]
     ours: ClassVar[Taken]
 
     def begin(self) -> None:
         """Warms up the other loop."""
-        for _ in range(WARM_UP):
-            type(self).other()
+        type(self).other(WARM_UP)
         type(self).theirs = type(self).ours = Taken()
         self._count, self._since = -WARM_UP, now()
 
@@ -67,8 +66,7 @@ class Turns(tf.train.SessionRunHook):
             return
         if self._count:
             handed_over = now()
-            for _ in range(BLOCK):
-                type(self).other()
+            type(self).other(BLOCK)
             type(self).theirs += now() - handed_over
             type(self).ours += handed_over - self._since
         self._since = now()

@@ -35,6 +35,7 @@ from runner.config.hydra_errors import below_nothing
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.validation import is_by_folder, validate
 from runner.errors import ConfigError, InterruptedRunError, RunnerError, UserCodeError
+from runner.new_project import init
 from runner.runs.recorded_config import recorded_config
 from runner.sweeps.job import Trial, carry_out, job_of
 from runner.system.imports import without_collections, without_import_notes
@@ -43,11 +44,16 @@ from runner.system.signals import Interruption, ending_at_once
 from runner.tracking import start_delivery
 
 
-def conf_directory() -> Path:
-    """The shipped configs: inside the package in a wheel, beside it in a checkout."""
+def shipped(folder: str) -> Path:
+    """Returns a shipped folder: inside the package in a wheel, beside it in a checkout."""
     package = Path(__file__).resolve().parent
-    inside = package / "conf"
-    return inside if inside.is_dir() else package.parent / "conf"
+    inside = package / folder
+    return inside if inside.is_dir() else package.parent / folder
+
+
+def conf_directory() -> Path:
+    """Returns the folder of the shipped configs."""
+    return shipped("conf")
 
 
 @hydra.main(version_base="1.3", config_path=str(conf_directory()), config_name="config")
@@ -97,13 +103,14 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
         return None
     # The chief of a local cluster may be a trial of the sweep that has started it.
     swept = trial or linked_trial(os.environ)
+    by_itself = swept is None and HydraConfig.get().mode == RunMode.RUN
     context = Surroundings(
         overrides=overrides,
         # The trials of a sweep share a folder, and are distinguished by their configurations.
-        dedicated=swept is None
-        and HydraConfig.get().mode == RunMode.RUN
-        and run_config.run_dir != f"runs/{run_config.name}",
+        dedicated=by_itself and run_config.run_dir != f"runs/{run_config.name}",
         by_folder=by_folder,
+        # The process that has started a task reports how to continue.
+        suggests=by_itself and LIFELINE not in os.environ,
         watch=swept or TrialWatch(),
         coordinator=coordinator_of(run_config),
     )
@@ -139,6 +146,8 @@ def main() -> int:
     if "--version" in sys.argv[1:]:
         print(versions())
         return 0
+    if sys.argv[1:2] == ["init"]:
+        return _init()
     end_with_launcher(os.environ)
     register()
     sys.argv[1:] = _options_first([forced(each) for each in sys.argv[1:]])
@@ -161,6 +170,14 @@ def main() -> int:
         return _fail(ConfigError(problem))
     except KeyboardInterrupt:
         return _fail(InterruptedRunError(signal.SIGINT))
+    return 0
+
+
+def _init() -> int:
+    try:
+        print(init(sys.argv[2:], shipped("template")))
+    except RunnerError as error:
+        return _fail(error)
     return 0
 
 

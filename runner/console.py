@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from rich.console import Console, RenderableType
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 # Nothing is folded in plain text.
 WIDEST = 1_000_000
@@ -14,6 +21,73 @@ def as_text(renderable: RenderableType) -> str:
     with console.capture() as capture:
         console.print(renderable)
     return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
+
+
+def plural(count: int, noun: str) -> str:
+    """Returns e.g. `1 variable` or `1,200 variables`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def sized(size: float) -> str:
+    """Returns so many bytes as e.g. `85.4 kB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.3g} TB"
+
+
+def shaped(shape: Sequence[int], dtype: str) -> str:
+    """Returns e.g. `3x3x8` or `scalar int64`: a type other than float32 is named."""
+    return ("x".join(map(str, shape)) or "scalar") + (f" {dtype}" if dtype != "float32" else "")
+
+
+def short(digest: str) -> str:
+    """Returns what a screen shows of `sha256:HEX`."""
+    return digest[:15]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Rows as a table without its empty columns, or two lines a row where the table does not fit.
+
+    Attributes:
+      columns: the headings.
+      rows: a cell for each column; a `Text` may have a style.
+      numbers: the columns of numbers.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | Text]]
+    numbers: Sequence[str] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Renders one or the other."""
+        used = [at for at in range(len(self.columns)) if any(row[at] for row in self.rows)]
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+        for at in used:
+            name = self.columns[at]
+            table.add_column(name, justify="right" if name in self.numbers else "left")
+        for row in self.rows:
+            table.add_row(*(_text(row[at]) for at in used))
+        widest = console.measure(table, options=options.update_width(WIDEST)).maximum
+        if widest <= options.max_width:
+            yield table
+            return
+        yield Text()
+        for first, second, *rest in self.rows:
+            yield Text("  ").join([_text(first), _text(second)])
+            named = [
+                Text.assemble(f"{name} " if name in self.numbers else "", _text(cell))
+                for name, cell in zip(self.columns[2:], rest, strict=True)
+                if cell
+            ]
+            yield Padding(Text(", ").join(named), (0, 0, 0, 2), expand=False)
+        yield Text()
+
+
+def _text(cell: str | Text) -> Text:
+    return cell if isinstance(cell, Text) else Text(cell)
 
 
 class Screen:

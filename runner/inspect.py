@@ -23,7 +23,7 @@ from runner.config.schema import TrackingConfig
 from runner.console import Screen, as_text
 from runner.errors import CheckpointError, Problem, RunnerError
 from runner.restoration.starting_scaffold import scaffold_yaml
-from runner.restoration.variables import StateClass, classify
+from runner.restoration.variables import WARM_STARTED, StateClass, classify
 from runner.runs.provenance import chain, provenance_of
 from runner.runs.run_directory import PROVENANCE
 from runner.system.imports import without_import_notes
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None, screen: Screen | None = None) -
             screen.write(scaffold_yaml(parsed.paths[0], spec, _classes(spec)))
             return SAME
         if len(readers) == 1:
-            _list(readers[0], parsed.stats, screen)
+            _list(readers[0], parsed.stats, parsed.all, screen)
             return SAME
         return _compare(readers[0], readers[1], screen)
     except RunnerError as error:
@@ -91,6 +91,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("paths", metavar="PATH", nargs="+", action=_OneOrTwo)
     parser.add_argument(
         "--stats", action="store_true", help="read all values: min, max, mean, NaN count"
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="a row for every tensor: optimizer slots, counters and seeds too",
     )
     parser.add_argument(
         "--provenance",
@@ -136,14 +141,15 @@ class _OneOrTwo(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def _list(reader: CheckpointReader, stats: bool, screen: Screen) -> None:
+def _list(reader: CheckpointReader, stats: bool, every: bool, screen: Screen) -> None:
     spec = reader.spec()
     found: dict[str, Statistics] = {}
     if stats:
         names = [name for name, tensor in spec.tensors.items() if tensor.dtype != "variant"]
         found = {name: statistics(value) for name, value in reader.read(names)}
     classes = {name: each.value for name, each in _classes(spec).items()}
-    _show(listing(spec, classes, found), screen)
+    model = {each.value for each in WARM_STARTED}
+    _show(listing(spec, classes, found, model, every=every), screen)
 
 
 def _classes(spec: CheckpointSpec) -> dict[str, StateClass]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec, is_number
+from runner.console import Listing, plural, shaped, short, sized
 
 
 def differences(one: CheckpointReader, other: CheckpointReader) -> Iterator[tuple[str, str]]:
@@ -127,55 +126,76 @@ def statistics(value: NDArray[Any]) -> Statistics:
 
 
 def listing(
-    spec: CheckpointSpec, classes: Mapping[str, str], found: Mapping[str, Statistics]
+    spec: CheckpointSpec,
+    classes: Mapping[str, str],
+    found: Mapping[str, Statistics],
+    model: Collection[str],
+    *,
+    every: bool,
 ) -> RenderableType:
-    """Returns a table of a checkpoint's tensors below its path, format and digest.
+    """Returns what a checkpoint holds: a summary, its path and digest, and a table of its tensors.
 
-    `classes` and `found` are by tensor name; with nothing in `found` the table has no statistics.
+    A tensor is called by its alias where it has one.
+
+    Args:
+      spec: the checkpoint.
+      classes: tensor name -> its class of state.
+      found: tensor name -> its statistics; of none if they are not asked for.
+      model: the classes of a model's variables. Each of the others has one row.
+      every: whether every tensor has a row, with its own name too, and the digest is whole.
     """
-    also = {name: alias for alias, name in spec.aliases.items()}
-    columns = ["tensor", "shape", "dtype", "bytes", "class"]
-    columns += ["min", "max", "mean", "NaN"] if found else []
-    table = _table(*columns, *(["also called"] if also else []))
+    by_class: dict[str, list[TensorSpec]] = {}
     for name, tensor in spec.tensors.items():
-        # Strings have no fixed size, nor has a `variant`, the position in a run's training data.
-        size = f"{tensor.bytes:,}" if is_number(tensor.dtype) else ""
-        shape = "x".join(map(str, tensor.shape)) or "scalar"
-        cells = [name, shape, tensor.dtype, size, classes[name]]
-        of = found.get(name)
-        if of is not None:
-            values = (of.minimum, of.maximum, of.mean)
-            cells += ["" if value is None else f"{value:.6g}" for value in values]
-            cells.append(f"{of.nan:,}")
-        elif found:
-            cells += [""] * 4
-        if also:
-            cells.append(also.get(name, ""))
-        style = "red" if of is not None and of.nan else ""
-        table.add_row(*(Text(cell, style=style) for cell in cells))
-    total = sum(tensor.bytes for tensor in spec.tensors.values())
+        by_class.setdefault(classes[name], []).append(tensor)
+    also = {name: alias for alias, name in spec.aliases.items()}
+    rows: list[list[str]] = []
+    sizes: dict[str, list[int]] = {}
+    for state, group in by_class.items():
+        kind = "model variable" if state in model else state
+        sizes.setdefault(kind, []).extend(each.bytes for each in group)
+        if every or state in model or len(group) == 1:
+            rows += [_row(each, state, also, every, found.get(each.name)) for each in group]
+        else:
+            nan = sum(of.nan for each in group if (of := found.get(each.name)))
+            cells = (plural(len(group), state), "", f"{sum(sizes[kind]):,}", state, "", "", "")
+            rows.append([*cells, f"{nan:,}" if found else "", ""])
+    counts = [f"{plural(len(each), kind)} ({sized(sum(each))})" for kind, each in sizes.items()]
     step = "" if spec.step is None else f", step {spec.step}"
-    summary = f"{spec.format}{step}: {len(spec.tensors)} tensors, {total:,} bytes"
-    return Group(Text(spec.path), Text(summary), Text(spec.digest), table)
+    return Group(
+        Text(f"{spec.format}{step}: {', '.join(counts) or 'no tensors'}"),
+        Text(spec.path),
+        Text(spec.digest if every else short(spec.digest)),
+        Listing(_COLUMNS, [_with_nan_in_red(row) for row in rows], _NUMBERS),
+    )
+
+
+def _row(
+    tensor: TensorSpec, state: str, also: Mapping[str, str], every: bool, of: Statistics | None
+) -> list[str]:
+    name = also.get(tensor.name, tensor.name)
+    # Strings have no fixed size, nor has a `variant`, the position in a run's training data.
+    size = f"{tensor.bytes:,}" if is_number(tensor.dtype) else ""
+    values = (of.minimum, of.maximum, of.mean) if of else (None,) * 3
+    described = ["" if value is None else f"{value:.6g}" for value in values]
+    own = tensor.name if every and name != tensor.name else ""
+    shape = shaped(tensor.shape, tensor.dtype)
+    return [name, shape, size, state, *described, f"{of.nan:,}" if of else "", own]
+
+
+_COLUMNS = ("tensor", "shape", "bytes", "class", "min", "max", "mean", "NaN", "stored as")
+_NUMBERS = ("bytes", "min", "max", "mean", "NaN")
+
+
+def _with_nan_in_red(row: Sequence[str]) -> list[Text]:
+    style = "red" if row[_COLUMNS.index("NaN")] not in ("", "0") else ""
+    return [Text(cell, style=style) for cell in row]
 
 
 def difference_listing(
     one: CheckpointSpec, other: CheckpointSpec, found: Sequence[tuple[str, str]]
 ) -> RenderableType:
-    """Returns a table of the differences between two checkpoints."""
-    paths = Text(f"first: {one.path}"), Text(f"second: {other.path}")
-    if not found:
-        return Group(*paths, Text("no difference"))
-    table = _table("tensor", "differs")
-    for name, what in found:
-        table.add_row(Text(name), Text(what))
-    count = f"{len(found)} tensors differ" if len(found) > 1 else "1 tensor differs"
-    return Group(*paths, table, Text(count))
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        numeric = name in ("bytes", "min", "max", "mean", "NaN")
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    return table
+    """Returns the differences between two checkpoints, how many there are first."""
+    count = f"{plural(len(found), 'tensor')} differ{'s' * (len(found) == 1)}" if found else ""
+    lines = (count or "no difference", f"first: {one.path}", f"second: {other.path}")
+    rows = [(name, what) for name, what in found]
+    return Group(*map(Text, lines), *([Listing(("tensor", "differs"), rows)] if rows else []))

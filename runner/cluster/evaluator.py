@@ -20,6 +20,7 @@ from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph
 from runner.hooks.evaluation import EvaluationCutError, evaluate
 from runner.runs.run_directory import RunDirectory
+from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.signals import Interruption
 from runner.system.status import Status
 from runner.tracking import open_store
@@ -143,7 +144,7 @@ def evaluated_checkpoint(
 
     `cut` is asked after each batch whether to end without a result.
     """
-    with built.graph.as_default(), tf.compat.v1.Session() as session:
+    with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
         try:
             built.saver.restore(session, checkpoint)
         except (tf.errors.OpError, ValueError):

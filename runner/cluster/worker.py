@@ -27,6 +27,7 @@ from runner.errors import ClusterError, ConfigError, NonFiniteLossError, Problem
 from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph, Training
 from runner.graph.input_pipeline import input_ended
+from runner.graph.own_graph import local_init_op
 from runner.hooks import MetricsHook, StopWhenHook
 from runner.session.monitored_session import MonitoredSession
 from runner.system.signals import Interruption
@@ -77,17 +78,11 @@ def train_worker(task: ClusterTask, built: BuiltGraph, update: SynchronousUpdate
     if training is None:
         raise ValueError("the graph was built without a training step")
     with built.graph.as_default():
-        creator = ClusterWorkerSessionCreator(task, _scaffold(training, task.cluster.ps))
+        own = None if built.own is None else built.own.scaffold
+        scaffold = _scaffold(training, task.cluster.ps, own)
+        creator = ClusterWorkerSessionCreator(task, scaffold)
         hooks = _hooks(task, training, creator.channel, update)
         if built.own is not None:
-            if callable(built.own.train_op):
-                raise ConfigError(
-                    Problem(
-                        "graph: train_op is a function, in a cluster",
-                        "workers run operations",
-                        "return an operation as train_op",
-                    )
-                )
             hooks += built.own.hooks
         with MonitoredSession(creator, hooks) as session:
             while not session.should_stop():
@@ -130,12 +125,12 @@ def is_leaving(remaining: float | None, *, synchronous: bool) -> bool:
     return remaining is not None and (not synchronous or remaining <= _END_SECONDS)
 
 
-def _scaffold(training: Training, servers: int) -> tf.compat.v1.train.Scaffold:
+def _scaffold(
+    training: Training, servers: int, own: tf.compat.v1.train.Scaffold | None
+) -> tf.compat.v1.train.Scaffold:
     """Returns what prepares a worker's session: its own input and local variables, no others."""
     return tf.compat.v1.train.Scaffold(
-        local_init_op=tf.group(
-            tf.compat.v1.train.Scaffold.default_local_init_op(), training.input_initializer
-        ),
+        local_init_op=local_init_op(own, training.input_initializer),
         ready_for_local_init_op=missing_of_model(servers),
     )
 

@@ -1,7 +1,8 @@
 """What a user writes: the keys of a configuration, their rules, and how Hydra composes them.
 
 - `schema`: every key, with its type, default and bounds (those of tracking in `tracking`);
-  `choices`: what a key accepts.
+  `choices`: what a key accepts besides its type; `keys`: paths and types of keys.
+- `reference`: the keys with the meaning that their comments give, as a page; `help`: in `--help`.
 - `composition`: composing sources and trials (Hydra composes the command itself, in
   `runner.__main__`), and finding every mistake in a command; `hydra_errors` words the mistakes, and
   `spelling` spells values for overrides and YAML.
@@ -11,6 +12,7 @@
   and addresses.
 - `instantiation`: `_target_` entries, and their references to the graph.
 - `fingerprint`: the identity of a run; `masking`: secrets; `schedule`: how often something is due.
+- `command_line`: commands to copy into a shell.
 
 Doors: `validation.validate`, `cluster.resolve`, `instantiation.build_target`. Nothing here builds a
 graph, opens a checkpoint or touches a run directory: TensorFlow is not imported.

@@ -1,17 +1,16 @@
-"""What a configuration key accepts: its choices, its bounds and its type."""
+"""What a configuration key accepts besides its type: its choices and its bounds."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import re
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
+from runner.config.keys import hints
 from runner.config.schedule import as_schedule
 from runner.errors import Problem, ranked
 
@@ -21,19 +20,27 @@ from runner.errors import Problem, ranked
 class Mode(Enum):
     """What `python -m runner` does with the experiment."""
 
+    # Trains the experiment, and first whatever it starts from.
     train = "train"
+    # Only shows where every variable's value would come from.
     plan = "plan"
+    # Evaluates the best checkpoint of the last run on the test split. It is the last finished run
+    # of this configuration, or the run that `run_dir` names.
     evaluate = "evaluate"
+    # Exports that checkpoint as a SavedModel.
     export = "export"
 
 
 class Resume(Enum):
     """What to do about an unfinished run, interrupted or failed, of the same configuration."""
 
+    # Resumes it if there is one, else starts a run.
     auto = "auto"
+    # Starts another run beside it.
     never = "never"
+    # Resumes it, and refuses to start one.
     must = "must"
-    # Continues a run, also a finished one, that differs in a smaller `train.steps` alone.
+    # Continues a run, also a finished one, to a larger `train.steps`. Nothing else may differ.
     extend = "extend"
 
 
@@ -55,6 +62,7 @@ class Missing(Enum):
     """What to do when a checkpoint lacks a tensor that a variable asks for."""
 
     error = "error"
+    # The initializer gives the value.
     init = "init"
 
 
@@ -62,7 +70,9 @@ class Collision(Enum):
     """What to do when several scaffolds claim one variable."""
 
     error = "error"
+    # The first of them in the order of the scaffolds gives the value.
     first = "first"
+    # The last of them does.
     last = "last"
     # The mean of their tensors, computed in float64.
     mean = "mean"
@@ -71,10 +81,15 @@ class Collision(Enum):
 class StateChoice(Enum):
     """A class of state that a checkpoint may bring."""
 
+    # What the optimizer trains, and other variables of the model.
     weights = "weights"
+    # Moving means and variances.
     batch_norm = "batch_norm"
+    # Moving averages of the weights (EMA).
     moving_averages = "moving_averages"
+    # What the optimizer keeps for each weight, such as Adam's moments.
     optimizer_slots = "optimizer_slots"
+    # The number of steps taken.
     global_step = "global_step"
 
 
@@ -93,6 +108,7 @@ class ShapePolicy(Enum):
 class Expect(Enum):
     """How many of a scaffold's variables must take their value from its checkpoint."""
 
+    # Every one.
     all = "all"
     # At least one.
     some = "some"
@@ -103,6 +119,7 @@ class Expect(Enum):
 class Initialize(Enum):
     """Which initializers run before the restoration."""
 
+    # Every one.
     all = "all"
     # Not those whose value is provably overwritten.
     remaining = "remaining"
@@ -111,6 +128,7 @@ class Initialize(Enum):
 class Placement(Enum):
     """How variables are spread over parameter servers."""
 
+    # Each to the next one in turn.
     round_robin = "round_robin"
     # Each to the one that holds the fewest bytes so far.
     by_size = "by_size"
@@ -124,17 +142,36 @@ class PlanFormat(Enum):
     html = "html"
 
 
-# Ends training in an orderly way, raises, or goes back to the last checkpoint with a lower learning
-# rate. Members are looked up, NonFinite["raise"]: a keyword cannot be an attribute.
-NonFinite = Enum("NonFinite", {"stop": "stop", "raise": "raise", "rollback": "rollback"})
-
-
-# A keyword likewise.
-OnError = Enum("OnError", {"warn": "warn", "raise": "raise"})
-
-
-# Continues with the other trials, or starts no further one. Members are looked up, as above.
-OnTrialError = Enum("OnTrialError", {"continue": "continue", "stop": "stop"})
+# Keywords cannot be attributes, so the members of these are looked up: NonFinite["raise"].
+NonFinite = Enum(
+    "NonFinite",
+    {
+        # Ends training in an orderly way.
+        "stop": "stop",
+        # Is an error.
+        "raise": "raise",
+        # Goes back to the last checkpoint with a lower learning rate.
+        "rollback": "rollback",
+    },
+)
+OnError = Enum(
+    "OnError",
+    {
+        # Warns, and tries again at the next save.
+        "warn": "warn",
+        # Is an error.
+        "raise": "raise",
+    },
+)
+OnTrialError = Enum(
+    "OnTrialError",
+    {
+        # Runs the other trials.
+        "continue": "continue",
+        # Starts no further trial.
+        "stop": "stop",
+    },
+)
 
 
 # The checkpoint to evaluate or export that is no run's: what training would start from.
@@ -156,41 +193,40 @@ class Rule:
       cause: returns why a value is refused, or an empty string.
       remedy: what to type instead, `{key}` standing for the key; by default the field's default.
       choices: the valid values, where they can be listed.
+      words: what it accepts, for the reference; of an untyped key, in place of a type.
     """
 
     cause: Callable[[Any], str]
     remedy: str = ""
     choices: tuple[str, ...] = ()
+    words: str = ""
 
 
-# Keys of the metadata of a structured config's field.
-_RULE, _ENTRIES = "rule", "entries"
+# Key of the metadata of a structured config's field.
+RULE = "rule"
 
 
 def rule(
-    cause: Callable[[Any], str], remedy: str = "", choices: Sequence[str] = ()
+    cause: Callable[[Any], str], remedy: str = "", choices: Sequence[str] = (), words: str = ""
 ) -> dict[str, Rule]:
     """Returns the metadata of a field with a `Rule`; null is never refused."""
-    return {_RULE: Rule(cause, remedy, tuple(choices))}
+    return {RULE: Rule(cause, remedy, tuple(choices), words)}
 
 
 def at_least(least: float, remedy: str = "", most: float = math.inf) -> dict[str, Rule]:
     """Returns the metadata of a field that holds a number from `least` to `most`."""
-    cause = f"it must be at least {least}"
-    if most != math.inf:
-        cause = f"it must be from {least:g} to {most:.10g}"
-    return rule(lambda given: "" if least <= given <= most else cause, remedy)
+    words = f"at least {least}" if most == math.inf else f"from {least:g} to {most:.10g}"
+    return _bounded(lambda given: least <= given <= most, words, remedy)
 
 
 def above(bound: float, remedy: str = "", most: float = math.inf) -> dict[str, Rule]:
     """Returns the metadata of a field that holds a number above `bound`, up to `most`."""
-    cause = f"it must be above {bound:g}" + (f" and at most {most:g}" if most != math.inf else "")
-    return rule(lambda given: "" if bound < given <= most else cause, remedy)
+    words = f"above {bound:g}" + (f" and at most {most:g}" if most != math.inf else "")
+    return _bounded(lambda given: bound < given <= most, words, remedy)
 
 
-def entries(kind: type) -> dict[str, type]:
-    """Returns the metadata of an untyped field that holds structured configs by name."""
-    return {_ENTRIES: kind}
+def _bounded(accepted: Callable[[Any], bool], words: str, remedy: str) -> dict[str, Rule]:
+    return rule(_is(accepted, f"it must be {words}"), remedy, words=words)
 
 
 def _schedule(given: object) -> str:
@@ -237,15 +273,16 @@ def _is(accepted: Callable[[Any], object], cause: str) -> Callable[[Any], str]:
 
 
 NAME = rule(_is(str.strip, "runs are filed under it"), "name=my_experiment")
-SCHEDULE = rule(_schedule)
+SCHEDULE = rule(_schedule, words="such as `10 minutes` or `at 100, at 1000`")
 # What TensorFlow and the operating system can count in milliseconds, about 30 years.
 _MOST_SECONDS = 1e9
 WAIT = above(0, most=_MOST_SECONDS)
 GRACE = at_least(0, most=_MOST_SECONDS)
-DECAY = rule(_is(lambda given: 0 < given < 1, "it must be between 0 and 1"), "null keeps none")
+DECAY = _bounded(lambda given: 0 < given < 1, "between 0 and 1", "null keeps none")
 SCALE = rule(
     _is(lambda given: 0 < given < math.inf, "it must be a number greater than 0"),
     "to keep the variables as they are, set trainable=false",
+    words="above 0",
 )
 WHICH = rule(
     _is(
@@ -262,7 +299,9 @@ OWN_WHICH = rule(
     ),
     choices=("best", "latest", SCAFFOLDS),
 )
-AVERAGE = rule(_average, "for example ++{key}='last 5'")
+AVERAGE = rule(
+    _average, "for example ++{key}='last 5'", words="`last N`, a list of steps or paths, or null"
+)
 STATE = rule(
     _is(len, "its checkpoint would bring nothing"),
     "to initialise the scaffold, set checkpoint=null",
@@ -296,9 +335,9 @@ def rule_problems(values: Any, kind: Any, prefix: str = "") -> list[Problem]:
     found: list[Problem] = []
     for each in dataclasses.fields(kind):
         value, key = values.get(each.name), f"{prefix}{each.name}"
-        checked: Rule | None = each.metadata.get(_RULE)
-        if isinstance(value, Mapping) and dataclasses.is_dataclass(_hints(kind)[each.name]):
-            found += rule_problems(value, _hints(kind)[each.name], f"{key}.")
+        checked: Rule | None = each.metadata.get(RULE)
+        if isinstance(value, Mapping) and dataclasses.is_dataclass(hints(kind)[each.name]):
+            found += rule_problems(value, hints(kind)[each.name], f"{key}.")
         elif checked is not None and value is not None:
             cause = checked.cause(value)
             default = "" if each.default in (None, dataclasses.MISSING) else each.default
@@ -313,85 +352,3 @@ def rule_problems(values: Any, kind: Any, prefix: str = "") -> list[Problem]:
 
 def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else repr(value)
-
-
-_WORDS: dict[Any, str] = {
-    bool: "true or false",
-    float: "a number",
-    int: "a whole number",
-    str: "a string",
-    type(None): "null",
-    dict: "a mapping",
-    list: "a list",
-}
-
-
-_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
-
-
-def annotation(key: str, root: Any) -> Any:
-    """Returns the annotation at a dotted key below a structured config.
-
-    That is the annotation of its values below a mapping, and None where there is no such key.
-    """
-    found, entry = root, None
-    for part in key.split(".") if key else ():
-        if entry is not None:
-            found, entry = entry, None
-        elif dataclasses.is_dataclass(found):
-            field = next((each for each in dataclasses.fields(found) if each.name == part), None)
-            if field is None:
-                return None
-            found, entry = _hints(found)[part], field.metadata.get(_ENTRIES)
-        elif found is Any or get_origin(found) in (dict, list):
-            found = (Any, *get_args(found))[-1]
-        else:
-            return None
-    return found
-
-
-def keys(kind: Any) -> tuple[str, ...]:
-    """Returns the keys of a structured config in its order; none of another annotation."""
-    if not dataclasses.is_dataclass(kind):
-        return ()
-    return tuple(field.name for field in dataclasses.fields(kind))
-
-
-def options(kind: Any) -> tuple[str, ...]:
-    """Returns the values that may be typed for an annotation, where they can be listed."""
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return tuple(kind.__members__)
-    return ("true", "false") if kind is bool else ()
-
-
-def words(kind: Any) -> str:
-    """Returns in words what values an annotation allows."""
-    if get_origin(kind) in (Union, types.UnionType):
-        return " or ".join(words(each) for each in get_args(kind))
-    if dataclasses.is_dataclass(kind):
-        return f"a mapping with the keys {', '.join(keys(kind))}"
-    if options(kind):
-        return " or ".join(options(kind))
-    return _WORDS.get(get_origin(kind) or kind, "another value")
-
-
-def paths(kind: Any, prefix: str = "") -> Iterator[str]:
-    """Yields every key below a structured config as a dotted path."""
-    for key in keys(kind):
-        yield f"{prefix}{key}"
-        yield from paths(_hints(kind)[key], f"{prefix}{key}.")
-
-
-def unknown_keys(value: Any, kind: Any, prefix: str = "") -> list[str]:
-    """Returns the dotted keys of a nested value that its structured config does not have.
-
-    OmegaConf refuses them as well, except those that an override adds by a plus.
-    """
-    if not dataclasses.is_dataclass(kind) or not isinstance(value, dict):
-        return []
-    found = []
-    for key, item in value.items():
-        path = f"{prefix}{key}"
-        known = key in keys(kind)
-        found += unknown_keys(item, _hints(kind)[key], f"{path}.") if known else [path]
-    return found

@@ -35,9 +35,10 @@ from omegaconf import DictConfig, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from runner.config.choices import annotation
+from runner.config.help import register_help
 from runner.config.hydra_errors import explain
 from runner.config.instantiation import register_resolvers
+from runner.config.keys import annotation
 from runner.config.schema import RunConfig
 from runner.config.spelling import spelled
 from runner.config.validation import is_by_folder, validate
@@ -270,5 +271,6 @@ def _first_values(overrides: Sequence[str]) -> Iterator[str]:
 def register() -> None:
     """Makes the schema known to Hydra as `runner_config`; calling it again changes nothing."""
     register_resolvers()
+    register_help()
     # OmegaConf merges neither a list into a mapping nor the reverse, but either into null.
     ConfigStore.instance().store(name="runner_config", node=RunConfig(scaffolds=None))

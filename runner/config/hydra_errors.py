@@ -11,7 +11,7 @@ import yaml
 from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from runner.config.choices import annotation, keys, options, paths, words
+from runner.config.keys import annotation, keys, options, paths, words
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, nearest, ranked, similar
 

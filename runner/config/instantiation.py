@@ -19,7 +19,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import OmegaConf
 
-from runner.config.choices import words
+from runner.config.keys import words
 from runner.errors import ConfigError, Problem, RunnerError, nearest, ranked, similar
 from runner.system.user_code import raised
 

@@ -48,10 +48,10 @@ class TrackingConfig:
     tensorboard: bool = False
     # True also records the load of the machine in MLflow, as metrics `system/...`.
     system_metrics: bool = False
-    # How long the end of a run waits until everything is delivered, in seconds; that of a sweep,
-    # how long without progress.
+    # How long the end of a run waits until everything is delivered, in seconds. The end of a sweep
+    # waits so long without progress.
     close_seconds: float = 30.0
-    # How long delivery is retried without success once the run has ended, in seconds. The rest is
-    # delivered by `python -m runner.sync`, or when the run is resumed.
+    # How long delivery is retried without success once the run has ended, in seconds. What is left
+    # is delivered by `python -m runner.sync`, or when the run is resumed.
     patience_seconds: float = 60.0
     mask: MaskConfig = field(default_factory=MaskConfig)

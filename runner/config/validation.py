@@ -15,14 +15,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.choices import (
-    MLFLOW_SCHEMES,
-    SCAFFOLDS,
-    Mode,
-    rule_problems,
-    unknown_keys,
-)
+from runner.config.choices import MLFLOW_SCHEMES, SCAFFOLDS, Mode, rule_problems
 from runner.config.hydra_errors import unknown_key, unresolved
+from runner.config.keys import unknown_keys
 from runner.config.masking import flatten
 from runner.config.own_graph import own_graph_problems, without_parts
 from runner.config.scaffold_reading import read_scaffolds

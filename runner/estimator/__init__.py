@@ -4,7 +4,8 @@
 - `run_config`, `train_and_eval_specs`, `exporters`, `export`, `warm_start`: TensorFlow's classes of
   these names, with their arguments, defaults and messages.
 - `model_fn`: calls a `model_fn` for a mode, and returns the graph as a `runner.GraphSpec`.
-- `estimator`, `train_and_evaluate`: for programs that drive it from Python.
+- `estimator` with `evaluation` and `predictions`, `train_and_evaluate`: for programs that drive it
+  from Python.
 
 It extends the rooms before it and is not known to them: a `model_fn` of a configuration reaches it
 as the `_target_` of a graph.

@@ -12,25 +12,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from runner.checkpoints.locate import latest_checkpoint
+from runner.estimator.evaluation import StopAfterBatches, write_summaries
 from runner.estimator.model_fn import ModelFn, evaluation_graph, serving_graph, training_graph
 from runner.estimator.predictions import chosen, examples
 from runner.estimator.run_config import RunConfig
-from runner.estimator.spec import ModeKeys, checked_hooks
-from runner.estimator.train_and_eval_specs import check_positive
+from runner.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
+from runner.estimator.train_and_eval_specs import check_positive, checked_listeners
 from runner.estimator.warm_start import warm_start_settings
 from runner.graph.experiment import GraphSpec
 from runner.graph.input_pipeline import TrainingInput
-from runner.graph.own_graph import separate_evaluation
+from runner.graph.own_graph import local_init_op, separate_evaluation
 from runner.hooks import evaluate_checkpoint
 from runner.session.monitored_session import (
     ChiefSessionCreator,
     MonitoredSession,
     MonitoredTrainingSession,
 )
+from runner.session.session_manager import PLACED_SOFTLY
 from runner.tensorflow_internals import add_listeners, get_timestamped_export_dir
 from runner.training.evaluation import step_of
 from runner.training.export import save_model
@@ -82,6 +83,7 @@ class Estimator:
             )
         self._model_dir = given or config.model_dir or tempfile.mkdtemp()
         self._config = config.replace(model_dir=self._model_dir)
+        self._session_config = config.session_config or PLACED_SOFTLY
         self._model = ModelFn(model_fn, copy.deepcopy(params), self._config)
         self._warm_start = warm_start_settings(warm_start_from)
 
@@ -94,6 +96,13 @@ class Estimator:
     def config(self) -> RunConfig:
         """A copy of the configuration, whose `model_dir` is set."""
         return copy.deepcopy(self._config)
+
+    @property
+    def model_fn(self) -> Callable[..., EstimatorSpec]:
+        """The `model_fn` with `params` bound, of `features`, `labels`, `mode` and `config`."""
+        return lambda features, labels, mode, config: replace(self._model, config=config).spec(
+            features, labels, mode
+        )
 
     @property
     def params(self) -> dict[str, Any]:
@@ -154,6 +163,7 @@ class Estimator:
             raise ValueError("Can not provide both steps and max_steps.")
         check_positive(steps=steps, max_steps=max_steps)
         given = list(checked_hooks(hooks))
+        listeners = checked_listeners(saving_listeners)
         latest = self.latest_checkpoint()
         if max_steps is not None and latest and step_of(latest) >= max_steps:
             tf.compat.v1.logging.info("Skipping training since max_steps has already saved.")
@@ -163,7 +173,7 @@ class Estimator:
         with self._graph():
             spec = training_graph(self._model, input_fn)
             self._warm_start_unless(latest)
-            self._train(spec, given, list(saving_listeners or ()))
+            self._train(spec, given, list(listeners))
         return self
 
     def _train(self, spec: GraphSpec, hooks: list[Any], listeners: list[Any]) -> None:
@@ -192,7 +202,7 @@ class Estimator:
             chief_only_hooks=self._saving([*spec.chief_hooks], hooks, scaffold, listeners),
             save_checkpoint_secs=0,  # A hook saves.
             save_summaries_steps=config.save_summary_steps or 0,
-            config=config.session_config,
+            config=self._session_config,
             log_step_count_steps=every or 0,
         ) as session:
             while not session.should_stop():
@@ -258,15 +268,15 @@ class Estimator:
             self._warm_start_unless(checkpoint)
             saver = spec.scaffold.saver or tf.compat.v1.train.Saver(sharded=True)
             evaluation = separate_evaluation("eval", spec, saver)
-            last = [] if steps is None else [_StopAfterBatches(steps)]
+            last = [] if steps is None else [StopAfterBatches(steps)]
             step = tf.compat.v1.train.get_global_step()
             evaluation = replace(
                 evaluation,
                 values={**evaluation.values, "global_step": tf.identity(step)},
                 hooks=[*given, *last, *evaluation.hooks],
             )
-            values = evaluate_checkpoint(evaluation, checkpoint, config=self._config.session_config)
-        _write_summaries(self.eval_dir(name), values)
+            values = evaluate_checkpoint(evaluation, checkpoint, config=self._session_config)
+        write_summaries(self.eval_dir(name), values, checkpoint)
         return values
 
     def predict(
@@ -299,7 +309,7 @@ class Estimator:
             scaffold = _starting(spec.scaffold, source, spec.scaffold.saver)
             creator = ChiefSessionCreator(
                 scaffold,
-                config=self._config.session_config,
+                config=self._session_config,
                 checkpoint_filename_with_path=checkpoint,
             )
             with MonitoredSession(creator, [*given, *spec.prediction_hooks]) as session:
@@ -322,18 +332,22 @@ class Estimator:
           serving_input_receiver_fn: returns a `ServingInputReceiver`.
           assets_extra: path below `assets.extra` -> the file that is copied there; none by default.
           as_text: whether it is written in text format, by default not.
-          checkpoint_path: by default the newest one.
+          checkpoint_path: by default the newest one, or what the model is warm-started from.
 
         Raises:
           ValueError: when there is no receiver, no checkpoint, or no signature.
         """
         if serving_input_receiver_fn is None:
             raise ValueError("An input_receiver_fn must be defined.")
-        checkpoint = checkpoint_path or self._trained()
+        checkpoint = checkpoint_path or self.latest_checkpoint()
+        if checkpoint is None and self._warm_start:
+            start = self._warm_start.ckpt_to_initialize_from
+            checkpoint = latest_checkpoint(start) if os.path.isdir(start) else start
+        checkpoint = checkpoint or self._trained()
         folder = str(tf.compat.as_str(get_timestamped_export_dir(os.fspath(export_dir_base))))
         Path(export_dir_base).mkdir(parents=True, exist_ok=True)
         unfinished = Path(export_dir_base, f"temp-{Path(folder).name}")
-        with self._graph(), tf.compat.v1.Session(config=self._config.session_config) as session:
+        with self._graph(), tf.compat.v1.Session(config=self._session_config) as session:
             spec = serving_graph(self._model, serving_input_receiver_fn)
             save_model(session, unfinished, checkpoint, spec, as_text=as_text)
         for name, source in (assets_extra or {}).items():
@@ -360,29 +374,5 @@ def _starting(
     own: tf.compat.v1.train.Scaffold, source: TrainingInput | None, saver: Any
 ) -> tf.compat.v1.train.Scaffold:
     """Returns a scaffold that starts the input in each session, and saves by `saver`."""
-    local = [own.local_init_op or tf.compat.v1.train.Scaffold.default_local_init_op()]
-    if source is not None:
-        local.append(source.initializer)
-    return tf.compat.v1.train.Scaffold(
-        local_init_op=tf.group(*local), saver=saver, copy_from_scaffold=own
-    )
-
-
-class _StopAfterBatches(tf.compat.v1.train.SessionRunHook):
-    def __init__(self, batches: int) -> None:
-        self._left = batches
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._left -= 1
-        if self._left <= 0:
-            run_context.request_stop()
-
-
-def _write_summaries(folder: str, values: Mapping[str, Any]) -> None:
-    summary = tf.compat.v1.Summary()
-    for name, value in values.items():
-        number = np.ndim(value) == 0 and np.issubdtype(np.asarray(value).dtype, np.number)
-        if number and name != "global_step":
-            summary.value.add(tag=name, simple_value=float(value))
-    with tf.Graph().as_default(), tf.compat.v1.summary.FileWriter(folder) as writer:
-        writer.add_summary(summary, int(values["global_step"]))
+    local = local_init_op(own, *([] if source is None else [source.initializer]))
+    return tf.compat.v1.train.Scaffold(local_init_op=local, saver=saver, copy_from_scaffold=own)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from runner.estimator.export import (
 from runner.estimator.run_config import RunConfig
 from runner.estimator.spec import EstimatorSpec, ModeKeys
 from runner.graph.experiment import GraphSpec
-from runner.graph.input_pipeline import TrainingInput
+from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.tensorflow_internals import build_all_signature_defs
 
 _ARGUMENTS = ("features", "labels", "mode", "params", "config", "self")
@@ -73,7 +73,8 @@ class ModelFn:
         source = None
         if isinstance(result, tf.data.Dataset):
             # As deep as the program prefetches, and no deeper: its position is saved.
-            source = TrainingInput(result, prefetch=False)
+            dataset = result if mode == ModeKeys.TRAIN else without_autotuning(result)
+            source = TrainingInput(dataset, prefetch=False)
             result, _ = source.next()
         if isinstance(result, list | tuple):
             if len(result) != 2:
@@ -96,6 +97,8 @@ class ModelFn:
         spec = self._call(self.function, mode, **given)
         if not isinstance(spec, EstimatorSpec):
             raise ValueError("model_fn should return an EstimatorSpec.")
+        if spec.mode is None:  # A model_fn that does not take the mode.
+            return EstimatorSpec(**{**spec._asdict(), "mode": mode})
         if spec.mode != mode:
             raise ValueError(
                 f"model_fn returns an EstimatorSpec with mode {spec.mode!r}: {mode!r} is built"
@@ -132,10 +135,10 @@ def evaluation_graph(model: ModelFn, input_fn: Callable[..., Any]) -> GraphSpec:
     """Adds the graph of mode EVAL to the default graph."""
     features, labels, source = model.input(input_fn, ModeKeys.EVAL)
     spec = model.spec(features, labels, ModeKeys.EVAL)
-    for name in ("loss", "global_step"):
+    for name, shown in (("loss", '"loss"'), ("global_step", "`global_step`")):
         if name in spec.eval_metric_ops:
             raise ValueError(
-                f'Metric with name "{name}" is not allowed, because Estimator already defines a '
+                f"Metric with name {shown} is not allowed, because Estimator already defines a "
                 "default metric with the same name."
             )
     return GraphSpec(
@@ -180,7 +183,7 @@ def graph_function(config: ExperimentConfig) -> Callable[..., GraphSpec]:
         params = config.params if config.params or takes_params else None
         model = ModelFn(_function("model_fn", node, "features"), params, settings)
         if mode == "export":
-            return serving_graph(model, _receiver(config, model))
+            return _serving_graph(config, model)
         build = training_graph if mode == "train" else evaluation_graph
         return build(model, _input_fn(config, mode))
 
@@ -214,7 +217,8 @@ def _input_fn(config: ExperimentConfig, mode: str) -> Callable[..., Any]:
             Problem(
                 f"input_fns.{mode} is missing",
                 f"mode {mode} reads it",
-                f"give input_fns.{mode} the `_target_` of an input_fn",
+                f"give input_fns.{mode} the `_target_` of an input_fn"
+                + (", or evaluate.split=validation" if mode == "test" else ""),
             )
         )
     function: Callable[..., Any] = build_target(
@@ -223,27 +227,35 @@ def _input_fn(config: ExperimentConfig, mode: str) -> Callable[..., Any]:
     return function
 
 
-def _receiver(config: ExperimentConfig, model: ModelFn) -> Callable[[], Any]:
-    """Returns the configured `serving_input_receiver_fn`, or one that is fed the features."""
+def _serving_graph(config: ExperimentConfig, model: ModelFn) -> GraphSpec:
+    """Adds the graph of mode PREDICT, fed as configured, or by the features themselves."""
     if "serving" in config.input_fns:
-        given = _input_fn(config, "serving")
-
-        def receiver_fn() -> Any:
-            made = given()
-            return made() if callable(made) else made
-
-        return receiver_fn
+        made = _input_fn(config, "serving")()
+        return serving_graph(model, made if callable(made) else lambda: made)
     split = next(each for each in ("test", "validation") if each in config.input_fns)
+    read = partial(model.input, _input_fn(config, split), ModeKeys.PREDICT)
     with tf.Graph().as_default():
-        features, _, _ = model.input(_input_fn(config, split), ModeKeys.PREDICT)
-        named = features if isinstance(features, dict) else {"features": features}
+        features, _, source = read()
+        named = _named(features)
         specs = {name: tf.TensorSpec(each.shape, each.dtype) for name, each in named.items()}
     raw = build_raw_serving_input_receiver_fn(specs)
-    if isinstance(features, dict):
-        return raw
 
     def of_one_tensor() -> TensorServingInputReceiver:
         fed = raw().receiver_tensors
         return TensorServingInputReceiver(fed["features"], fed)
 
-    return of_one_tensor
+    spec = serving_graph(model, raw if isinstance(features, dict) else of_one_tensor)
+    # Tensors may come from queues, which nothing would fill.
+    return spec if source is None else replace(spec, example=lambda: _example(read))
+
+
+def _named(features: Any) -> dict[str, tf.Tensor]:
+    return features if isinstance(features, dict) else {"features": features}
+
+
+def _example(read: Callable[[], tuple[Any, Any, Any]]) -> dict[str, Any]:
+    """Returns the features of the first example, arrays whose first dimension is 1."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        features, _, source = read()
+        session.run([source.initializer, tf.compat.v1.tables_initializer()])
+        return {name: value[:1] for name, value in session.run(_named(features)).items()}

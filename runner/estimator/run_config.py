@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import tensorflow as tf
@@ -107,7 +108,10 @@ class RunConfig:
             self.save_checkpoints_secs = None
         elif self.save_checkpoints_steps is _DEFAULT:
             self.save_checkpoints_steps = None
-        elif None not in (self.save_checkpoints_steps, self.save_checkpoints_secs):
+        self._check()
+
+    def _check(self) -> None:
+        if None not in (self.save_checkpoints_steps, self.save_checkpoints_secs):
             raise ValueError(_BOTH)
         if self.model_dir is not None:
             self.model_dir = os.fspath(self.model_dir)
@@ -136,7 +140,11 @@ class RunConfig:
         for given, other in (pair, pair[::-1]):
             if kwargs.get(given) is not None and other not in kwargs:
                 kwargs = {**kwargs, other: None}
-        return replace(self, **kwargs)
+        changed = copy.deepcopy(self)  # With what a program has set on it besides.
+        for name, value in kwargs.items():
+            setattr(changed, name, value)
+        changed._check()
+        return changed
 
     @property
     def cluster_spec(self) -> tf.train.ClusterSpec:

@@ -27,7 +27,7 @@ class ModeKeys:
 
 
 class _Fields(NamedTuple):
-    mode: str
+    mode: str | None
     predictions: Any = None
     loss: Any = None
     train_op: Any = None
@@ -44,7 +44,7 @@ class EstimatorSpec(_Fields):
     """`tf.estimator.EstimatorSpec`: the operations and objects that make up a model in one mode.
 
     Attributes:
-      mode: one of `ModeKeys`.
+      mode: one of `ModeKeys`; None from a `model_fn` that does not take the mode.
       predictions: a tensor or a dict of tensors; required in PREDICT.
       loss: a scalar, or a tensor of one element, which is reshaped; required in TRAIN and EVAL.
       train_op: an operation or a tensor; required in TRAIN.
@@ -119,7 +119,7 @@ def _tensor(value: Any, name: str) -> tf.Tensor:
     return value
 
 
-def _train_op(train_op: Any, mode: str) -> Any:
+def _train_op(train_op: Any, mode: str | None) -> Any:
     if train_op is None:
         if mode == ModeKeys.TRAIN:
             raise ValueError("Missing train_op.")
@@ -132,7 +132,7 @@ def _train_op(train_op: Any, mode: str) -> Any:
     return train_op
 
 
-def _loss(loss: Any, mode: str) -> Any:
+def _loss(loss: Any, mode: str | None) -> Any:
     if loss is None:
         if mode in (ModeKeys.TRAIN, ModeKeys.EVAL):
             raise ValueError("Missing loss.")
@@ -144,7 +144,7 @@ def _loss(loss: Any, mode: str) -> Any:
     return loss if loss.shape.is_compatible_with([]) else tf.reshape(loss, [])
 
 
-def _predictions(predictions: Any, mode: str) -> Any:
+def _predictions(predictions: Any, mode: str | None) -> Any:
     if predictions is None:
         if mode == ModeKeys.PREDICT:
             raise ValueError("Missing predictions.")

@@ -40,13 +40,7 @@ class TrainSpec(_Train):
         given = _Train(*args, **kwargs)
         _check_input_fn(given.input_fn)
         check_positive(max_steps=given.max_steps)
-        listeners = tuple(given.saving_listeners or ())
-        for each in listeners:
-            if not isinstance(each, tf.compat.v1.train.CheckpointSaverListener):
-                raise TypeError(
-                    "All saving_listeners must be `CheckpointSaverListener` instances, given: "
-                    f"{each}"
-                )
+        listeners = checked_listeners(given.saving_listeners)
         return super().__new__(cls, given.input_fn, given.max_steps, _hooks(given.hooks), listeners)
 
 
@@ -93,6 +87,21 @@ class EvalSpec(_Eval):
         exporters = _exporters(given.exporters)
         hooks = _hooks(given.hooks)
         return super().__new__(cls, *given[:3], hooks, exporters, *given[5:])
+
+
+def checked_listeners(listeners: Iterable[Any] | None) -> tuple[Any, ...]:
+    """Returns the listeners as a tuple.
+
+    Raises:
+      TypeError: when one is not a `tf.compat.v1.train.CheckpointSaverListener`.
+    """
+    found = tuple(listeners or ())
+    for each in found:
+        if not isinstance(each, tf.compat.v1.train.CheckpointSaverListener):
+            raise TypeError(
+                f"All saving_listeners must be `CheckpointSaverListener` instances, given: {each}"
+            )
+    return found
 
 
 def check_positive(**given: int | None) -> None:

@@ -27,6 +27,8 @@ def train_and_evaluate(
       TypeError: when a spec is not one.
       ValueError: when checkpoints are turned off.
     """
+    if not isinstance(estimator, Estimator):
+        raise TypeError(f"`estimator` must have type `Estimator`. Got: {type(estimator)}")
     if not isinstance(eval_spec, EvalSpec):
         raise TypeError(f"`eval_spec` must have type `EvalSpec`. Got: {type(eval_spec)}")
     if not isinstance(train_spec, TrainSpec):

@@ -36,7 +36,7 @@ from runner.graph.precision import (
 from runner.graph.replica import Replica
 from runner.graph.training_step import TrainingStep
 from runner.graph.variables import checkpoint_saver, saved_as, variable_specs, whole_name
-from runner.restoration.model_variables import model_variables
+from runner.restoration.model_variables import initializers, model_variables
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.system.user_code import calling
 
@@ -84,7 +84,7 @@ def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> B
         hooks = _hooks(config, graph, variables, training)
         saver = _saver(config, variables, trained, source)
     check_compiled(config, graph)
-    specs = variable_specs(variables, own, policies, training)
+    specs = variable_specs(variables, own, policies, training, initializers(model))
     about = data.sizes() if isinstance(data, Sized) else {}, calls, objective.notes
     return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, *about)
 
@@ -216,11 +216,11 @@ def _require_sources(
 
     In a graph Keras's assignments are operations that nothing runs.
     """
-    initializers = {variable.initializer for variable in own.values()}
+    initialised = {variable.initializer for variable in own.values()}
     assigned = {
         each.inputs[0].op
         for each in graph.get_operations()
-        if each.type == "AssignVariableOp" and each not in initializers
+        if each.type == "AssignVariableOp" and each not in initialised
     }
     lost = [
         name

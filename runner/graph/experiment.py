@@ -118,15 +118,20 @@ class EvaluationGraph:
       scaffold: its saver restores the model, its local init prepares the rest.
       hooks: of the evaluation.
       transfer: saves the model for that saver, in the graph of the session that holds it.
+      anew: builds it once more, as each evaluation by hooks does, whose `begin` may add operations
+        and start counting; None, the default, where the graph is used again.
+      once: whether `update` runs once, because it reads nothing that ends; by default not.
     """
 
     name: str
     graph: tf.Graph
-    values: Mapping[str, tf.Tensor]
+    values: Mapping[str, Any]
     update: tf.Operation
     scaffold: tf.compat.v1.train.Scaffold
     hooks: _Hooks
     transfer: tf.compat.v1.train.Saver
+    anew: Callable[[], EvaluationGraph] | None = None
+    once: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -147,13 +152,16 @@ class GraphSpec:
         read from variables. Required to train.
       metrics: name -> scalar of a training step, recorded with the loss; empty by default.
       evaluation: name -> (value, update_op), as `tf.compat.v1.metrics` returns them: the update ops
-        run until the input ends. Required to evaluate, unless there is a `loss`.
+        run until the input ends, and once where they read none. Required to evaluate, unless there
+        is a `loss`.
       input: what the step reads; checkpoints keep its position. By default none is kept.
       scaffold: as in `tf.compat.v1.train.MonitoredTrainingSession`. Its `init_op` and `init_fn` run
         in a fresh start, before anything is restored; its `saver` replaces the run's.
       hooks: of this mode, after those of the configuration; none by default.
       chief_hooks: hooks of the training that one task of a cluster has; none by default.
       signatures: name -> `SignatureDef` that `mode=export` exports; empty by default.
+      example: returns input of `serving_default` -> array, of one example, which MLflow keeps with
+        the exported model; None by default.
     """
 
     loss: tf.Tensor | None = None
@@ -165,6 +173,7 @@ class GraphSpec:
     hooks: _Hooks = ()
     chief_hooks: _Hooks = ()
     signatures: Mapping[str, Any] = field(default_factory=dict)
+    example: Callable[[], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,18 @@ step: for training, and for the evaluation, which takes place in a session of it
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from hydra.utils import get_object
 
 from runner.config.choices import NonFinite
+from runner.config.cluster_spec import is_cluster
 from runner.config.instantiation import References, build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, ranked
@@ -28,6 +32,8 @@ from runner.system.user_code import located
 # Makes the graph function of a configuration with a `model_fn`. Found by its name, as every target
 # is: its room comes after this one.
 MODEL_FN = "runner.estimator.model_fn.graph_function"
+# What an input can end at, by the beginnings of the types of operations.
+_ENDING = ("IteratorGetNext", "Queue", "Reader", "PyFunc", "EagerPyFunc")
 
 
 def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Replica) -> BuiltGraph:
@@ -38,6 +44,8 @@ def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Repl
     set_threads(config)
     with new_graph(config, Replica()):  # A session of this process evaluates, also in a cluster.
         evaluation, variables = _evaluation(config, split)
+    if evaluation.hooks:
+        evaluation = replace(evaluation, anew=lambda: _evaluation_anew(config, split))
     if not train:
         specs = variable_specs(variables, variables, {}, None)
         saver = evaluation.scaffold.saver
@@ -120,6 +128,12 @@ def _training_problems(config: RunConfig, spec: GraphSpec) -> Iterator[Problem]:
                 f"make {name} within the call",
             )
             return
+    if callable(spec.train_op) and is_cluster(config.cluster):
+        yield Problem(
+            f"{key}: train_op is a function, in a cluster",
+            "workers run operations",
+            "return an operation as train_op",
+        )
     if spec.train_op is not None and not callable(spec.train_op):
         step = tf.compat.v1.train.get_global_step()
         if not _may_write(spec.train_op, step):
@@ -205,7 +219,9 @@ def _evaluation(config: RunConfig, split: str) -> tuple[EvaluationGraph, dict[st
     numbers = {
         name: value
         for name, value in evaluation.values.items()
-        if value.dtype not in (tf.string, tf.variant) and value.shape.rank in (None, 0)
+        if tf.is_tensor(value)
+        and value.dtype not in (tf.string, tf.variant)
+        and value.shape.rank in (None, 0)
     }
     objective = config.train.objective.removeprefix("validation/")
     if objective not in numbers:
@@ -217,7 +233,47 @@ def _evaluation(config: RunConfig, split: str) -> tuple[EvaluationGraph, dict[st
                 tuple(f"validation/{each}" for each in ranked(objective, numbers)),
             )
         )
-    return replace(evaluation, values=numbers), variables
+    ends = any(each.type.startswith(_ENDING) for each in _needed([evaluation.update]))
+    return replace(evaluation, values=numbers, once=not ends), variables
+
+
+def local_init_op(
+    own: tf.compat.v1.train.Scaffold | None, *others: tf.Operation
+) -> tf.Operation | None:
+    """Returns what prepares each session of the default graph, as `local_init_op` of a scaffold.
+
+    None stands for TensorFlow's default, which is made after the hooks have begun and initialises
+    their local variables too. A program's own is run with what of the default it leaves out.
+
+    Args:
+      own: the scaffold of the program, None without one.
+      *others: are run as well.
+    """
+    if own is None or own.local_init_op is None:
+        for each in others:
+            tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, each)
+        return None
+    done = _needed([own.local_init_op])
+    default = [each.initializer for each in tf.compat.v1.local_variables()]
+    default += tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS)
+    return tf.group(own.local_init_op, *others, *(each for each in default if each not in done))
+
+
+def _evaluation_anew(config: RunConfig, split: str) -> EvaluationGraph:
+    """Builds the graph that evaluates once more, and leaves Python's random states as they are."""
+
+    def build() -> EvaluationGraph:
+        with new_graph(config, Replica()):
+            return _evaluation(config, split)[0]
+
+    before, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        # Keras resets the names of layers in a thread without a graph, and here one is in use.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(build).result()
+    finally:
+        random.setstate(before)
+        np.random.set_state(of_numpy)
 
 
 def separate_evaluation(
@@ -233,18 +289,17 @@ def separate_evaluation(
     metrics = {} if spec.loss is None else {"loss": tf.compat.v1.metrics.mean(spec.loss)}
     metrics |= spec.evaluation
     own = spec.scaffold
-    local = [tf.compat.v1.train.Scaffold.default_local_init_op()]
-    local += [] if own.local_init_op is None else [own.local_init_op]
-    local += [] if spec.input is None else [spec.input.initializer]
+    local = local_init_op(own, *([] if spec.input is None else [spec.input.initializer]))
     saver.build()
     return EvaluationGraph(
         name,
         tf.compat.v1.get_default_graph(),
-        {name: tf.convert_to_tensor(value) for name, (value, _) in metrics.items()},
+        {
+            name: tf.nest.map_structure(tf.convert_to_tensor, value)
+            for name, (value, _) in metrics.items()
+        },
         tf.group(*tf.nest.flatten([update for _, update in metrics.values()])),
-        tf.compat.v1.train.Scaffold(
-            local_init_op=tf.group(*local), saver=saver, copy_from_scaffold=own
-        ),
+        tf.compat.v1.train.Scaffold(local_init_op=local, saver=saver, copy_from_scaffold=own),
         spec.hooks,
         saver,
     )

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from runner.checkpoints.reader import TensorSpec
@@ -22,8 +23,18 @@ def variable_specs(
     own: Collection[str],
     policies: Mapping[str, ScaffoldConfig],
     training: Training | None,
+    initializers: Mapping[str, str] | None = None,
 ) -> tuple[VariableSpec, ...]:
-    """Returns what the planner knows of the variables, those of the model being `own`."""
+    """Returns what the planner knows of the variables.
+
+    Args:
+      variables: name -> variable.
+      own: the names of the model's.
+      policies: variable name -> the scaffold that owns it.
+      training: the training graph, if there is one.
+      initializers: variable name -> its initializer, where Keras knows it; the graph is asked for
+        that of the others.
+    """
     shared = training.shared_state if training is not None else {}
     wholes = {variable.op.name: whole_name(name, variable) for name, variable in variables.items()}
     specs = []
@@ -36,7 +47,7 @@ def variable_specs(
                 TensorSpec(name, tuple(shape), dtype),
                 classify(wholes[variable.op.name], model=name in own),
                 variable.trainable and name in own and not frozen,
-                _initializer(variable),
+                (initializers or {}).get(name) or _initializer(variable),
                 variable.trainable and frozen,
                 partition_of(variable),
                 tuple(kept_for),
@@ -88,13 +99,47 @@ def whole_name(name: str, variable: tf.Variable) -> str:
     return partition.name if partition else name
 
 
+# What Keras calls the initializer in which these operations are.
+_INITIALIZERS = {
+    "Qr": "Orthogonal",
+    "RandomStandardNormal": "RandomNormal",
+    "StatelessRandomNormalV2": "RandomNormal",
+    "StatelessRandomUniformV2": "RandomUniform",
+    "StatelessTruncatedNormalV2": "TruncatedNormal",
+}
+_PASSED, _COMPUTED = ("Identity", "Cast", "Reshape", "Transpose"), ("AddV2", "Mul")
+
+
 def _initializer(variable: tf.Variable) -> str:
-    """Names the operation that computes the initial value, e.g. `StatelessRandomUniformV2`."""
+    """Names the initializer in Keras's words where its operations tell, or the operation."""
     assign = variable.initializer
     value = getattr(assign, "op", assign).inputs[1].op
-    while value.type in ("Identity", "AddV2", "Mul", "Cast", "Reshape") and value.inputs:
-        value = value.inputs[0].op
+    computed = False
+    while value.type in (*_COMPUTED, *_PASSED) and value.inputs:
+        computed |= value.type in _COMPUTED
+        # A factor, an offset, a shape are constants.
+        value = next((each for each in value.inputs if each.op.type != "Const"), value.inputs[0]).op
     if value.type == "RestoreV2":  # tf.compat.v1.train.init_from_checkpoint
         path, name = (tf.get_static_value(each).item().decode() for each in value.inputs[:2])
         return f"init_from_checkpoint {path}: {name}"
-    return str(value.type)
+    if value.type in ("Const", "Fill"):
+        filled = value.inputs[1].op if value.type == "Fill" else value
+        return "Constant" if computed else _constant(filled)
+    return _INITIALIZERS.get(value.type, str(value.type))
+
+
+# A greater constant is not read: it is made anew, and as large as the variable.
+_READ = 1_000_000
+
+
+def _constant(operation: tf.Operation) -> str:
+    """Returns e.g. `Zeros` or `Constant(0.1)`, and `Constant` for several values."""
+    count = operation.outputs[0].shape.num_elements()
+    if operation.type != "Const" or not count or count > _READ:
+        return "Constant"
+    # Not tf.get_static_value: what it has read may not be fed, and restoring feeds it.
+    values = np.ravel(tf.make_ndarray(operation.get_attr("value")))
+    if values.dtype.kind not in "biuf" or (values != values[0]).any():
+        return "Constant"
+    value = float(values[0])
+    return {0.0: "Zeros", 1.0: "Ones"}.get(value, f"Constant({value:.4g})")

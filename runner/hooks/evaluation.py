@@ -18,6 +18,7 @@ from runner.graph.experiment import EvaluationGraph, Split
 from runner.graph.optimization import AveragedWeights
 from runner.hooks.scheduled import ScheduledHook, Session, present_step
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
+from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.atomic_files import write_json
 
 # Takes the session, metric name -> value, and the global step.
@@ -70,6 +71,7 @@ def _evaluate_graph(
     session: Session, evaluation: EvaluationGraph, cut: Callable[[], bool]
 ) -> dict[str, float]:
     """Evaluates what a session holds in a second session, by way of a temporary checkpoint."""
+    evaluated = evaluation if evaluation.anew is None else evaluation.anew()
     with tempfile.TemporaryDirectory(prefix="evaluation-") as folder:
         path = evaluation.transfer.save(
             session,
@@ -77,7 +79,7 @@ def _evaluate_graph(
             write_meta_graph=False,
             write_state=False,
         )
-        values = evaluate_checkpoint(evaluation, path, cut)
+        values = evaluate_checkpoint(evaluated, path, cut)
     # The saver would delete the files that it remembers, which are gone.
     evaluation.transfer.set_last_checkpoints_with_time([])
     return {name: float(value) for name, value in values.items()}
@@ -87,7 +89,7 @@ def evaluate_checkpoint(
     evaluation: EvaluationGraph,
     checkpoint: str | None,
     cut: Callable[[], bool] = lambda: False,
-    config: tf.compat.v1.ConfigProto | None = None,
+    config: tf.compat.v1.ConfigProto = PLACED_SOFTLY,
 ) -> dict[str, Any]:
     """Returns the metrics of a checkpoint, evaluated in a new session.
 
@@ -95,7 +97,7 @@ def evaluate_checkpoint(
       evaluation: what to evaluate.
       checkpoint: its path; None evaluates the initial values.
       cut: called after each batch; True ends the evaluation without a result.
-      config: of the session.
+      config: of the session, by default with soft placement.
 
     Raises:
       EvaluationCutError: when `cut` returned True.
@@ -113,6 +115,8 @@ def evaluate_checkpoint(
                 batches += 1
                 if cut():
                     raise EvaluationCutError
+                if evaluation.once:
+                    break
     if batches == 0:
         raise ConfigError(
             Problem(f"the input of mode {evaluation.name} holds no batch to evaluate")

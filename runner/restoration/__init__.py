@@ -8,7 +8,7 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `conversions`: the steps from a tensor to a variable; `layouts`, `torch_layouts`,
   `named_conversions`: those between the layouts of frameworks, by name.
 - `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: what is wrong.
-- `report`, `json_report`, `html_report`: the doors for showing a plan.
+- `report`, `json_report`, `html_report`: the doors for showing a plan; `rows`: what they show.
 - `restorer`: `Restorer`, the door for carrying a plan out; `reading`: how values are brought.
 - `sources`: opens the scaffolds' checkpoints; `model_variables`: the names of a model's variables.
 - `eager`: `plan` and `warm_start`, the doors for programs without a run; `scaffolds`: their input.

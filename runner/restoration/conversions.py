@@ -181,8 +181,11 @@ class PadOrSlice(Conversion):
         return result
 
     def __str__(self) -> str:
+        common = self._common()
+        larger = [each for each in (self.old, self.new) if each != common] or [self.old]
+        wholes = " and ".join(str(list(each)) for each in larger)
         kept = ", the rest keeps its initial value" if self.needs_initial else ""
-        return f"common part {list(self._common())} of {list(self.old)}{kept}"
+        return f"common part {list(common)} of {wholes}{kept}"
 
     def _common(self) -> tuple[int, ...]:
         return tuple(

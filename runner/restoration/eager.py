@@ -62,7 +62,7 @@ class WarmStartPlan(RestorationPlan):
     model: str = ""
 
     def __str__(self) -> str:
-        return report.text(self)
+        return report.text(self, whole=False)
 
     def to_html(self) -> str:
         """Returns the plan as one self-contained page."""

@@ -30,6 +30,7 @@ from runner.restoration.conversions import (
 from runner.restoration.layouts import Target
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.patterns import FirstMatch
+from runner.restoration.problems import SAME_SHAPE
 from runner.restoration.variables import Partition, VariableSpec
 
 
@@ -279,11 +280,16 @@ class Fitter:
             fits.append(override(f"{key}.shape", "pad_or_slice"))
         fits.append(override(f"{key}.shape", "init"))
         after = "" if shape == tensor.shape else f", after conversion {list(shape)}"
+        cause, how = SAME_SHAPE, "convert the tensor"
+        other = [at for at, sizes in enumerate(zip(shape, new, strict=False)) if len({*sizes}) > 1]
+        if len(shape) == len(new) and len(other) == 1:
+            cause += f"; axis {other[0]} alone differs, as with other tokens, classes or units"
+            how += f", move its tokens by {key}.vocabulary"
         return Problem(
             f"{key}: {name} has shape {list(new)}, but its tensor {tensor.name} has "
             f"{list(tensor.shape)}{after}",
-            "a tensor restores a variable of the same shape",
-            f"change the model, convert the tensor, or exclude it in {key}.variables.exclude",
+            cause,
+            f"change the model, {how}, or exclude it in {key}.variables.exclude",
             tuple(each for each in fits if each),
         )
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from string import Template
 
+from runner.console import plural, sized
 from runner.restoration.plan import RestorationPlan
-from runner.restoration.problems import plural
-from runner.restoration.report import VariablePlacement, at_step, report_rows, summary
+from runner.restoration.report import VariablePlacement, summary
+from runner.restoration.rows import Row, at_step, kept_value, report_rows
+from runner.restoration.variables import WARM_STARTED
 
 # Hues that people with colour blindness can distinguish; initializers are grey.
 _HUES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442")
@@ -32,29 +34,41 @@ pre { border-left: .25rem solid var(--bad); padding-left: .8rem; white-space: pr
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th { text-align: left; }
-th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
-li, pre, td { overflow-wrap: anywhere; }
-td:nth-child(-n+4) { overflow-wrap: normal; } td:first-child { font-family: monospace; }
+th, td { padding: .3rem .6rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+li, pre, td { overflow-wrap: anywhere; } td:first-child { font-family: monospace; }
+td:nth-child(2), td:nth-child(3), td:nth-child(5) { white-space: nowrap; }
+td:nth-child(4) { min-width: 7rem; }
+summary { cursor: pointer; padding: .3rem 0; } input { font: inherit; width: min(95%, 24rem); }
+@media (max-width: 40rem) { th:nth-child(3), td:nth-child(3) { display: none; } }
 </style>
 </head>
 <body>
 <h1>$title</h1>
 <p class="$verdict_class">$verdict</p>
+<ul>$summary</ul>
 $problems
-<h2>Bytes by source</h2>
+<h2>Bytes of the model by source</h2>
 $sources
 $placement
 <h2>Variables</h2>
-<div class="wide"><table>
-<thead><tr><th>variable</th><th>shape</th><th>dtype</th><th>bytes</th><th>value from</th>
-<th>trainable</th><th>notes</th></tr></thead>
-<tbody>
-$rows
-</tbody>
-</table></div>
+<p><input type="search" placeholder="Search in names and sources" aria-label="Search"></p>
+$groups
 $unused
-<h2>Summary</h2>
-<ul>$summary</ul>
+<script>
+const groups = [...document.querySelectorAll(".group")].map((group) => [group, group.open]);
+document.querySelector("input").addEventListener("input", (event) => {
+  const wanted = event.target.value.toLowerCase();
+  for (const [group, open] of groups) {
+    let found = false;
+    for (const row of group.querySelectorAll("tbody tr")) {
+      row.hidden = !row.textContent.toLowerCase().includes(wanted);
+      found ||= !row.hidden;
+    }
+    group.hidden = !found;
+    group.open = wanted ? found : open;
+  }
+});
+</script>
 </body>
 </html>
 """)
@@ -64,22 +78,14 @@ def html(
     plan: RestorationPlan,
     title: str = "Restoration plan",
     *,
-    full: bool = False,
     placement: VariablePlacement | None = None,
 ) -> str:
-    """Returns the page: the problems, a bar of bytes per source, the variables, what is unused.
+    """Returns the page: summary, problems, a bar of bytes by source, variables, what is unused.
 
-    It needs no other file and no network.
-
-    Unless `full`, numbered layers that agree share a row.
+    It needs no other file and no network. The variables of each scaffold are a group, and so are
+    those of each class of state that is not the model's; these are folded.
     """
     count = len(plan.problems)
-    rows = []
-    for row in report_rows(plan, full=full):
-        shape = row.shape if row.count == 1 else f"{row.count} x ({row.shape})"
-        cells = [row.variable, shape, row.dtype, _size(row.bytes), row.origin, row.training]
-        dim = "" if row.source else ' class="dim"'
-        rows.append(f"<tr{dim}>{_each('td', [*cells, row.notes])}</tr>")
     page = _PAGE.substitute(
         title=escape(title),
         verdict_class="bad" if count else "good",
@@ -89,7 +95,7 @@ def html(
         problems=_each("h2", ["Problems"] * bool(count)) + _each("pre", map(str, plan.problems)),
         sources=_sources(plan),
         placement=_placement(plan, placement) if placement else "",
-        rows="\n".join(rows),
+        groups="\n".join(_groups(report_rows(plan, full=True))),
         unused="".join(
             _details(f"{plural(len(names), 'unused tensor')} in {scaffold}", names)
             for scaffold, names in plan.unused.items()
@@ -101,38 +107,64 @@ def html(
     return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
+_COLUMNS = ("variable", "shape", "bytes", "value from", "training", "notes")
+
+
+def _groups(rows: Sequence[Row]) -> Iterable[str]:
+    """Yields the groups as HTML, the model's first."""
+    groups: dict[tuple[bool, str], list[Row]] = {}
+    for row in rows:
+        own = row.state in WARM_STARTED
+        name = row.scaffold or "no scaffold" if own else row.state.value
+        groups.setdefault((not own, name), []).append(row)
+    for (folded, name), group in sorted(groups.items(), key=lambda item: item[0][0]):
+        title = plural(len(group), name) if folded else f"{name}: {plural(len(group), 'variable')}"
+        size = sized(sum(row.bytes for row in group))
+        lines = []
+        for row in group:
+            cells = (row.variable, row.shape, sized(row.bytes), row.origin, row.training, row.notes)
+            dim = "" if row.source else ' class="dim"'
+            lines.append(f"<tr{dim}>{_each('td', cells)}</tr>")
+        body = "\n".join(lines)
+        yield (
+            f'<details class="group"{" open" * (not folded)}>'
+            f"<summary>{escape(title)}, {size}</summary>"
+            f'<div class="wide"><table>\n<thead><tr>{_each("th", _COLUMNS)}</tr></thead>\n'
+            f"<tbody>\n{body}\n</tbody></table></div></details>"
+        )
+
+
 def _sources(plan: RestorationPlan) -> str:
-    sizes = {**dict.fromkeys(plan.sources, 0), "": 0}
+    rest = kept_value(plan).removeprefix("from ")
+    sizes = {**dict.fromkeys(plan.sources, 0), rest: 0}
     for assignment in plan.assignments:
-        origin = assignment.pieces[0].source if assignment.pieces else ""
-        sizes[origin] += assignment.variable.tensor.bytes
-    texts = {"": ""}
+        if assignment.variable.state in WARM_STARTED:
+            origin = assignment.pieces[0].source if assignment.pieces else rest
+            sizes[origin] += assignment.variable.tensor.bytes
+    texts = {rest: ""}
     for name, source in plan.sources.items():
         if source is None:
             bad = name in plan.unusable
             texts[name] = "the checkpoint cannot be used" if bad else "no checkpoint"
         else:
             path = f"{source.path}{at_step(source)}"
-            texts[name] = " ".join(filter(None, (path, source.format, source.digest)))
-    return _bar(
-        {name or "initializers": size for name, size in sizes.items()},
-        {name or "initializers": escape(text) for name, text in texts.items()},
-    )
+            texts[name] = escape(" ".join(filter(None, (path, source.format, source.digest))))
+    return _bar(sizes, texts, rest)
 
 
 def _placement(plan: RestorationPlan, placement: VariablePlacement) -> str:
     sizes, texts = {}, {}
     for device, held in placement.by_device(plan).items():
         sizes[device] = sum(each.tensor.bytes for each in held)
-        names = [f"{each.name} {_size(each.tensor.bytes)}" for each in held]
+        names = [f"{each.name} {sized(each.tensor.bytes)}" for each in held]
         texts[device] = _details(plural(len(held), "variable"), names)
     return f"<h2>{escape(placement.title.capitalize())}</h2>{_bar(sizes, texts)}"
 
 
-def _bar(sizes: Mapping[str, int], texts: Mapping[str, str]) -> str:
-    """Returns a bar of the sizes, and a legend with what is in HTML in `texts`."""
-    hues = {name: _HUES[at % len(_HUES)] for at, name in enumerate(sizes)} | {"initializers": _GREY}
-    label = escape(", ".join(f"{name}: {_size(size)}" for name, size in sizes.items()))
+def _bar(sizes: Mapping[str, int], texts: Mapping[str, str], rest: str = "") -> str:
+    """Returns a bar of the sizes, `rest` in grey, and a legend with what is in HTML in `texts`."""
+    hues = {name: _HUES[at % len(_HUES)] for at, name in enumerate(sizes)} | {rest: _GREY}
+    label = escape(", ".join(f"{name}: {sized(size)}" for name, size in sizes.items()))
     segments = "".join(
         f'<span style="flex: {size} 0 0; background: {hues[name]}" title="{escape(name)}"></span>'
         for name, size in sizes.items()
@@ -140,7 +172,7 @@ def _bar(sizes: Mapping[str, int], texts: Mapping[str, str]) -> str:
     )
     legend = "".join(
         f'<li><span class="key" style="background: {hues[name]}"></span><b>{escape(name)}</b> '
-        f"{_size(size)} {texts[name]}</li>"
+        f"{sized(size)} {texts[name]}</li>"
         for name, size in sizes.items()
     )
     return (
@@ -156,12 +188,3 @@ def _details(title: str, names: Iterable[str]) -> str:
 
 def _each(tag: str, texts: Iterable[str]) -> str:
     return "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts)
-
-
-def _size(size: int) -> str:
-    value = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:,.3g} TB"

@@ -9,11 +9,12 @@ from typing import Any
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
+from runner.restoration.report import model_state
 from runner.runs import provenance
 from runner.runs.provenance import Origin
 
 # Raised when a key changes its meaning or is removed; new keys may be added without that.
-SCHEMA = 1
+SCHEMA = 2
 
 
 def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -> str:
@@ -28,19 +29,21 @@ def plan_document(
 
     The keys are:
 
-    - `schema`: 1, the version of this layout.
+    - `schema`: 2, the version of this layout.
     - `sound`: whether there are no problems.
+    - `model`: {`variables`, `restored`, `unknown`, `bytes`, `restored_bytes`, `checkpoints`}, the
+      counts of `ModelState`.
     - `problems`: a list of {`state`, `cause`, `remedy`, `choices`}.
     - `notes`: remarks on the plan as a whole.
     - `sources`: scaffold -> null without a checkpoint, else {`path`, `format`, `digest`, `step`
       (null when it has none), `tensors` (how many), `bytes` (of all), `unused` (names),
-      `non_finite` (`error` or `warning`, what NaN and infinity in a restored tensor are), `finite`
-      (the scaffold's setting: whether they are an error), `restored` (how many variables),
-      `restored_bytes` (of these)}.
+      `non_finite` (`error` or `warning`, what NaN and infinity in a restored tensor are),
+      `restored` (how many variables), `restored_bytes` (of these)}.
     - `unusable`: the scaffolds whose checkpoint cannot be used, see `problems`.
     - `variables`: in the order of the graph {`name`, `shape`, `dtype`, `state` (its class),
       `bytes`, `scaffold` (null when none owns it), `origin` (`checkpoint`, `initializer`,
-      or `unknown` in an unusable scaffold), `initializer`, `pieces`, `notes`, `trainable`,
+      or `unknown` in an unusable scaffold), `initializer` (its name, such as `GlorotUniform`;
+      empty for an eager variable, which keeps its value), `pieces`, `notes`, `trainable`,
       `frozen`, `freeze_until_step`, `learning_rate_multiplier`, `partition` (null, or
       {`name`, `shape`, `offset`}), and in a cluster `device`}.
     - `pieces`: a list of {`source` (scaffold), `tensors` (a list of {`name`, `shape`, `dtype`}),
@@ -49,6 +52,7 @@ def plan_document(
     return {
         "schema": SCHEMA,
         "sound": not plan.problems,
+        "model": vars(model_state(plan)),
         "problems": [
             {**vars(problem), "choices": list(problem.choices)} for problem in plan.problems
         ],
@@ -137,7 +141,6 @@ def _source(
         "bytes": sum(tensor.bytes for tensor in source.tensors.values()),
         "unused": list(plan.unused[scaffold]),
         "non_finite": "error" if scaffold in plan.finite else "warning",
-        "finite": scaffold in plan.finite,
         "restored": len(restored),
         "restored_bytes": sum(each.variable.tensor.bytes for each in restored),
     }

@@ -134,7 +134,7 @@ class _Matcher:
             self.taken.update(piece.names)
         if renamed is None:
             self._found.append(variable.full_name)
-        return Match(piece, (*notes, *self._aliased(names, known), *fitted))
+        return Match(piece, (*notes, *fitted))
 
     def problems(self, scaffold: str, variables: Sequence[VariableSpec]) -> list[Problem]:
         """Returns the problems of all the variables that were matched."""
@@ -158,13 +158,6 @@ class _Matcher:
     def _tensor(self, name: str) -> TensorSpec | None:
         tensors = self._source.tensors
         return tensors.get(name) or tensors.get(self._source.aliases.get(name, ""))
-
-    def _aliased(self, names: Sequence[str], tensors: Sequence[TensorSpec]) -> list[str]:
-        return [
-            f"{each.name} is also called {name}"
-            for name, each in zip(names, tensors, strict=True)
-            if each.name != name and name in self._source.aliases
-        ]
 
     def _kept_for(self, variable: VariableSpec) -> tuple[list[TensorSpec | None], tuple[str, ...]]:
         """Finds what the source's optimizer kept, under the name of another group of variables."""
@@ -212,13 +205,15 @@ class _Matcher:
                 miss = replace(
                     miss,
                     renameable=False,
-                    cause=f"use_ema asks for moving averages, and of {plain!r} there is none",
+                    cause="use_ema asks for moving averages, and there is none of that name",
                     remedy=f"set ++{key}.use_ema=false; an average of another name is then taken "
-                    f"by a rename to it: {{{variable.full_name}: NAME}}",
+                    "by a rename to it: {VARIABLE: AVERAGE}",
                 )
         # The parts of one variable miss the same tensor once.
         self._misses[variable.full_name] = miss
-        return Match(notes=(f"no tensor {wanted!r}: initialised",))
+        other = f" {wanted!r}" if wanted != variable.full_name else ""
+        initialised = ": initialised" if self._config.missing is Missing.init else ""
+        return Match(notes=(f"no tensor{other}{initialised}",))
 
     def _misfit(self, variable: VariableSpec, error: MisfitError) -> Match:
         self._misfits.setdefault(error.kind, {})[variable.full_name] = error.problem

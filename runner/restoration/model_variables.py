@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
+from runner.tensorflow_internals import layers_of
 
 
 def model_variables(model: Any) -> dict[str, tf.Variable]:
@@ -46,6 +47,26 @@ def keras_variables(model: Any) -> dict[str, Any]:
             )
         )
     return dict(named)
+
+
+def initializers(model: Any) -> dict[str, str]:
+    """Returns name -> class of the initializer that a Keras layer has for its variable.
+
+    A layer keeps it under the name of the argument, such as `kernel_initializer`. A variable whose
+    layer keeps none is left out.
+    """
+    root, found = f"{getattr(model, 'name', '')}/", {}
+    for layer in layers_of(model) if isinstance(model, keras.Layer) else ():
+        for key, value in vars(layer).items():
+            leaf = key.removesuffix("_initializer")
+            if leaf == key or not isinstance(value, keras.initializers.Initializer):
+                continue
+            name = type(value).__name__
+            if leaf == "bias" and getattr(layer, "unit_forget_bias", False):
+                name += ", forget gate 1"
+            for ending in ("", "_kernel"):  # `recurrent_initializer` is that of `recurrent_kernel`.
+                found[f"{layer.path}/{leaf}{ending}".removeprefix(root)] = name
+    return found
 
 
 def eager_variables(model: Any) -> dict[str, Any]:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
 from runner.config.schema import ScaffoldConfig
 from runner.config.spelling import override, yaml
-from runner.errors import Problem, nearest, ranked
+from runner.errors import Problem, nearest, ranked, similar
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.patterns import PATTERN_MAPS, Renames, compile_pattern
 
-# Of one kind so many problems are shown one by one; the rest is summed up in one.
-SHOWN = 24
-# Of more than these so many get the nearest names: comparing with 50,000 names takes a second.
-_WITH_NAMES = 3
+# So many variables of a problem are named, each with the name that is nearest to it.
+_NAMED = 3
 # A rename is suggested if so many prefixes or fewer do it.
 _PREFIXES = 4
+
+
+SAME_SHAPE = "a tensor restores a variable of the same shape"
 
 
 @dataclass(frozen=True)
@@ -58,15 +60,16 @@ def missing_problems(
     `found` are the variables whose tensors have their own names, `taken` the tensors that variables
     take.
     """
+    lost = {miss.variable for miss in misses}
+    misses = [miss for miss in misses if miss.follows not in lost]
     own = [miss for miss in misses if miss.renameable]
     every = _all_names(source)
     free = {name for name, tensor in every.items() if tensor.name not in taken}
     rules = suggest([miss.variable for miss in own], found, free)
     if rules is None:
-        return _one_by_one(scaffold, source, misses)
-    lost = {miss.variable for miss in own}
-    rest = [miss for miss in misses if not miss.renameable and miss.follows not in lost]
-    problems = _one_by_one(scaffold, source, rest)
+        return _grouped(scaffold, source, misses, len(taken))
+    rest = [miss for miss in misses if not miss.renameable]
+    problems = _grouped(scaffold, source, rest, len(taken))
     return [_with_rename(scaffold, source, own, rules), *problems]
 
 
@@ -118,11 +121,8 @@ def _with_rename(
         how = f"put first in {key}: {yaml('rename', rules)}"
     else:
         how = f"in YAML {yaml('rename', rules)}" + (f", or paste {command}" if command else "")
-    names = some([miss.variable for miss in misses])
     return Problem(
-        f"scaffolds.{scaffold}: no tensors for {len(misses)} variables, {names}"
-        if len(misses) > 1
-        else f"scaffolds.{scaffold}: no tensor {misses[0].wanted!r} for the variable {names}",
+        _missing(scaffold, misses),
         f"{source.path} holds {len(source.tensors)} tensors, none named "
         f"{some([miss.wanted for miss in misses])}; a rename finds all that is missing",
         how,
@@ -130,46 +130,84 @@ def _with_rename(
     )
 
 
-def _one_by_one(scaffold: str, source: CheckpointSpec, misses: Sequence[Miss]) -> list[Problem]:
+def _missing(scaffold: str, misses: Sequence[Miss]) -> str:
+    names, key = some([miss.variable for miss in misses]), f"scaffolds.{scaffold}"
+    if len(misses) > 1:
+        return f"{key}: no tensors for {len(misses)} variables, {names}"
+    return f"{key}: no tensor {misses[0].wanted!r} for the variable {names}"
+
+
+def _grouped(
+    scaffold: str, source: CheckpointSpec, misses: Sequence[Miss], taken: int
+) -> list[Problem]:
+    """Returns a problem for all that is missing for one reason; `taken` counts what is found."""
+    groups: dict[tuple[str, str], list[Miss]] = {}
+    for miss in misses:
+        groups.setdefault((miss.cause, miss.remedy), []).append(miss)
     key, every = f"scaffolds.{scaffold}", _all_names(source)
-
-    def choices(at: int, miss: Miss) -> tuple[str, ...]:
-        if len(misses) > SHOWN and at >= _WITH_NAMES:
-            return ()
-        same = [name for name, tensor in every.items() if tensor.shape == miss.shape]
-        return nearest(miss.wanted, same or every)
-
-    remedy = f"map the name in {key}.rename, exclude the variable, or set ++{key}.missing=init"
-    problems = {
-        miss.variable: Problem(
-            f"{key}: no tensor {miss.wanted!r} for the variable {miss.variable}",
-            miss.cause or f"{source.path} holds {len(source.tensors)} tensors, none of that name",
-            miss.remedy or remedy,
-            choices(at, miss),
+    problems = []
+    for group in groups.values():
+        several, first = len(group) > 1, group[0]
+        s = "s" * several
+        remedy = f"map the name{s} in {key}.rename, exclude the variable{s}, or set "
+        remedy = "name another checkpoint, " * several + remedy + f"++{key}.missing=init"
+        near = {}
+        for miss in group[:_NAMED]:
+            same = [name for name, tensor in every.items() if tensor.shape == miss.shape] or every
+            near[miss.variable] = (similar if several else nearest)(miss.wanted, same)
+        problems.append(
+            Problem(
+                _missing(scaffold, group),
+                first.cause or _likely(source, several, taken),
+                first.remedy or remedy,
+                tuple(f"{name}: {found[0]}" for name, found in near.items() if found)
+                if several
+                else near[first.variable],
+            )
         )
-        for at, miss in enumerate(misses)
-    }
-    return combined(key, "missing", problems)
+    return problems
+
+
+def _likely(source: CheckpointSpec, several: bool, taken: int) -> str:
+    """Returns why tensors are likely to be missing."""
+    held = f"{source.path} holds {len(source.tensors)} tensors"
+    if not several:
+        return f"{held}, none of that name"
+    if taken:
+        return f"{held}, {taken} of them taken: it seems to be of another version of the model"
+    parts = [re.split("[/.]", name)[0] for name in source.aliases or source.tensors]
+    most = [part for part, _ in Counter(parts).most_common()]
+    return f"{held}, of {some(most)}: it seems to be of another model"
 
 
 def combined(key: str, kind: str, found: Mapping[str, Problem]) -> list[Problem]:
-    """Returns the problems of one kind: those of one dtype as one, of many the rest as one.
+    """Returns the problems of one kind as one.
 
     The kind is that of `MisfitError`; `found` maps the names of variables to their problems.
     """
     names, problems = list(found), list(found.values())
+    first = problems[0]
     if kind.startswith("dtype"):
-        return [replace(problems[0], state=f"{problems[0].state}: {some(names)}")]
-    rest = names[SHOWN:]
-    if not rest:
+        return [replace(first, state=f"{first.state}: {some(names)}")]
+    if len(problems) == 1:
         return problems
+    states = list(dict.fromkeys(each.state.removeprefix(f"{key}: ") for each in problems))
+    more = len(states) - _NAMED
+    causes = list(dict.fromkeys(each.cause for each in problems))
+    if kind == "shape" and len(causes) > 1:
+        causes = [f"{SAME_SHAPE}; it seems to be of a model of another size"]
     return [
-        *problems[:SHOWN],
         Problem(
-            f"{key}: the same of {len(rest):,} more variables, {some(rest)}",
-            f"only the first {SHOWN} are shown one by one",
-            problems[0].remedy,
-        ),
+            f"{key}: {'; '.join(states[:_NAMED])}" + (f"; and {more:,} more" if more > 0 else ""),
+            "; ".join(causes[:_NAMED]),
+            first.remedy,
+            # What suits all of them, and what names the first as an example.
+            tuple(
+                each
+                for each in first.choices
+                if names[0] in each or all(each in problem.choices for problem in problems)
+            ),
+        )
     ]
 
 
@@ -225,8 +263,3 @@ def some(names: Sequence[str]) -> str:
     """Returns up to three of the names and how many more there are."""
     rest = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + rest
-
-
-def plural(count: int, noun: str) -> str:
-    """Returns e.g. `1 variable` or `1,200 variables`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

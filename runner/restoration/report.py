@@ -1,196 +1,71 @@
-"""A plan in words: a row for each variable, a summary, and the table that a terminal shows."""
+"""A plan in words: its headline, a row for each variable, and what a terminal shows."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.padding import Padding
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from runner.checkpoints.reader import CheckpointSpec
-from runner.console import WIDEST, as_text
-from runner.restoration.fitting import SourceTensor
+from runner.console import Listing, as_text, plural, short
 from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.problems import plural
-from runner.restoration.variables import VariableSpec
+from runner.restoration.rows import at_step, kept_value, report_rows, training
+from runner.restoration.variables import WARM_STARTED, VariableSpec
 
 
 @dataclass(frozen=True)
-class Row:
-    """One variable, or several that agree.
+class ModelState:
+    """Where the model's variables come from: weights and batch-norm statistics.
 
     Attributes:
-      variable: its name; of several `body/layer_{0..11}/kernel`.
-      shape: e.g. `3x3x8`, or `scalar`.
-      dtype: its element type.
-      origin: where its value comes from.
-      training: whether and how it trains, empty for what never trains.
-      notes: remarks, e.g. on a cast.
-      source: the scaffold it is restored from, empty when it is not.
-      count: how many variables.
-      bytes: their size together.
+      variables: how many there are.
+      restored: how many take something from a checkpoint.
+      unknown: how many belong to a scaffold whose checkpoint cannot be used.
+      bytes: the size of all.
+      restored_bytes: the size of those that are restored.
+      checkpoints: how many checkpoints give something.
     """
 
-    variable: str
-    shape: str
-    dtype: str
-    origin: str
-    training: str
-    notes: str
-    source: str
-    count: int
+    variables: int
+    restored: int
+    unknown: int
     bytes: int
+    restored_bytes: int
+    checkpoints: int
 
 
-def report_rows(plan: RestorationPlan, *, full: bool = False) -> list[Row]:
-    """Returns the rows of a report: numbered layers that agree as one, with `full` each alone."""
-    rows = [
-        Row(
-            assignment.variable.name,
-            "x".join(map(str, assignment.variable.tensor.shape)) or "scalar",
-            assignment.variable.tensor.dtype,
-            _origin(assignment, plan),
-            _training(assignment),
-            "; ".join(assignment.notes),
-            assignment.pieces[0].source if assignment.pieces else "",
-            1,
-            assignment.variable.tensor.bytes,
-        )
-        for assignment in plan.assignments
-    ]
-    return rows if full else collapse(rows)
+def model_state(plan: RestorationPlan) -> ModelState:
+    """Counts the model's variables and bytes."""
+    model = [each for each in plan.assignments if each.variable.state in WARM_STARTED]
+    restored = [each for each in model if each.pieces]
+    sources = {piece.source for each in restored for piece in each.pieces}
+    return ModelState(
+        len(model),
+        len(restored),
+        sum(each.scaffold in plan.unusable for each in model),
+        sum(each.variable.tensor.bytes for each in model),
+        sum(each.variable.tensor.bytes for each in restored),
+        len({spec.path for name, spec in plan.sources.items() if spec and name in sources}),
+    )
 
 
-def _origin(assignment: Assignment, plan: RestorationPlan) -> str:
-    if not assignment.pieces:
-        if assignment.scaffold in plan.unusable:
-            return f"{assignment.scaffold}: its checkpoint cannot be used"
-        initializer = assignment.variable.initializer
-        return f"initializer {initializer}" if initializer else "unchanged"
-    return ", ".join(_piece(piece, plan) for piece in assignment.pieces)
-
-
-def _piece(piece: SourceTensor, plan: RestorationPlan) -> str:
-    how = f" ({', '.join(piece.steps)})" if piece.steps else ""
-    names = " + ".join(piece.names)
-    return f"{piece.source}: {names}{at_step(plan.sources[piece.source])}{how}"
-
-
-def at_step(source: CheckpointSpec | None) -> str:
-    """Returns ` @ step 7`, or nothing for a checkpoint without a step."""
-    return "" if source is None or source.step is None else f" @ step {source.step}"
-
-
-def _training(assignment: Assignment) -> str:
-    variable = assignment.variable
-    if not variable.trainable:
-        return "frozen" if variable.frozen else ""
-    text = "trainable"
-    if assignment.freeze_until_step:
-        text += f" from step {assignment.freeze_until_step}"
-    if assignment.learning_rate_multiplier != 1.0:
-        text += f", learning rate x{assignment.learning_rate_multiplier:g}"
-    return text
-
-
-_NUMBER = re.compile(r"(\d+)")
-
-
-@dataclass(frozen=True)
-class _Split:
-    """A row whose strings are split at numbers: odd places hold numbers, or ranges of them."""
-
-    row: Row
-    name: tuple[str, ...]
-    others: tuple[str, ...]
-
-
-def collapse(rows: Iterable[Row]) -> list[Row]:
-    """Joins rows whose names differ in one number, repeatedly from the innermost number.
-
-    They must agree in all else, but for numbers in the origin and the notes that are the same as
-    the name's or differ by the same amount throughout: `layer_{0..11}` from `block{1..12}`.
-
-    Args:
-      rows: one for each variable; the order is that of the first of those joined.
-    """
-    split = [
-        _Split(
-            row,
-            tuple(_NUMBER.split(row.variable)),
-            tuple(_NUMBER.split(f"{row.origin}\n{row.notes}")),
-        )
-        for row in rows
-    ]
-    for turn in range(max((len(each.name) // 2 for each in split), default=0)):
-        split = _join(split, turn)
-    result = []
-    for each in split:
-        origin, _, notes = "".join(each.others).partition("\n")
-        result.append(replace(each.row, variable="".join(each.name), origin=origin, notes=notes))
-    return result
-
-
-def _join(rows: Sequence[_Split], turn: int) -> list[_Split]:
-    """Joins over the name's number at place `turn`, counted from the right."""
-    groups: dict[object, list[int]] = {}
-    for position, each in enumerate(rows):
-        place = len(each.name) - 2 - 2 * turn
-        key: object = position
-        if place >= 1 and each.name[place].isdigit():
-            key = (
-                each.name[:place],
-                each.name[place + 1 :],
-                tuple("#" if part.isdigit() else part for part in each.others),
-                (each.row.shape, each.row.dtype, each.row.training, each.row.source),
-            )
-        groups.setdefault(key, []).append(position)
-    joined: dict[int, _Split] = {}
-    for positions in groups.values():
-        group = [rows[position] for position in positions]
-        one = _joined(group, len(group[0].name) - 2 - 2 * turn) if len(group) > 1 else None
-        if one is None:
-            joined.update(zip(positions, group, strict=True))
-        else:
-            joined[positions[0]] = one
-    return [joined[position] for position in sorted(joined)]
-
-
-def _joined(group: Sequence[_Split], place: int) -> _Split | None:
-    """Returns the rows as one; None when other numbers do not change along with the name's."""
-    own = [int(each.name[place]) for each in group]
-    if len(set(own)) < len(own):
-        return None
-    others = list(group[0].others)
-    for at, part in enumerate(others):
-        values = [each.others[at] for each in group]
-        if not part.isdigit() or len(set(values)) == 1:
-            continue
-        if len({int(value) - number for value, number in zip(values, own, strict=True)}) > 1:
-            return None
-        others[at] = _ranges(values)
-    name = list(group[0].name)
-    name[place] = _ranges([each.name[place] for each in group])
-    count, size = (sum(getattr(each.row, key) for each in group) for key in ("count", "bytes"))
-    return _Split(replace(group[0].row, count=count, bytes=size), tuple(name), tuple(others))
-
-
-def _ranges(numbers: Sequence[str]) -> str:
-    """Returns e.g. `{0..3,7}`."""
-    runs: list[list[str]] = []
-    for number in sorted(numbers, key=int):
-        if runs and int(number) == int(runs[-1][-1]) + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    texts = (run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
-    return "{" + ",".join(texts) + "}"
+def headline(plan: RestorationPlan) -> str:
+    """Returns e.g. `15 of 20 model variables (99.4 % of their bytes) from 2 checkpoints, 5 ...`."""
+    state, parts = model_state(plan), []
+    rest = state.variables - state.restored - state.unknown
+    if state.restored:
+        share = math.floor(1000 * state.restored_bytes / max(1, state.bytes)) / 10
+        of = f"{state.restored:,} of {plural(state.variables, 'model variable')}"
+        source = plural(state.checkpoints, "checkpoint")
+        parts.append(f"{of} ({share:g} % of their bytes) from {source}")
+    others = {kept_value(plan): rest, "from a checkpoint that cannot be used": state.unknown}
+    for origin, count in others.items():
+        if count:
+            parts.append(f"{count if parts else plural(count, 'model variable')} {origin}")
+    problems = f"; {plural(len(plan.problems), 'problem')}" if plan.problems else ""
+    return (", ".join(parts) or "no model variables") + problems
 
 
 @dataclass(frozen=True)
@@ -230,74 +105,53 @@ class VariablePlacement:
 
 # So many unused tensors of a source are named unless all are asked for.
 _UNUSED = 5
+_COLUMNS = ("variable", "shape", "value from", "training", "notes")
 
 
-def table(plan: RestorationPlan, *, full: bool = False) -> RenderableType:
-    """Returns the variables, totals per source and the problems, for a rich console.
+def table(plan: RestorationPlan, *, full: bool = False, whole: bool = False) -> RenderableType:
+    """Returns headline, sources, variables, what is unused and the problems, for a rich console.
 
-    If `full`, every variable has a row of its own and every unused tensor is named.
+    Args:
+      plan: the plan.
+      full: whether every variable has a row of its own, and every unused tensor is named.
+      whole: whether digests are whole.
     """
-    rows = report_rows(plan, full=full)
-    with_notes = any(row.notes for row in rows)
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("variable", "shape", "dtype", "value from", "trainable"):
-        grid.add_column(name)
-    if with_notes:
-        grid.add_column("notes")
-    for row in rows:
-        cells = [
-            Text(row.variable),
-            Text(row.shape),
-            Text(row.dtype),
+    rows: list[list[str | Text]] = [
+        [
+            row.variable,
+            row.shape,
             Text(row.origin, style="green" if row.source else ""),
-            Text(row.training),
+            row.training,
+            row.notes,
         ]
-        grid.add_row(*cells, *([Text(row.notes)] if with_notes else []))
-    lines = [Text(line) for line in (*summary(plan), *_details(plan, full))]
+        for row in report_rows(plan, full=full)
+    ]
     problems = [str(problem) for problem in plan.problems]
     if problems:
         problems.insert(0, f"\n{plural(len(problems), 'problem')}:")
     return Group(
-        _Fitting(grid, rows), *lines, *(Text(problem, style="red") for problem in problems)
+        *map(Text, summary(plan, whole=whole)),
+        Listing(_COLUMNS, rows),
+        *map(Text, _details(plan, full)),
+        *(Text(problem, style="red") for problem in problems),
     )
 
 
-@dataclass(frozen=True)
-class _Fitting:
-    """A table where it fits; where cells would be folded, two lines for each row."""
-
-    grid: Table
-    rows: Sequence[Row]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        widest = console.measure(self.grid, options=options.update_width(WIDEST)).maximum
-        if widest <= options.max_width:
-            yield self.grid
-            return
-        for row in self.rows:
-            yield Text(f"{row.variable}  {row.shape} {row.dtype}")
-            rest = ", ".join(part for part in (row.origin, row.training, row.notes) if part)
-            yield Padding(Text(rest, style="green" if row.source else ""), (0, 0, 0, 2))
-
-
-def text(plan: RestorationPlan, *, full: bool = False) -> str:
+def text(plan: RestorationPlan, *, full: bool = False, whole: bool = True) -> str:
     """Returns the table as plain text in which nothing is folded."""
-    return as_text(table(plan, full=full))
+    return as_text(table(plan, full=full, whole=whole))
 
 
-def summary(plan: RestorationPlan) -> list[str]:
-    """Returns a line for each source, one for the initialised rest and one for what is frozen."""
-    # Eager variables have values before; no initializer is known of them.
-    eager = any(not assignment.variable.initializer for assignment in plan.assignments)
-    kept = "unchanged" if eager else "from initializers"
-    lines = []
+def summary(plan: RestorationPlan, *, whole: bool = False) -> list[str]:
+    """Returns the headline, a line for each source, and one for what is frozen."""
+    lines = [headline(plan)]
     for scaffold, source in plan.sources.items():
         owned = [assignment for assignment in plan.assignments if assignment.scaffold == scaffold]
         if scaffold in plan.unusable:
             lines.append(f"{scaffold}: {_count(owned)}, the checkpoint cannot be used")
             continue
         if source is None:
-            lines.append(f"{scaffold}: {_count(owned)} {kept}, no checkpoint")
+            lines.append(f"{scaffold}: {_count(owned)} {kept_value(plan)}, no checkpoint")
             continue
         restored = _count(plan.restored(scaffold))
         line = f"{scaffold}: {restored} from {source.path}{at_step(source)}"
@@ -305,10 +159,9 @@ def summary(plan: RestorationPlan) -> list[str]:
         if initialised:
             line += f", {initialised} initialised"
         line += f"; {plural(len(plan.unused[scaffold]), 'tensor')} unused"
-        lines.append(line + (f"; {source.digest}" if source.digest else ""))
-    rest = [assignment for assignment in plan.assignments if assignment.scaffold is None]
-    lines.append(f"no scaffold: {_count(rest)} {kept}")
-    frozen = [assignment for assignment in plan.assignments if _training(assignment) == "frozen"]
+        digest = source.digest if whole else short(source.digest)
+        lines.append(line + (f"; {digest}" if digest else ""))
+    frozen = [assignment for assignment in plan.assignments if training(assignment) == "frozen"]
     if frozen:
         lines.append(f"frozen: {_count(frozen)}")
     return lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ class RunRecord:
       sources: scaffold name -> the checkpoint that it started from.
       trial: the sweep's trial that this run is; empty for a run by itself.
       trained: whether a cluster's chief only has to update the record.
+      start: a line on each source of the values that it started from.
     """
 
     name: str
@@ -42,6 +43,7 @@ class RunRecord:
     sources: Mapping[str, str] = field(default_factory=dict)
     trial: str = ""
     trained: bool = False
+    start: Sequence[str] = ()
 
 
 class RunDirectory:

@@ -53,16 +53,21 @@ def append_key(structure: Any, key: list[Any]) -> bool:
     if kind is _LEAF:
         key.append(id(structure))
         return True
-    if kind is _SEQUENCE:
-        key += (own_class, len(structure))
-        return all(append_key(part, key) for part in structure)
+    if kind is _UNUSUAL:
+        return False
+    key += (own_class, len(structure))
+    parts = structure
     if kind is _MAPPING:
-        key += (own_class, len(structure))
         # 1, 1.0 and True are equal, but not the same key of a result.
         key += map(type, structure)
         key += structure
-        return all(append_key(part, key) for part in structure.values())
-    return False
+        parts = structure.values()
+    for part in parts:  # A loop, and leaves without a call: half the time of `all` and recursion.
+        if _KINDS.get(type(part)) is _LEAF:
+            key.append(id(part))
+        elif not append_key(part, key):
+            return False
+    return True
 
 
 def plan_fetches(structure: Any, graph: tf.Graph) -> FetchPlan | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from runner.checkpoints.locate import is_mlflow_uri, resolve
 from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.errors import CheckpointError, ConfigError, Problem, nearest
+
+logger = logging.getLogger(__name__)
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 
@@ -82,36 +85,78 @@ class _Restored:
         ]
 
 
-def restore(session: tf.compat.v1.Session, scaffold: _Scaffold, path: str) -> None:
-    """Restores the variables of a scaffold's saver, adding nothing to the graph.
+class _Source:
+    """A scaffold and its checkpoint, as `locate` found it."""
 
-    A checkpoint that TensorFlow saved by name is restored by the saver; of any other, the tensors
-    that have the names of the saver's `var_list` are read and fed to its operations.
+    def __init__(self, scaffold: _Scaffold, path: str) -> None:
+        self.saver, self._label, self._path = scaffold.saver, label(scaffold), path
+        self._reader = open_checkpoint(path)
+        self._restored = list(_restored(self.saver))
+        bundle = self._reader.bundle()
+        by_name = bundle is not None and {x.key for x in self._restored} <= {*bundle.keys.values()}
+        # What the saver itself reads; None where the tensors are fed to it.
+        self._prefix = bundle.prefix if bundle is not None and by_name else None
+
+    def problems(self) -> list[Problem]:
+        """Returns what of the checkpoint does not fit the saver."""
+        return _problems(self._label, self._restored, self._reader.spec())
+
+    @property
+    def feed(self) -> dict[str, str] | None:
+        """What the restore operation is fed with beside others; None if it is restored alone."""
+        if type(self.saver) is not tf.compat.v1.train.Saver or not self._prefix:
+            return None
+        return {self.saver.as_saver_def().filename_tensor_name: self._prefix}
+
+    def restore(self, session: tf.compat.v1.Session) -> None:
+        """Restores, adding nothing to the graph.
+
+        Raises:
+          CheckpointError: when the checkpoint cannot be read.
+        """
+        if self._restored and self._prefix is None:
+            fed = _fed(self._restored, self._reader)
+            session.run(self.saver.as_saver_def().restore_op_name, fed)
+            return
+        try:
+            self.saver.restore(session, self._prefix or self._path)
+        except (tf.errors.OpError, ValueError) as error:
+            for _ in self._reader.read([each.key for each in self._restored]):
+                pass  # Raises an error that names the tensor, where one is damaged.
+            # TensorFlow's own error stands between its advice and a stack trace.
+            found = re.search(r"^Node: .*\n(.+)", str(error), re.MULTILINE)
+            cause = found[1] if found else str(error).rpartition("Original error:")[2].strip()
+            state = f"{self._label} cannot be restored from {self._path}"
+            raise CheckpointError(Problem(state, cause)) from error
+
+
+def restore(session: tf.compat.v1.Session, restores: Sequence[tuple[_Scaffold, str]]) -> None:
+    """Restores the variables of the scaffolds' savers, adding nothing to the graph.
+
+    Checkpoints that TensorFlow saved by name are restored by the savers' operations, all in one
+    run, which keeps all cores busy. Of any other, the tensors that have the names of the saver's
+    `var_list` are read and fed to its operations.
 
     Raises:
-      CheckpointError: when the checkpoint lacks a tensor, or has it in another shape or dtype.
+      CheckpointError: when a checkpoint lacks a tensor, or has it in another shape or dtype;
+        nothing has been restored then. Also when one cannot be read.
     """
-    reader = open_checkpoint(path)
-    saver, bundle = scaffold.saver, reader.bundle()
-    restored = list(_restored(saver))
+    sources = [_Source(scaffold, path) for scaffold, path in restores]
     # Before any is restored: TensorFlow lets a tensor change the shape of a resource variable.
-    problems = _problems(scaffold, restored, reader.spec())
+    problems = [problem for source in sources for problem in source.problems()]
     if problems:
         raise CheckpointError(*problems)
-    by_name = bundle is not None and {each.key for each in restored} <= {*bundle.keys.values()}
-    if restored and not by_name:
-        session.run(saver.as_saver_def().restore_op_name, _fed(restored, reader))
-        return
-    try:
-        saver.restore(session, path if bundle is None else bundle.prefix)
-    except (tf.errors.OpError, ValueError) as error:
-        for _ in reader.read([each.key for each in restored]):
-            pass  # Raises an error that names the tensor, where one is damaged.
-        # TensorFlow's own error stands between its advice and a stack trace.
-        found = re.search(r"^Node: .*\n(.+)", str(error), re.MULTILINE)
-        cause = found[1] if found else str(error).rpartition("Original error:")[2].strip()
-        state = f"{label(scaffold)} cannot be restored from {path}"
-        raise CheckpointError(Problem(state, cause)) from error
+    together = [source for source in sources if source.feed is not None]
+    if len(together) > 1:
+        feed = {name: prefix for each in together for name, prefix in (each.feed or {}).items()}
+        try:
+            session.run([each.saver.as_saver_def().restore_op_name for each in together], feed)
+        except tf.errors.OpError:
+            logger.debug("restoring one by one, for an error that names the checkpoint")
+        else:
+            sources = [source for source in sources if source not in together]
+    for source in sources:
+        source.restore(session)
 
 
 def _fed(
@@ -126,15 +171,13 @@ def _fed(
     }
 
 
-def _problems(
-    scaffold: _Scaffold, restored: Sequence[_Restored], spec: CheckpointSpec
-) -> list[Problem]:
+def _problems(owner: str, restored: Sequence[_Restored], spec: CheckpointSpec) -> list[Problem]:
     """Returns what of a checkpoint does not fit a scaffold's saver."""
     problems = []
     known = {**spec.tensors, **{alias: spec.tensors[name] for alias, name in spec.aliases.items()}}
     for each in restored:
         name = each.variable.name if each.variable else each.key
-        state = f"{label(scaffold)} cannot restore {name} from {spec.path}"
+        state = f"{owner} cannot restore {name} from {spec.path}"
         found, shape, dtype = known.get(each.key), each.shape(), each.value.dtype.base_dtype.name
         if found is None:
             cause = f"it holds no tensor {each.key!r}"

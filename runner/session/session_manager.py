@@ -24,6 +24,10 @@ _Session: TypeAlias = tf.compat.v1.Session
 _Directories: TypeAlias = Sequence[str | os.PathLike[str] | None]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+# A session that places operations elsewhere where a program names a device that is not there, as
+# Estimator's did.
+PLACED_SOFTLY = tf.compat.v1.ConfigProto(allow_soft_placement=True)
+
 
 def with_arguments_of(base: Callable[..., Any]) -> Callable[[_Function], _Function]:
     """Makes `inspect.signature` and `help` list the arguments of `base` before those added to it.
@@ -182,8 +186,7 @@ class SessionManager(SessionManagerWithLocalInit):
                 for function in (init_fn, *(scaffold.init_fn for scaffold in scaffolds)):
                     if function is not None:
                         function(session)
-                for scaffold, path in restores:
-                    restore(session, scaffold, path)
+                restore(session, restores)
                 if restorer is not None:
                     restorer.restore(session)
         except BaseException:

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from runner.config.command_line import on_run
 from runner.config.masking import Mask
 from runner.config.schema import SweepConfig
 from runner.console import Screen
@@ -23,6 +24,7 @@ from runner.sweeps.objectives import Objective, ranked_trials
 from runner.sweeps.sweep_directory import FAILURES, Attempt
 from runner.system.status import Status
 from runner.tracking import Tracker
+from runner.tracking.tracker import DESCRIPTION_TAG
 
 # Not a whole number: seeds may differ in their last digits.
 _FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
@@ -289,6 +291,7 @@ class Results:
         if self.best:
             tags["runner.sweep.best"] = json.dumps([dict(trial.values) for trial in self.best])
             tags["runner.sweep.best_run"] = json.dumps([trial.run_dir for trial in self.best])
+            tags[DESCRIPTION_TAG] = "```\n" + "\n".join(self._best_lines()) + "\n```"
         tracker.log_text(self._summary(), "summary.txt")
         trials = [asdict(replace(trial, study=None)) for trial in self.trials]
         tracker.log_text(json.dumps(trials, indent=2), "trials.json")
@@ -315,6 +318,8 @@ class Results:
         if steps:
             plain = f"\n{self._steps_title}\n{columns(steps)}"
             self.screen.show(rich_table(steps, self._steps_title), plain)
+        for line in self._best_lines():
+            self.screen.line(line)
         skipped = [trial for trial in self.trials if trial.status is Status.SKIPPED]
         if self.failed:
             codes = {trial.exit_code for trial in self.failed}
@@ -322,6 +327,17 @@ class Results:
             state = f"{len(self.failed)} of {len(self.trials)} trials failed{rest}"
             problem = Problem(state, remedy=self.again)
             raise SweepError(problem, codes.pop() if len(codes) == 1 else 1)
+
+    def _best_lines(self) -> Iterator[str]:
+        """Yields where the best trial is, and the commands that evaluate and export it."""
+        for trial in self.best:
+            if trial.run_dir is None:  # Nothing was trained.
+                return
+            values = ", ".join(f"{each.name} {_number(each.of(trial))}" for each in self.objectives)
+            yield f"best:    {trial}: {values}, in {trial.run_dir}"
+            if len(self.best) == 1:
+                yield f"test:    {on_run('evaluate', Path(trial.run_dir))}"
+                yield f"export:  {on_run('export', Path(trial.run_dir))}"
 
     def _summary(self) -> str:
         """Returns the table and the failures below it."""

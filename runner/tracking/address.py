@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from runner.config.command_line import called
 from runner.errors import Problem, TrackingUriError, nearest
 
 DEFAULT_URI = "sqlite:///mlflow.db"
@@ -64,8 +64,8 @@ class Address:
         """Returns the shell command that shows what is stored there; passwords masked."""
         python = Path(sys.executable)
         if self.is_server:
-            return f"{_called(python, 'python')} -m webbrowser {shlex.quote(self.shown)}"
-        mlflow = _called(python.with_name("mlflow"), "mlflow")
+            return f"{called(python, 'python')} -m webbrowser {shlex.quote(self.shown)}"
+        mlflow = called(python.with_name("mlflow"), "mlflow")
         return f"{mlflow} ui --backend-store-uri {shlex.quote(self.shown)}"
 
 
@@ -161,12 +161,3 @@ def _password(uri: str) -> str | None:
     scheme, _, rest = uri.partition("://")
     user, at, _ = rest.rpartition("@")
     return user.partition(":")[2] or None if at and not scheme.startswith("sqlite") else None
-
-
-def _called(program: Path, name: str) -> str:
-    """Returns how a program of this environment is called from here, as short as possible."""
-    found = shutil.which(name)
-    if found and Path(found) == program:
-        return name
-    here = Path.cwd()
-    return shlex.quote(str(program.relative_to(here) if program.is_relative_to(here) else program))

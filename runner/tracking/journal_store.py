@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+# Where `mlflow ui` serves unless told otherwise.
+_LOCAL_SERVER = "http://127.0.0.1:5000"
+
+
 def now() -> int:
     """Returns the present time, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
@@ -260,6 +264,13 @@ class JournalStore(RunStore):
         """Returns the command that serves MLflow's results, or opens the server's page."""
         return self._address.open_command() if self._address else ""
 
+    def page(self, directory: Path) -> str:
+        """Returns the run's page, on the server or, for a database, where `open_command` serves."""
+        if self._address is None:
+            return ""
+        position = TrackingDirectory(directory).position(self._address.uri)
+        return _page(self._address, position.run_id, position.experiment_id)
+
     def _follower(self) -> FollowerProcess:
         return self._given_follower or start_follower(self._address.uri if self._address else None)
 
@@ -291,5 +302,14 @@ def _place(address: Address, run_id: str | None, experiment_id: str | None) -> s
     if run_id is None:
         return f"{address.shown} (not delivered yet)"
     if address.is_server:
-        return f"{address.shown}/#/experiments/{experiment_id}/runs/{run_id}"
+        return _page(address, run_id, experiment_id)
     return f"{address.shown}, run {run_id}"
+
+
+def _page(address: Address, run_id: str | None, experiment_id: str | None) -> str:
+    if run_id is None or not (address.is_server or address.database):
+        return ""
+    server = address.shown if address.is_server else _LOCAL_SERVER
+    # Without the type, a browser that is new to MLflow shows the pages of GenAI, whatever the kind
+    # of the experiment is.
+    return f"{server}/#/experiments/{experiment_id}/runs/{run_id}?workflowType=machine_learning"

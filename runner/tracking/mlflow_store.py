@@ -28,6 +28,8 @@ from runner.tracking.tracker import RUN_DIR_TAG, UID_TAG, ExportedModel, Tracked
 from runner.tracking.tracking_directory import Opening
 
 _PARENT_TAG = "mlflow.parentRunId"
+# By it MLflow's pages open an experiment on its runs and their charts, not on traces of GenAI.
+_KIND_TAG, _KIND = "mlflow.experimentKind", "custom_model_development"
 _ALIAS = re.compile(r"models:/([^/@]+)@([^/]+)(/.*)?")
 _VERSION = re.compile(r"models:/([^/@]+)/(\d+)(/.*)?")
 _LATEST = re.compile(r"models:/([^/@]+)/latest(/.*)?", re.IGNORECASE)
@@ -201,7 +203,8 @@ class MlflowStore:
         found = client.get_experiment_by_name(name)
         if found is None:
             try:
-                return client.create_experiment(name, self.address.artifact_location(name))
+                location = self.address.artifact_location(name)
+                return client.create_experiment(name, location, {_KIND_TAG: _KIND})
             except MlflowException as error:
                 # Another process may have created it since.
                 found = client.get_experiment_by_name(name)
@@ -216,6 +219,8 @@ class MlflowStore:
                     remedy=f"restore it: {restore}; or choose another name: name=NAME",
                 )
             )
+        if _KIND_TAG not in found.tags:  # One that a user has chosen stays.
+            client.set_experiment_tag(found.experiment_id, _KIND_TAG, _KIND)
         return found.experiment_id
 
     def _command(self, arguments: str) -> str:

@@ -25,6 +25,9 @@ RUN_DIR_TAG = "runner.run_dir"
 COMMAND_TAG = "runner.command"
 """Tag that holds the command line."""
 
+DESCRIPTION_TAG = "mlflow.note.content"
+"""Tag that MLflow shows as the run's description, in Markdown."""
+
 UID_TAG = "runner.uid"
 """Tag that identifies a run in every store, given by the run and not by the store."""
 
@@ -240,6 +243,10 @@ class RunStore:
 
         Neither waits for the store nor raises because of it.
         """
+
+    def page(self, directory: Path) -> str:
+        """Returns the address of the page of a run directory's run; empty where there is none."""
+        return ""
 
     def open_command(self) -> str:
         """Returns the shell command that shows the store's runs, quoted; passwords masked."""

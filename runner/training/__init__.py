@@ -6,7 +6,8 @@
   plans with them (`plan_run`).
 - `loop`: `train_run`, the session and the loop; `loop_hooks`: its hooks, in their order,
   and where their metrics go.
-- `recording`: what is recorded of a run at its start and its end.
+- `recording`: what is recorded of a run at its start and its end; `last_lines`: what it prints at
+  its end.
 - `evaluation`, `export`: what `mode=evaluate` and `mode=export` do with a run's checkpoint.
 
 `runner.run` calls these in turn. How a plan is made and

@@ -24,6 +24,7 @@ from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import summary
 from runner.restoration.restorer import Restorer
 from runner.runs.run_directory import PROVENANCE, RunDirectory
+from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.signals import Interruption
 from runner.system.status import Status
 from runner.training.run import Run
@@ -106,7 +107,7 @@ def evaluate_run(run: Run) -> float:
     config, split = run.config, run.config.evaluate.split
     with chosen_weights(run, config.evaluate.which) as weights:
         built = build_graph(weights.config, split.value, train=False)
-        with built.graph.as_default(), tf.compat.v1.Session() as session:
+        with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
             built.saver.restore(session, weights.prefix)
             with built.calls.explaining():
                 metrics = evaluate(session, built.split)
@@ -152,7 +153,7 @@ def _started(run: Run, folder: Path) -> str:
     }
     document = provenance_document(plan, identity, run.sources.origins())
     (folder / PROVENANCE).write_text(json.dumps(document, indent=1) + "\n")
-    with built.graph.as_default(), tf.compat.v1.Session() as session:
+    with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
         restorer = Restorer(
             plan,
             built.variables,
@@ -161,9 +162,19 @@ def _started(run: Run, folder: Path) -> str:
             verify=settings.verify,
         )
         session.run(restorer.build())
+        if built.own is not None:
+            _initialize_as(built.own.scaffold, session)
         restorer.restore(session)
         saver = tf.compat.v1.train.Saver(saved_as(built.variables))
         return str(saver.save(session, str(folder / "model.ckpt"), write_meta_graph=False))
+
+
+def _initialize_as(scaffold: tf.compat.v1.train.Scaffold, session: tf.compat.v1.Session) -> None:
+    """Does what the scaffold of a graph of one's own does in a fresh start."""
+    if scaffold.init_op is not None:
+        session.run(scaffold.init_op, scaffold.init_feed_dict)
+    if scaffold.init_fn is not None:
+        scaffold.init_fn(session)
 
 
 def _require_trained(run: Run, plan: RestorationPlan) -> None:

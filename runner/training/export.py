@@ -20,9 +20,11 @@ from runner.graph.build import build_data
 from runner.graph.experiment import Data, GraphSpec
 from runner.graph.optimization import averaged_names
 from runner.graph.own_graph import build_spec
-from runner.graph.precision import build_model, dtype_policy, full_precision
+from runner.graph.precision import build_model, dtype_policy, full_precision, new_graph
+from runner.graph.replica import Replica
 from runner.restoration.model_variables import model_variables
 from runner.runs.run_directory import PROVENANCE, RunDirectory
+from runner.session.session_manager import PLACED_SOFTLY
 from runner.tracking.tracker import ExportedModel, Field
 from runner.training.evaluation import Weights, chosen_weights
 from runner.training.run import Run
@@ -92,8 +94,12 @@ def _keep(run: Run, directory: RunDirectory, folder: Path, step: int) -> None:
     register = config.export.register
     if register is None and not store.recorded(directory.path):
         return
-    data = None if is_own_graph(config) else build_data(config)
-    model = exported_model(folder, step, data)
+    if is_own_graph(config):
+        with new_graph(config, Replica()):
+            example = build_spec(config, "export").example
+        model = exported_model(folder, step, {} if example is None else example())
+    else:
+        model = exported_model(folder, step, build_data(config))
     try:
         uri = store.keep_model(directory.path, model, register, config.export.alias)
     except TrackingError as error:
@@ -120,8 +126,10 @@ def _export(weights: Weights, target: Path) -> None:
 
 def _write_own_graph(config: RunConfig, folder: Path, prefix: str) -> None:
     """Exports the signatures of a graph of one's own."""
-    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
-        tf.compat.v1.train.get_or_create_global_step()
+    with (
+        new_graph(config, Replica()) as graph,
+        tf.compat.v1.Session(graph=graph, config=PLACED_SOFTLY) as session,
+    ):
         spec = build_spec(config, "export")
         if SIGNATURE not in spec.signatures:
             raise ConfigError(
@@ -236,13 +244,13 @@ def _numbered(prefix: str, leaves: Sequence[Any]) -> dict[str, Any]:
     return {f"{prefix}_{index}": leaf for index, leaf in enumerate(leaves)}
 
 
-def exported_model(folder: Path, step: int, data: Data | None) -> ExportedModel:
+def exported_model(folder: Path, step: int, example: Data | Mapping[str, Any]) -> ExportedModel:
     """Describes the SavedModel in `folder`.
 
     Args:
       folder: written by `mode=export`.
       step: the global step of its weights.
-      data: gives the example, the first one of its test split; None gives none.
+      example: input -> array of one example; or the data whose test split begins with it.
     """
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         signature = tf.compat.v1.saved_model.load(
@@ -253,7 +261,7 @@ def exported_model(folder: Path, step: int, data: Data | None) -> ExportedModel:
         step,
         _fields(signature.inputs),
         _fields(signature.outputs),
-        {} if data is None else _example(data, signature),
+        example if isinstance(example, Mapping) else _example(example, signature),
     )
 
 

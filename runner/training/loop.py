@@ -9,12 +9,14 @@ from typing import Any
 import tensorflow as tf
 
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError, InterruptedRunError, Problem
 from runner.graph.experiment import BuiltGraph, Training
 from runner.graph.input_pipeline import input_ended, not_resumed_exactly
+from runner.graph.own_graph import local_init_op
 from runner.graph.variables import saved_as
 from runner.restoration.restorer import Restorer
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
+from runner.training.last_lines import of_finished, of_interrupted
 from runner.training.loop_hooks import explaining_hooks, loop_hooks
 from runner.training.recording import recorded
 from runner.training.run import Run
@@ -33,15 +35,18 @@ def train_run(run: Run) -> float:
       NonFiniteLossError: when the loss is NaN or infinite.
       ConfigError: when the training data end, an evaluated split is empty, or a hook does not fit.
     """
-    with recorded(run):
-        best = _loop(run)
-        run.interruption.check()
-        run.watch.check()
-        run.watch.judge(best)
-    run.screen.line(f"results: {run.tracker.location()}")
-    run.screen.line(f"files:   {run.directory.path}")
-    if run.store.open_command():
-        run.screen.line(f"open:    {run.store.open_command()}")
+    try:
+        with recorded(run):
+            best = _loop(run)
+            run.interruption.check()
+            run.watch.check()
+            run.watch.judge(best)
+    except InterruptedRunError:
+        for line in of_interrupted(run):
+            run.screen.line(line)
+        raise
+    for line in of_finished(run):
+        run.screen.line(line)
     run.interruption.check()  # A signal while the run was closed still ends a sweep.
     return best
 
@@ -124,17 +129,16 @@ def _session_creator(run: Run) -> ChiefSessionCreator:
             verify=settings.verify,
         )
         restorer.build([training.input_initializer])  # The session manager has it initialise.
-    local_initializers = [tf.compat.v1.train.Scaffold.default_local_init_op()]
     own = None if built.own is None else built.own.scaffold
-    if own is not None:
-        initializers += [] if own.init_op is None else [own.init_op]
-        local_initializers += [] if own.local_init_op is None else [own.local_init_op]
+    if own is not None and own.init_op is not None:
+        initializers.append(own.init_op)
     # Local initialisers run in every new session, the others only where nothing is resumed.
-    starts = initializers if training.input_is_saved else local_initializers
-    starts.append(training.input_initializer)
+    in_each_session = [] if training.input_is_saved else [training.input_initializer]
+    if training.input_is_saved:
+        initializers.append(training.input_initializer)
     scaffold = tf.compat.v1.train.Scaffold(
         init_op=tf.group(*initializers),
-        local_init_op=tf.group(*local_initializers),
+        local_init_op=local_init_op(own, *in_each_session),
         saver=_saver(run),
         copy_from_scaffold=own,
     )

@@ -18,15 +18,16 @@ from runner.errors import InterruptedRunError, PrunedRunError, UserCodeError
 from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text, provenance_document
 from runner.restoration.plan import RestorationPlan
-from runner.restoration.report import text
+from runner.restoration.report import summary, text
 from runner.runs.lineage import DIGEST, SOURCE_TAG, name_tracked_run, source_run_tags
 from runner.runs.provenance import environment_tags
-from runner.runs.run_directory import PROVENANCE, RunDirectory
+from runner.runs.run_directory import PROVENANCE
 from runner.system.atomic_files import write_text
 from runner.system.status import Status
 from runner.tracking import Tracker
 from runner.tracking.journal import Dataset
-from runner.tracking.tracker import RUN_DIR_TAG
+from runner.tracking.tracker import COMMAND_TAG, DESCRIPTION_TAG, RUN_DIR_TAG
+from runner.training.last_lines import best_value
 from runner.training.run import Run
 from runner.training.sources import FINGERPRINT_TAG
 from runner.training.watch import SWEEP_TAG
@@ -53,6 +54,7 @@ def recorded(run: Run) -> Iterator[None]:
         _record_start(run)
         if run.plan is not None:
             _record_plan(run, run.plan)
+        _describe(run)
         yield
         status = Status.FINISHED
     except InterruptedRunError:
@@ -73,7 +75,7 @@ def recorded(run: Run) -> Iterator[None]:
             try:
                 if tracker is not None:
                     name_tracked_run(directory, run.store)
-                    _record_end(directory, tracker)
+                    _record_end(run)
                     tracker.close(status, interruption.remaining())
                     name_tracked_run(directory, run.store)
                 # Last: a run whose end was cut short is still RUNNING, and the next one of its
@@ -81,6 +83,15 @@ def recorded(run: Run) -> Iterator[None]:
                 directory.update(status=Status.PRUNED if pruned else status)
             finally:
                 directory.release()
+
+
+def _describe(run: Run) -> None:
+    """Sets the description: the best value so far, what the run started from, and the command."""
+    best = best_value(run)
+    start = "\n".join(f"- {line}" for line in run.directory.require().start)
+    command = run.mask.command(_environment(Path.cwd())[COMMAND_TAG])
+    parts = [f"Best: **{best}**" if best else "", start, f"```sh\n{command}\n```"]
+    run.tracker.set_tags({DESCRIPTION_TAG: "\n\n".join(filter(None, parts))})
 
 
 def _described(error: BaseException) -> str:
@@ -141,7 +152,8 @@ def _record_plan(run: Run, plan: RestorationPlan) -> None:
         tracker.log_artifact(file)
     found = {name: each for name, each in plan.sources.items() if each is not None}
     paths = {name: each.path for name, each in found.items()}
-    directory.update(sources={name: _absolute(path) for name, path in paths.items()})
+    sources = {name: _absolute(path) for name, path in paths.items()}
+    directory.update(sources=sources, start=summary(plan))
     tracker.set_tags({f"{SOURCE_TAG}.{name}": path for name, path in paths.items()})
     tracker.set_tags({f"{SOURCE_TAG}.{name}{DIGEST}": each.digest for name, each in found.items()})
     tracker.set_tags(source_run_tags(paths, run.store))
@@ -181,8 +193,10 @@ def _absolute(path: str) -> str:
     return str(Path(path).absolute()) if Path(path).parent.exists() else path
 
 
-def _record_end(directory: RunDirectory, tracker: Tracker) -> None:
-    """Keeps the final and the best checkpoint with the run."""
+def _record_end(run: Run) -> None:
+    """Keeps the final and the best checkpoint with the run, and describes it anew."""
+    directory, tracker = run.directory, run.tracker
+    _describe(run)
     final = tf.train.latest_checkpoint(str(directory.checkpoints))
     for file in sorted(Path(final).parent.glob(f"{Path(final).name}.*")) if final else ():
         tracker.log_artifact(file, "checkpoints")

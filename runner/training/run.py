@@ -7,6 +7,7 @@ a run imports those rooms.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -40,7 +41,8 @@ class Run:
 
     Attributes:
       config: the validated configuration.
-      overrides, dedicated, by_folder, screen, watch, coordinator: see `Surroundings`.
+      overrides, dedicated, by_folder, suggests, screen, watch, coordinator: see `Surroundings`.
+      started: when it was made, by `time.monotonic`.
       store: where runs are recorded.
       sources: the checkpoints that the configuration names.
       container: the configured `run_dir`.
@@ -57,7 +59,8 @@ class Run:
     def __init__(self, config: RunConfig, context: Surroundings) -> None:
         self.config = config
         self.overrides, self.dedicated = context.overrides, context.dedicated
-        self.by_folder = context.by_folder
+        self.by_folder, self.suggests = context.by_folder, context.suggests
+        self.started = time.monotonic()
         self.screen, self.watch = context.screen, context.watch
         self.coordinator = context.coordinator
         self.store = open_store(config.tracking, asdict(config), self.mask)
@@ -214,6 +217,7 @@ class Coordinator:
         config = tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=settings.intra_op_threads,
             inter_op_parallelism_threads=settings.inter_op_threads,
+            allow_soft_placement=True,
         )
         return ChiefSessionCreator(config=config, **arguments)
 
@@ -236,6 +240,8 @@ class Surroundings:
         warm start is then refused, where otherwise a new run is made beside it.
       by_folder: whether `run_dir` is itself the run to evaluate or export, and the configuration
         the one recorded there.
+      suggests: whether the run's last lines hold commands that evaluate, export or resume it. Those
+        of sources and trials do not.
       screen: where to print; by default standard output.
       watch: the trial of a sweep that the run is.
       coordinator: leads the other tasks of a cluster.
@@ -244,6 +250,7 @@ class Surroundings:
     overrides: Sequence[str] = ()
     dedicated: bool = False
     by_folder: bool = False
+    suggests: bool = False
     screen: Screen = field(default_factory=Screen)
     watch: TrialWatch = field(default_factory=TrialWatch)
     coordinator: Coordinator = field(default_factory=Coordinator)

@@ -48,10 +48,13 @@ def test_a_run_survives_every_kind_of_end_bit_for_bit(make_case: MakeCase) -> No
 
     code, _ = signalled(case, case.marker(SAVING), signal.SIGTERM)
     assert code == 143, case.output()
-    assert case.output().splitlines()[-2:] == [
-        "runner: ended by SIGTERM",
-        "  remedy: the same command continues the run",
-    ]
+    *_, saved, best, files, resume, ended, remedy = case.output().splitlines()
+    assert (saved, files) == ("saved:   step 10", "files:   runs/tiny/001")
+    assert best.startswith("best:    validation/loss 0.")
+    assert resume.startswith("resume:  ")
+    assert "+experiment=tiny" in resume
+    assert ended == "runner: ended by SIGTERM"
+    assert remedy == "  remedy: the same command continues the run"
     # The first save is that of the best, after step 10, which is then saved too.
     assert state(run.checkpoints) == ["model.ckpt-10"]
     assert run.require().status == delivered(case, "tiny")[0] == "KILLED"

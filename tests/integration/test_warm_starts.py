@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -74,18 +75,30 @@ def test_the_values_come_from_the_best_checkpoint_of_a_source_trained_before(war
     assert warm.record.data.tags["runner.source.body"] == best
     folder = warm.runs / "warm" / "001"
     digest = json.loads((folder / "plan.json").read_text())["sources"]["body"]["digest"]
-    assert line.endswith(f"; {digest}")
+    assert line.endswith(f"; {digest[:15]}")
     assert warm.record.data.tags["runner.source.body.digest"] == digest
     assert digest in (folder / "plan.txt").read_text()
     assert digest in (folder / "plan.html").read_text()
 
 
 def test_the_last_lines_lead_to_the_results(warm: Warm) -> None:
-    results, files, opening = warm.done.stdout.splitlines()[-3:]
+    best, time, results, files, opening, page, test, export = warm.done.stdout.splitlines()[-8:]
+    assert re.fullmatch(r"best:    validation/loss [\d.]+ at step 1[02]", best)
+    assert re.fullmatch(r"time:    (\d+ min )?\d+ s", time)
+    folder = warm.runs / "warm" / "001"
+    assert shlex.split(test)[-2:] == ["mode=evaluate", f"run_dir={folder}"]
+    assert shlex.split(export)[-2:] == ["mode=export", f"run_dir={folder}"]
+    # A source suggests nothing.
+    assert warm.done.stdout.count("mode=export") == 1
+    described = warm.record.data.tags["mlflow.note.content"]
+    assert described.startswith(f"Best: **{best.split(maxsplit=1)[1]}**\n\n- body: 6 variables")
+    assert "+experiment=warm" in described.splitlines()[-2]
     database = f"sqlite:///{warm.command.folder / 'mlflow.db'}"
     assert results == f"results: {database}, run {warm.record.info.run_id}"
     assert files == "files:   runs/warm/001"
     assert opening.startswith("open:    ")
+    place = f"experiments/{warm.record.info.experiment_id}/runs/{warm.record.info.run_id}"
+    assert page == f"page:    http://127.0.0.1:5000/#/{place}?workflowType=machine_learning"
     # The program is quoted where the environment's path has a space in it.
     assert "mlflow ui --backend-store-uri" in opening.replace("'", "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,20 @@ def cnn(features: Any, labels: Any, mode: str, params: Any) -> estimator.Estimat
     return classified(logits, labels, mode, tf.train.AdamOptimizer(params["learning_rate"]))
 
 
+def cnn_of_layers(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
+    """A CNN of `tf_keras.layers` and `tf.layers`, with batch norm and dropout."""
+    import tf_keras
+
+    training = mode == estimator.ModeKeys.TRAIN
+    hidden = tf_keras.layers.Conv2D(8, 3, 2, "same", name="conv")(features["image"])
+    hidden = tf.nn.relu(tf.layers.batch_normalization(hidden, training=training, momentum=0.9))
+    hidden = tf.layers.dropout(tf.layers.flatten(hidden), 0.1, training=training)
+    logits = tf.layers.dense(hidden, 10, name="head")
+    optimizer = tf.train.AdamOptimizer(params["learning_rate"])
+    with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+        return classified(logits, labels, mode, optimizer)
+
+
 def classified(
     logits: tf.Tensor, labels: Any, mode: str, optimizer: tf.train.Optimizer
 ) -> estimator.EstimatorSpec:
@@ -55,9 +70,9 @@ def classified(
 
 
 def counting(seed: int = 0, count: int = 64, repeat: bool = True) -> tf.data.Dataset:
-    """Sequences of 6 digits up to 3, labelled with their sum modulo 4."""
-    values = np.random.default_rng(seed).integers(0, 4, (count, 6)).astype(np.int32)
-    batches = tf.data.Dataset.from_tensor_slices((values, values.sum(1) % 4))
+    """Sequences of 4 digits up to 3, labelled with the first of them."""
+    values = np.random.default_rng(seed).integers(0, 4, (count, 4)).astype(np.int32)
+    batches = tf.data.Dataset.from_tensor_slices((values, values[:, 0]))
     return (batches.shuffle(count, seed=1).repeat() if repeat else batches).batch(16)
 
 
@@ -67,7 +82,7 @@ def lstm(features: Any, labels: Any, mode: str, params: Any) -> estimator.Estima
     with tf.variable_scope("encoder", initializer=tf.glorot_uniform_initializer()):
         inputs = tf.one_hot(features, 4)
         state = output = tf.zeros([tf.shape(inputs)[0], units])
-        for step in range(6):
+        for step in range(4):
             with tf.variable_scope("lstm_cell", reuse=step > 0):
                 kernel = tf.get_variable("kernel", [4 + units, 4 * units])
                 bias = tf.get_variable("bias", [4 * units], initializer=tf.zeros_initializer())
@@ -81,11 +96,11 @@ def lstm(features: Any, labels: Any, mode: str, params: Any) -> estimator.Estima
 
 
 def dense(inputs: tf.Tensor, units: int, name: str) -> tf.Tensor:
-    """`tf.layers.dense`, which is gone, in its names."""
+    """`tf.layers.dense`, which is gone, in its names, of a matrix."""
     with tf.variable_scope(name):
         kernel = tf.get_variable("kernel", [inputs.shape[-1], units])
         bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
-        return tf.tensordot(inputs, kernel, 1) + bias
+        return tf.nn.xw_plus_b(inputs, kernel, bias)
 
 
 def layer_norm(inputs: tf.Tensor) -> tf.Tensor:
@@ -95,7 +110,7 @@ def layer_norm(inputs: tf.Tensor) -> tf.Tensor:
         gamma = tf.get_variable("gamma", [size], initializer=tf.ones_initializer())
         beta = tf.get_variable("beta", [size], initializer=tf.zeros_initializer())
     mean, variance = tf.nn.moments(inputs, [-1], keepdims=True)
-    return (inputs - mean) * tf.rsqrt(variance + 1e-6) * gamma + beta
+    return tf.nn.batch_normalization(inputs, mean, variance, beta, gamma, 1e-6)
 
 
 def bert_encoder(tokens: tf.Tensor, layers: int = 2, size: int = 8, heads: int = 2) -> tf.Tensor:
@@ -103,14 +118,15 @@ def bert_encoder(tokens: tf.Tensor, layers: int = 2, size: int = 8, heads: int =
     with tf.variable_scope("bert"):
         with tf.variable_scope("embeddings"):
             words = tf.get_variable("word_embeddings", [4, size])
-            places = tf.get_variable("position_embeddings", [6, size])
-            hidden = layer_norm(tf.gather(words, tokens) + places)
+            places = tf.get_variable("position_embeddings", [4, size])
+            hidden = tf.reshape(tf.gather(words, tokens) + places, [-1, size])
+            hidden = layer_norm(hidden)
         with tf.variable_scope("encoder"):
             for layer in range(layers):
                 with tf.variable_scope(f"layer_{layer}"):
                     hidden = _bert_layer(hidden, size, heads)
         with tf.variable_scope("pooler"):
-            return tf.tanh(dense(hidden[:, 0], size, "dense"))
+            return tf.tanh(dense(tf.reshape(hidden, [-1, 4, size])[:, 0], size, "dense"))
 
 
 def _bert_layer(hidden: tf.Tensor, size: int, heads: int) -> tf.Tensor:
@@ -118,13 +134,13 @@ def _bert_layer(hidden: tf.Tensor, size: int, heads: int) -> tf.Tensor:
         with tf.variable_scope("self"):
             parts = []
             for name in ("query", "key", "value"):
-                part = tf.reshape(dense(hidden, size, name), [-1, 6, heads, size // heads])
+                part = tf.reshape(dense(hidden, size, name), [-1, 4, heads, size // heads])
                 parts.append(tf.transpose(part, [0, 2, 1, 3]))
             query, key, value = parts
             scores = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) / (size / heads) ** 0.5)
             context = tf.transpose(tf.matmul(scores, value), [0, 2, 1, 3])
         with tf.variable_scope("output"):
-            context = tf.reshape(context, [-1, 6, size])
+            context = tf.reshape(context, [-1, size])
             hidden = layer_norm(dense(context, size, "dense") + hidden)
     with tf.variable_scope("intermediate"):
         middle = tf.nn.elu(dense(hidden, 2 * size, "dense"))
@@ -132,7 +148,7 @@ def _bert_layer(hidden: tf.Tensor, size: int, heads: int) -> tf.Tensor:
         return layer_norm(dense(middle, size, "dense") + hidden)
 
 
-def bert_model_fn_builder(init_checkpoint: str | None, learning_rate: float) -> Any:
+def bert_model_fn_builder(init_checkpoint: str | None, learning_rate: float = 0.01) -> Any:
     """Returns a `model_fn` that is fine-tuned from a checkpoint by an assignment map."""
 
     def model_fn(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
@@ -161,11 +177,14 @@ def counting_input_fn_builder(**arguments: Any) -> Any:
     return input_fn
 
 
+PLAYERS = ("discriminator", "generator")
+
+
 def gan(mode: str, size: int = 8, seed: int = 0, calls: bool = False) -> runner.GraphSpec:
     """A generator and a discriminator of points on a line, with an optimizer each.
 
     Args:
-      mode: `train`, `validation` or `test`.
+      mode: `train`, `validation`, `test` or `export`.
       size: of the hidden layers.
       seed: of the data.
       calls: whether the step is a function that runs the two updates in turn.
@@ -191,18 +210,26 @@ def gan(mode: str, size: int = 8, seed: int = 0, calls: bool = False) -> runner.
     )
     source = runner.TrainingInput(data if mode == "train" else data.take(4), prefetch=True)
     (real, noise), _ = source.next()
+    if mode == "export":
+        noise = tf.placeholder(tf.float32, [None, 4])
     fake = points(noise)
     distance = tf.abs(tf.reduce_mean(fake) - 3.0)
+    if mode == "export":
+        signature = tf.saved_model.predict_signature_def({"noise": noise}, {"point": fake})
+        return runner.GraphSpec(signatures={"serving_default": signature})
     if mode != "train":
         return runner.GraphSpec(evaluation={"distance": tf.metrics.mean(distance)}, input=source)
     told = (mean_loss(judged(real), 1.0) + mean_loss(judged(fake), 0.0)) / 2
     fooled = mean_loss(judged(fake), 1.0)
-    train = {}
-    for name, loss in (("discriminator", told), ("generator", fooled)):
-        variables = tf.trainable_variables(name)
-        train[name] = tf.train.AdamOptimizer(0.05, name=f"{name}_adam").minimize(
-            loss, None, variables
-        )
+    optimizers = {name: tf.train.AdamOptimizer(0.02, 0.5, name=f"{name}_adam") for name in PLAYERS}
+    gradients = {
+        name: optimizers[name].compute_gradients(loss, tf.trainable_variables(name))
+        for name, loss in zip(PLAYERS, (told, fooled), strict=True)
+    }
+    # In one step both updates follow from what was before it.
+    before = [] if calls else [each for pairs in gradients.values() for each, _ in pairs]
+    with tf.control_dependencies(before):
+        train = {name: optimizers[name].apply_gradients(gradients[name]) for name in PLAYERS}
     increment = tf.assign_add(tf.train.get_global_step(), 1)
     if not calls:
         train_op = tf.group(*train.values(), increment)
@@ -218,6 +245,54 @@ def gan(mode: str, size: int = 8, seed: int = 0, calls: bool = False) -> runner.
         session.run(increment)
 
     return runner.GraphSpec(last.read_value(), step, input=source)
+
+
+class Counting(tf.train.SessionRunHook):
+    """Adds an operation and a variable, and appends to a file how many batches it saw."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def begin(self) -> None:
+        self.batches = tf.assign_add(tf.get_local_variable("batches", initializer=0), 1)
+        self.seen = 0
+
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
+        return tf.train.SessionRunArgs(self.batches)
+
+    def after_run(
+        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+    ) -> None:
+        self.seen += 1
+        assert run_values.results == self.seen
+
+    def end(self, session: tf.Session) -> None:
+        with open(self.path, "a") as file:
+            print(self.seen, file=file)
+
+
+def hooked(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
+    """One weight that an `init_fn` sets, with hooks that log, profile and count."""
+    weight = tf.get_variable("weight", [], initializer=tf.zeros_initializer())
+    predictions = {"scaled": weight * tf.cast(features, tf.float32)}
+    if mode == estimator.ModeKeys.PREDICT:
+        return estimator.EstimatorSpec(mode, predictions)
+    loss = weight * tf.reduce_mean(tf.cast(labels, tf.float32))
+    step = tf.train.get_global_step()
+    start = tf.assign(weight, params["start"])
+    folder = params["folder"]
+    return estimator.EstimatorSpec(
+        mode,
+        loss=loss,
+        train_op=tf.train.GradientDescentOptimizer(1.0).minimize(loss, step),
+        eval_metric_ops={"weight": tf.metrics.mean(weight)},
+        scaffold=tf.train.Scaffold(init_fn=lambda scaffold, session: session.run(start)),
+        training_hooks=[
+            tf.train.LoggingTensorHook({"seven": tf.constant(7)}, every_n_iter=2, at_end=True),
+            tf.train.ProfilerHook(save_steps=2, output_dir=folder),
+        ],
+        evaluation_hooks=[Counting(f"{folder}/batches")],
+    )
 
 
 def constant(labels: tf.Tensor) -> tf.Tensor:
@@ -265,3 +340,31 @@ def other_arguments(features: Any, labels: Any, mode: str, learning_rate: float 
 
 def without_labels(features: Any, mode: str) -> Any:
     return no_train_op(features, features, mode)
+
+
+_KEPT: list[tf.Tensor] = []
+
+
+def of_another_graph(features: Any, labels: Any, mode: str) -> Any:
+    _KEPT.append(constant(labels))
+    return estimator.EstimatorSpec(mode, loss=_KEPT[-1], train_op=_KEPT[0])
+
+
+def wrong_graph(mode: str, kind: str) -> Any:
+    """A graph whose return is wrong in one way, in mode `train` where it can be."""
+    loss = constant(tf.constant([1]))
+    step = tf.train.get_global_step()
+    spec = runner.GraphSpec(loss, tf.assign_add(step, 1))
+    if kind == "no spec":
+        return loss
+    if mode != "train":
+        _KEPT[:] = [loss]  # Nothing ends this evaluation: it takes place once.
+        return spec
+    changes: dict[str, Any] = {
+        "no loss": {"loss": None},
+        "no train_op": {"train_op": None},
+        "another graph": {"metrics": {"kept": _KEPT[0]}},
+        "no increment": {"train_op": tf.assign_add(tf.get_local_variable("n", initializer=0), 1)},
+        "function": {"train_op": lambda session: session.run(loss)},
+    }
+    return dataclasses.replace(spec, **changes[kind])

@@ -1,4 +1,4 @@
-"""The files that docs/cluster.md offers for other machines are sound as far as can be seen here."""
+"""The files that docs/how-to offers for other machines are sound as far as can be seen here."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pytest
 import yaml
 from hydra import compose
 
-from runner.config.choices import paths
 from runner.config.cluster import resolve
+from runner.config.keys import paths
 from runner.config.schema import RunConfig
 from runner.config.validation import validate
 from tests.tiny.composing import composing
 from tests.tiny.configs import tiny
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-SLURM = DOCS / "cluster" / "slurm.sh"
+SLURM = DOCS / "how-to" / "slurm.sh"
 
 
 def slurm(folder: Path, nodes: int, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -104,7 +104,7 @@ def operator_tf_config(specs: dict[str, Any], kind: str, index: int) -> dict[str
 
 
 def test_the_tfjob_is_one_that_the_operator_and_the_runner_understand(tmp_path: Path) -> None:
-    job: dict[str, Any] = yaml.safe_load((DOCS / "cluster" / "tfjob.yaml").read_text())
+    job: dict[str, Any] = yaml.safe_load((DOCS / "how-to" / "tfjob.yaml").read_text())
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "TFJob")
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", job["metadata"]["name"])
     specs = job["spec"]["tfReplicaSpecs"]
@@ -140,7 +140,9 @@ def test_the_tfjob_is_one_that_the_operator_and_the_runner_understand(tmp_path: 
     assert {(each.workers, each.ps, each.evaluator) for each in tasks} == {(4, 2, True)}
 
 
-@pytest.mark.parametrize("key", sorted(set(re.findall(r"`(cluster\.[a-z_.]+)[=`]",
-                                    (DOCS / "cluster.md").read_text()))))  # fmt: skip
+PAGE = (DOCS / "reference" / "clusters.md").read_text()
+
+
+@pytest.mark.parametrize("key", sorted(set(re.findall(r"`(cluster\.[a-z_.]+)[=`]", PAGE))))
 def test_every_key_on_the_page_exists(key: str) -> None:
     assert key in set(paths(RunConfig))

@@ -34,15 +34,18 @@ def model(tmp_path: Path) -> str:
         **{
             "dense/kernel": np.array([[1, 2], [3, -4]], np.float32),
             "dense/kernel/Adam": np.array([[0, 0], [0, np.nan]], np.float32),
+            "dense/kernel/Adam_1": np.array([0], np.float32),
             "norm/moving_mean": np.array([1], np.float32),
             "global_step": np.int64(12),
         },
     )
 
 
-def _shown(*arguments: str, terminal: bool = False) -> tuple[int, str]:
+def _shown(*arguments: str, terminal: bool = False, width: int = 0) -> tuple[int, str]:
     file = io.StringIO()
-    screen = Screen(Console(file=file, force_terminal=terminal, width=100, highlight=False))
+    terminal |= width > 0
+    console = Console(file=file, force_terminal=terminal, width=width or 100, highlight=False)
+    screen = Screen(console)
     return main(arguments, screen), file.getvalue()
 
 
@@ -54,21 +57,37 @@ def _rows(text: str) -> dict[str, list[str]]:
 def test_a_checkpoints_tensors_are_listed(model: str) -> None:
     code, text = _shown(model)
     assert code == 0
-    assert text.splitlines()[:2] == [model, "NumPy archive, step 12: 4 tensors, 44 bytes"]
-    assert re.fullmatch("sha256:[0-9a-f]{64}", text.splitlines()[2])
+    first, path, digest, *_ = text.splitlines()
+    assert first == (
+        "NumPy archive, step 12: 2 model variables (20 B), 2 optimizer slots (20 B), "
+        "1 global step (8 B)"
+    )
+    assert path == model
+    assert re.fullmatch("sha256:[0-9a-f]{8}", digest)
     rows = _rows(text)
-    assert rows["tensor"] == ["shape", "dtype", "bytes", "class"]
-    assert rows["dense/kernel"] == ["2x2", "float32", "16", "weight"]
-    assert rows["dense/kernel/Adam"] == ["2x2", "float32", "16", "optimizer slot"]
-    assert rows["norm/moving_mean"] == ["1", "float32", "4", "batch norm"]
-    assert rows["global_step"] == ["scalar", "int64", "8", "global step"]
+    assert rows["tensor"] == ["shape", "bytes", "class"]
+    assert rows["dense/kernel"] == ["2x2", "16", "weight"]
+    assert rows["2 optimizer slots"] == ["20", "optimizer slot"]
+    assert rows["norm/moving_mean"] == ["1", "4", "batch norm"]
+    assert rows["global_step"] == ["scalar int64", "8", "global step"]
+    text = _shown(model, "--all")[1]
+    assert re.fullmatch("sha256:[0-9a-f]{64}", text.splitlines()[2])
+    assert _rows(text)["dense/kernel/Adam"] == ["2x2", "16", "optimizer slot"]
+
+
+def test_a_narrow_terminal_gets_two_lines_a_tensor(model: str) -> None:
+    lines = [line.rstrip() for line in _shown("--stats", model, width=40)[1].splitlines()]
+    at = lines.index("dense/kernel  2x2")
+    assert lines[at + 1] == "  bytes 16, weight, min -4, max 3, mean"
 
 
 def test_statistics_are_shown_on_request(model: str) -> None:
     rows = _rows(_shown(model, "--stats")[1])
-    assert rows["tensor"][4:] == ["min", "max", "mean", "NaN"]
-    assert rows["dense/kernel"][4:] == ["-4", "3", "0.5", "0"]
-    assert rows["dense/kernel/Adam"][4:] == ["0", "0", "0", "1"]
+    assert rows["tensor"][3:] == ["min", "max", "mean", "NaN"]
+    assert rows["dense/kernel"][3:] == ["-4", "3", "0.5", "0"]
+    assert rows["2 optimizer slots"][2:] == ["1"], "NaN is not hidden"
+    rows = _rows(_shown(model, "--stats", "--all")[1])
+    assert rows["dense/kernel/Adam"][3:] == ["0", "0", "0", "1"]
 
 
 def test_aliases_are_shown(tmp_path: Path) -> None:
@@ -76,8 +95,9 @@ def test_aliases_are_shown(tmp_path: Path) -> None:
         file["layers/batch_normalization/vars/0"] = np.array([1], np.float32)
         file["layers/batch_normalization/vars/1"] = np.array([1], np.float32)
         file["layers/batch_normalization/vars"].attrs["name"] = "norm"
-    rows = _rows(_shown(str(tmp_path / "w.h5"))[1])
-    assert rows["layers/batch_normalization/vars/0"][3:] == ["batch norm", "norm/moving_mean"]
+    path = "layers/batch_normalization/vars/0"
+    assert _rows(_shown(str(tmp_path / "w.h5"))[1])["norm/moving_mean"][2:] == ["batch norm"]
+    assert _rows(_shown(str(tmp_path / "w.h5"), "--all")[1])["norm/moving_mean"][3:] == [path]
 
 
 def test_a_terminal_gets_colour_and_a_pipe_none(model: str) -> None:
@@ -92,7 +112,7 @@ def test_names_are_neither_folded_in_a_pipe_nor_interpreted(tmp_path: Path) -> N
 
 def test_two_checkpoints_are_compared(model: str, tmp_path: Path) -> None:
     code, text = _shown(model, model)
-    assert (code, text.splitlines()[-1]) == (0, "no difference")
+    assert (code, text.splitlines()[0]) == (0, "no difference")
     other = _npz(
         tmp_path / "other.npz",
         **{"dense/kernel": np.array([[1, 2], [3, 4]], np.float32), "global_step": np.int64(12)},
@@ -101,7 +121,7 @@ def test_two_checkpoints_are_compared(model: str, tmp_path: Path) -> None:
     assert code == 1
     assert _rows(text)["dense/kernel"] == ["1 of 4 values, by up to 8"]
     assert _rows(text)["norm/moving_mean"] == ["only in the first"]
-    assert text.splitlines()[-1] == "3 tensors differ"
+    assert text.splitlines()[0] == "4 tensors differ"
 
 
 def test_a_directory_and_a_choice_in_it(tmp_path: Path) -> None:
@@ -115,8 +135,8 @@ def test_a_directory_and_a_choice_in_it(tmp_path: Path) -> None:
             tensors=[tf.fill([1], float(step))],
         )
     code, text = _shown(str(tmp_path), "--which", "1", "--stats")
-    assert (code, text.splitlines()[0]) == (0, str(tmp_path / "m-1"))
-    assert _rows(text)["t"][4] == "1"
+    assert (code, text.splitlines()[1]) == (0, str(tmp_path / "m-1"))
+    assert _rows(text)["t"][3] == "1"
 
 
 @pytest.mark.parametrize("paths", [[], ["a", "b", "c"]])
@@ -144,6 +164,9 @@ def test_a_wrong_path_is_one_message(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == f"  choices: {tmp_path}/model.npz"
 
 
+FIRST = "NumPy archive: 5,000 model variables (40 kB)\n"
+
+
 def test_a_pipe_that_closes_early_is_no_error(tmp_path: Path) -> None:
     many = _npz(tmp_path / "m.npz", **{f"tensor_{number:05d}": 1.0 for number in range(5000)})
     command = f'"{sys.executable}" -m runner.inspect "{many}" | head -n 1'
@@ -155,7 +178,7 @@ def test_a_pipe_that_closes_early_is_no_error(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{many}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, FIRST, "")
 
 
 @pytest.mark.parametrize(
@@ -192,8 +215,8 @@ def test_a_position_in_the_training_data_is_listed_without_values(tmp_path: Path
     assert code == 0
     rows = _rows(text)
     (state,) = (name for name in rows if name.endswith("_STATE"))
-    assert rows[state][1] == "variant"
-    assert rows["kernel"][3:] == ["weight", "1", "1", "1", "0"]
+    assert rows[state][0] == "2 variant"
+    assert rows["kernel"][2:] == ["weight", "1", "1", "1", "0"]
     code, text = _shown(one, other)
     assert (code, "1 tensor differs" in text) == (1, True)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import runpy
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
 LSTM = {
     "lstm.weight_ih_l0": (16, 3),
     "lstm.weight_hh_l0": (16, 4),
@@ -36,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-@pytest.mark.parametrize(("page", "started"), [("keras_fit", "cnn"), ("gradient_tape", "lstm")])
+@pytest.mark.parametrize(("page", "started"), [("keras-fit", "cnn"), ("gradient-tape", "lstm")])
 def test_the_scripts_run_before_and_after(
     page: str, started: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,3 +57,19 @@ def _run(script: str) -> dict[str, Any]:
     file = Path("script.py")  # AutoGraph reads the source of a step from its file.
     file.write_text(script)
     return runpy.run_path(str(file))
+
+
+def test_the_lines_of_the_readme_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    cnn = keras.Sequential([keras.layers.Conv2D(4, 3, name="conv")], name="cnn")
+    cnn.build((None, 8, 8, 1))
+    lstm = keras.layers.LSTM(4, name="lstm")
+    lstm.build((None, 5, 3))
+    model = {each.path: each for each in [*cnn.variables, *lstm.variables]}
+    module = types.ModuleType("my_models")
+    module.__dict__["build_model"] = lambda: model
+    monkeypatch.setitem(sys.modules, "my_models", module)
+    readme = (DOCS.parents[1] / "README.md").read_text()
+    (lines,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert len(_run(lines)["plan"].restored("cnn")) == 2
+    np.testing.assert_allclose(model["cnn/conv/bias"].numpy(), 1.0)

@@ -86,7 +86,7 @@ def test_the_wheel_holds_the_packages_with_their_configs_and_nothing_else(wheel:
         *files_below("runner"),
         *(path.replace("experiments", "runner/examples") for path in files_below("experiments")),
         *files_below("hydra_plugins"),
-        *(f"runner/{path}" for path in files_below("conf")),
+        *(f"runner/{path}" for folder in ("conf", "template") for path in files_below(folder)),
     }
     # With an __init__.py of ours, Hydra would find no other project's plugins.
     assert "hydra_plugins/__init__.py" not in expected
@@ -119,7 +119,7 @@ def test_an_installed_wheel_beside_experiments_of_the_users_own(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "no scaffold: 38 variables (64,883 values) from initializers" in done.stdout
+    assert "14 model variables from initializers" in done.stdout
 
 
 def test_an_editable_install_leaves_no_copy_of_the_configs(tmp_path: Path) -> None:
@@ -163,3 +163,12 @@ def test_supported_pythons_are_stated_alike_everywhere() -> None:
     assert bounds is not None
     low, high = (ast.literal_eval(bound) for bound in bounds.groups())
     assert [f"3.{minor}" for minor in range(low[1], high[1])] == PYTHONS
+
+
+def test_make_help_lists_every_target() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    declared = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert declared is not None
+    targets = set(declared[1].split()) - {"help", "same-python"}
+    assert set(re.findall(r"@echo 'make (\w+) ", makefile)) == targets
+    assert targets <= set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))

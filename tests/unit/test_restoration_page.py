@@ -1,4 +1,4 @@
-"""The examples of docs/restoration.md are valid, and plan without a problem."""
+"""The scaffolds in the docs are valid, and plan without a problem."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ from tests.conformance.goldens import tensors
 from tests.tiny.configs import tiny
 from tests.tiny.plans import slot, variable
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "restoration.md").read_text()
-EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = ["reference/restoration.md"]
+PAGES += [f"how-to/{name}.md" for name in ("average", "freeze", "pytorch", "rename", "vocabulary")]
+TEXT = "".join((DOCS / page).read_text() for page in PAGES)
+EXAMPLES = re.findall(r"```yaml\n(scaffolds:\n.*?)```", TEXT, re.DOTALL)
 NORM = {f"cnn/norm/{each}": (4,) for each in ("gamma", "beta", "moving_mean", "moving_variance")}
 SHAPES: dict[str, tuple[int, ...]] = {
     "cnn/conv/kernel": (3, 3, 2, 4),
@@ -105,8 +108,8 @@ def test_an_example_is_planned(example: str, folder: Path, monkeypatch: pytest.M
     assert all(plan.restored(name) for name in config.scaffolds)
 
 
-def test_every_named_conversion_is_on_the_page() -> None:
+def test_every_named_conversion_is_in_the_docs() -> None:
     gates = {f"lstm_gate_{gate}" for gate in "fco"}  # Said in brackets after lstm_gate_i.
     assert [
-        name for name in NAMED_CONVERSIONS if name not in gates and f"`{name}`" not in PAGE
+        name for name in NAMED_CONVERSIONS if name not in gates and f"`{name}`" not in TEXT
     ] == []

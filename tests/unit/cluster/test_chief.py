@@ -26,6 +26,7 @@ from runner.cluster.channel import Channel, Flag, left_flag, released_flag
 from runner.cluster.chief import Chief, is_over, serve
 from runner.cluster.local import free_addresses
 from runner.cluster.sessions import session_config
+from runner.cluster.worker import run_worker
 from runner.config.schema import (
     AddressesConfig,
     ClusterConfig,
@@ -40,7 +41,7 @@ from runner.system.lifeline import OBJECTIVE, has_begun
 from runner.system.signals import Interruption
 from runner.system.status import Status
 from tests.tiny import runs
-from tests.tiny.configs import LINEAR, tiny
+from tests.tiny.configs import LINEAR, OWN_GRAPH, tiny
 from tests.tiny.runs import wait_for
 from tests.unit.cluster.conftest import InProcess, Lines
 
@@ -155,6 +156,33 @@ def test_a_run_resumes_with_another_number_of_workers(tmp_path: Path) -> None:
         "batches are dealt out anew"
     ) in lines
     assert runs.saved(tmp_path, "global_step") == 6
+
+
+def test_a_model_fn_is_trained_by_two_tasks(tmp_path: Path) -> None:
+    def input_fn(**arguments: Any) -> dict[str, Any]:
+        return {"_target_": "tests.tiny.programs.counting", **arguments}
+
+    changes: dict[str, Any] = {
+        **OWN_GRAPH,
+        "model_fn": {"_target_": "tests.tiny.programs.lstm"},
+        "params": {"units": 2, "learning_rate": 0.01},
+        "input_fns": {"train": input_fn(), "validation": input_fn(repeat=False)},
+        "train": TrainConfig(steps=10, log_every=1),
+        "run_dir": str(tmp_path),
+    }
+    lines = Lines()
+    with servers(2) as cluster:
+        of_worker = replace(cluster, task=TaskConfig("worker", 0), recovery_wait_secs=0.1)
+        worker = tiny(cluster=of_worker, **changes)
+        thread = threading.Thread(target=run_worker, args=(worker, lines.screen), daemon=True)
+        thread.start()
+        shown = runs.run(tmp_path, cluster=cluster, **changes)
+        thread.join(30)
+    assert lines()[-1] == "done"
+    assert any(line.startswith("step ") for line in lines()), "the worker has trained too"
+    assert any("validation  loss" in line for line in shown)
+    assert runs.saved(tmp_path, "global_step") >= 10
+    assert "/job:ps/task:1" in runs.directory(tmp_path).plan.read_text()
 
 
 def test_the_chief_ends_the_training_when_a_worker_asks(

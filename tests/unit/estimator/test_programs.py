@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -12,13 +14,22 @@ import tensorflow as tf
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.choices import Mode
-from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
+from runner.config.choices import Goal, Mode
+from runner.config.schema import (
+    EvaluateConfig,
+    ExportConfig,
+    RunConfig,
+    ScaffoldConfig,
+    TrainConfig,
+    VariablesConfig,
+)
 from runner.config.validation import validate
 from runner.errors import ConfigError, UserCodeError
+from runner.graph.build import build_graph
+from runner.graph.own_graph import build_spec
+from runner.hooks import evaluate
 from tests.tiny.configs import OWN_GRAPH, program
-from tests.tiny.programs import bert_encoder
-from tests.tiny.runs import Runs, disturbed, written
+from tests.tiny.runs import Runs, disturbed
 
 
 def sequences(name: str, params: dict[str, Any], data: str = "counting") -> dict[str, Any]:
@@ -26,93 +37,236 @@ def sequences(name: str, params: dict[str, Any], data: str = "counting") -> dict
     return program(name, data, params, train={}, validation=held_out, test=held_out)
 
 
-def trained(steps: int, **changes: Any) -> TrainConfig:
-    given = {"log_every": 20, "evaluate_every": steps, "checkpoint_every": steps, **changes}
-    return TrainConfig(steps=steps, **given)
-
-
-def test_a_cnn_reads_digits_and_is_evaluated_and_served(tmp_path: Path) -> None:
+def digits(name: str, params: dict[str, Any]) -> dict[str, Any]:
     held_out = {each: {"split": each, "batch_size": 100} for each in ("validation", "test")}
-    changes = program(
-        "cnn", "digits", {"learning_rate": 0.01}, train={"split": "train"}, **held_out
+    return program(name, "digits", params, train={"split": "train"}, **held_out)
+
+
+def gan(calls: bool) -> dict[str, Any]:
+    return {**OWN_GRAPH, "graph": {"_target_": "tests.tiny.programs.gan", "calls": calls}}
+
+
+Shapes: TypeAlias = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, and what is expected of it.
+
+    Attributes:
+      config: fields of its configuration.
+      steps: how long it trains.
+      objective: the metric that is then below `below`, by training that starts from the sources.
+      below: see there.
+      sources: what each of two checkpoints holds: variable -> shape.
+      selected: what a scaffold takes of each; of the first, None is for an assignment map.
+      rate: how far a step moves a weight, at most.
+      saved: variables that the last checkpoint holds besides.
+      served: the served input, zeros, and the names of the outputs.
+    """
+
+    config: Mapping[str, Any]
+    steps: int
+    below: float
+    sources: tuple[Shapes, Shapes]
+    selected: tuple[str | None, str]
+    rate: float
+    served: tuple[str, tf.Tensor, set[str]]
+    saved: set[str] = field(default_factory=set)
+    objective: str = "validation/loss"
+
+
+LAYER_1 = "bert/encoder/layer_1/output/dense"
+CLASSIFIED = {"class", "probabilities"}
+GAN: dict[str, Any] = {
+    "steps": 80,
+    "below": 1.5,
+    "sources": (
+        {"generator/hidden/kernel": [4, 8], "generator/hidden/bias": [8]},
+        {"discriminator/out/kernel": [8, 1], "discriminator/out/bias": [1]},
+    ),
+    "selected": ("generator/hidden/*", "discriminator/out/*"),
+    "rate": 0.02,
+    "saved": {"generator/out/kernel/generator_adam", "discriminator/out/kernel/discriminator_adam"},
+    "served": ("noise", tf.zeros([3, 4]), {"point"}),
+    "objective": "validation/distance",
+}
+PROGRAMS: dict[str, Program] = {
+    "cnn": Program(
+        digits("cnn", {"learning_rate": 0.01}),
+        steps=60,
+        below=0.8,
+        sources=({"conv/kernel": [3, 3, 1, 8]}, {"head/bias": [10]}),
+        selected=("conv/*", "head/bias"),
+        rate=0.01,
+        served=("image", tf.zeros([3, 8, 8, 1]), CLASSIFIED),
+    ),
+    "lstm": Program(
+        sequences("lstm", {"units": 8, "learning_rate": 0.05}),
+        steps=30,
+        below=0.9,
+        sources=(
+            {"encoder/lstm_cell/kernel": [12, 32], "encoder/lstm_cell/bias": [32]},
+            {"softmax/w": [8, 4]},
+        ),
+        selected=("encoder/*", "softmax/w"),
+        rate=0.05,
+        served=("features", tf.zeros([3, 4], tf.int32), CLASSIFIED),
+        saved={"softmax/w/Adam_1"},
+    ),
+    "transformer": Program(
+        sequences("bert_model_fn_builder", {}, "counting_input_fn_builder"),
+        steps=12,
+        below=1.2,
+        sources=(
+            {"bert/embeddings/word_embeddings": [4, 8], f"{LAYER_1}/kernel": [16, 8]},
+            {f"{LAYER_1}/kernel": [16, 8], f"{LAYER_1}/bias": [8]},
+        ),
+        selected=(None, f"{LAYER_1}/*"),
+        rate=0.01,
+        served=("features", tf.zeros([3, 4], tf.int32), CLASSIFIED),
+        saved={"bert/pooler/dense/kernel", "bert/encoder/layer_0/attention/self/query/bias/Adam"},
+    ),
+    "gan": Program(gan(False), **GAN),
+    "gan_by_a_function": Program(gan(True), **GAN),
+}
+
+
+def checkpoint(path: Path, shapes: Shapes) -> dict[str, np.ndarray]:
+    """Saves random values, as another program did, and returns them."""
+    generator = np.random.default_rng(ord(path.name))
+    values = {name: generator.normal(0, 0.3, shape).astype("f") for name, shape in shapes.items()}
+    tf.raw_ops.SaveV2(
+        prefix=str(path),
+        tensor_names=list(values),
+        shape_and_slices=[""] * len(values),
+        tensors=[tf.constant(each) for each in values.values()],
     )
-    runs = Runs(tmp_path / "runs", **changes, train=trained(80, evaluate_every=40))
+    return values
+
+
+def from_two_sources(folder: Path, each: Program) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Returns the configuration that starts a program from its sources, and their values."""
+    changes: dict[str, Any] = {**each.config, "scaffolds": {}}
+    values: dict[str, np.ndarray] = {}
+    for name, shapes, selected in zip(("a", "b"), each.sources, each.selected, strict=True):
+        values |= checkpoint(folder / name, shapes)
+        if selected is None:
+            changes["model_fn"] = {**changes["model_fn"], "init_checkpoint": str(folder / name)}
+        else:
+            scaffold = ScaffoldConfig(VariablesConfig([selected]), str(folder / name))
+            changes["scaffolds"][name] = scaffold
+    return changes, values
+
+
+def started_from(runs: Runs, each: Program, values: Mapping[str, np.ndarray]) -> None:
+    """Checks that the checkpoint of the first step is a step away from the sources."""
+    first = runs.values()
+    for variable, value in values.items():
+        np.testing.assert_allclose(first[variable], value, atol=1.1 * each.rate, err_msg=variable)
+
+
+def test_an_assignment_map_and_a_scaffold_start_a_transformer(tmp_path: Path) -> None:
+    each = PROGRAMS["transformer"]
+    changes, values = from_two_sources(tmp_path, each)
+    runs = Runs(tmp_path / "runs", **changes)
+    runs.run(train=TrainConfig(1))
+    started_from(runs, each, values)
+    plan = runs.directory().plan.read_text()
+    assert f"init_from_checkpoint {tmp_path / 'a'}: bert/embeddings/word_embeddings" in plan
+    assert f"{LAYER_1}/bias" in plan
+
+
+LONG = ("transformer", "gan")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=[pytest.mark.soak] * (each in LONG)) for each in PROGRAMS],
+)
+def test_a_program_from_two_sources_to_its_export(tmp_path: Path, name: str) -> None:
+    each = PROGRAMS[name]
+    changes, values = from_two_sources(tmp_path, each)
+    train: dict[str, Any] = {
+        "objective": each.objective,
+        "log_every": 20,
+        "evaluate_every": each.steps,
+    }
+    whole = Runs(tmp_path / "whole", **changes)
+    whole.run(train=TrainConfig(each.steps, **train, checkpoint_every=each.steps))
+
+    changes["hooks"] = disturbed("FailOnce", step=3, marker=str(tmp_path / "marker"))
+    changes["train"] = TrainConfig(each.steps, **train, checkpoint_every="at 1")
+    runs = Runs(tmp_path / "killed", **changes)
+    with pytest.raises(UserCodeError, match="the hook failed"):
+        runs.run()
+    started_from(runs, each, values)
     objective, lines = runs.run()
-    assert objective < 0.5
-    assert [line.split()[1] for line in lines if "validation  loss" in line] == ["40", "80"]
+    assert "resumes in" in lines[0]
+    assert objective < each.below
+    expected, found = whole.values(), runs.values()
+    assert set(expected) == set(found) >= each.saved
+    for variable, value in expected.items():
+        np.testing.assert_array_equal(found[variable], value, variable)
+
     (shown,) = runs.shown(mode=Mode.evaluate)
-    assert float(shown.split()[-1]) > 0.85, "accuracy on the test split"
+    assert f"{each.objective.removeprefix('validation/')} " in shown
     runs.shown(mode=Mode.export)
     served = tf.saved_model.load(str(runs.directory().export)).signatures["serving_default"]
-    outputs = served(image=tf.zeros([3, 8, 8, 1]))
-    assert outputs["class"].shape == [3]
-    assert outputs["probabilities"].shape == [3, 10]
-    assert set(written(runs.directory().path / "tensorboard")) == {"train_accuracy"}
+    name, zeros, outputs = each.served
+    answer = served(**{name: zeros})
+    assert set(answer) == outputs
+    assert all(len(output) == 3 for output in answer.values())
 
 
-def test_an_lstm_resumes_bit_for_bit(tmp_path: Path) -> None:
-    changes = sequences("lstm", {"units": 8, "learning_rate": 0.01}) | {"train": trained(20)}
-    whole = Runs(tmp_path / "whole", **changes)
-    whole.run()
-    changes["train"].checkpoint_every = 10
-    killed = Runs(tmp_path / "killed", **changes)
-    hooks = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
-    with pytest.raises(UserCodeError, match="the hook failed"):
-        killed.run(hooks=hooks)
-    assert "resumes in" in killed.run(hooks=hooks)[1][0]
-    expected, found = whole.values(), killed.values()
-    assert set(expected) == set(found) >= {"encoder/lstm_cell/kernel", "softmax/w/Adam_1"}
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, name)
-
-
-def bert(checkpoint: str | None, learning_rate: float) -> dict[str, Any]:
-    changes = sequences("bert_model_fn_builder", {}, "counting_input_fn_builder")
-    changes["model_fn"] |= {"init_checkpoint": checkpoint, "learning_rate": learning_rate}
-    return changes
-
-
-def pretrained(folder: Path, seed: int) -> tuple[str, dict[str, Any]]:
-    """Saves an encoder as another program did; returns its checkpoint and its values."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        tf.compat.v1.set_random_seed(seed)
-        bert_encoder(tf.zeros([1, 6], tf.int32))
-        session.run(tf.compat.v1.global_variables_initializer())
-        path = tf.compat.v1.train.Saver().save(session, str(folder / f"bert{seed}.ckpt"))
-        values = {each.op.name: each for each in tf.compat.v1.global_variables()}
-        return path, session.run(values)
-
-
-def test_a_transformer_is_fine_tuned_from_two_sources(tmp_path: Path) -> None:
-    (mapped, first), (restored, second) = (pretrained(tmp_path, seed) for seed in (1, 2))
-    top = ScaffoldConfig(VariablesConfig(["bert/encoder/layer_1/*"]), restored)
-    # The rate is 0: what training saves is what it starts from.
-    runs = Runs(tmp_path / "runs", scaffolds={"top": top}, **bert(mapped, 0.0))
-    plan = "\n".join(runs.shown(mode=Mode.plan))
-    assert f"init_from_checkpoint {mapped}: bert/pooler/dense/kernel" in plan
-    assert f"top: 16 variables (600 values) from {restored}" in plan
-    assert runs.run(train=trained(1))[0] < 2.0
+@pytest.mark.filterwarnings("ignore:`tf.layers:UserWarning")  # They advise Keras's instead.
+def test_layers_of_tensorflow_1_by_tf_keras(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    changes = digits("cnn_of_layers", {"learning_rate": 0.02})
+    train = TrainConfig(60, log_every=20, evaluate_every=30, objective="validation/accuracy")
+    train.goal = Goal.maximize
+    runs = Runs(tmp_path / "runs", **changes, train=train)
+    assert runs.run()[0] > 0.85
     values = runs.values()
-    for name in first:
-        expected = second if name.startswith("bert/encoder/layer_1/") else first
-        np.testing.assert_array_equal(values[name], expected[name], name)
+    assert {"conv/kernel", "head/kernel", "batch_normalization/gamma/Adam"} <= set(values)
+    assert np.ptp(values["batch_normalization/moving_mean"]) > 0.0
+    runs.shown(mode=Mode.export)
 
 
-@pytest.mark.parametrize("calls", [False, True])
-def test_a_gan_trains_by_two_optimizers(tmp_path: Path, calls: bool) -> None:
-    graph = {"_target_": "tests.tiny.programs.gan", "calls": calls}
-    train = trained(80, objective="validation/distance", evaluate_every=40)
-    runs = Runs(tmp_path / "runs", graph=graph, train=train, **OWN_GRAPH)
-    hooks = disturbed("FailOnce", step=60, marker=str(tmp_path / "marker"))
-    train.checkpoint_every = 40
-    with pytest.raises(UserCodeError, match="the hook failed"):
-        runs.run(hooks=hooks)
-    objective, lines = runs.run(hooks=hooks)
-    assert "resumes in" in lines[0]
-    assert objective < 1.0
-    assert {"generator/out/kernel", "discriminator/out/kernel/discriminator_adam"} <= set(
-        runs.values()
-    )
+def test_hooks_an_init_fn_and_what_is_chosen_to_be_evaluated_and_exported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "hooks"
+    folder.mkdir()
+    changes = sequences("hooked", {"start": 5.0, "folder": str(folder)})
+    train = TrainConfig(4, evaluate_every=2, checkpoint_every=1, log_every=4)
+    runs = Runs(tmp_path / "runs", **changes, train=train)
+    with caplog.at_level("INFO", logger="tensorflow"):
+        runs.run()
+    assert (folder / "batches").read_text().split() == ["2", "2"], "each evaluation begins anew"
+    assert [each.split(" (")[0] for each in caplog.messages if "seven" in each] == ["seven = 7"] * 3
+    assert sorted(each.name for each in folder.glob("timeline*")) == [
+        "timeline-2.json",
+        "timeline-4.json",
+    ]
+
+    weights = {}
+    for which in ("scaffolds", "3", "latest"):
+        (*_, shown) = runs.shown(mode=Mode.evaluate, evaluate=EvaluateConfig(which=which))
+        weights[which] = float(shown.split()[-1])
+    assert weights["scaffolds"] == 5.0
+    assert weights["latest"] < weights["3"] < 5.0
+    runs.shown(mode=Mode.export, export=ExportConfig(which="3"))
+    path = runs.directory().path / "export-3"
+    scaled = tf.saved_model.load(str(path)).signatures["serving_default"]
+    answer = scaled(features=tf.ones([1, 4], tf.int32))["scaled"]
+    assert answer.numpy()[0, 0] == pytest.approx(weights["3"], rel=1e-3)
+    with tf.Graph().as_default():
+        example = build_spec(runs.config(), "export").example
+    assert example is not None
+    assert example()["features"].shape == (1, 4)
 
 
 MISTAKES: list[tuple[str, str]] = [
@@ -121,6 +275,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("misspelt_mode", "returns an EstimatorSpec with mode 'evaluate'"),
     ("no_train_op", "Missing train_op"),
     ("no_increment", "train_op does not increment the global step"),
+    ("of_another_graph", 'train_op with "Mean:0" must be from the default graph'),
     ("wrong_predictions", "predictions must be Tensor, given: 1"),
     ("metric_named_loss", 'Metric with name "loss" is not allowed'),
     ("other_arguments", "has following not expected args: ['learning_rate']"),
@@ -137,8 +292,37 @@ def test_a_wrong_model_fn(tmp_path: Path, name: str, message: str) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+GRAPH = "tests.tiny.programs.wrong_graph"
+WRONG_GRAPHS: list[tuple[str, str]] = [
+    ("no spec", "graph: tests.tiny.programs.wrong_graph returns "),
+    ("no loss", "graph: loss is missing for mode train"),
+    ("no train_op", "graph: train_op is missing for mode train"),
+    ("another graph", "graph: kept is of another graph"),
+    ("no increment", "graph: train_op does not increment the global step"),
+    ("function", "graph: train_op did not increment the global step 0"),
+]
+
+
+def test_an_evaluation_without_an_input_takes_place_once(tmp_path: Path) -> None:
+    config = Runs(tmp_path, **OWN_GRAPH, graph={"_target_": GRAPH, "kind": ""}).config()
+    built = build_graph(config, "validation", train=False)
+    with built.graph.as_default(), tf.compat.v1.Session() as session:
+        session.run(tf.compat.v1.global_variables_initializer())
+        assert set(evaluate(session, built.split)) == {"loss"}
+
+
+@pytest.mark.parametrize(("kind", "message"), WRONG_GRAPHS)
+def test_a_wrong_graph(tmp_path: Path, kind: str, message: str) -> None:
+    graph = {"_target_": GRAPH, "kind": kind}
+    runs = Runs(tmp_path / "runs", **OWN_GRAPH, graph=graph)
+    with pytest.raises(ConfigError) as raised:
+        runs.run()
+    assert message in str(raised.value)
+    assert (tmp_path / "runs").exists() == (kind == "function"), "only a step can show it"
+
+
 def test_the_configuration_in_the_docs_is_valid() -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "from_estimator.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs" / "tutorials" / "estimator.md").read_text()
     (text,) = re.findall(r"```yaml\n(# @package.*?)```", page, re.DOTALL)
     config = OmegaConf.merge(OmegaConf.structured(RunConfig), yaml.safe_load(text))
     assert isinstance(config, DictConfig)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -13,6 +14,8 @@ from runner.config.schema import RunConfig, ScaffoldConfig, VariablesConfig
 from runner.errors import ConfigError
 from runner.graph.experiment import BuiltGraph
 from runner.graph.input_pipeline import not_resumed_exactly
+from runner.graph.variables import variable_specs
+from runner.restoration.model_variables import initializers, model_variables
 from runner.restoration.variables import StateClass
 from tests.tiny.configs import LINEAR, tiny
 from tests.tiny.graphs import build, opened, training_of
@@ -61,19 +64,66 @@ def test_every_variable_has_a_spec_in_the_same_order(built: BuiltGraph) -> None:
     every = built.graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
     assert {each.ref() for each in built.variables.values()} == {each.ref() for each in every}
     specs = {each.name: each for each in built.specs}
-    random, constant = "StatelessRandomUniformV2", "Const"
+    random, constant = "GlorotUniform", "Zeros"
     for name, state, trainable, shape, initializer in (
         (KERNEL, StateClass.WEIGHT, True, (8, 4), random),
         ("body/dense/bias", StateClass.WEIGHT, True, (4,), constant),
         (STATISTICS[0], StateClass.BATCH_NORM, False, (4,), constant),
         (f"{HEAD}/Adam", StateClass.OPTIMIZER_SLOT, False, (4, 2), constant),
-        ("beta1_power", StateClass.OPTIMIZER_SLOT, False, (), constant),
+        ("beta1_power", StateClass.OPTIMIZER_SLOT, False, (), "Constant(0.9)"),
         ("global_step", StateClass.GLOBAL_STEP, False, (), constant),
     ):
         spec = specs[name]
         assert (spec.state, spec.trainable, spec.frozen) == (state, trainable, False), name
         assert (spec.tensor.shape, spec.initializer) == (shape, initializer), name
     assert specs[KERNEL].tensor.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("initializer", "name"),
+    [
+        (tf.zeros_initializer(), "Zeros"),
+        (tf.constant_initializer(0.25), "Constant(0.25)"),
+        (tf.constant_initializer(np.arange(1600).reshape(40, 40)), "Constant"),
+        (lambda shape, **_: tf.ones(shape) * 0.5, "Constant"),
+        (tf.glorot_uniform_initializer(), "RandomUniform"),
+        (tf.truncated_normal_initializer(stddev=0.1), "TruncatedNormal"),
+        (tf.orthogonal_initializer(), "Orthogonal"),
+        (keras.initializers.Orthogonal(), "Orthogonal"),
+        (lambda shape, **_: tf.range(40.0) + tf.zeros(shape), "Range"),
+    ],
+)
+def test_an_initializer_that_keras_does_not_know_is_named_by_its_operations(
+    initializer: Any, name: str
+) -> None:
+    with tf.Graph().as_default():
+        weight = tf.get_variable("w", [40, 40], initializer=initializer, use_resource=True)
+        (spec,) = variable_specs({"w": weight}, ["w"], {}, None)
+    assert spec.initializer == name
+
+
+def test_keras_layers_name_their_initializers() -> None:
+    model = keras.Sequential(
+        [
+            keras.Input((3, 2)),
+            keras.layers.LSTM(4, name="lstm"),
+            keras.layers.BatchNormalization(name="norm"),
+            keras.layers.Dense(2, kernel_initializer="he_normal", name="head"),
+        ]
+    )
+    named = initializers(model)
+    assert {name: named[name] for name in model_variables(model) if name in named} == {
+        "lstm/lstm_cell/kernel": "GlorotUniform",
+        "lstm/lstm_cell/recurrent_kernel": "Orthogonal",
+        "lstm/lstm_cell/bias": "Zeros, forget gate 1",
+        "norm/gamma": "Ones",
+        "norm/beta": "Zeros",
+        "norm/moving_mean": "Zeros",
+        "norm/moving_variance": "Ones",
+        "head/kernel": "HeNormal",
+        "head/bias": "Zeros",
+    }
+    assert initializers(print) == {}
 
 
 def _frozen(include: list[str], **changes: Any) -> RunConfig:

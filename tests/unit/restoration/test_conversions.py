@@ -37,7 +37,7 @@ VALUE = np.arange(12, dtype=np.float32).reshape(3, 4)
         (
             PadOrSlice((3, 4), (5, 2), (0, 0)),
             np.pad(VALUE[:, :2], [(0, 2), (0, 0)], constant_values=-1),
-            "common part [3, 2] of [3, 4], the rest keeps its initial value",
+            "common part [3, 2] of [3, 4] and [5, 2], the rest keeps its initial value",
         ),
     ],
 )

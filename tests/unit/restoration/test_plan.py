@@ -94,7 +94,7 @@ def test_a_mean_leaves_out_who_has_nothing() -> None:
         Collision.mean,
     )
     assert origins(made) == {"w": ["b: w"]}
-    assert by_name(made)["w"].notes == ("no tensor 'w': initialised",)
+    assert by_name(made)["w"].notes == ("no tensor: initialised",)
 
 
 def test_a_checkpoint_that_cannot_be_used_hides_no_other_problem() -> None:

@@ -11,23 +11,26 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from runner.config.choices import Collision, Mode, PlanFormat
+from runner.checkpoints.reader import CheckpointSpec
+from runner.config.choices import Collision, Missing, Mode, PlanFormat, StateChoice
 from runner.config.schema import ClusterConfig, PlanConfig
 from runner.errors import Problem
 from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text, plan_document, provenance_document
 from runner.restoration.plan import RestorationPlan
-from runner.restoration.report import Row, VariablePlacement, collapse, report_rows, table, text
-from runner.restoration.variables import Partition
+from runner.restoration.report import VariablePlacement, headline, summary, table, text
+from runner.restoration.rows import Row, collapse, report_rows
+from runner.restoration.variables import Partition, StateClass
 from runner.runs.provenance import Origin, chain
 from tests.tiny import runs
-from tests.tiny.plans import checkpoint, one, plan, scaffold, variable
+from tests.tiny.plans import checkpoint, one, plan, scaffold, slot, variable
 
 GOLDENS = Path(__file__).parent / "goldens"
 LAYERS = [f"body/layer_{number}/kernel" for number in range(12)]
@@ -46,6 +49,7 @@ def example() -> RestorationPlan:
             variable("new/kernel"),
             variable("emb/part_1", (1, 2), partition=Partition("emb", (2, 2), (1, 0))),
             variable("global_step", (), "int64"),
+            *(slot(f"{name}/Adam") for name in LAYERS),
         ],
         {
             "body": scaffold("body/*", learning_rate_multiplier=0.1, freeze_until_step=9),
@@ -91,11 +95,19 @@ def test_the_documented_keys_of_the_json_are_the_keys() -> None:
     text, parsed = json_text(example()), plan_document(example())
     assert text.isascii()
     assert json.loads(text) == parsed
-    assert parsed["schema"] == 1
+    assert parsed["schema"] == 2
     documented = plan_document.__doc__ or ""
-    for keys in (parsed, parsed["sources"]["body"], parsed["variables"][0], parsed["problems"][0]):
+    parts = [parsed["model"], parsed["sources"]["body"]]
+    for keys in (parsed, *parts, parsed["variables"][0], parsed["problems"][0]):
         for key in keys:
             assert f"`{key}`" in documented
+
+
+def test_many_numbered_layers_share_a_row() -> None:
+    every = [variable(f"body/layer_{number}/kernel") for number in range(70)]
+    made = plan(every, {}, {})
+    assert [each.variable for each in report_rows(made)] == ["body/layer_{0..69}/kernel"]
+    assert html(made).count("<tr class") == 70
 
 
 def test_names_are_never_folded_in_plain_text() -> None:
@@ -106,34 +118,119 @@ def test_names_are_never_folded_in_plain_text() -> None:
 
 
 def test_a_narrow_terminal_gets_two_lines_a_variable_and_cuts_nothing() -> None:
-    console = Console(width=60, force_terminal=True, color_system=None)
+    console = Console(width=40, force_terminal=True, color_system=None)
     bare = one(
-        [variable("cnn/a_kernel", (3, 400)), variable("b", frozen=True)],
+        [variable("cnn/a_very_long_kernel", (3, 400)), variable("b", frozen=True)],
         scaffold(),
-        checkpoint("b", shapes={"cnn/a_kernel": (3, 400)}),
+        checkpoint("b", shapes={"cnn/a_very_long_kernel": (3, 400)}),
     )
     with console.capture() as capture:
         console.print(table(bare))
     lines = [line.rstrip() for line in capture.get().splitlines()]
-    assert max(map(len, lines)) <= 60
-    rests = [lines[n + 1] for n, line in enumerate(lines) if "float" in line]
-    assert [rest.split()[-1] for rest in rests] == ["trainable", "frozen"]
+    assert max(map(len, lines)) <= 40
+    at = lines.index("cnn/a_very_long_kernel  3x400")
+    assert lines[at + 1 : at + 4] == ["  net, trains", "b  2x3", "  net, frozen"]
     assert "…" not in capture.get()
+
+
+MODEL = [variable("a/k", (8, 10)), variable("a/moving_mean", (10,)), variable("b/k", (10,))]
+STATE = [slot("a/k/Adam"), slot("a/k/Adam_1"), variable("global_step", (), "int64")]
+
+
+@pytest.mark.parametrize(
+    ("scaffolds", "unusable", "line"),
+    [
+        ((), (), "3 model variables from initializers"),
+        (
+            "a",
+            (),
+            "2 of 3 model variables (90 % of their bytes) from 1 checkpoint, 1 from initializers",
+        ),
+        ("ab", (), "3 of 3 model variables (100 % of their bytes) from 2 checkpoints"),
+        (
+            "ab",
+            "b",
+            "2 of 3 model variables (90 % of their bytes) from 1 checkpoint, "
+            "1 from a checkpoint that cannot be used; 1 problem",
+        ),
+    ],
+)
+def test_the_first_line_counts_the_models_variables(
+    scaffolds: tuple[str, ...], unusable: tuple[str, ...], line: str
+) -> None:
+    named = {"a/k": (8, 10), "a/moving_mean": (10,), "b/k": (10,)}
+    made = plan(
+        [*MODEL, *STATE],
+        {name: scaffold(f"{name}/*") for name in scaffolds},
+        {
+            name: None if name in unusable else checkpoint(path=f"ckpt/{name}", shapes=named)
+            for name in scaffolds
+        },
+        unusable={name: [Problem("gone")] for name in unusable},
+    )
+    assert summary(made)[0] == headline(made) == text(made).splitlines()[0] == line
+    rows = report_rows(made)
+    assert [each.variable for each in rows[:3]] == [each.name for each in MODEL]
+    assert [(each.variable, each.shape) for each in rows[3:]] == [
+        ("2 optimizer slots", "48 B"),
+        ("global_step", "scalar int64"),
+    ]
+    assert len(report_rows(made, full=True)) == 6
+
+
+def test_a_class_of_state_that_is_restored_in_part_is_one_row() -> None:
+    made = plan(
+        [
+            variable("a"),
+            variable("b"),
+            *(slot(f"{name}/Adam{end}") for name in "ab" for end in "mv"),
+        ],
+        {"net": scaffold("a", "a/*", state=[StateChoice.weights, StateChoice.optimizer_slots])},
+        {"net": checkpoint("a", "a/Adamm", "a/Adamv")},
+    )
+    last = report_rows(made)[-1]
+    assert (last.variable, last.origin) == ("4 optimizer slots", "2 net, 2 initializers")
+
+
+def test_digests_are_short_on_a_screen_and_whole_in_a_file() -> None:
+    digest = "sha256:" + "0123456789abcdef" * 4
+    made = one([variable("w")], scaffold(), checkpoint("w", digest=digest))
+    assert digest in text(made)
+    assert digest in html(made)
+    assert summary(made)[1].endswith("; sha256:01234567")
+
+
+@pytest.mark.parametrize(
+    ("rules", "source", "origin"),
+    [
+        ({}, checkpoint("a/k"), "net"),
+        ({"rename": {"a/": "c/"}}, checkpoint("c/k"), "net: c/k"),
+        # The name that people know, rather than the place in the file.
+        ({}, checkpoint("layers/0", aliases={"a/k": "layers/0"}), "net"),
+        ({"rename": {"a/": "c/"}}, checkpoint("0", aliases={"c/k": "0"}), "net: c/k"),
+        ({"missing": Missing.init}, checkpoint(), "Const"),
+    ],
+)
+def test_what_is_not_obvious_of_an_origin_is_named(
+    rules: dict[str, Any], source: CheckpointSpec, origin: str
+) -> None:
+    (found,) = report_rows(one([variable("a/k")], scaffold(**rules), source))
+    assert found.origin == origin
 
 
 def test_a_mean_names_all_its_sources() -> None:
     made = plan(
         [variable("w")],
-        {"a": scaffold(), "b": scaffold()},
-        {"a": checkpoint("w"), "b": checkpoint("w", step=None)},
+        {"a": scaffold(), "b": scaffold(rename={"w": "v"})},
+        {"a": checkpoint("w"), "b": checkpoint("v", step=None)},
         Collision.mean,
     )
-    (row,) = report_rows(made)
-    assert (row.origin, row.notes) == ("a: w @ step 7, b: w", "mean of 2 checkpoints")
+    (found,) = report_rows(made)
+    assert (found.origin, found.notes) == ("a, b: v", "mean of 2 checkpoints")
 
 
-def row(variable: str, origin: str = "initializer Const", shape: str = "2x3") -> Row:
-    return Row(variable, shape, "float32", origin, "trainable", "", "", 1, 24)
+def row(variable: str, origin: str = "Zeros", shape: str = "2x3") -> Row:
+    return Row(variable, shape, origin, "trains", "", "", StateClass.WEIGHT, None, 1, 24)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +253,7 @@ def row(variable: str, origin: str = "initializer Const", shape: str = "2x3") ->
         ),
     ],
 )
-def test_numbered_layers_that_agree_share_a_row(rows: list[str], expected: list[str]) -> None:
+def test_numbered_layers_that_agree_can_share_a_row(rows: list[str], expected: list[str]) -> None:
     assert [each.variable for each in collapse(row(name) for name in rows)] == expected
 
 
@@ -218,7 +315,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         self.attributes.update(name for name, _ in attrs)
-        if tag != "meta":
+        if tag not in ("meta", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -231,7 +328,8 @@ class Page(HTMLParser):
 def test_the_page_needs_nothing_else_and_everything_is_escaped() -> None:
     page = html(example(), f"title {EVIL}")
     parsed = Page(page)
-    assert not parsed.tags & {"script", "link", "img", "iframe"}
+    assert not parsed.tags & {"link", "img", "iframe"}
+    assert page.count("<script") == 1, "the search"
     assert not parsed.attributes & {"src", "href", "onclick"}
     assert not re.search(r"url\(|@import|https?://", page)
     assert page.isascii()

@@ -150,6 +150,16 @@ def test_a_trial_is_checked_with_the_environment_that_it_is_given(compose: Compo
     assert "RUNNER_TEST_NAME" not in os.environ
 
 
+def test_a_sweep_over_the_params_of_a_model_fn(compose: Compose) -> None:
+    points = _points("+experiment=program", "params.units=2,4")
+    composed = compose_points(points, compose)
+    assert [each.config.params["units"] for each in composed] == [2, 4]
+    assert composed[0].fingerprint != composed[1].fingerprint
+    check_targets(composed)
+    with pytest.raises(ConfigError, match=r"params\.unit is not set"):
+        compose_points(_points("+experiment=program", "params.unit=2,4"), compose)
+
+
 def _composed(*configs: RunConfig) -> list[ComposedPoint]:
     return [
         ComposedPoint(Point((), {"n": str(number)}), each, f"f{number}")

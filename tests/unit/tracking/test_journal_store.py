@@ -143,7 +143,7 @@ def test_a_run_is_shown_where_it_is(tmp_path: Path) -> None:
     directory.write_position(str(config.uri), Position("abc", "7"))
     assert store.run_id(tmp_path) == "abc"
     assert store.location(tmp_path) == (
-        f"http://me:***@host:5000/#/experiments/7/runs/abc; {events}"
+        f"http://me:***@host:5000/#/experiments/7/runs/abc?workflowType=machine_learning; {events}"
     )
     assert "http://me:***@host:5000" in store.open_command()
     local = make_store(TrackingConfig(uri="sqlite:////x/mlflow.db"))

@@ -37,6 +37,23 @@ def test_a_run_is_created_once_unless_it_does_not_exist_any_more(
     assert found == {anew.run_id, *(run.run_id for run in runs)}
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, "custom_model_development"),
+        ({}, "custom_model_development"),
+        ({"mlflow.experimentKind": "forecasting"}, "forecasting"),
+    ],
+)
+def test_an_experiment_opens_as_model_training_unless_a_user_has_chosen_otherwise(
+    store: MlflowStore, client: MlflowClient, before: dict[str, str] | None, after: str
+) -> None:
+    if before is not None:
+        client.create_experiment("kind", tags=before)
+    run = store.open_run(opening("kind"), None, None)
+    assert client.get_experiment(run.experiment_id).tags["mlflow.experimentKind"] == after
+
+
 def test_files_stay_beside_the_database_wherever_the_program_runs(
     database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,7 +193,7 @@ def test_a_warm_start_is_verified_frozen_until_its_step_and_lacks_what_is_option
     assert np.all(moved > 0)
     assert np.all(moved <= 0.0101)
     plan = (plain.directory().path / "plan.txt").read_text()
-    assert "trainable from step 2, learning rate x0.5" in plan
+    assert "trains from step 2 at rate x0.5" in plan
 
 
 def test_nan_in_a_source_that_must_be_finite_is_an_error(plain: Runs, tmp_path: Path) -> None:

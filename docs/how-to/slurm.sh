@@ -1,7 +1,7 @@
 #!/bin/bash
 # One task on each node: the first PS nodes serve, the next is the chief, the rest are workers; with
 # EVALUATOR=1 the last one evaluates.
-#   sbatch --nodes=4 docs/cluster/slurm.sh +experiment=lstm_cnn run_dir=/shared/runs/lstm_cnn
+#   sbatch --nodes=4 docs/how-to/slurm.sh +experiment=lstm_cnn run_dir=/shared/runs/lstm_cnn
 # The run directory must be on a file system that survives the job. After a time limit or a lost
 # node the same command continues the run.
 #SBATCH --ntasks-per-node=1

@@ -1,0 +1,68 @@
+"""Runs all benchmarks, or those named: `python -m benchmarks [NAME ...] [--json FILE]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.harness import machine
+
+# About how many minutes each takes on two free cores, and what it is told besides.
+BENCHMARKS: dict[str, tuple[float, tuple[str, ...]]] = {
+    "monitored_step": (1.5, ("--repeats", "25")),
+    "start_up": (3.5, ()),
+    "restoration": (6.0, ()),
+    "eager": (0.5, ()),
+    "scale": (0.5, ()),
+    "tracking": (1.0, ()),
+    "real_model": (3.0, ()),
+    "keras_fit": (2.0, ()),
+    "sweeps": (4.0, ()),
+}
+# Not among them: what took minutes to find out something that is settled.
+ALONE = ("caller_thread", "cluster")
+
+
+def main() -> int:
+    """Runs them one after the other; returns 1 when one misses a limit, 2 when one fails."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=f"Only run alone: {', '.join(ALONE)}."
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("--json", type=Path, default=Path("benchmarks.json"), help="the results")
+    given = parser.parse_args()
+    unknown = [name for name in given.names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    names = given.names or list(BENCHMARKS)
+    print(machine())
+    print(f"about {sum(BENCHMARKS[name][0] for name in names):.0f} minutes", flush=True)
+    results: dict[str, object] = {"machine": machine()}
+    worst = 0
+    for name in names:
+        print(f"\n{name}", flush=True)
+        begun = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "results.json"
+            command = [sys.executable, "-m", f"benchmarks.{name}", "--json", str(file)]
+            code = subprocess.run([*command, *BENCHMARKS[name][1]], check=False).returncode
+            if file.exists():
+                results[name] = json.loads(file.read_text())["results"]
+            else:
+                code = 2
+                print(f"{name} FAILED")
+        worst = max(worst, code)
+        print(f"{name} took {(time.monotonic() - begun) / 60:.1f} minutes", flush=True)
+        # After each, so that what is interrupted leaves what it has.
+        given.json.write_text(json.dumps(results, indent=2) + "\n")
+    print(f"\nwritten to {given.json}; compare two: python -m benchmarks.compare OLD NEW")
+    return worst
+
+
+if __name__ == "__main__":
+    sys.exit(main())

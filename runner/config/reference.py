@@ -1,0 +1,231 @@
+"""The reference of the configuration, made of the structured configs and the comments in them.
+
+`python -m runner.config.reference > docs/reference/configuration.md` writes the page.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import json
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, Union, get_args, get_origin
+
+from omegaconf import MISSING
+
+from runner.config.choices import RULE, Rule
+from runner.config.keys import ENTRIES, hints
+from runner.config.schema import RunConfig
+
+_HEAD = """\
+# Configuration
+
+Every key, with what it takes, its default and its meaning. A key is set in an experiment's file, or
+on the command line as `KEY=VALUE`. `python -m runner +experiment=NAME --help` lists the values of
+an experiment. This page is made from the source by `python -m runner.config.reference`.
+"""
+# Names of a user's own, below a key that holds one entry for each.
+_NAMES = {"scaffolds": "NAME", "vocabulary": "PATTERN"}
+_WORDS: Mapping[Any, str] = {
+    bool: "`true` or `false`",
+    float: "number",
+    int: "whole number",
+    str: "string",
+    type(None): "null",
+    Any: "any value",
+}
+_LONG = 60
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of the configuration.
+
+    Attributes:
+      name: dotted; NAME and PATTERN in it stand for names of the user's own.
+      accepts: what it takes, in words.
+      default: as in YAML; empty where it has none.
+      meaning: sentences in Markdown.
+      choices: each value that it may have -> what that means, which may be empty.
+    """
+
+    name: str
+    accepts: str
+    default: str
+    meaning: str
+    choices: Mapping[str, str]
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of its meaning, and its choices."""
+        listed = f" One of {', '.join(self.choices)}." if self.choices else ""
+        return f"{first_sentence(self.meaning)}{listed}"
+
+
+def first_sentence(text: str) -> str:
+    """Returns a text up to its first full stop."""
+    return text.partition(". ")[0].rstrip(".") + "."
+
+
+@dataclass(frozen=True)
+class Section:
+    """The keys of one structured config; `name` is its own key, empty for the root."""
+
+    name: str
+    meaning: str
+    keys: tuple[Key, ...]
+
+
+@cache
+def sections() -> tuple[Section, ...]:
+    """Returns the whole configuration, the root first."""
+    return tuple(_sections(RunConfig, ""))
+
+
+def _sections(kind: Any, name: str) -> Iterator[Section]:
+    comments = _comments(kind.__module__)
+    fields = {each.name: each for each in dataclasses.fields(kind)}
+    prefix = f"{name}." if name else ""
+    inner = {each: _inner(hints(kind)[each], field) for each, field in fields.items()}
+    keys = [
+        Key(
+            f"{prefix}{each}",
+            _accepts(hints(kind)[each], field.metadata.get(RULE)),
+            _default(field),
+            comments.get((kind.__name__, each), ""),
+            _choices(hints(kind)[each]),
+        )
+        for each, field in fields.items()
+        if not dataclasses.is_dataclass(hints(kind)[each])
+    ]
+    yield Section(name, inspect.getdoc(kind) or "", tuple(keys))
+    for each, config in inner.items():
+        if config is not None:
+            own = f".{_NAMES[each]}" if each in _NAMES else ""
+            yield from _sections(config, f"{prefix}{each}{own}")
+
+
+def _inner(kind: Any, field: Any) -> Any:
+    """Returns the structured config that a key holds, or holds by name; None without one."""
+    found = (kind, *get_args(kind), field.metadata.get(ENTRIES))
+    return next((each for each in found if dataclasses.is_dataclass(each)), None)
+
+
+@cache
+def _comments(module: str) -> Mapping[tuple[str, str], str]:
+    """Returns (class, member) -> the comment above it, for the classes and enums of a module."""
+    source = inspect.getsource(importlib.import_module(module))
+    lines, found = source.splitlines(), {}
+    for node in ast.parse(source).body:
+        for name, member, number in _members(node):
+            above: list[str] = []
+            while (line := lines[number - 2 - len(above)].strip()).startswith("#"):
+                above.insert(0, line.lstrip("# "))
+            found[name, member] = " ".join(above)
+    return found
+
+
+def _members(node: ast.stmt) -> Iterator[tuple[str, str, int]]:
+    """Yields class, member and line of what a class, or a call of `Enum`, defines."""
+    if isinstance(node, ast.ClassDef):
+        for each in node.body:
+            targets = each.targets if isinstance(each, ast.Assign) else []
+            for target in [each.target] if isinstance(each, ast.AnnAssign) else targets:
+                if isinstance(target, ast.Name):
+                    yield node.name, target.id, each.lineno
+    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+        for argument in node.value.args:
+            for key in argument.keys if isinstance(argument, ast.Dict) else ():
+                if isinstance(key, ast.Constant) and isinstance(node.targets[0], ast.Name):
+                    yield node.targets[0].id, str(key.value), key.lineno
+
+
+def _accepts(kind: Any, rule: Rule | None) -> str:
+    words = _words(kind)
+    if rule is None or not rule.words:
+        return words
+    return rule.words if kind is Any else f"{words}, {rule.words}"
+
+
+def _words(kind: Any) -> str:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(_words, arguments))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "one of the values below"
+    if origin is list:
+        return f"list of {_plural(arguments[0])}"
+    if origin is dict:
+        return "mapping" if arguments[1] is Any else f"mapping to {_plural(arguments[1])}"
+    return _WORDS[kind]
+
+
+def _plural(kind: Any) -> str:
+    if get_origin(kind) is list:
+        return f"lists of {_plural(get_args(kind)[0])}"
+    if dataclasses.is_dataclass(kind):
+        return "mappings with the keys below"
+    return f"{_words(kind)}s" if kind in _WORDS else "the values below"
+
+
+def _choices(kind: Any) -> Mapping[str, str]:
+    for each in (kind, *get_args(kind)):
+        if isinstance(each, type) and issubclass(each, Enum):
+            meanings = _comments(each.__module__)
+            return {name: meanings.get((each.__name__, name), "") for name in each.__members__}
+    return {}
+
+
+def _default(field: Any) -> str:
+    value = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    return "" if value is MISSING or value == MISSING else in_yaml(value)
+
+
+def in_yaml(value: object) -> str:
+    """Returns a plain value, or one of an enum, in YAML's flow style; strings as they are."""
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, str):
+        return value or "''"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {in_yaml(each)}' for key, each in value.items())}}}"
+    if isinstance(value, Sequence):
+        return f"[{', '.join(map(in_yaml, value))}]"
+    return json.dumps(value)
+
+
+def page() -> str:
+    """Returns the reference in Markdown."""
+    parts = [_HEAD]
+    for section in sections():
+        parts.append(f"## `{section.name}`\n" if section.name else "## The experiment\n")
+        parts.append(f"{section.meaning}\n")
+        parts += [_entry(key) for key in section.keys]
+    return "\n".join(parts)
+
+
+def _entry(key: Key) -> str:
+    lines = [f"### `{key.name}`", ""]
+    default = f"default `{key.default}`" if key.default else "no default"
+    if len(key.default) > _LONG:
+        default = "default below"
+    lines += [f"*{key.accepts[0].upper()}{key.accepts[1:]}; {default}.*", "", key.meaning, ""]
+    for value, meaning in key.choices.items():
+        lines.append(f"- `{value}`" + (f": {meaning[0].lower()}{meaning[1:]}" if meaning else ""))
+    lines += [""] if key.choices else []
+    if default == "default below":
+        items = key.default.strip("[]").split(", ")
+        lines += ["```yaml", *(f"- {item}" for item in items), "```", ""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,47 @@
+"""What an evaluation by an `Estimator` has besides: its end, and its summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+class StopAfterBatches(tf.compat.v1.train.SessionRunHook):
+    """Ends an evaluation after so many batches."""
+
+    def __init__(self, batches: int) -> None:
+        self._left = batches
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Counts."""
+        self._left -= 1
+        if self._left <= 0:
+            run_context.request_stop()
+
+
+def write_summaries(folder: str, values: Mapping[str, Any], checkpoint: str | None) -> None:
+    """Writes metrics for TensorBoard, as Estimator did.
+
+    Args:
+      folder: of the event file.
+      values: metric name -> value: a number, an array, or a serialized summary; others are left
+        out.
+      checkpoint: what was evaluated; None for the initial values.
+    """
+    summary = tf.compat.v1.Summary()
+    for name, value in values.items():
+        if isinstance(value, bytes):  # A summary, of an image for example.
+            for index, each in enumerate(tf.compat.v1.Summary.FromString(value).value):
+                each.tag = f"{name}/{index}"
+                summary.value.append(each)
+        elif isinstance(value, np.ndarray):
+            summary.value.add(tag=name, tensor=tf.make_tensor_proto(value))
+        elif isinstance(value, np.number) and name != "global_step":
+            summary.value.add(tag=name, simple_value=float(value))
+    if checkpoint is not None:
+        summary.value.add(tag="checkpoint_path", tensor=tf.make_tensor_proto(checkpoint))
+    with tf.Graph().as_default(), tf.compat.v1.summary.FileWriter(folder) as writer:
+        writer.add_summary(summary, int(values["global_step"]))

@@ -1,0 +1,75 @@
+"""`runner init FOLDER`: makes a small project that runs, from the template that a wheel ships."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.config.command_line import program
+from runner.errors import ConfigError, Problem
+
+# The template's folder and package, which take the name of the project.
+_NAME = "my_project"
+_USAGE = "runner init FOLDER makes a small project that runs: config, data, model, test"
+
+
+def init(arguments: Sequence[str], template: Path) -> str:
+    """Makes a project and returns what to do next.
+
+    Args:
+      arguments: of the command: the folder of the project, which is new or empty.
+      template: the folder of the template.
+
+    Raises:
+      ConfigError: when the arguments are not one folder, or the project cannot be made there;
+        nothing is overwritten.
+    """
+    if list(arguments) in (["--help"], ["-h"]):
+        return _USAGE
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        given = shlex.join(arguments) or "nothing"
+        raise ConfigError(Problem(f"init is given {given}", "it takes one folder", _USAGE))
+    folder = Path(arguments[0])
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        state = f"{folder} exists and is not an empty folder"
+        raise ConfigError(Problem(state, "nothing is overwritten", "name a new folder"))
+    name = _package(folder)
+    for source in sorted((template / _NAME).rglob("*")):
+        if source.is_file() and "__pycache__" not in source.parts:
+            target = folder / str(source.relative_to(template / _NAME)).replace(_NAME, name)
+            _write(target, source.read_text(encoding="utf-8").replace(_NAME, name))
+    first = f"{program()} --config-dir conf +experiment=first"
+    return f"{folder}: a project that runs; its README.md says how to make it yours\n" + (
+        f"next: cd {shlex.quote(str(folder))} && {first}"
+    )
+
+
+def _package(folder: Path) -> str:
+    """Returns the name of the project's package: that of its folder, as Python can import it."""
+    name = re.sub(r"[\s.-]", "_", folder.absolute().name)
+    found = importlib.util.find_spec(name) if name.isidentifier() else None
+    taken = found is not None and found.origin is not None  # A folder alone has none.
+    if name.isidentifier() and not keyword.iskeyword(name) and not taken:
+        return name
+    cause = "a package of that name is installed" if taken else "Python cannot import that name"
+    raise ConfigError(
+        Problem(
+            f"{folder} cannot be the project's folder",
+            f"{cause}, and the project's package has it",
+            "choose another name, of letters, digits and _",
+        )
+    )
+
+
+def _write(file: Path, content: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(content)
+    except OSError as error:
+        cause = f"{type(error).__name__}: {error.strerror}"
+        raise ConfigError(Problem(f"{file} cannot be written", cause)) from error

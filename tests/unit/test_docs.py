@@ -1,0 +1,56 @@
+"""Links of the docs lead somewhere, every page is in the site's menu, and examples stay true."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+import runner
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link to a heading of the page may name."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", each.lower()) for each in headings)
+    return {each.strip().replace(" ", "-") for each in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_the_menu_holds_every_page() -> None:
+    menu = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    listed = re.findall(r": (\S+\.md)$", menu, re.MULTILINE)
+    assert sorted(listed) == sorted(
+        page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")
+    )
+
+
+def test_yaml_is_well_formed() -> None:
+    for page in PAGES:
+        for text in re.findall(r"```yaml.*?\n(.*?)```", page.read_text(), re.DOTALL):
+            yaml.safe_load(text)
+
+
+def test_the_session_example_is_the_one_of_the_docstring_which_is_run_elsewhere() -> None:
+    page = (DOCS / "how-to" / "sessions.md").read_text()
+    found = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert found is not None
+    assert (inspect.getdoc(runner) or "").strip().endswith(found[1].strip())

@@ -1,0 +1,63 @@
+"""`runner init` makes a project that runs, and overwrites nothing."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from tests.tiny.command_line import Command
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_new_project_passes_its_own_test(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = command("init", "my-points")
+    assert (outcome.code, outcome.err) == (0, "")
+    project = tmp_path / "my-points"
+    assert outcome.out.endswith(" --config-dir conf +experiment=first\n")
+    for file in project.rglob("*"):
+        assert file.is_dir() or "my_project" not in file.read_text(encoding="utf-8")
+    assert (project / "my_points" / "model.py").is_file()
+    assert len((project / "README.md").read_text(encoding="utf-8").splitlines()) <= 16
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    test = runpy.run_path(str(project / "tests" / "test_experiments.py"))
+    test["test_the_second_experiment_starts_from_the_first"](tmp_path)
+    assert {each.name for each in project.iterdir()} <= {
+        ".gitignore", "README.md", "conf", "my_points", "tests"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "state"),
+    [
+        ((), "init is given nothing"),
+        (("a", "b c"), "init is given a 'b c'"),
+        (("--force",), "init is given --force"),
+        (("1st",), "1st cannot be the project's folder"),
+        (("class",), "class cannot be the project's folder"),
+        (("numpy",), "numpy cannot be the project's folder"),
+        (("full",), "full exists and is not an empty folder"),
+        (("full/file",), "full/file exists and is not an empty folder"),
+        (("full/file/below",), "full/file/below/.gitignore cannot be written"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_and_changes_nothing(
+    command: Command, tmp_path: Path, arguments: tuple[str, ...], state: str
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("mine")
+    outcome = command("init", *arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.splitlines()[0] == f"runner: {state}"
+    files = [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert [each.read_text() for each in files] == ["mine"]
+
+
+def test_an_empty_folder_is_taken(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "points").mkdir()
+    assert command("init", "points").code == 0
+    assert (tmp_path / "points" / "points" / "data.py").is_file()
