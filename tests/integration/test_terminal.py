@@ -53,7 +53,7 @@ def test_progress_is_one_line(forks: Forks, tmp_path: Path, columns: int) -> Non
     assert run.count("\x1b[1A") <= 1
 
 
-@pytest.mark.parametrize("columns", [50, 120])
+@pytest.mark.parametrize("columns", [50, 80])
 def test_a_plan_fits_the_width(forks: Forks, tmp_path: Path, columns: int) -> None:
     plan = on_terminal(forks, tmp_path, columns, "+experiment=tiny", "mode=plan")
     lines = [_CONTROL.sub("", each).rstrip() for each in plan.split("\r\n")]
