@@ -48,30 +48,31 @@ FLOORS = (
 
 def house() -> None:
     """Draws the rooms of `runner/`, floor by floor."""
-    width, height, left = 960, 112, 130
+    width, left, top = 960, 130, 10.0
     boxes = []
-    for row, (name, every) in enumerate(FLOORS):
+    for name, every in FLOORS:
         rooms = [room for room in every if _source(room).is_file()]
-        top = 10 + row * (height + 8)
-        boxes.append(f'<text class="floor" x="8" y="{top + height / 2 + 5}">{name}</text>')
         wide = (width - left - 8) / len(rooms)
-        for column, room in enumerate(rooms):
+        purposes = [_lines(_purpose(room), int(wide / 7.4)) for room in rooms]
+        height = 36 + 15 * max(map(len, purposes))
+        boxes.append(f'<text class="floor" x="8" y="{top + height / 2 + 5}">{name}</text>')
+        for column, (room, purpose) in enumerate(zip(rooms, purposes, strict=True)):
             x = left + column * wide
             boxes.append(
                 f'<rect x="{x}" y="{top}" width="{wide - 8}" height="{height}" rx="6"/>'
                 f'<text class="room" x="{x + 10}" y="{top + 22}">{escape(room)}</text>'
             )
-            for line, words in enumerate(_lines(_purpose(room), int(wide / 7.4))):
+            for line, words in enumerate(purpose):
                 y = top + 42 + line * 15
                 boxes.append(f'<text class="purpose" x="{x + 10}" y="{y}">{escape(words)}</text>')
-    total = 10 + len(FLOORS) * (height + 8)
+        top += height + 8
     style = (
         "text{font-family:system-ui,sans-serif}rect{fill:#d8ebe8;stroke:#00796b}"
         ".room{font:bold 14px ui-monospace,monospace;fill:#003d33}"
         ".purpose{font-size:12px;fill:#222}.floor{font-size:13px;fill:#808890}"
     )
     (PICTURES / "house.svg").write_text(
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {total}">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}">\n'
         f"<title>The rooms of runner: each rests on those below</title><style>{style}</style>\n"
         + "\n".join(boxes)
         + "\n</svg>\n",

@@ -144,25 +144,25 @@ def listing(
       model: the classes of a model's variables. Each of the others has one row.
       every: whether every tensor has a row, with its own name too, and the digest is whole.
     """
-    by_class: dict[str, list[TensorSpec]] = {}
+    own = "model variable"
+    kinds: dict[str, list[TensorSpec]] = {own: []}
     for name, tensor in spec.tensors.items():
-        by_class.setdefault(classes[name], []).append(tensor)
+        kinds.setdefault(own if classes[name] in model else classes[name], []).append(tensor)
     also = {name: alias for alias, name in spec.aliases.items()}
     rows: list[list[str]] = []
-    sizes: dict[str, list[int]] = {}
-    for state, group in by_class.items():
-        kind = "model variable" if state in model else state
-        sizes.setdefault(kind, []).extend(each.bytes for each in group)
-        if every or state in model or len(group) == 1:
-            rows += [_row(each, state, also, every, found.get(each.name)) for each in group]
+    counts = []
+    for kind, group in kinds.items():
+        size = sum(each.bytes for each in group)
+        counts.append(f"{plural(len(group), kind)} ({sized(size)})")
+        if every or kind == own or len(group) == 1:
+            rows += [_row(each, classes, also, every, found.get(each.name)) for each in group]
         else:
             nan = sum(of.nan for each in group if (of := found.get(each.name)))
-            cells = (plural(len(group), state), "", f"{sum(sizes[kind]):,}", state, "", "", "")
+            cells = (plural(len(group), kind), "", f"{size:,}", kind, "", "", "")
             rows.append([*cells, f"{nan:,}" if found else "", ""])
-    counts = [f"{plural(len(each), kind)} ({sized(sum(each))})" for kind, each in sizes.items()]
     step = "" if spec.step is None else f", step {spec.step}"
     return Group(
-        Text(f"{spec.format}{step}: {', '.join(counts) or 'no tensors'}"),
+        Text(f"{spec.format}{step}: {', '.join(counts)}"),
         Text(spec.path),
         Text(spec.digest if every else short(spec.digest)),
         Listing(_COLUMNS, [_with_nan_in_red(row) for row in rows], _NUMBERS),
@@ -170,7 +170,11 @@ def listing(
 
 
 def _row(
-    tensor: TensorSpec, state: str, also: Mapping[str, str], every: bool, of: Statistics | None
+    tensor: TensorSpec,
+    classes: Mapping[str, str],
+    also: Mapping[str, str],
+    every: bool,
+    of: Statistics | None,
 ) -> list[str]:
     name = also.get(tensor.name, tensor.name)
     # Strings have no fixed size, nor has a `variant`, the position in a run's training data.
@@ -179,7 +183,7 @@ def _row(
     described = ["" if value is None else f"{value:.6g}" for value in values]
     own = tensor.name if every and name != tensor.name else ""
     shape = shaped(tensor.shape, tensor.dtype)
-    return [name, shape, size, state, *described, f"{of.nan:,}" if of else "", own]
+    return [name, shape, size, classes[tensor.name], *described, f"{of.nan:,}" if of else "", own]
 
 
 _COLUMNS = ("tensor", "shape", "bytes", "class", "min", "max", "mean", "NaN", "stored as")

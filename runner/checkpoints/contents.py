@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ _SAFETENSORS_SHARD = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
 _SUFFIXES = (".h5", ".hdf5", ".keras", ".safetensors", ".npz", ".npy")
 # V1 checkpoints have no suffix; without a `checkpoint` file they are found by their usual names.
 _V1_NAME = re.compile(r".*\.ckpt(-\d+)?")
+_V1_SHARD = re.compile(r"(?!.*\.data-)(.*)-00000-of-\d{5}")
 # The pattern that stands for the shards of a V1 checkpoint follows its step.
 _STEP = re.compile(r".*?-(\d+)(-\?{5}-of-\d{5})?")
 
@@ -42,7 +44,14 @@ class NoCheckpointError(CheckpointError):
 
 
 class LostCheckpointError(CheckpointError, ValueError):
-    """The `checkpoint` file names a checkpoint that is gone; a ValueError, as TensorFlow has it."""
+    """The `checkpoint` file leads to no checkpoint; a ValueError, as TensorFlow has it."""
+
+
+def v1_shards(directory: str, prefix: str) -> str | None:
+    """Returns the pattern for the shards of a V1 checkpoint in a directory; None without any."""
+    shards = files.matching(directory, f"{glob.escape(prefix)}-?????-of-?????")
+    count = shards[0][-5:] if shards and is_v1(shards[0]) else ""
+    return f"{prefix}-?????-of-{count}" if count else None
 
 
 def is_checkpoint(path: str) -> bool:
@@ -112,8 +121,7 @@ def newest(directory: str) -> str | None:
     """Returns the newest checkpoint by the `checkpoint` file; None when there is no such file.
 
     Raises:
-      LostCheckpointError: when the file names a checkpoint that is not there.
-      CheckpointError: when it is damaged.
+      LostCheckpointError: when the file is damaged or names a checkpoint that is not there.
     """
     kept = _state(directory)
     if kept is None:
@@ -154,11 +162,14 @@ def in_directory(directory: str) -> tuple[str, ...]:
         usual = name.endswith((*_SUFFIXES, _SHARDED_INDEX)) and not shard
         if usual or (_V1_NAME.fullmatch(name) and is_v1(os.path.join(directory, name))):
             found.add(name)
+        v1 = v1_shards(directory, match[1]) if (match := _V1_SHARD.fullmatch(name)) else None
+        if v1 is not None:
+            found.add(v1)
     return tuple(os.path.join(directory, name) for name in sorted(found))
 
 
 def _state(directory: str) -> tuple[str, ...] | None:
-    """Returns what `read_state` does; a damaged file is a CheckpointError."""
+    """Returns what `read_state` does; a damaged file is a LostCheckpointError."""
     file = os.path.join(directory, STATE_FILE)
     if not files.is_file(file):
         return None
@@ -166,7 +177,7 @@ def _state(directory: str) -> tuple[str, ...] | None:
         pass  # TensorFlow would report a file that it may not read as damaged.
     state = read_state(directory)
     if state is None:
-        raise CheckpointError(
+        raise LostCheckpointError(
             Problem(
                 f"the `checkpoint` file in {directory} is damaged",
                 "it names no checkpoint",
@@ -186,7 +197,10 @@ def read_state(directory: str) -> tuple[str, ...] | None:
     # Importing TensorFlow takes seconds, which directories without such a file do not need.
     import tensorflow as tf
 
-    state = tf.train.get_checkpoint_state(directory)
+    try:
+        state = tf.train.get_checkpoint_state(directory)
+    except ValueError:  # Empty, as a full disk leaves it, or not text.
+        return None
     if state is None:
         return None
     newest, kept = state.model_checkpoint_path, state.all_model_checkpoint_paths

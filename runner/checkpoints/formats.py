@@ -50,7 +50,8 @@ KNOWN = tuple(form.value[0] for form in Format)
 TABLE_MAGIC = bytes.fromhex("57fb808b247547db")
 _HEAD = 1024
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-_SHARD = re.compile(r"(.*)\.data-\d{5}-of-\d{5}")
+_PART = re.compile(r"(?P<prefix>.*)\.(?P<part>data-\d{5}-of-\d{5}|meta)")
+_SAVED_MODEL_FILE = re.compile(r"(?P<folder>.*/)?saved_model\.pb(txt)?")
 _REMEDY = "name a checkpoint of one of these formats"
 
 _HTML = (
@@ -181,10 +182,15 @@ def _unknown(path: str, head: bytes) -> CheckpointError:
     for prefix, cause, remedy in _FOREIGN:
         if start.startswith(prefix):
             return _foreign(path, cause, remedy)
-    shard = _SHARD.fullmatch(path)
-    if shard:
-        remedy = f"give the prefix instead: {shard[1]}"
-        return _foreign(path, "it is one data shard of a bundle", remedy)
+    part = _PART.fullmatch(path)
+    if part:
+        what = "the graph" if part["part"] == "meta" else "one data shard"
+        remedy = f"give the prefix instead: {part['prefix']}"
+        return _foreign(path, f"it is {what} of a bundle", remedy)
+    graph = _SAVED_MODEL_FILE.fullmatch(path)
+    if graph:
+        folder = graph["folder"] or "."
+        return _foreign(path, "it is the graph of a SavedModel", f"give its folder: {folder}")
     return _foreign(path, f"it begins with {head[:8]!r}, like none of them", _REMEDY)
 
 

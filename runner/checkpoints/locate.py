@@ -131,7 +131,11 @@ def _latest(path: str) -> str:
     if contents.is_checkpoint(path) or (files.is_directory(path) and is_saved_model(path)):
         return path
     if not files.is_directory(path):
-        raise _nothing(path)
+        parent, name = os.path.split(path)
+        shards = contents.v1_shards(parent, name)
+        if shards is None:
+            raise _nothing(path)
+        return os.path.join(parent, shards)
     if contents.is_run(path):
         return _latest(os.path.join(path, CHECKPOINTS))
     model = contents.in_mlflow_model(path)

@@ -31,7 +31,7 @@ def explain(error: BaseException) -> ConfigError:
         return ConfigError(_bad_yaml(error, error.problem_mark))
     text = str(error)
     if match := re.match(_NOT_SET, text):
-        return ConfigError(_not_there(match, _siblings(error)))
+        return ConfigError(_not_there(match, error))
     for pattern, problem in _BY_MESSAGE:
         if match := re.match(pattern, text):
             return ConfigError(problem(match))
@@ -68,8 +68,8 @@ def below_nothing(error: AttributeError) -> Problem | None:
         return None
     return Problem(
         f"{found[1]} is given, and there is no {found[2]} that it could change",
-        f"an experiment sets {found[2]}, and none is named",
-        "+experiment=NAME names one",
+        f"no experiment is named that sets {found[2]}, or ~{found[2]} deletes it",
+        f"name one by +experiment=NAME, or give {found[2]} as a whole: +{found[2]}={{KEY: VALUE}}",
     )
 
 
@@ -180,17 +180,16 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
     return bad_value(key or source or "the configuration", first, source)
 
 
-def _siblings(error: BaseException) -> list[str]:
-    """Returns the keys that are set beside the one that is not."""
-    for cause in _chain(error):
-        if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
-            return [str(key) for key in cause.parent_node]
-    return []
-
-
-def _not_there(match: re.Match[str], siblings: Iterable[str]) -> Problem:
+def _not_there(match: re.Match[str], error: BaseException) -> Problem:
     """The problem of an override, without a plus, of a key that is not set."""
     key, line = match["key"], match["line"]
+    siblings: list[str] = []
+    for cause in _chain(error):
+        if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
+            siblings = [str(each) for each in cause.parent_node]
+            if str(cause.full_key).startswith(f"{key}."):
+                key = str(cause.full_key)  # The override's value is a dictionary with this key.
+            break
     if key.startswith("hydra."):
         return Problem(f"{key} is not a key of Hydra", remedy="see --hydra-help")
     if annotation(key, RunConfig) is None:
@@ -198,7 +197,7 @@ def _not_there(match: re.Match[str], siblings: Iterable[str]) -> Problem:
     parent, _, wrong = key.rpartition(".")
     return Problem(
         f"{key} is not set, so there is nothing to override",
-        f"the experiment sets no such key below {parent}",
+        "the experiment sets no such key" + f" below {parent}" * bool(parent),
         f"fix the name, or put a plus before it to add it: +{line}",
         [f"{parent}.{each}" for each in similar(wrong, siblings)],
     )

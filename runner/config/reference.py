@@ -222,8 +222,8 @@ def _entry(key: Key) -> str:
         lines.append(f"- `{value}`" + (f": {meaning[0].lower()}{meaning[1:]}" if meaning else ""))
     lines += [""] if key.choices else []
     if default == "default below":
-        items = key.default.strip("[]").split(", ")
-        lines += ["```yaml", *(f"- {item}" for item in items), "```", ""]
+        items = (item.replace("'", "''") for item in key.default.strip("[]").split(", "))
+        lines += ["```yaml", *(f"- '{item}'" for item in items), "```", ""]
     return "\n".join(lines)
 
 

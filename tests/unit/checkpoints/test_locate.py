@@ -11,6 +11,7 @@ import pytest
 
 from runner.checkpoints import contents
 from runner.checkpoints.contents import NoCheckpointError
+from runner.checkpoints.formats import TABLE_MAGIC
 from runner.checkpoints.locate import is_mlflow_uri, latest_checkpoint, resolve
 from runner.checkpoints.open import open_checkpoint
 from runner.errors import CheckpointError
@@ -44,6 +45,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "lost" / "model.ckpt-2.index").unlink()
     _checkpoints(tmp_path / "damaged", 1)
     (tmp_path / "damaged" / "checkpoint").write_text("<html>")
+    for folder, content in (("blank", b""), ("binary", b"\xff\xfe")):
+        _checkpoints(tmp_path / folder, 1)
+        (tmp_path / folder / "checkpoint").write_bytes(content)
+    (tmp_path / "v1").mkdir()
+    for shard in range(2):
+        (tmp_path / "v1" / f"weights-7-0000{shard}-of-00002").write_bytes(TABLE_MAGIC)
     (tmp_path / "empty").mkdir()
     for folder, file in (("later", "checkpoint"), ("kept", "w.npz"), ("photos", "e.jpg")):
         (tmp_path / "above" / folder).mkdir(parents=True)
@@ -65,6 +72,8 @@ BEST, KEPT = f"{RUN}/best/model.ckpt", f"{RUN}/checkpoints/model.ckpt"
         ("features/model.ckpt-1", {}, ["features/model.ckpt-1"]),
         ("features/model.ckpt-1.index", {}, ["features/model.ckpt-1"]),
         ("unlisted", {"which": "1"}, ["unlisted/model.ckpt-1"]),
+        ("v1", {}, ["v1/weights-7-?????-of-00002"]),
+        ("v1/weights-7", {}, ["v1/weights-7-?????-of-00002"]),
         (RUN, {}, [f"{KEPT}-40"]),
         (f"{RUN}/checkpoints/", {}, [f"{KEPT}-40"]),
         (RUN, {"which": "10"}, [f"{KEPT}-10"]),
@@ -101,7 +110,10 @@ def test_a_tilde_is_the_home_of_the_user(home: Path) -> None:
 
 REFUSED: list[tuple[str, dict[str, Any], str, list[str] | None]] = [
     ("lost", {}, "names .*model.ckpt-2\n.*no such checkpoint is there", ["lost/model.ckpt-1"]),
-    ("damaged", {}, "the `checkpoint` file in damaged is damaged", ["damaged/model.ckpt-1"]),
+    *(
+        (each, {}, f"the `checkpoint` file in {each} is damaged", [f"{each}/model.ckpt-1"])
+        for each in ("damaged", "blank", "binary")
+    ),
     ("feature", {}, "there is no checkpoint at feature\n", ["features"]),
     (
         "features/model.ckpt-3",

@@ -148,9 +148,15 @@ def test_parts_of_a_bundle_lead_to_its_prefix(tmp_path: Path) -> None:
     shard = tmp_path / "m.data-00000-of-00001"
     shard.write_bytes(b"\x01\x02\x03")
     assert recognise(str(tmp_path / "m")) is Format.BUNDLE
-    for part in (tmp_path / "m.index", shard):
+    graph = tmp_path / "m.meta"
+    graph.write_bytes(b"\n\xe0\x0b")
+    for part in (tmp_path / "m.index", shard, graph):
         with pytest.raises(CheckpointError, match=f"give the prefix instead: {tmp_path}/m\n"):
             recognise(str(part))
+    (tmp_path / "saved_model.pb").write_bytes(b"\x08\x01")
+    with pytest.raises(CheckpointError, match=f"give its folder: {tmp_path}/\n"):
+        recognise(str(tmp_path / "saved_model.pb"))
+    (tmp_path / "saved_model.pb").unlink()
     (tmp_path / "v1").write_bytes(table)
     assert recognise(str(tmp_path / "v1")) is Format.V1
     with pytest.raises(CheckpointError, match="it is a directory, not a SavedModel"):

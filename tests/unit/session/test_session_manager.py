@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf2
@@ -137,7 +138,7 @@ def test_ready_check_names_a_variable_that_nothing_gives(save: Save) -> None:
         manager.prepare_session()
 
 
-def test_own_directory_whose_checkpoint_is_gone_is_refused(save: Save) -> None:
+def test_a_directory_whose_checkpoint_is_gone_is_refused(save: Save) -> None:
     (cnn,) = _variables("cnn")
     own = save("own", cnn=5.0)
     (own / "model.ckpt.index").unlink()
@@ -145,6 +146,8 @@ def test_own_directory_whose_checkpoint_is_gone_is_refused(save: Save) -> None:
     with pytest.raises(CheckpointError, match="no such checkpoint is there") as caught:
         manager.prepare_session(saver=tf.train.Saver(), checkpoint_dir=str(own))
     assert isinstance(caught.value, ValueError), "as TensorFlow's"
+    with pytest.raises(ValueError, match="no such checkpoint is there"):
+        _manager([own], [_scaffold(cnn, optional=True)]).prepare_session()
 
 
 def test_warm_start_follows_a_wait_for_an_own_checkpoint_in_vain(
@@ -214,6 +217,16 @@ def test_a_saver_that_is_missing_or_does_not_fit_is_refused(save: Save) -> None:
     manager = _manager([other], [_scaffold(cnn, name="features")])
     with pytest.raises(CheckpointError, match=r"scaffold features cannot restore cnn from .*a/"):
         manager.prepare_session()
+
+
+def test_a_saver_of_keras_variables_is_told_from_a_missing_tensor(save: Save) -> None:
+    layer = keras.layers.Dense(2)
+    layer.build((None, 2))
+    source = save("a", cnn=1.0)
+    for variables in (layer.weights, {"cnn": layer.kernel}):
+        scaffold = runner.Scaffold(saver=tf.train.Saver(variables))
+        with pytest.raises(CheckpointError, match=r"a keras\.Variable\n.*variable\.value"):
+            _manager([source], [scaffold]).prepare_session()
 
 
 VALUE = np.arange(6, dtype=np.float32).reshape(2, 3)
