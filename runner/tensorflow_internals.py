@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import CallableOptions
@@ -58,11 +58,6 @@ def function_nodes(graph: tf.Graph, name: str) -> Sequence[tf.compat.v1.NodeDef]
     """
     function = graph._get_function(name)
     return function.cached_definition.node_def if function is not None else ()
-
-
-def layers_of(model: Any) -> Iterable[Any]:
-    """Returns a Keras layer and all layers below it; `Model.layers` has only those right below."""
-    return cast("Iterable[Any]", model._flatten_layers())
 
 
 def compilable_operations(operations: Iterable[str]) -> set[str]:

@@ -58,8 +58,10 @@ class KerasWeightsReader(FileReader):
             tensors = {name: _spec(name, found[name]) for name in sorted(found)}
             name = self._step_name(tensors)
             step = None if name is None else int(found[name][()])
-            aliases = self._aliases(file, tensors)
-        return CheckpointSpec(self.path, step, tensors, self.format, self._digest(), aliases)
+            layers = _layers(file)
+            aliases = self._aliases(file, tensors, layers)
+        digest = self._digest()
+        return CheckpointSpec(self.path, step, tensors, self.format, digest, aliases, layers)
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """See `CheckpointReader.read`."""
@@ -84,13 +86,10 @@ class KerasWeightsReader(FileReader):
         """Returns tensor name -> dataset; links are not followed."""
         return {path: each for path, each in _entries(file) if isinstance(each, h5py.Dataset)}
 
-    def _aliases(self, file: h5py.File, tensors: Mapping[str, TensorSpec]) -> dict[str, str]:
+    def _aliases(
+        self, file: h5py.File, tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]
+    ) -> dict[str, str]:
         """Returns other names of some tensors -> tensor name."""
-        layers = {
-            path.removesuffix("vars").rstrip("/"): name
-            for path, each in _entries(file)
-            if path.rpartition("/")[2] == "vars" and isinstance(name := each.attrs.get("name"), str)
-        }
         return keras_paths(tensors, layers)
 
     def _step_name(self, tensors: Mapping[str, TensorSpec]) -> str | None:
@@ -158,7 +157,9 @@ class KerasH5Reader(KerasWeightsReader):
                 found[f"{_OPTIMIZER}/{weight.removesuffix(':0')}"] = group[weight]
         return found
 
-    def _aliases(self, file: h5py.File, tensors: Mapping[str, TensorSpec]) -> dict[str, str]:
+    def _aliases(
+        self, file: h5py.File, tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]
+    ) -> dict[str, str]:
         model = f"{_model_name(file.attrs.get('model_config'))}/"
         shorter = {name.removeprefix(model): name for name in tensors if name.startswith(model)}
         return {alias: name for alias, name in shorter.items() if alias not in tensors}
@@ -187,6 +188,15 @@ def _entries(group: h5py.Group) -> list[tuple[str, h5py.Group | h5py.Dataset]]:
     found: list[tuple[str, h5py.Group | h5py.Dataset]] = []
     group.visititems(lambda path, entry: found.append((path, entry)))
     return found
+
+
+def _layers(file: h5py.File) -> dict[str, str]:
+    """Returns the groups of a weights file that are layers -> the layers' names."""
+    return {
+        path.removesuffix("vars").rstrip("/"): name
+        for path, each in _entries(file)
+        if path.rpartition("/")[2] == "vars" and isinstance(name := each.attrs.get("name"), str)
+    }
 
 
 def _spec(name: str, dataset: h5py.Dataset) -> TensorSpec:

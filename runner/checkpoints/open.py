@@ -115,6 +115,7 @@ def averaged(specs: Sequence[CheckpointSpec]) -> CheckpointSpec:
         f"average of {len(specs)} x {specs[-1].format}",
         files.digest_of_parts(spec.digest for spec in specs),
         specs[-1].aliases,
+        specs[-1].layers,
     )
 
 

@@ -78,6 +78,7 @@ class CheckpointSpec:
         files all bytes are read for it.
       aliases: other names of some tensors -> the name in `tensors`; in an object-based checkpoint
         a tensor is named by an object path, and the variable's own name is an alias.
+      layers: of Keras's weights files, group -> name of the layer; the model's own group is empty.
     """
 
     path: str
@@ -86,6 +87,7 @@ class CheckpointSpec:
     format: str = ""
     digest: str = ""
     aliases: Mapping[str, str] = field(default_factory=dict)
+    layers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

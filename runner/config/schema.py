@@ -342,8 +342,9 @@ class RunConfig:
     # Class -> weight of its examples in training; 1 by default.
     class_weight: dict[int, float] = field(default_factory=dict)
     # `_target_` of a Keras or `tf.compat.v1.train` optimizer, and its arguments. The file
-    # `optimizer=adam` is chosen by default. The `learning_rate` may be a schedule: `_target_` of a
-    # `keras.optimizers.schedules` class or a `tf.compat.v1.train.*_decay` function.
+    # `optimizer=adam` is chosen by default; `optimizer=compiled` takes a compiled model's own. The
+    # `learning_rate` may be a schedule: `_target_` of a `keras.optimizers.schedules` class or a
+    # `tf.compat.v1.train.*_decay` function.
     optimizer: dict[str, Any] = MISSING
     # In place of data, model, loss, metrics and optimizer: `_target_` of a `model_fn` of
     # `tf.estimator`, or of what returns one.

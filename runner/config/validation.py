@@ -104,7 +104,8 @@ def _complete(config: DictConfig) -> DictConfig:
 
 def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
     own = [key for key in ("graph", "model_fn") if resolved[key] is not None]
-    keys = TARGETS if not own else [key for key in TARGETS if resolved[key]]
+    # A graph of one's own needs none, and a compiled model has an optimizer.
+    keys = [key for key in TARGETS if resolved[key] or not (own or key == "optimizer")]
     given = [(key, resolved[key]) for key in (*keys, *own) if resolved[key] != "???"]
     for group in ("hooks", "input_fns"):
         given += [(f"{group}.{key}", value) for key, value in resolved[group].items()]

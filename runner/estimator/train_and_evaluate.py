@@ -33,7 +33,7 @@ def train_and_evaluate(
         raise TypeError(f"`eval_spec` must have type `EvalSpec`. Got: {type(eval_spec)}")
     if not isinstance(train_spec, TrainSpec):
         raise TypeError(f"`train_spec` must have type `TrainSpec`. Got: {type(train_spec)}")
-    evaluations = _Evaluations(estimator, eval_spec)
+    evaluations = _Evaluations(estimator, eval_spec, train_spec.max_steps)
     estimator.train(
         train_spec.input_fn,
         hooks=train_spec.hooks,
@@ -46,25 +46,27 @@ def train_and_evaluate(
 class _Evaluations(tf.compat.v1.train.CheckpointSaverListener):
     """Evaluates and exports each saved checkpoint that is not too soon after the last."""
 
-    def __init__(self, estimator: Estimator, spec: EvalSpec) -> None:
-        self._estimator, self._spec = estimator, spec
+    def __init__(self, estimator: Estimator, spec: EvalSpec, max_steps: int | None) -> None:
+        self._estimator, self._spec, self._max_steps = estimator, spec, max_steps
         self.metrics: dict[str, Any] | None = None
         self.exported: list[Any] = []
-        self._first = True
+        self._step: int | None = None  # Of the last evaluation, or of the first checkpoint.
         self._since = time.monotonic()
 
     def after_save(self, session: Any, global_step_value: int) -> None:
         """Evaluates, unless the checkpoint is the first, from before training, or too early."""
-        if self._first:
-            self._first = False
+        if self._step is None:
+            self._step = global_step_value
         elif time.monotonic() - self._since >= self._spec.throttle_secs:
-            self._evaluate(final=False)
+            over = self._max_steps is not None and global_step_value >= self._max_steps
+            self._evaluate(global_step_value, final=over)
 
     def end(self, session: Any, global_step_value: int) -> None:
-        """Evaluates the last checkpoint."""
-        self._evaluate(final=True)
+        """Evaluates the last checkpoint, unless that is done."""
+        if global_step_value != self._step:
+            self._evaluate(global_step_value, final=True)
 
-    def _evaluate(self, *, final: bool) -> None:
+    def _evaluate(self, step: int, *, final: bool) -> None:
         estimator, spec = self._estimator, self._spec
         checkpoint = estimator.latest_checkpoint()
         self.metrics = estimator.evaluate(
@@ -80,4 +82,4 @@ class _Evaluations(tf.compat.v1.train.CheckpointSaverListener):
             )
             for each in spec.exporters
         ]
-        self._since = time.monotonic()
+        self._step, self._since = step, time.monotonic()

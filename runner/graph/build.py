@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -15,6 +17,7 @@ from runner.errors import ConfigError, Problem
 from runner.graph.calls import Calls
 from runner.graph.experiment import BuiltGraph, Data, Model, Sized, Split, Training
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
+from runner.graph.keras_optimizer import compiled_optimizer
 from runner.graph.measures import Batch
 from runner.graph.names import (
     finder,
@@ -35,9 +38,16 @@ from runner.graph.precision import (
 )
 from runner.graph.replica import Replica
 from runner.graph.training_step import TrainingStep
-from runner.graph.variables import checkpoint_saver, saved_as, variable_specs, whole_name
-from runner.restoration.model_variables import initializers, model_variables
+from runner.graph.variables import (
+    checkpoint_saver,
+    keras_slots,
+    saved_as,
+    variable_specs,
+    whole_name,
+)
+from runner.restoration.model_variables import initializers, keras_variables
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
+from runner.restoration.weights_layout import weights_layout
 from runner.system.user_code import calling
 
 
@@ -67,6 +77,11 @@ def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> B
         with replica.partitioned():
             model = build_model(config)
             objective, calls = Objective(config, model), Calls(config)
+            notes = objective.notes
+            if not config.optimizer:
+                config = replace(config, optimizer=compiled_optimizer(model))
+                own = config.optimizer["_target_"].rpartition(".")[2]
+                notes = (*notes, f"optimizer: the compiled model's own, {own}")
         source = step = None
         if train:
             source = _training_input(data, replica)
@@ -74,7 +89,8 @@ def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> B
             step = TrainingStep(config, source, forward, replica)
         evaluation = _split(calls, split, data, model, objective)
         objective.keep_apart(graph)
-        keras_names = model_variables(model)
+        weights = keras_variables(model)
+        keras_names = {name: each.value for name, each in weights.items()}
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
         policies = _policies(config, own)
         _require_sources(config, graph, own, policies)
@@ -85,8 +101,11 @@ def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> B
         saver = _saver(config, variables, trained, source)
     check_compiled(config, graph)
     specs = variable_specs(variables, own, policies, training, initializers(model))
-    about = data.sizes() if isinstance(data, Sized) else {}, calls, objective.notes
-    return BuiltGraph(graph, variables, specs, training, evaluation, hooks, saver, *about)
+    about = data.sizes() if isinstance(data, Sized) else {}, calls, notes
+    layout = partial(weights_layout, model, weights) if weights else None
+    slots = keras_slots(variables, weights, training) if training else None
+    built = graph, variables, specs, training, evaluation, hooks, saver
+    return BuiltGraph(*built, *about, layout=layout, slots=slots)
 
 
 def _hooks(

@@ -14,7 +14,9 @@ import tensorflow as tf
 
 from runner.graph.calls import Calls
 from runner.graph.optimization import AveragedWeights
+from runner.restoration.keras_slots import Slots
 from runner.restoration.variables import VariableSpec
+from runner.restoration.weights_layout import WeightsLayout
 
 if TYPE_CHECKING:
     from runner.graph.input_pipeline import TrainingInput
@@ -250,6 +252,8 @@ class BuiltGraph:
       calls: the calls of the experiment's own code in it.
       own: what the target of `graph` returned; None for a graph that the runner built.
       notes: what the configuration replaces of a compiled model's own, a line each.
+      layout: returns where Keras saves the model's variables; None for a model that is not Keras's.
+      slots: what a Keras optimizer of all variables keeps; None for any other.
     """
 
     graph: tf.Graph
@@ -263,3 +267,5 @@ class BuiltGraph:
     calls: Calls
     notes: tuple[str, ...] = ()
     own: GraphSpec | None = None
+    layout: Callable[[], WeightsLayout] | None = None
+    slots: Slots | None = None

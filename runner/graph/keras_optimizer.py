@@ -13,7 +13,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from runner.errors import Problem
+from runner.errors import ConfigError, Problem
+from runner.keras_internals import spares_weights
 from runner.restoration.model_variables import slot_prefix
 from runner.restoration.variables import EMA_SUFFIX
 
@@ -65,6 +66,55 @@ def refusals(optimizer: keras.optimizers.Optimizer, alone: bool) -> list[Problem
             )
         )
     return found
+
+
+def compiled_optimizer(model: Any) -> dict[str, Any]:
+    """Returns the configuration of a compiled model's optimizer: a `_target_` and its arguments.
+
+    Raises:
+      ConfigError: when the model has none, or one that its configuration does not describe.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer  # `compile` adds the scale for mixed_float16.
+    if optimizer is None:
+        raise ConfigError(
+            Problem(
+                "optimizer has no _target_",
+                "the model does not say its own: it is not compiled",
+                "choose one, such as optimizer=adamw",
+            )
+        )
+    rate = optimizer.learning_rate
+    if isinstance(rate, keras.Variable):
+        # A graph has no value of it for `get_config`, which takes a schedule as it is.
+        optimizer.learning_rate = keras.optimizers.schedules.PolynomialDecay(1.0, 1)
+    try:
+        settings = optimizer.get_config()
+        node: Any = _described(keras.optimizers.schedules.deserialize(settings["learning_rate"]))
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise _undescribed(optimizer, f"its get_config raises {error!r}") from error
+    if isinstance(rate, keras.Variable):
+        node = float(tf.get_static_value(rate.value.initial_value))
+    if spares_weights(optimizer):
+        raise _undescribed(optimizer, "exclude_from_weight_decay is not in its get_config")
+    return {**_described(optimizer), **settings, "learning_rate": node}
+
+
+def _described(instance: Any) -> dict[str, Any]:
+    kind = type(instance)
+    settings = {} if isinstance(instance, keras.optimizers.Optimizer) else instance.get_config()
+    return {"_target_": f"{kind.__module__}.{kind.__qualname__}", **settings}
+
+
+def _undescribed(optimizer: Any, cause: str) -> ConfigError:
+    return ConfigError(
+        Problem(
+            f"optimizer: the compiled model's {type(optimizer).__name__} cannot be made again",
+            cause,
+            "name a function that returns it as optimizer._target_",
+        )
+    )
 
 
 class KerasOptimizer(tf.compat.v1.train.Optimizer):

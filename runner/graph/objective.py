@@ -106,7 +106,7 @@ class Objective:
         if model is None or not model.compiled:
             return
         replaced = {
-            "optimizer": model.optimizer is not None,
+            "optimizer": model.optimizer is not None and bool(config.optimizer),
             "loss": model.loss is not None and config.loss is not None,
             "metrics": has_metrics and bool(config.metrics or config.weighted_metrics),
         }

@@ -177,20 +177,26 @@ def build_optimizer(
                 f"learning_rate_multiplier is {multiplier:g}, and there is no "
                 "optimizer.learning_rate",
                 "a multiplier needs what it multiplies",
-                "name an optimizer that has it, or delete learning_rate_multiplier from the "
-                "scaffolds",
+                "name an optimizer that has it, or delete the scaffolds' learning_rate_multiplier",
             )
         )
-    optimizer = build_target("optimizer", node, References({"graph": names}))
-    if not isinstance(optimizer, keras.optimizers.Optimizer | tf.compat.v1.train.Optimizer):
-        raise ConfigError(
-            Problem(
-                f"optimizer: {node['_target_']} is not an optimizer",
-                "it must be a keras.optimizers.Optimizer or a tf.compat.v1.train.Optimizer",
-                "for example keras.optimizers.AdamW",
-            )
+    try:
+        optimizer = build_target("optimizer", node, References({"graph": names}))
+    except ConfigError:
+        if rate is None or isinstance(target, type):
+            raise
+        # A function that makes an optimizer of Keras.
+        names["learning_rate"] = lambda: multiplied
+        optimizer = build_target("optimizer", node, References({"graph": names}))
+    if isinstance(optimizer, keras.optimizers.Optimizer | tf.compat.v1.train.Optimizer):
+        return optimizer
+    raise ConfigError(
+        Problem(
+            f"optimizer: {node['_target_']} is not an optimizer",
+            "it must be a keras.optimizers.Optimizer or a tf.compat.v1.train.Optimizer",
+            "for example keras.optimizers.AdamW",
         )
-    return optimizer
+    )
 
 
 def _apply(

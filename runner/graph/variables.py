@@ -15,6 +15,8 @@ from runner.graph.experiment import Training
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.names import partition_of
 from runner.graph.optimization import AVERAGE_SUFFIX
+from runner.restoration.keras_slots import Slots
+from runner.restoration.model_variables import LEARNING_RATE
 from runner.restoration.variables import VariableSpec, classify
 
 
@@ -54,6 +56,26 @@ def variable_specs(
             )
         )
     return tuple(specs)
+
+
+def keras_slots(
+    variables: Mapping[str, tf.Variable], weights: Mapping[str, Any], training: Training
+) -> Slots | None:
+    """Returns what the optimizer of a training step keeps; None when it is not one of Keras.
+
+    Args:
+      variables: name -> variable of the graph.
+      weights: name -> variable of the Keras model, in the model's order.
+      training: the training step.
+    """
+    kept = {
+        name: tuple(each.shape.as_list())
+        for name, each in variables.items()
+        if each.op.name in training.state_names and not name.endswith(f"/{LEARNING_RATE}")
+    }
+    kind = next((name.rpartition("/")[0] for name in kept if name.endswith("/iterations")), "")
+    trained = [name for name, each in weights.items() if each.trainable]
+    return Slots(kind, kept, trained) if kind else None
 
 
 def saved_as(

@@ -10,7 +10,8 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: what is wrong.
 - `report`, `json_report`, `html_report`: the doors for showing a plan; `rows`: what they show.
 - `restorer`: `Restorer`, the door for carrying a plan out; `reading`: how values are brought.
-- `sources`: opens the scaffolds' checkpoints; `model_variables`: the names of a model's variables.
+- `sources`: opens the scaffolds' checkpoints; `model_variables`: the names of a model's variables;
+  `weights_layout`: where Keras saves them.
 - `eager`: `plan` and `warm_start`, the doors for programs without a run; `scaffolds`: their input.
 
 Planning needs no session and reads no tensor values. The room rests on `checkpoints`, for formats,

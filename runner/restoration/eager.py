@@ -13,9 +13,11 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
@@ -25,7 +27,9 @@ from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import StateChoice
 from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConfig
 from runner.errors import ConfigError, Problem
+from runner.keras_internals import layers_of
 from runner.restoration import html_report, json_report, report
+from runner.restoration.keras_slots import Slots
 from runner.restoration.model_variables import (
     build_optimizer,
     eager_variables,
@@ -44,6 +48,7 @@ from runner.restoration.variables import (
     assign_owners,
     classify,
 )
+from runner.restoration.weights_layout import named_sources, weights_layout
 from runner.runs.provenance import Origin
 from runner.runs.run_directory import PROVENANCE
 from runner.tracking import open_store
@@ -189,12 +194,14 @@ class _WarmStart:
     """A plan and what is needed to carry it out.
 
     Attributes:
+      model: what is warm-started.
       plan: the plan.
       variables: name -> `keras.Variable` or `tf.Variable`.
       sources: scaffold -> its checkpoint.
       verify: whether every restored variable is read back and compared.
     """
 
+    model: Any
     plan: WarmStartPlan
     variables: Mapping[str, Any]
     sources: Mapping[str, Source]
@@ -216,6 +223,9 @@ class _WarmStart:
         non_finite.report(paths, self.plan.finite)
         for each, value in values:
             tensorflow_variable(self.variables[each.variable.name]).assign(value)
+        for layer in layers_of(self.model) if isinstance(self.model, keras.Layer) else ():
+            if isinstance(layer, keras.layers.Normalization):
+                layer.finalize_state()  # It computes with a copy, as Keras makes when it loads.
         _make_untrainable(
             self.variables[each.variable.name]
             for each in self.plan.assignments
@@ -263,11 +273,16 @@ def _prepare(
     specs = [_spec(name, each, name in frozen) for name, each in variables.items()]
     specs += [_slot(name, each, tuple(trained)) for name, each in slots.items()]
     located, sources = open_sources(given, _artifacts(given))
+    if isinstance(model, keras.Layer):
+        shapes = {name: tuple(each.shape) for name, each in slots.items()}
+        kept = Slots(type(optimizer).__name__, shapes, tuple(trained)) if slots else None
+        located = named_sources(located, partial(weights_layout, model, variables), kept)
     made = make_plan(specs, given, located, rules.collision, rules.expect)
     values = {each.name: getattr(made, each.name) for each in fields(made)}
     origins = {name: source.origins for name, source in sources.items()}
     name = str(getattr(model, "name", "") or type(model).__name__)
     return _WarmStart(
+        model,
         WarmStartPlan(**values, origins=origins, model=name),
         {**variables, **slots},
         sources,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,8 @@ import keras
 import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
-from runner.tensorflow_internals import layers_of
+from runner.keras_internals import layers_of
+from runner.restoration.weights_layout import layers_around
 
 
 def model_variables(model: Any) -> dict[str, tf.Variable]:
@@ -17,7 +19,8 @@ def model_variables(model: Any) -> dict[str, tf.Variable]:
 
     Keras names a variable by its path (`model/dense/kernel`) but gives the TensorFlow variable only
     the last part, made unique by a counter (`model/kernel_3`), which changes with the order in
-    which layers are built. The path, without the root model's name, is what stays.
+    which layers are built. The path, without the root model's name, is what stays. A functional
+    model's own name is not in it: where two have variables of one path, their names go before it.
 
     Raises:
       ConfigError: when two variables have one path.
@@ -33,8 +36,13 @@ def keras_variables(model: Any) -> dict[str, Any]:
     """
     root = f"{getattr(model, 'name', '')}/"
     named = [(each.path.removeprefix(root), each) for each in getattr(model, "variables", [])]
-    names = [name for name, _ in named]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    if _twice(named):
+        layers, again = layers_around(model), _twice(named)
+        named = [
+            ("/".join((*layers.get(id(each), ()), each.name)) if name in again else name, each)
+            for name, each in named
+        ]
+    twice = _twice(named)
     if twice:
         raise ConfigError(
             *(
@@ -47,6 +55,11 @@ def keras_variables(model: Any) -> dict[str, Any]:
             )
         )
     return dict(named)
+
+
+def _twice(named: Sequence[tuple[str, Any]]) -> list[str]:
+    count = Counter(name for name, _ in named)
+    return sorted(name for name, times in count.items() if times > 1)
 
 
 def initializers(model: Any) -> dict[str, str]:
@@ -139,7 +152,8 @@ def tensorflow_variable(variable: Any) -> tf.Variable:
 
 
 # The program's own, whatever the source's optimizer had.
-_LEARNING_RATE = "learning_rate"
+LEARNING_RATE = "learning_rate"
+_OPTIMIZER = "optimizer"
 
 
 def optimizer_variables(optimizer: Any, trained: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,7 +161,8 @@ def optimizer_variables(optimizer: Any, trained: Mapping[str, Any]) -> dict[str,
 
     A slot is named after the variable that it belongs to (`cnn/conv1/kernel/momentum`), what is
     kept for all of them after the optimizer (`optimizer/iteration`). Keras joins the parts of both
-    names to one (`adam/model_cnn_conv1_kernel_momentum`). The learning rate is left out.
+    names to one (`adam/model_cnn_conv1_kernel_momentum`). The learning rate is left out. Those of
+    the optimizer within a `LossScaleOptimizer` have its names, the scale's own `loss_scale/...`.
 
     Args:
       optimizer: the optimizer.
@@ -155,17 +170,38 @@ def optimizer_variables(optimizer: Any, trained: Mapping[str, Any]) -> dict[str,
     """
     by_prefix = {slot_prefix(each): name for name, each in trained.items()}
     prefixes = sorted(by_prefix, key=len, reverse=True)
-    named = {}
+    named: dict[str, Any] = {}
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        named = optimizer_variables(optimizer.inner_optimizer, trained)
+        inner = {id(each) for each in optimizer.inner_optimizer.variables}
+        scale = [each for each in optimizer.variables if id(each) not in inner]
+        return {**named, **{f"{_OPTIMIZER}/loss_scale/{each.name}": each for each in scale}}
+    by_place = _by_place(optimizer, [*trained])
     for each in optimizer.variables:
         last = each.path.rpartition("/")[2]
-        if last == _LEARNING_RATE:
+        if last == LEARNING_RATE:
             continue
         prefix = next((prefix for prefix in prefixes if last.startswith(prefix)), None)
-        slot = (
-            f"optimizer/{last}" if prefix is None else f"{by_prefix[prefix]}/{last[len(prefix) :]}"
-        )
-        named[slot] = each
+        if prefix is not None:
+            named[f"{by_prefix[prefix]}/{last[len(prefix) :]}"] = each
+        else:
+            named[by_place.get(id(each), f"{_OPTIMIZER}/{last}")] = each
     return named
+
+
+def _by_place(optimizer: Any, trained: Sequence[str]) -> dict[int, str]:
+    """Returns `id` of a slot -> name, for all that an optimizer keeps in lists by variable.
+
+    Adafactor's paths do not tell what they are for.
+    """
+    everything = [id(each) for each in optimizer.variables]
+    return {
+        id(each): f"{name}/{attribute.strip('_')}"
+        for attribute, kept in vars(optimizer).items()
+        if isinstance(kept, list | tuple) and len(kept) == len(trained)
+        if [id(each) for each in kept] != everything
+        for name, each in zip(trained, kept, strict=True)
+    }
 
 
 def slot_prefix(variable: Any) -> str:

@@ -18,6 +18,7 @@ from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph
 from runner.restoration.plan import LocatedSources, RestorationPlan, make_plan
 from runner.restoration.sources import open_source
+from runner.restoration.weights_layout import named_sources
 from runner.runs.provenance import Origin
 from runner.runs.run_directory import RunDirectory, runs
 from runner.system.status import Status
@@ -196,6 +197,8 @@ def plan_run(config: RunConfig, built: BuiltGraph, sources: Sources) -> Restorat
       ConfigError: when the experiment of a source does not compose or build.
     """
     located = sources.expected()
+    if built.layout is not None:
+        located = named_sources(located, built.layout, built.slots)
     return make_plan(
         built.specs,
         config.scaffolds,

@@ -30,6 +30,7 @@ TINY = "+experiment=tiny"
 LOCAL = ("cluster=local", "cluster.recovery_wait_secs=0.2", "cluster.grace_secs=20")
 SLOW = "data._target_=tests.tiny.odd.Slow"
 ENDLESS = (SLOW, "train.steps=100000", "tracking=none")
+STREAMED = "keras.metrics.SparseCategoricalAccuracy"
 CHECKPOINT = "runs/tiny/001/checkpoints/checkpoint"
 
 
@@ -113,7 +114,10 @@ def test_a_synchronous_cluster_whose_tasks_are_killed_is_one_run_with_the_metric
     source = pretrained(command.folder)
     shape = ("cluster.synchronous=true", f"cluster.evaluator={fresh}", "cluster.restarts=1")
     every = ("train.log_every=10", "train.evaluate_every=60", "train.checkpoint_every=20")
-    watched = Watched(command.start(TINY, *LOCAL, *WARM, SLOW, *shape, "train.steps=60", *every))
+    # State of Keras's, which all tasks build and the chief and the evaluator alone keep.
+    more = ("optimizer=adamw", f"+metrics.streamed._target_={STREAMED}")
+    given = (TINY, *LOCAL, *WARM, SLOW, *shape, "train.steps=60", *every, *more)
+    watched = Watched(command.start(*given))
     wait_for(command.folder / CHECKPOINT, watched.process)
     shutil.rmtree(source)
     os.kill(watched.pid("chief"), signal.SIGKILL)
@@ -134,6 +138,8 @@ def test_a_synchronous_cluster_whose_tasks_are_killed_is_one_run_with_the_metric
 
     assert {step for step, _ in history("train/loss")} == {10, 20, 30, 40, 50, 60}
     assert [step for step, _ in history("validation/loss")] == [60]
+    (streamed,), (accuracy,) = history("validation/streamed"), history("validation/accuracy")
+    assert streamed == pytest.approx(accuracy)
     # What the worker has sent, and the chief not recorded, is lost with the server.
     assert {step for step, _ in history("worker0/train/loss")} >= {40, 50, 60}
     if fresh:

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from runner.config.instantiation import build_target
 from tests.tiny.experiment import Blobs
 
 
@@ -284,6 +285,20 @@ class Recurrent(keras.Model):
 def digits(labels: Any, outputs: Any) -> Any:
     """A metric that XLA cannot compile."""
     return tf.cast(tf.strings.length(tf.strings.as_string(labels)), tf.float32)
+
+
+def bias_spared(learning_rate: Any, decay: float) -> Any:
+    """An optimizer of Keras that is more than its arguments."""
+    optimizer = keras.optimizers.AdamW(learning_rate, weight_decay=decay)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
+
+
+def compiled(optimizer: Any) -> keras.Model:
+    """A compiled model of the tiny experiment."""
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2, name="head")], name="net")
+    model.compile(build_target("optimizer", optimizer), "sparse_categorical_crossentropy")
+    return model
 
 
 def own_rate() -> Any:

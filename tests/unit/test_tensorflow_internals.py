@@ -6,7 +6,6 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -22,7 +21,6 @@ from runner.tensorflow_internals import (
     function_nodes,
     get_export_outputs,
     get_timestamped_export_dir,
-    layers_of,
     prepare_step,
     session_config,
     slice_of,
@@ -124,9 +122,3 @@ def test_a_checkpoint_by_object_describes_its_objects(tmp_path: Path) -> None:
     reader = tf.train.load_checkpoint(str(prefix))
     graph = TrackableObjectGraph.FromString(reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH"))
     assert [child.local_name for child in graph.nodes[0].children] == ["v"]
-
-
-def test_the_layers_below_the_layers_of_a_model_are_found() -> None:
-    lstm = keras.layers.LSTM(2, name="lstm")
-    model = keras.Sequential([keras.Input((3, 1)), lstm])
-    assert {"LSTM", "LSTMCell"} <= {type(each).__name__ for each in layers_of(model)}

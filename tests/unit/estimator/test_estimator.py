@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -100,11 +100,28 @@ def test_train_and_evaluate_exports_after_each_evaluation(tmp_path: Path) -> Non
     def named(repeat: bool = True) -> tf.data.Dataset:
         return counting(repeat=repeat).map(lambda x, y: ({"x": x}, y))
 
+    class Finals(estimator.Exporter):
+        """Notes which of the evaluations was the final one."""
+
+        name = "finals"
+        seen: ClassVar[list[bool]] = []
+
+        def export(
+            self,
+            estimator: Any,
+            export_path: str,
+            checkpoint_path: str,
+            eval_result: Any,
+            is_the_final_export: bool,
+        ) -> None:
+            self.seen.append(is_the_final_export)
+
     config = estimator.RunConfig(save_checkpoints_steps=5)
     found = estimator.Estimator(by_name, str(tmp_path), config, {"units": 2})
     exporters = [
         estimator.FinalExporter("final", receiver),
         estimator.BestExporter("best", receiver),
+        Finals(),
     ]
     metrics, exported = estimator.train_and_evaluate(
         found,
@@ -113,6 +130,7 @@ def test_train_and_evaluate_exports_after_each_evaluation(tmp_path: Path) -> Non
     )
     assert metrics is not None
     assert metrics["global_step"] == 10
+    assert Finals.seen == [False, True], "each checkpoint is evaluated once"
     assert exported[0].startswith(str(tmp_path / "export" / "final").encode())
     assert len(list((tmp_path / "export" / "final").iterdir())) == 1
     assert len(list((tmp_path / "export" / "best").iterdir())) >= 1

@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import StateChoice
 from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import ConfigError
 from runner.graph.keras_optimizer import KerasOptimizer
+from runner.restoration.keras_slots import Slots
 from runner.restoration.variables import StateClass
+from runner.tracking import RunStore
+from runner.training.sources import Sources, plan_run
 from tests.tiny.configs import PLAIN, tiny
 from tests.tiny.graphs import build, opened
-from tests.tiny.runs import Runs, short
 
 _KERAS = keras.optimizers
 _SOAKED = [pytest.param(each, {}, marks=pytest.mark.soak) for each in (
@@ -111,6 +114,13 @@ def adam_w(**changes: Any) -> dict[str, Any]:
     return {"_target_": "keras.optimizers.AdamW", "learning_rate": 0.01, **changes}
 
 
+COSINE: dict[str, Any] = {
+    "_target_": "keras.optimizers.schedules.CosineDecay",
+    "initial_learning_rate": 0.5,
+    "decay_steps": 10,
+}
+
+
 def _scaffolds() -> dict[str, ScaffoldConfig]:
     return {
         "head": ScaffoldConfig(VariablesConfig(["head/*"]), learning_rate_multiplier=0.5),
@@ -145,6 +155,13 @@ def test_its_variables_are_called_and_classed_as_those_of_tensorflows_optimizers
             "model": {**PLAIN["model"], "dtype_policy": "mixed_float16"},
         },
         {"optimizer": adam_w(), "model": {**PLAIN["model"], "jit_compile": True}},
+        {
+            "optimizer": {
+                "_target_": "tests.tiny.odd.bias_spared",
+                "learning_rate": {**COSINE, "initial_learning_rate": 0.1},
+                "decay": 0.1,
+            }
+        },
     ],
 )
 def test_a_checkpoint_resumes_bit_for_bit(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -170,6 +187,37 @@ def test_a_frozen_variable_is_left_alone_and_a_multiplier_multiplies() -> None:
         assert not np.array_equal(run.values("body/kernel")[0], frozen)
 
 
+def compiled(optimizer: Any) -> dict[str, Any]:
+    return {"_target_": "tests.tiny.odd.compiled", "optimizer": optimizer, "_recursive_": False}
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        adam_w(weight_decay=0.2, clipnorm=0.5, use_ema=True),
+        {"_target_": "keras.optimizers.SGD", "learning_rate": COSINE, "momentum": 0.9},
+    ],
+    ids=["rate", "schedule"],
+)
+def test_a_compiled_models_optimizer_is_as_if_configured(optimizer: dict[str, Any]) -> None:
+    config = tiny(**PLAIN, loss=None, optimizer=optimizer)
+    config.model = compiled(optimizer)
+    found = []
+    for node in (optimizer, {}):
+        config.optimizer = node
+        with opened(config) as run:
+            run.train(3)
+            notes = run.built.notes
+            found.append((run.values(*run.built.variables), [*run.built.variables]))
+    assert found[0][1] == found[1][1]
+    for one, other in zip(found[0][0], found[1][0], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    assert notes[-1].startswith("optimizer: the compiled model's own, ")
+
+
+_DECAYED = {"learning_rate": 0.1, "decay": 0.1}
+
+
 @pytest.mark.parametrize(
     ("optimizer", "changes", "message"),
     [
@@ -190,37 +238,54 @@ def test_a_frozen_variable_is_left_alone_and_a_multiplier_multiplies() -> None:
         ),
         ({"_target_": "keras.optimizers.ScheduleFreeAdamW"}, {}, "copy of the weights"),
         ({"_target_": "keras.layers.Dense", "units": 3}, {}, "is not an optimizer"),
+        ({}, {}, "the model does not say its own: it is not compiled"),
+        (
+            {},
+            {"model": compiled({"_target_": "tests.tiny.odd.bias_spared", **_DECAYED})},
+            "exclude_from_weight_decay is not in its get_config",
+        ),
     ],
 )
 def test_what_does_not_work_in_a_graph_is_refused(
     optimizer: dict[str, Any], changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError) as raised:
-        build(tiny(**PLAIN, optimizer=optimizer, **changes))
+        build(tiny(**{**PLAIN, "optimizer": optimizer, **changes}))
     assert message in str(raised.value)
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras's own.
-@pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
-def test_slots_of_keras_files_are_restored(ending: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "ending"),
+    [("AdamW", "keras"), ("SGD", "weights.h5")],
+)
+def test_slots_of_keras_files_are_restored(optimizer: str, ending: str, tmp_path: Path) -> None:
     model = keras.Sequential([keras.layers.Dense(4, name="body"), keras.layers.Dense(2)])
     model.build((None, 8))
-    model.compile(keras.optimizers.AdamW(), "mse")
+    # A schedule has no variable.
+    rate = keras.optimizers.schedules.CosineDecay(0.1, 9) if optimizer == "SGD" else 0.1
+    given: dict[str, Any] = {"use_ema": True, **({"momentum": 0.9} if optimizer == "SGD" else {})}
+    model.compile(getattr(_KERAS, optimizer)(rate, **given), "mse")
     model.fit(np.ones((4, 8)), np.ones((4, 2)), epochs=2, verbose=0)
-    path = str(tmp_path / f"model{ending}")
-    (model.save if ending == ".keras" else model.save_weights)(path)
-    # Keras numbers them: the count of steps, the learning rate, then the slots by variable.
-    slots = [f"body/{part}/AdamW/{slot}" for part in ("kernel", "bias") for slot in _SLOTS]
-    source = ScaffoldConfig(
-        VariablesConfig(["body/*"]),
-        checkpoint=path,
-        state=[StateChoice.weights, StateChoice.optimizer_slots],
-        rename={slot: f"optimizer/vars/{number}" for number, slot in enumerate(slots, 2)},
-        freeze_until_step=100,
-    )
-    runs = Runs(tmp_path / "runs", **PLAIN, optimizer=adam_w(), train=short(steps=1))
-    runs.run(scaffolds={"body": source})
-    values = runs.values()
-    for slot, kept in zip(slots, model.optimizer.variables[2:], strict=False):
-        np.testing.assert_array_equal(values[slot], kept.numpy())
-        assert np.any(values[slot])
+    path = str(tmp_path / f"model.{ending}")
+    (model.save if ending == "keras" else model.save_weights)(path)
+    node = {"_target_": f"keras.optimizers.{optimizer}", "learning_rate": 0.1, **given}
+    slots = [StateChoice.optimizer_slots, StateChoice.moving_averages]
+    source = ScaffoldConfig(VariablesConfig(["body/*"]), checkpoint=path, state=slots)
+    config = tiny(**PLAIN, optimizer=node, scaffolds={"body": source})
+    plan = plan_run(config, build(config), Sources(config, RunStore()))
+    plan.require_sound()
+    kept = {f"optimizer/vars/{n}": each for n, each in enumerate(model.optimizer.variables)}
+    restored = [each for each in plan.assignments if each.pieces]
+    assert len(restored) >= 4
+    for each in restored:
+        (tensor,) = each.pieces[0].names
+        owner, _, slot = each.variable.name.removeprefix("body/").rpartition("/")
+        called = "average" if slot == "ExponentialMovingAverage" else slot
+        assert kept[tensor].path.endswith(f"body_{owner.split('/')[0]}_{called}")
+        assert np.any(kept[tensor])
+
+
+def test_slots_of_another_optimizer_are_not_taken() -> None:
+    spec = CheckpointSpec("x", None, {}, layers={"optimizer": "rmsprop"})
+    assert Slots("SGD", {}, []).named(spec) is spec

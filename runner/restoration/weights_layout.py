@@ -1,0 +1,227 @@
+"""Where Keras saves the variables of a model, by which a weights file's tensors get their names.
+
+A weights file numbers a layer's variables: `layers/conv2d/vars/0`. It has the names of layers, but
+not those of variables, nor the scopes in which they were made. The model has.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+from runner.checkpoints.reader import CheckpointSpec
+from runner.keras_internals import saved_groups
+from runner.restoration.keras_slots import Slots
+from runner.restoration.plan import LocatedSources
+
+_LOGGER = logging.getLogger(__name__)
+_COUNTED = re.compile(r"_\d+$")
+
+
+@dataclass(frozen=True)
+class WeightsLayout:
+    """The groups of a weights file, without those of its optimizer.
+
+    Attributes:
+      layers: group of a layer, e.g. `cnn/layers/conv2d` -> the layer's name, e.g. `conv1`; without
+        the model itself.
+      variables: group -> number -> the variable's name, or of a file the tensor's; for groups that
+        have any.
+    """
+
+    layers: Mapping[str, str]
+    variables: Mapping[str, Mapping[str, str]]
+
+    def named(self, spec: CheckpointSpec) -> CheckpointSpec:
+        """Returns a checkpoint's spec with the model's names of its tensors as aliases.
+
+        A file of the model, or of a part of it, is matched by the names of its layers; or by their
+        places, as Keras does, where it has the same layers in the same places and names differ only
+        where Keras has counted them up. The names in a part's own file are without that part's.
+
+        Args:
+          spec: the spec.
+        """
+        file = _of_file(spec)
+        aliases = {**spec.aliases, **self._by_kind(file), **self._of_parts(file), **self._in(file)}
+        known = {name: each for name, each in aliases.items() if name not in spec.tensors}
+        return replace(spec, aliases=known)
+
+    def _in(self, file: WeightsLayout) -> dict[str, str]:
+        """Returns variable -> tensor, where this is the layout of the model that the file is of."""
+        by_name = file._by_name()
+        pairs = {
+            group: found
+            for group in self.variables
+            if (found := by_name.get(self.path(group))) is not None
+            and self.variables[group].keys() == file.variables[found].keys()
+        }
+        if len(pairs) < len(self.variables) and self._is_like(file):
+            pairs = {group: group for group in self.variables}
+        return {
+            name: file.variables[found][number]
+            for group, found in pairs.items()
+            for number, name in self.variables[group].items()
+        }
+
+    def _of_parts(self, file: WeightsLayout) -> dict[str, str]:
+        """Returns what `_in` does for each part of the model, where parts agree."""
+        found: dict[str, set[str]] = {}
+        around = {each for group in self.variables for each in _prefixes(group) if each != group}
+        for part in around & self.layers.keys():
+            for name, tensor in self._part(part)._in(file).items():
+                found.setdefault(name, set()).add(tensor)
+        return {name: tensors.pop() for name, tensors in found.items() if len(tensors) == 1}
+
+    def _by_kind(self, file: WeightsLayout) -> dict[str, str]:
+        """Returns names for tensors of layers of a class, or an attribute, that the model has.
+
+        Where all of that class in the model call their variables alike.
+        """
+        leaves: dict[tuple[str, frozenset[str]], set[tuple[tuple[str, str], ...]]] = {}
+        for group, variables in self.variables.items():
+            called = tuple((n, name.rpartition("/")[2]) for n, name in variables.items())
+            leaves.setdefault((_kind(group), frozenset(variables)), set()).add(called)
+        found: dict[str, list[str]] = {}
+        for group, tensors in file.variables.items():
+            called_alike = leaves.get((_kind(group), frozenset(tensors)), set())
+            if len(called_alike) == 1 and file.path(group):
+                for number, leaf in next(iter(called_alike)):
+                    path = "/".join((*file.path(group), leaf))
+                    found.setdefault(path, []).append(tensors[number])
+        return {name: tensors[0] for name, tensors in found.items() if len(tensors) == 1}
+
+    def _by_name(self) -> dict[tuple[str, ...], str]:
+        """Returns the names of a group's layers -> the group, where no other has the same."""
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for group in self.variables:
+            groups.setdefault(self.path(group), []).append(group)
+        return {path: found[0] for path, found in groups.items() if len(found) == 1}
+
+    def _is_like(self, file: WeightsLayout) -> bool:
+        """Whether layers are the same, in the same places, named alike but for Keras's counting."""
+        numbers = {group: each.keys() for group, each in self.variables.items()}
+        if numbers != {group: each.keys() for group, each in file.variables.items()}:
+            return False
+        return all(
+            _alike(each, self.layers, file.layers) for group in numbers for each in _prefixes(group)
+        )
+
+    def path(self, group: str) -> tuple[str, ...]:
+        """Returns the names of the layers around a group, outermost first."""
+        return tuple(self.layers[each] for each in _prefixes(group) if each in self.layers)
+
+    def _part(self, part: str) -> WeightsLayout:
+        """Returns the layout of one layer's own file; names are without its own, if they had it."""
+        prefix, scope = f"{part}/", "".join(f"{each}/" for each in self.path(part))
+        return WeightsLayout(
+            {
+                group.removeprefix(prefix): name
+                for group, name in self.layers.items()
+                if group.startswith(prefix)
+            },
+            {
+                group.removeprefix(part).lstrip("/"): {
+                    number: name.removeprefix(scope) for number, name in variables.items()
+                }
+                for group, variables in self.variables.items()
+                if group == part or group.startswith(prefix)
+            },
+        )
+
+
+def named_sources(
+    located: LocatedSources, layout: Callable[[], WeightsLayout], slots: Slots | None = None
+) -> LocatedSources:
+    """Returns the checkpoints of scaffolds, weights files of Keras with a model's names.
+
+    Args:
+      located: the checkpoints.
+      layout: returns the model's layout. It takes 1 ms a layer, so it is called when it is needed.
+      slots: what the model's optimizer keeps; None where it is not restored.
+    """
+    files = {name: spec for name, spec in located.specs.items() if spec and spec.layers}
+    if not files:
+        return located
+    known = layout()
+    named = {name: known.named(spec) for name, spec in files.items()}
+    if slots is not None:
+        named = {name: slots.named(spec) for name, spec in named.items()}
+    return replace(located, specs={**located.specs, **named})
+
+
+def weights_layout(model: Any, variables: Mapping[str, Any]) -> WeightsLayout:
+    """Returns the layout of a Keras model's weights file.
+
+    Args:
+      model: the model.
+      variables: name -> variable of Keras.
+    """
+    names = {id(each): name for name, each in variables.items()}
+    layers, held = _groups(model)
+    return WeightsLayout(
+        layers,
+        {
+            group: {number: names[id(each)] for number, each in found.items()}
+            for group, found in held.items()
+            if found and all(id(each) in names for each in found.values())
+        },
+    )
+
+
+def layers_around(model: Any) -> dict[int, tuple[str, ...]]:
+    """Returns the `id` of a Keras variable of a model -> the names of the layers that it is in."""
+    layers, held = _groups(model)
+    layout = WeightsLayout(layers, {})
+    return {
+        id(each): layout.path(group) for group, found in held.items() for each in found.values()
+    }
+
+
+def _groups(model: Any) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
+    """Returns the layers of a model as in `WeightsLayout`, and group -> number -> variable."""
+    try:
+        with tf.Graph().as_default():  # Keras reads every attribute, and some may compute.
+            groups = saved_groups(model)
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+        # A layer's own `save_own_variables` may need values, which a graph has none of.
+        _LOGGER.debug("%s cannot be saved here: %r", model, error)
+        return {}, {}
+    layers = {group: name for group, (name, _) in groups.items() if group and name}
+    return layers, {group: held for group, (_, held) in groups.items()}
+
+
+def _of_file(spec: CheckpointSpec) -> WeightsLayout:
+    variables: dict[str, dict[str, str]] = {}
+    for tensor in spec.tensors:
+        group, _, number = f"/{tensor}".rpartition("/vars/")
+        if number.isdecimal() and not group.startswith("/optimizer"):
+            variables.setdefault(group.removeprefix("/"), {})[number] = tensor
+    return WeightsLayout({group: name for group, name in spec.layers.items() if group}, variables)
+
+
+def _prefixes(group: str) -> Iterator[str]:
+    """Yields `a`, `a/b` and `a/b/c` for `a/b/c`."""
+    return itertools.accumulate(group.split("/"), "{}/{}".format)
+
+
+def _kind(group: str) -> str:
+    """Returns the class of a layer in a list, the name of an attribute."""
+    return _COUNTED.sub("", group.rpartition("/")[2])
+
+
+def _alike(group: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> bool:
+    if ours.get(group) == theirs.get(group):
+        return True
+    if group not in ours or group not in theirs:
+        return False
+    parent = group.rpartition("/")[0]
+    is_attribute = not parent or parent in ours
+    kinds = {_COUNTED.sub("", ours[group]), _COUNTED.sub("", theirs[group])}
+    return len(kinds) == 1 and (is_attribute or kinds == {_kind(group)})

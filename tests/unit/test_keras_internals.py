@@ -1,0 +1,35 @@
+"""Keras still has what is private and used: where these fail, look there first."""
+
+from __future__ import annotations
+
+import keras
+
+from runner.keras_internals import layers_of, saved_groups, spares_weights
+
+
+def test_where_keras_saves_variables() -> None:
+    inner = keras.Sequential([keras.layers.Dense(2, name="one")], name="inner")
+    model = keras.Sequential([keras.Input((3,)), inner, keras.layers.Dense(2, name="two")])
+    model.compile("adam")
+    groups = saved_groups(model)
+    found = {
+        group: (name, [each.path for each in held.values()])
+        for group, (name, held) in groups.items()
+        if held
+    }
+    assert found == {
+        "layers/sequential/layers/dense": (
+            "one",
+            [f"sequential/inner/one/{each}" for each in ("kernel", "bias")],
+        ),
+        "layers/dense": ("two", ["sequential/two/kernel", "sequential/two/bias"]),
+    }
+    assert [*groups["layers/dense"][1]] == ["0", "1"]
+    assert {"inner", "two", "one"} <= {each.name for each in layers_of(model)}
+
+
+def test_which_weights_do_not_decay() -> None:
+    optimizer = keras.optimizers.AdamW()
+    assert not spares_weights(optimizer)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    assert spares_weights(optimizer)
