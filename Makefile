@@ -37,8 +37,9 @@ run: $(VENV)/installed
 	$(VENV_PYTHON) -m runner +experiment=lstm_cnn $(ARGS)
 
 # In the order of the files: the long ones, of few tests each, would otherwise be the last.
+# Where the environment forbids bytecode, as in many containers, each process would compile all anew.
 test: $(VENV)/installed-dev
-	$(VENV_PYTHON) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(VENV_PYTHON) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m pytest -m soak $(ARGS)

@@ -27,7 +27,7 @@ TINY = (
 # Waits after step 13, and in an evaluation, where it does not find a file.
 WAITING = (
     *TINY,
-    "train.steps=25",
+    "train.steps=30",
     "+data.slow_validation=evaluating",
     "+hooks.wait={_target_: tests.tiny.hooks.WaitOnce, step: 13, marker: waiting}",
 )
@@ -35,8 +35,12 @@ UNTRACKED = ("+experiment=tiny", "tracking=none")
 
 
 def test_a_run_survives_every_kind_of_end_bit_for_bit(make_case: MakeCase) -> None:
-    """SIGTERM in a save, SIGKILL between two steps, SIGINT in an evaluation."""
-    twin, case = make_case("twin", *WAITING), make_case("case", *WAITING)
+    """SIGTERM in a save, SIGKILL between two steps, SIGINT in an evaluation.
+
+    Then it is extended, SIGKILL in a save again, and evaluated by its folder alone.
+    """
+    longer = (*WAITING, "train.steps=40")
+    twin, case = make_case("twin", *longer), make_case("case", *WAITING)
     for marker in (twin.marker("waiting"), twin.marker("evaluating"), case.marker("evaluating")):
         marker.touch()
     assert twin.code() == 0, twin.output()
@@ -71,21 +75,13 @@ def test_a_run_survives_every_kind_of_end_bit_for_bit(make_case: MakeCase) -> No
 
     assert case.code() == 0, case.output()
     assert not run.evaluation_due.exists()
-    assert_same(twin, case, "tiny")
-
-
-def test_a_finished_run_is_extended_bit_for_bit_though_it_is_killed(make_case: MakeCase) -> None:
-    """And then evaluated by its folder alone."""
-    more = (*TINY, "train.steps=40")
-    twin, case = make_case("twin", *more), make_case("case", *TINY)
-    assert twin.code() == 0, twin.output()
-    assert case.code() == 0, case.output()
-    case.arguments = (*more, "resume=extend")
+    assert run.require().status == "FINISHED"
+    case.arguments = (*longer, "resume=extend")
     kill(case, SAVING, 0.0)
-    run = case.directory("tiny/001")
     assert (run.require().status, run.require().settings["train"]["steps"]) == ("RUNNING", 40)
     assert case.code() == 0, case.output()
     assert_same(twin, case, "tiny")
+
     case.arguments = ("mode=evaluate", "run_dir=runs/tiny/001")
     assert case.code() == 0, case.output()
     status, points = delivered(case, "tiny")

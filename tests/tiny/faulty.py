@@ -28,7 +28,7 @@ class Labels(Blobs):
 
 
 class Breaking(Blobs):
-    """A Python generator of batches that raises at batch 30 of the training."""
+    """A Python generator of batches that raises at batch 3 of the training."""
 
     def train(self) -> tf.data.Dataset:
         def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -39,8 +39,8 @@ class Breaking(Blobs):
         return tf.data.Dataset.from_generator(batches, output_signature=signature)
 
     def _labels(self, number: int) -> np.ndarray:
-        if number == 30:
-            raise KeyError("row 240 has no label")
+        if number == 3:
+            raise KeyError("row 24 has no label")
         return np.zeros(8, np.int64)
 
 

@@ -21,6 +21,7 @@ import runner
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import CheckpointError, ConfigError, PlanError
 from runner.inspect import main as inspect
+from tests.tiny.forked import ROOT, Forks
 
 # Keras saves variables by way of np.array, of which NumPy 2 warns.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -228,29 +229,11 @@ def test_inside_a_graph_it_refers_to_sessions(folder: Path) -> None:
         runner.plan(model, {"cnn": scaffold("cnn/*", folder / "net.npz")})
 
 
-REPLICAS = """
-import sys, keras, numpy as np, runner, tensorflow as tf
-devices = [tf.config.LogicalDeviceConfiguration()] * 2
-tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-with strategy.scope():
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="head")])
-    model.compile("adam")
-scaffold = {"variables": {"include": ["head/*"]}, "checkpoint": sys.argv[1]}
-given = {"optimizer": model.optimizer, "restoration": {"verify": True}}
-runner.warm_start(model, {"head": scaffold}, **given)
-kernels = [each.numpy() for each in strategy.experimental_local_results(model.variables[0].value)]
-assert len(kernels) == 2
-wanted = np.load(sys.argv[1])["head/kernel"]
-assert all(np.array_equal(each, wanted) for each in kernels)
-assert {type(each.value).__name__ for each in model.optimizer.variables[2:]} == {"MirroredVariable"}
-"""
-
-
-def test_every_replica_gets_the_values(folder: Path) -> None:
-    command = [sys.executable, "-c", REPLICAS, str(folder / "net.npz")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_every_replica_gets_the_values(folder: Path, forks: Forks) -> None:
+    command = [sys.executable, "-m", "tests.tiny.replicas", str(folder / "net.npz")]
+    process = forks.start(command, cwd=ROOT, stderr=subprocess.PIPE)
+    errors = process.communicate()[1]
+    assert process.returncode == 0, errors
 
 
 def trained(seed: int, steps: int) -> keras.Model:

@@ -13,32 +13,32 @@ from tests.tiny.runs import Runs, disturbed, evaluations, short
 from tests.unit.test_run import assert_same_result
 
 
-def test_an_extended_run_is_what_all_steps_at_once_are(runs: Runs, tmp_path: Path) -> None:
+def test_an_extended_run_is_what_all_steps_at_once_are(cheap: Runs, tmp_path: Path) -> None:
     """Also when the extension fails in between: then it is resumed like any other run."""
     marker = tmp_path / "marker"
-    runs.changes["hooks"] = disturbed("FailOnce", step=33, marker=str(marker))
-    runs.run()
+    cheap.changes["hooks"] = disturbed("FailOnce", step=33, marker=str(marker))
+    cheap.run()
     more = {"train": short(steps=40, checkpoint_every=10), "resume": Resume.extend}
     with pytest.raises(UserCodeError, match="the hook failed"):
-        runs.run(**more)
-    path = runs.directory().path
-    assert runs.lines()[:2] == [
+        cheap.run(**more)
+    path = cheap.directory().path
+    assert cheap.lines()[:2] == [
         f"tiny: resumes in {path}, extended to step 40",
         "  own checkpoint: pretrained sources not read",
     ]
-    assert (runs.record().status, runs.record().settings["train"]["steps"]) == ("FAILED", 40)
-    _, lines = runs.run(train=short(steps=40, checkpoint_every=10))
+    assert (cheap.record().status, cheap.record().settings["train"]["steps"]) == ("FAILED", 40)
+    _, lines = cheap.run(train=short(steps=40, checkpoint_every=10))
     assert lines[0] == f"tiny: resumes in {path}"
     assert evaluations(lines) == [40]
     with pytest.raises(RunDirectoryError, match="has taken 40 of 40 steps"):
-        runs.run(**more)
-    assert runs.count() == 1
+        cheap.run(**more)
+    assert cheap.count() == 1
 
-    once = Runs(tmp_path / "once", **runs.changes)
+    once = Runs(tmp_path / "once", **cheap.changes)
     once.run(train=short(steps=40, checkpoint_every=10))
-    assert_same_result(once, runs)
-    assert runs.record().fingerprint == once.record().fingerprint
-    best = [each.directory().best_record.read_text() for each in (runs, once)]
+    assert_same_result(once, cheap)
+    assert cheap.record().fingerprint == once.record().fingerprint
+    best = [each.directory().best_record.read_text() for each in (cheap, once)]
     assert best[0] == best[1]
 
 
