@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class RunRecord:
     sources: Mapping[str, str] = field(default_factory=dict)
     trial: str = ""
     trained: bool = False
-    start: Sequence[str] = ()
+    start: str = ""
 
 
 class RunDirectory:
