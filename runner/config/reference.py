@@ -223,7 +223,8 @@ def _entry(key: Key) -> str:
     lines += [""] if key.choices else []
     if default == "default below":
         items = key.default.strip("[]").split(", ")
-        lines += ["```yaml", *(f"- {item}" for item in items), "```", ""]
+        items = [item.replace("'", "''") for item in items]
+        lines += ["```yaml", *(f"- '{item}'" for item in items), "```", ""]
     return "\n".join(lines)
 
 
