@@ -48,6 +48,7 @@ bench: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m benchmarks $(ARGS)
 
 docs: $(VENV)/installed-docs
+	$(VENV_PYTHON) -m runner.config.reference > docs/reference/configuration.md
 	NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build --strict --quiet $(ARGS)
 
 pictures: $(VENV)/installed-docs

@@ -109,7 +109,6 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
         # The trials of a sweep share a folder, and are distinguished by their configurations.
         dedicated=by_itself and run_config.run_dir != f"runs/{run_config.name}",
         by_folder=by_folder,
-        # The process that has started a task reports how to continue.
         suggests=by_itself and LIFELINE not in os.environ,
         watch=swept or TrialWatch(),
         coordinator=coordinator_of(run_config),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class RunRecord:
     sources: Mapping[str, str] = field(default_factory=dict)
     trial: str = ""
     trained: bool = False
-    start: Sequence[str] = ()
+    start: str = ""
 
 
 class RunDirectory:

@@ -52,9 +52,6 @@ def recorded(run: Run) -> Iterator[None]:
             tracker = run.tracker = _open_tracker(run)
         interruption.check()
         _record_start(run)
-        if run.plan is not None:
-            _record_plan(run, run.plan)
-        _describe(run)
         yield
         status = Status.FINISHED
     except InterruptedRunError:
@@ -88,7 +85,7 @@ def recorded(run: Run) -> Iterator[None]:
 def _describe(run: Run) -> None:
     """Sets the description: the best value so far, what the run started from, and the command."""
     best = best_value(run)
-    start = "\n".join(f"- {line}" for line in run.directory.require().start)
+    start = "\n".join(f"- {line}" for line in run.directory.require().start.splitlines())
     command = run.mask.command(_environment(Path.cwd())[COMMAND_TAG])
     parts = [f"Best: **{best}**" if best else "", start, f"```sh\n{command}\n```"]
     run.tracker.set_tags({DESCRIPTION_TAG: "\n\n".join(filter(None, parts))})
@@ -136,6 +133,9 @@ def _record_start(run: Run) -> None:
     tracker.log_dataset(Dataset(name, digest, "train", data, run.built.sizes))
     tracker.log_artifact(directory.config)
     tracker.log_artifact(directory.overrides)
+    if run.plan is not None:
+        _record_plan(run, run.plan)
+    _describe(run)
 
 
 def _record_plan(run: Run, plan: RestorationPlan) -> None:
@@ -153,7 +153,7 @@ def _record_plan(run: Run, plan: RestorationPlan) -> None:
     found = {name: each for name, each in plan.sources.items() if each is not None}
     paths = {name: each.path for name, each in found.items()}
     sources = {name: _absolute(path) for name, path in paths.items()}
-    directory.update(sources=sources, start=summary(plan))
+    directory.update(sources=sources, start="\n".join(summary(plan)))
     tracker.set_tags({f"{SOURCE_TAG}.{name}": path for name, path in paths.items()})
     tracker.set_tags({f"{SOURCE_TAG}.{name}{DIGEST}": each.digest for name, each in found.items()})
     tracker.set_tags(source_run_tags(paths, run.store))

@@ -91,7 +91,8 @@ def test_the_last_lines_lead_to_the_results(warm: Warm) -> None:
     # A source suggests nothing.
     assert warm.done.stdout.count("mode=export") == 1
     described = warm.record.data.tags["mlflow.note.content"]
-    assert described.startswith(f"Best: **{best.split(maxsplit=1)[1]}**\n\n- body: 6 variables")
+    assert described.startswith(f"Best: **{best.split(maxsplit=1)[1]}**\n\n- ")
+    assert "\n- body: 6 variables" in described
     assert f"```sh\n{warm.record.data.tags['runner.command']}\n```" in described
     database = f"sqlite:///{warm.command.folder / 'mlflow.db'}"
     assert results == f"results: {database}, run {warm.record.info.run_id}"

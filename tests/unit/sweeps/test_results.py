@@ -197,6 +197,10 @@ def test_the_parent_run_has_tables_and_the_bestfinished(
 ) -> None:
     caplog.set_level(logging.INFO)
     tags = _results([GOOD, MISTAKEN]).record(Tracker("sweep"), tmp_path)
+    best, test, export = tags.pop("mlflow.note.content").splitlines()[1:-1]
+    assert best == "best:    trial 0 seed=0: validation/loss 0.5, in runs/tiny/000"
+    assert test.endswith(f" mode=evaluate run_dir={Path.cwd()}/runs/tiny/000")
+    assert export.endswith(f" mode=export run_dir={Path.cwd()}/runs/tiny/000")
     assert tags == {
         "runner.sweep.trials": "2",
         "runner.sweep.failed": "1",
