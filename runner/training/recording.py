@@ -44,7 +44,7 @@ def recorded(run: Run) -> Iterator[None]:
       run: the run, opened; its directory is released at the end. Signals neither interrupt the
         opening nor the closing of its tracker.
     """
-    status, pruned = Status.FAILED, False
+    status = Status.FAILED
     directory, interruption = run.directory, run.interruption
     tracker: Tracker | None = None
     try:
@@ -58,7 +58,7 @@ def recorded(run: Run) -> Iterator[None]:
         status = Status.KILLED
         raise
     except PrunedRunError as error:
-        status, pruned = Status.KILLED, True
+        status = Status.PRUNED
         if tracker is not None:
             tracker.set_tags({"runner.pruned": str(error)})
         raise
@@ -73,11 +73,11 @@ def recorded(run: Run) -> Iterator[None]:
                 if tracker is not None:
                     name_tracked_run(directory, run.store)
                     _record_end(run)
-                    tracker.close(status, interruption.remaining())
+                    tracker.close(status.in_mlflow, interruption.remaining())
                     name_tracked_run(directory, run.store)
                 # Last: a run whose end was cut short is still RUNNING, and the next one of its
                 # experiment settles it, in the store too.
-                directory.update(status=Status.PRUNED if pruned else status)
+                directory.update(status=status)
             finally:
                 directory.release()
 
