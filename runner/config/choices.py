@@ -1,4 +1,4 @@
-"""What a configuration key accepts besides its type: its choices and its bounds."""
+"""The choices and bounds of configuration keys."""
 
 from __future__ import annotations
 
@@ -298,8 +298,8 @@ WHICH = rule(
 OWN_WHICH = rule(
     _is(
         re.compile(rf"latest|best|{SCAFFOLDS}|\d+").fullmatch,
-        "it names a checkpoint of the run, `best`, `latest` or a global step, or `scaffolds`: "
-        "what training would start from",
+        "it must be `best`, `latest` or a global step of the run, or `scaffolds`, "
+        "the values that training would start from",
     ),
     choices=("best", "latest", SCAFFOLDS),
 )
@@ -307,7 +307,7 @@ AVERAGE = rule(
     _average, "for example ++{key}='last 5'", words="`last N`, a list of steps or paths, or null"
 )
 STATE = rule(
-    _is(len, "its checkpoint would bring nothing"),
+    _is(len, "nothing would be restored"),
     "to initialise the scaffold, set checkpoint=null",
     tuple(StateChoice.__members__),
 )

@@ -1,4 +1,4 @@
-"""What `train_and_evaluate` is given: `tf.estimator.TrainSpec` and `tf.estimator.EvalSpec`."""
+"""The arguments of `train_and_evaluate`: `tf.estimator.TrainSpec` and `tf.estimator.EvalSpec`."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def checked_listeners(listeners: Iterable[Any] | None) -> tuple[Any, ...]:
 
 
 def check_positive(**given: int | None) -> None:
-    """Checks numbers of steps, of which None has no bound.
+    """Checks numbers of steps, where None means no limit.
 
     Raises:
       ValueError: when one is not positive.
