@@ -17,7 +17,7 @@ from runner.errors import ConfigError, Problem
 from runner.graph.calls import Calls
 from runner.graph.experiment import BuiltGraph, Data, Model, Sized, Split, Training
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
-from runner.graph.keras_optimizer import compiled_optimizer
+from runner.graph.keras_optimizer import compiled_optimizer, optimizer_notes
 from runner.graph.measures import Batch
 from runner.graph.names import (
     finder,
@@ -45,7 +45,7 @@ from runner.graph.variables import (
     variable_specs,
     whole_name,
 )
-from runner.restoration.model_variables import initializers, keras_variables
+from runner.restoration.model_variables import initializers, keras_variables, which_train
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.restoration.weights_layout import weights_layout
 from runner.system.user_code import calling
@@ -83,8 +83,7 @@ def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> B
             notes = objective.notes
             if not config.optimizer:
                 config = replace(config, optimizer=compiled_optimizer(model))
-                own = config.optimizer["_target_"].rpartition(".")[2]
-                notes = (*notes, f"optimizer: the compiled model's own, {own}")
+                notes = (*notes, *optimizer_notes(config, model))
         source = step = None
         if train:
             source = _training_input(data, replica)
@@ -97,16 +96,18 @@ def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> B
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
         policies = _policies(config, own)
         _require_sources(config, graph, own, policies)
-        trained = _trained(own, policies)
+        trainable = which_train(model, own)
+        trained = _trained({name: own[name] for name in own if trainable[name]}, policies)
         training = step.build([*trained.values()], evaluation.names, model) if step else None
         variables = name_variables(tf.compat.v1.global_variables(), keras_names, training)
         hooks = _hooks(config, graph, variables, training)
         saver = _saver(config, variables, trained, source)
     check_compiled(config, graph)
-    specs = variable_specs(variables, own, policies, training, initializers(model))
+    specs = variable_specs(variables, trainable, policies, training, initializers(model))
     about = data.sizes() if isinstance(data, Sized) else {}, calls, notes
     layout = partial(weights_layout, model, weights) if weights else None
-    slots = keras_slots(variables, weights, training) if training else None
+    of_fit = [name for name in weights if trainable.get(name)]
+    slots = keras_slots(variables, of_fit, training) if training else None
     built = graph, variables, specs, training, evaluation, hooks, saver
     return BuiltGraph(*built, *about, layout=layout, slots=slots)
 
@@ -274,13 +275,13 @@ def _require_sources(
 
 
 def _trained(
-    own: Mapping[str, tf.Variable], policies: Mapping[str, ScaffoldConfig]
+    trainable: Mapping[str, tf.Variable], policies: Mapping[str, ScaffoldConfig]
 ) -> dict[str, tuple[tf.Variable, Schedule]]:
     """Returns name -> variable and schedule, for those that train."""
     trained = {}
-    for name, variable in own.items():
+    for name, variable in trainable.items():
         policy = policies.get(name, ScaffoldConfig())
-        if variable.trainable and policy.trainable:
+        if policy.trainable:
             schedule = Schedule(policy.freeze_until_step, policy.learning_rate_multiplier)
             trained[name] = (variable, schedule)
     return trained

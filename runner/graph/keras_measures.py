@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
 from runner.graph.measures import Batch, Measure, Totals, Values, penalty
+from runner.keras_internals import hand_over_losses
 
 
 class Streaming(Measure):
@@ -179,7 +180,9 @@ class OfModel(Measure):
     def of_batch(self, batch: Batch) -> Values:
         """Returns the loss, and the metrics of this batch alone."""
         # Regularisers read the weights from the scope.
-        with keras.StatelessScope([(each, each) for each in self._model.trainable_variables]):
+        weights = [(each, each) for each in self._model.trainable_variables]
+        with keras.StatelessScope(weights) as scope:
+            hand_over_losses(self._model, scope)
             self.reset()
             return {**self._losses(batch), **self._measured(batch)}
 

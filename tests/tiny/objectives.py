@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import keras
@@ -66,6 +67,17 @@ def scored() -> keras.Model:
     inputs = keras.Input((8,))
     hidden = keras.layers.Dense(4, "tanh", kernel_regularizer=keras.regularizers.L2(0.1))(inputs)
     return keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden), name="scored")
+
+
+def half_frozen(before: bool) -> keras.Model:
+    """Returns a model whose base does not train, as is said before or after it is built."""
+    kinds = {"dense": partial(keras.layers.Dense, 4), "norm": keras.layers.BatchNormalization}
+    layers = [make(name=name, trainable=not before) for name, make in kinds.items()]
+    base = keras.Sequential(layers, name="base")
+    base.build((None, 8))
+    if not before:
+        base.trainable = False
+    return keras.Sequential([keras.Input((8,)), base, keras.layers.Dense(1, name="head")])
 
 
 def tagged() -> keras.Model:
