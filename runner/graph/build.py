@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -87,7 +87,7 @@ def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> B
         source = step = None
         if train:
             source = _training_input(data, replica)
-            forward = _forward(calls, model, objective.means, True)
+            forward = _forward(calls, model, objective, True)
             step = TrainingStep(config, source, forward, replica)
         evaluation = _split(calls, split, data, model, objective)
         objective.keep_apart(graph)
@@ -187,7 +187,7 @@ def _training_input(data: Data, replica: Replica) -> TrainingInput:
     return TrainingInput(batches, prefetch=ahead, replicas=replica.count)
 
 
-def _forward(calls: Calls, model: Model, measure: Callable[[Batch], Any], train: bool) -> Any:
+def _forward(calls: Calls, model: Model, objective: Objective, train: bool) -> Any:
     """Wraps the forward pass in a tf.function, whose side effects the graph keeps.
 
     After a plain call in a graph batch-norm statistics stand still and dropout repeats its mask.
@@ -195,12 +195,15 @@ def _forward(calls: Calls, model: Model, measure: Callable[[Batch], Any], train:
     Args:
       calls: the calls of the graph.
       model: the model.
-      measure: what of the batch the function returns.
+      objective: measures the batch, which the function returns; a batch of training by itself.
       train: whether the model is called to train.
     """
 
     def forward(features: Any, labels: Any, weights: Any = None) -> Any:
+        if train:
+            objective.begin_batch()
         outputs = calls.model(model, features, training=train)
+        measure = objective.means if train else objective.add
         return measure(Batch(features, labels, weights, outputs, train))
 
     # The training step compiles it together with its gradient. None: TensorFlow decides.
@@ -213,7 +216,7 @@ def _split(calls: Calls, name: str, data: Data, model: Model, objective: Objecti
         dataset, cardinality = _one_pass(name, data)
         dataset = without_autotuning(dataset)
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
-        totals = _forward(calls, model, objective.add, False)(*iterator.get_next())
+        totals = _forward(calls, model, objective, False)(*iterator.get_next())
         results = tf.function(objective.of_pass, autograph=False)()
         begin = iterator.initializer
         if results:

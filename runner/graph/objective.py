@@ -58,6 +58,11 @@ class Objective:
         if self._trainer and own_metrics and not isinstance(loss, OfModel):
             self._measures.append(OfModel(self._trainer, loss=False, metrics=True))
 
+    def begin_batch(self) -> None:
+        """Resets what the model's call updates, before the call of a batch of training."""
+        for each in self._measures:
+            each.begin_batch()
+
     def means(self, batch: Batch) -> Values:
         """Returns the loss and the metrics of a batch of training, by name: float32 scalars."""
         batch = self._by_class(batch)

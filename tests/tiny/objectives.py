@@ -115,15 +115,17 @@ def scalar(labels: Any, outputs: Any) -> tf.Tensor:
 
 
 class OwnLoss(keras.Model):
-    """A model that computes its own loss, and keeps a metric of its own."""
+    """A model that computes its own loss, and keeps metrics of its own."""
 
     def __init__(self) -> None:
         super().__init__(name="own_loss")
         self.dense = keras.layers.Dense(1)
         self.tracker = keras.metrics.Mean(name="tracker")
+        self.seen = keras.metrics.Mean(name="seen")
 
     def call(self, features: Any) -> Any:
         self.add_loss(0.1 * keras.ops.mean(keras.ops.square(features)))
+        self.seen.update_state(features)
         return self.dense(features)
 
     def compute_loss(

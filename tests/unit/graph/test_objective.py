@@ -19,6 +19,7 @@ from runner.graph.objective import class_weights
 from runner.restoration.model_variables import model_variables
 from tests.tiny.configs import tiny
 from tests.tiny.graphs import build, opened, training_of
+from tests.tiny.objectives import Weighted
 
 HERE = "tests.tiny.objectives"
 DATA: dict[str, Any] = {"_target_": f"{HERE}.Weighted"}
@@ -216,7 +217,10 @@ def test_a_loss_that_a_model_computes_itself_is_honoured() -> None:
     for found in (run.batch, run.evaluated):
         assert found["loss"] > found["tracker"], "add_loss counts"
     expected = run.by_keras(loss=None)
-    assert run.evaluated["tracker"] == pytest.approx(expected["tracker"])
+    for name in ("tracker", "seen"):
+        assert run.evaluated[name] == pytest.approx(expected[name])
+    *_, (features, _) = Weighted(weights=False).train().take(3)
+    assert run.batch["seen"] == pytest.approx(features.numpy().mean()), "the call's, of its batch"
 
 
 @pytest.mark.parametrize("before", [False, True])
