@@ -48,6 +48,16 @@ def layers_of(model: Any) -> list[Any]:
     return list(model._flatten_layers())
 
 
+def hand_over_losses(model: Any, scope: Any) -> None:
+    """Makes what `add_loss` has added known within a `keras.StatelessScope`.
+
+    Such a scope knows the losses of calls within it alone, and nothing public adds others.
+    """
+    for layer in layers_of(model):
+        layer._loss_ids.update(map(id, layer._losses))
+        scope.losses.extend(layer._losses)
+
+
 def spares_weights(optimizer: Any) -> bool:
     """Whether `Optimizer.exclude_from_weight_decay` was called, which `get_config` leaves out."""
     return hasattr(optimizer, "_exclude_from_weight_decay")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from runner.errors import ConfigError, Problem
 from runner.graph.calls import Calls
 from runner.graph.experiment import BuiltGraph, Data, Model, Sized, Split, Training
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
-from runner.graph.keras_optimizer import compiled_optimizer
+from runner.graph.keras_optimizer import compiled_optimizer, optimizer_notes
 from runner.graph.measures import Batch
 from runner.graph.names import (
     finder,
@@ -45,7 +45,7 @@ from runner.graph.variables import (
     variable_specs,
     whole_name,
 )
-from runner.restoration.model_variables import initializers, keras_variables
+from runner.restoration.model_variables import initializers, keras_variables, which_train
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.restoration.weights_layout import weights_layout
 from runner.system.user_code import calling
@@ -83,12 +83,11 @@ def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> B
             notes = objective.notes
             if not config.optimizer:
                 config = replace(config, optimizer=compiled_optimizer(model))
-                own = config.optimizer["_target_"].rpartition(".")[2]
-                notes = (*notes, f"optimizer: the compiled model's own, {own}")
+                notes = (*notes, *optimizer_notes(config, model))
         source = step = None
         if train:
             source = _training_input(data, replica)
-            forward = _forward(calls, model, objective.means, True)
+            forward = _forward(calls, model, objective, True)
             step = TrainingStep(config, source, forward, replica)
         evaluation = _split(calls, split, data, model, objective)
         objective.keep_apart(graph)
@@ -97,16 +96,18 @@ def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> B
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
         policies = _policies(config, own)
         _require_sources(config, graph, own, policies)
-        trained = _trained(own, policies)
+        trainable = which_train(model, own)
+        trained = _trained({name: own[name] for name in own if trainable[name]}, policies)
         training = step.build([*trained.values()], evaluation.names, model) if step else None
         variables = name_variables(tf.compat.v1.global_variables(), keras_names, training)
         hooks = _hooks(config, graph, variables, training)
         saver = _saver(config, variables, trained, source)
     check_compiled(config, graph)
-    specs = variable_specs(variables, own, policies, training, initializers(model))
+    specs = variable_specs(variables, trainable, policies, training, initializers(model))
     about = data.sizes() if isinstance(data, Sized) else {}, calls, notes
     layout = partial(weights_layout, model, weights) if weights else None
-    slots = keras_slots(variables, weights, training) if training else None
+    of_fit = [name for name in weights if trainable.get(name)]
+    slots = keras_slots(variables, of_fit, training) if training else None
     built = graph, variables, specs, training, evaluation, hooks, saver
     return BuiltGraph(*built, *about, layout=layout, slots=slots)
 
@@ -186,7 +187,7 @@ def _training_input(data: Data, replica: Replica) -> TrainingInput:
     return TrainingInput(batches, prefetch=ahead, replicas=replica.count)
 
 
-def _forward(calls: Calls, model: Model, measure: Callable[[Batch], Any], train: bool) -> Any:
+def _forward(calls: Calls, model: Model, objective: Objective, train: bool) -> Any:
     """Wraps the forward pass in a tf.function, whose side effects the graph keeps.
 
     After a plain call in a graph batch-norm statistics stand still and dropout repeats its mask.
@@ -194,12 +195,15 @@ def _forward(calls: Calls, model: Model, measure: Callable[[Batch], Any], train:
     Args:
       calls: the calls of the graph.
       model: the model.
-      measure: what of the batch the function returns.
+      objective: measures the batch, which the function returns; a batch of training by itself.
       train: whether the model is called to train.
     """
 
     def forward(features: Any, labels: Any, weights: Any = None) -> Any:
+        if train:
+            objective.begin_batch()
         outputs = calls.model(model, features, training=train)
+        measure = objective.means if train else objective.add
         return measure(Batch(features, labels, weights, outputs, train))
 
     # The training step compiles it together with its gradient. None: TensorFlow decides.
@@ -212,7 +216,7 @@ def _split(calls: Calls, name: str, data: Data, model: Model, objective: Objecti
         dataset, cardinality = _one_pass(name, data)
         dataset = without_autotuning(dataset)
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
-        totals = _forward(calls, model, objective.add, False)(*iterator.get_next())
+        totals = _forward(calls, model, objective, False)(*iterator.get_next())
         results = tf.function(objective.of_pass, autograph=False)()
         begin = iterator.initializer
         if results:
@@ -274,13 +278,13 @@ def _require_sources(
 
 
 def _trained(
-    own: Mapping[str, tf.Variable], policies: Mapping[str, ScaffoldConfig]
+    trainable: Mapping[str, tf.Variable], policies: Mapping[str, ScaffoldConfig]
 ) -> dict[str, tuple[tf.Variable, Schedule]]:
     """Returns name -> variable and schedule, for those that train."""
     trained = {}
-    for name, variable in own.items():
+    for name, variable in trainable.items():
         policy = policies.get(name, ScaffoldConfig())
-        if variable.trainable and policy.trainable:
+        if policy.trainable:
             schedule = Schedule(policy.freeze_until_step, policy.learning_rate_multiplier)
             trained[name] = (variable, schedule)
     return trained

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
 from runner.graph.measures import Batch, Measure, Totals, Values, penalty
+from runner.keras_internals import hand_over_losses
 
 
 class Streaming(Measure):
@@ -176,11 +177,25 @@ class OfModel(Measure):
         """The state of its metrics, and of those within its layers."""
         return list(self._model.metrics_variables)
 
+    def begin_batch(self) -> None:
+        """Resets the metrics of the model itself and of its layers, which a call may update."""
+        for each in self._kept():
+            each.reset_state()
+
+    def _kept(self) -> list[keras.metrics.Metric]:
+        """Returns the model's metrics without those of `compile`."""
+        return list(keras.Layer.metrics.fget(self._model))
+
     def of_batch(self, batch: Batch) -> Values:
         """Returns the loss, and the metrics of this batch alone."""
+        kept = {id(each) for each in self._kept()}
         # Regularisers read the weights from the scope.
-        with keras.StatelessScope([(each, each) for each in self._model.trainable_variables]):
-            self.reset()
+        weights = [(each, each) for each in self._model.trainable_variables]
+        with keras.StatelessScope(weights) as scope:
+            hand_over_losses(self._model, scope)
+            for metric in self._model.metrics:
+                if id(metric) not in kept:
+                    metric.reset_state()
             return {**self._losses(batch), **self._measured(batch)}
 
     def add(self, batch: Batch) -> Totals:

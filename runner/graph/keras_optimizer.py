@@ -7,12 +7,13 @@ What an optimizer keeps for a variable is called after that variable and the opt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem
 from runner.keras_internals import spares_weights
 from runner.restoration.model_variables import slot_prefix
@@ -78,10 +79,12 @@ def compiled_optimizer(model: Any) -> dict[str, Any]:
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = optimizer.inner_optimizer  # `compile` adds the scale for mixed_float16.
     if optimizer is None:
+        compiled = getattr(model, "compiled", False)
         raise ConfigError(
             Problem(
                 "optimizer has no _target_",
-                "the model has none of its own, because it is not compiled",
+                "the model has none of its own: it is "
+                + ("compiled with optimizer=None" if compiled else "not compiled"),
                 "choose one, for example optimizer=adamw",
             )
         )
@@ -91,20 +94,33 @@ def compiled_optimizer(model: Any) -> dict[str, Any]:
         optimizer.learning_rate = keras.optimizers.schedules.PolynomialDecay(1.0, 1)
     try:
         settings = optimizer.get_config()
-        node: Any = _described(keras.optimizers.schedules.deserialize(settings["learning_rate"]))
+        schedule = settings["learning_rate"]
+        if schedule["class_name"] in ("__lambda__", "function"):
+            raise TypeError("the learning rate is a function")
+        node: Any = {"_target_": f"{schedule['module']}.{schedule['class_name']}"}
+        node |= schedule["config"]
     except (TypeError, ValueError, NotImplementedError) as error:
         raise _undescribed(optimizer, f"its get_config raises {error!r}") from error
     if isinstance(rate, keras.Variable):
         node = float(tf.get_static_value(rate.value.initial_value))
     if spares_weights(optimizer):
         raise _undescribed(optimizer, "exclude_from_weight_decay is not in its get_config")
-    return {**_described(optimizer), **settings, "learning_rate": node}
+    kind = type(optimizer)
+    target = f"{kind.__module__}.{kind.__qualname__}"
+    return {"_target_": target, **settings, "learning_rate": node}
 
 
-def _described(instance: Any) -> dict[str, Any]:
-    kind = type(instance)
-    settings = {} if isinstance(instance, keras.optimizers.Optimizer) else instance.get_config()
-    return {"_target_": f"{kind.__module__}.{kind.__qualname__}", **settings}
+def optimizer_notes(config: RunConfig, model: Any) -> Iterator[str]:
+    """Yields what of a compiled model's own optimizer is used, and what is left out, a line each.
+
+    Args:
+      config: the configuration with that optimizer.
+      model: the compiled model.
+    """
+    yield f"optimizer: the compiled model's own, {config.optimizer['_target_'].rpartition('.')[2]}"
+    scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    if scaled and config.model.get("dtype_policy") != "mixed_float16":
+        yield "optimizer: no LossScaleOptimizer, which model.dtype_policy=mixed_float16 stands for"
 
 
 def _undescribed(optimizer: Any, cause: str) -> ConfigError:

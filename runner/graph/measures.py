@@ -89,6 +89,9 @@ class Measure:
         """None, by default."""
         return []
 
+    def begin_batch(self) -> None:
+        """Resets what the call of the model updates, before that of a batch by itself."""
+
     def of_batch(self, batch: Batch) -> Values:
         """Returns the scalars of one batch, without any effect."""
         raise NotImplementedError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -57,6 +57,11 @@ class Objective:
         self._measures = [loss, *metrics]
         if self._trainer and own_metrics and not isinstance(loss, OfModel):
             self._measures.append(OfModel(self._trainer, loss=False, metrics=True))
+
+    def begin_batch(self) -> None:
+        """Resets what the model's call updates, before the call of a batch of training."""
+        for each in self._measures:
+            each.begin_batch()
 
     def means(self, batch: Batch) -> Values:
         """Returns the loss and the metrics of a batch of training, by name: float32 scalars."""
@@ -113,11 +118,18 @@ class Objective:
         for name, is_replaced in replaced.items():
             if is_replaced:
                 yield f"{name}: that of the configuration, in place of the compiled model's own"
+        settings = {
+            "run_eagerly": model.run_eagerly,
+            "steps_per_execution": model.steps_per_execution != 1,
+        }
+        for name in (name for name, is_set in settings.items() if is_set):
+            yield f"{name}: that of compile has no effect, a run makes single steps of a graph"
 
     def _loss(self, own_metrics: bool) -> Measure:
         config, model = self._config, self._trainer
         overrides = model is not None and _overrides(model, "compute_loss")
         if config.loss is None:
+            _require_weighted(config.loss_weights, ())
             if model is None or not (model.compiled or overrides):
                 raise ConfigError(
                     Problem(
@@ -130,6 +142,7 @@ class Objective:
         loss = _resolved("loss", "loss", config.loss)
         if isinstance(loss, list):
             loss = self._by_output(loss)
+        _require_weighted(config.loss_weights, loss if isinstance(loss, Mapping) else ())
         if overrides and model is not None:
             optimizer = model.optimizer if model.compiled else None
             model.compile(optimizer=optimizer, loss=loss, loss_weights=config.loss_weights or None)
@@ -266,6 +279,20 @@ def _named(kind: str, key: str, name: str) -> Any:
 
 def _overrides(model: keras.Model, method: str) -> bool:
     return getattr(type(model), method) is not getattr(keras.Model, method)
+
+
+def _require_weighted(weights: Mapping[str, float], losses: Collection[str]) -> None:
+    """Raises a ConfigError for `loss_weights` of outputs that have no loss of their own."""
+    wrong = [name for name in weights if name not in losses]
+    if wrong:
+        raise ConfigError(
+            Problem(
+                f"loss_weights.{wrong[0]} weighs no loss",
+                "the configuration gives no loss to an output of that name",
+                "" if losses else "write loss as a mapping from outputs to losses",
+                ranked(wrong[0], losses),
+            )
+        )
 
 
 def _require_called(config: RunConfig, model: Any) -> None:

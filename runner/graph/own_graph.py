@@ -27,6 +27,7 @@ from runner.graph.names import finder, first_hooks, graph_names, name_variables
 from runner.graph.precision import new_graph, set_threads
 from runner.graph.replica import Replica
 from runner.graph.variables import checkpoint_saver, saved_as, variable_specs
+from runner.restoration.model_variables import which_train
 from runner.system.user_code import located, raised, raised_by_operation
 
 # Makes the graph function of a configuration with a `model_fn`. It is imported by name, like any
@@ -47,7 +48,7 @@ def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Repl
     if evaluation.hooks:
         evaluation = replace(evaluation, anew=lambda: _evaluation_anew(config, split))
     if not train:
-        specs = variable_specs(variables, variables, {}, None)
+        specs = variable_specs(variables, which_train(None, variables), {}, None)
         saver = evaluation.scaffold.saver
         return BuiltGraph(
             evaluation.graph, variables, specs, None, evaluation, {}, saver, {}, Calls(config)
@@ -189,10 +190,17 @@ def _needed(elements: Iterable[tf.Operation | tf.Tensor]) -> set[tf.Operation]:
     return found
 
 
-def _of_the_model(variables: Mapping[str, tf.Variable], loss: tf.Tensor | None) -> set[str]:
-    """Returns the variables that train or that the loss depends on; others are an optimizer's."""
+def _of_the_model(variables: Mapping[str, tf.Variable], loss: tf.Tensor | None) -> dict[str, bool]:
+    """Returns the variables that train or that the loss depends on, and whether they train.
+
+    Others are an optimizer's.
+    """
     needed = _needed([] if loss is None else [loss])
-    return {name for name, each in variables.items() if each.trainable or each.op in needed}
+    return {
+        name: each.trainable
+        for name, each in variables.items()
+        if each.trainable or each.op in needed
+    }
 
 
 def _training(config: RunConfig, spec: GraphSpec) -> Training:

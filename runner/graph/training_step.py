@@ -201,8 +201,8 @@ class TrainingStep:
 def _nothing_trains(config: RunConfig) -> Problem:
     return Problem(
         "no variable is left to train",
-        "every trainable variable belongs to a scaffold with `trainable: false`",
-        "set trainable: true for one of them",
+        "each belongs to a layer with `trainable = False` or a scaffold with `trainable: false`",
+        "let one of them train",
         tuple(config.scaffolds),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -22,7 +22,7 @@ from runner.restoration.variables import VariableSpec, classify
 
 def variable_specs(
     variables: Mapping[str, tf.Variable],
-    own: Collection[str],
+    own: Mapping[str, bool],
     policies: Mapping[str, ScaffoldConfig],
     training: Training | None,
     initializers: Mapping[str, str] | None = None,
@@ -31,7 +31,7 @@ def variable_specs(
 
     Args:
       variables: name -> variable.
-      own: the names of the model's.
+      own: the names of the model's -> whether the model lets them train.
       policies: variable name -> the scaffold that owns it.
       training: the training graph, if there is one.
       initializers: variable name -> its initializer, where Keras knows it; the graph is asked for
@@ -48,9 +48,9 @@ def variable_specs(
             VariableSpec(
                 TensorSpec(name, tuple(shape), dtype),
                 classify(wholes[variable.op.name], model=name in own),
-                variable.trainable and name in own and not frozen,
+                own.get(name, False) and not frozen,
                 (initializers or {}).get(name) or _initializer(variable),
-                variable.trainable and frozen,
+                own.get(name, False) and frozen,
                 partition_of(variable),
                 tuple(kept_for),
             )
@@ -59,13 +59,13 @@ def variable_specs(
 
 
 def keras_slots(
-    variables: Mapping[str, tf.Variable], weights: Mapping[str, Any], training: Training
+    variables: Mapping[str, tf.Variable], trained: Sequence[str], training: Training
 ) -> Slots | None:
     """Returns what the optimizer of a training step keeps; None when it is not one of Keras.
 
     Args:
       variables: name -> variable of the graph.
-      weights: name -> variable of the Keras model, in the model's order.
+      trained: the trainable variables of the Keras model, in the model's order.
       training: the training step.
     """
     kept = {
@@ -74,7 +74,6 @@ def keras_slots(
         if each.op.name in training.state_names and not name.endswith(f"/{LEARNING_RATE}")
     }
     kind = next((name.rpartition("/")[0] for name in kept if name.endswith("/iterations")), "")
-    trained = [name for name, each in weights.items() if each.trainable]
     return Slots(kind, kept, trained) if kind else None
 
 

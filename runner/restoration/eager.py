@@ -35,6 +35,7 @@ from runner.restoration.model_variables import (
     eager_variables,
     optimizer_variables,
     tensorflow_variable,
+    which_train,
 )
 from runner.restoration.plan import Assignment, RestorationPlan, make_plan
 from runner.restoration.reading import NonFinite, converted_values
@@ -261,16 +262,18 @@ def _prepare(
         model.build(input_shape)
     variables = eager_variables(model)
     frozen = _frozen(variables, given, rules)
-    trained = {
-        name: each for name, each in variables.items() if each.trainable and name not in frozen
-    }
+    trains = {**which_train(model, variables), **dict.fromkeys(frozen, False)}
+    trained = {name: each for name, each in variables.items() if trains[name]}
     if optimizer is None and any(_OF_OPTIMIZERS & {*each.state} for each in given.values()):
         optimizer = getattr(model, "optimizer", None)
     slots: dict[str, Any] = {}
     if optimizer is not None:
         build_optimizer(optimizer, [*trained.values()], model)
         slots = optimizer_variables(optimizer, trained)
-    specs = [_spec(name, each, name in frozen) for name, each in variables.items()]
+    specs = [
+        _spec(name, each, trains=trains[name], frozen=name in frozen)
+        for name, each in variables.items()
+    ]
     specs += [_slot(name, each, tuple(trained)) for name, each in slots.items()]
     located, sources = open_sources(given, _artifacts(given))
     if isinstance(model, keras.Layer):
@@ -327,14 +330,9 @@ def _frozen(
     return frozen
 
 
-def _spec(name: str, variable: Any, frozen: bool) -> VariableSpec:
-    return VariableSpec(
-        _tensor(name, variable),
-        classify(name, model=True),
-        bool(variable.trainable) and not frozen,
-        initializer="",
-        frozen=frozen,
-    )
+def _spec(name: str, variable: Any, *, trains: bool, frozen: bool) -> VariableSpec:
+    state = classify(name, model=True)
+    return VariableSpec(_tensor(name, variable), state, trains, initializer="", frozen=frozen)
 
 
 def _slot(name: str, variable: Any, trained: tuple[str, ...]) -> VariableSpec:

@@ -57,15 +57,17 @@ class Slots:
         return found
 
     def _blocks(self) -> Iterator[list[str]]:
-        """Yields the names that the optimizer created in one pass over the variables."""
+        """Yields the names that the optimizer created in one pass over the variables, or for all."""
         passed: dict[str, None] = {}
         block: list[str] = []
         for name in self.shapes:
             owner = _owner(name, self.trained)
-            if owner in passed and owner != next(reversed(passed)):
+            again = owner in passed and owner != next(reversed(passed))
+            if block and (again or not owner):
                 yield block
                 block, passed = [], {}
-            passed[owner] = None
+            if owner:
+                passed[owner] = None
             block.append(name)
         yield block
 

@@ -57,6 +57,24 @@ def keras_variables(model: Any) -> dict[str, Any]:
     return dict(named)
 
 
+def which_train(model: Any, variables: Mapping[str, Any]) -> dict[str, bool]:
+    """Returns name -> whether the variable trains; of a Keras model, whether `fit` would train it.
+
+    A layer with `trainable = False` decides for its variables, of which TensorFlow's do not know.
+
+    Args:
+      model: the model.
+      variables: name -> variable, `keras.Variable` or `tf.Variable`.
+    """
+    found = {name: bool(each.trainable) for name, each in variables.items()}
+    if isinstance(model, keras.Layer):
+        trained = {id(each.value) for each in model.trainable_variables}
+        known = {id(each.value) for each in model.variables}
+        values = {name: id(tensorflow_variable(each)) for name, each in variables.items()}
+        found |= {name: each in trained for name, each in values.items() if each in known}
+    return found
+
+
 def _twice(named: Sequence[tuple[str, Any]]) -> list[str]:
     count = Counter(name for name, _ in named)
     return sorted(name for name, times in count.items() if times > 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import keras
@@ -68,6 +69,17 @@ def scored() -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden), name="scored")
 
 
+def half_frozen(before: bool) -> keras.Model:
+    """Returns a model whose base does not train, as is said before or after it is built."""
+    kinds = {"dense": partial(keras.layers.Dense, 4), "norm": keras.layers.BatchNormalization}
+    layers = [make(name=name, trainable=not before) for name, make in kinds.items()]
+    base = keras.Sequential(layers, name="base")
+    base.build((None, 8))
+    if not before:
+        base.trainable = False
+    return keras.Sequential([keras.Input((8,)), base, keras.layers.Dense(1, name="head")])
+
+
 def tagged() -> keras.Model:
     """Returns a model of masked sequences."""
     return keras.Sequential(
@@ -103,15 +115,17 @@ def scalar(labels: Any, outputs: Any) -> tf.Tensor:
 
 
 class OwnLoss(keras.Model):
-    """A model that computes its own loss, and keeps a metric of its own."""
+    """A model that computes its own loss, and keeps metrics of its own."""
 
     def __init__(self) -> None:
         super().__init__(name="own_loss")
         self.dense = keras.layers.Dense(1)
         self.tracker = keras.metrics.Mean(name="tracker")
+        self.seen = keras.metrics.Mean(name="seen")
 
     def call(self, features: Any) -> Any:
         self.add_loss(0.1 * keras.ops.mean(keras.ops.square(features)))
+        self.seen.update_state(features)
         return self.dense(features)
 
     def compute_loss(

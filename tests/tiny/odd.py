@@ -294,6 +294,28 @@ def bias_spared(learning_rate: Any, decay: float) -> Any:
     return optimizer
 
 
+class Halved(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule of one's own: half the rate after each step."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def __call__(self, step: Any) -> tf.Tensor:
+        return self.rate * 0.5 ** tf.cast(step, tf.float32)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"rate": self.rate}
+
+
+def any_rate() -> Any:
+    """An optimizer of Keras whose learning rate is a function."""
+    return keras.optimizers.SGD(_steady)
+
+
+def _steady() -> float:
+    return 0.1
+
+
 def compiled(optimizer: Any) -> keras.Model:
     """A compiled model of the tiny experiment."""
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2, name="head")], name="net")

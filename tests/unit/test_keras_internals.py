@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import keras
+import tensorflow as tf
 
-from runner.keras_internals import layers_of, saved_groups, spares_weights
+from runner.keras_internals import hand_over_losses, layers_of, saved_groups, spares_weights
 
 
 def test_where_keras_saves_variables() -> None:
@@ -33,3 +34,14 @@ def test_which_weights_do_not_decay() -> None:
     assert not spares_weights(optimizer)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
     assert spares_weights(optimizer)
+
+
+def test_losses_of_a_call_within_a_stateless_scope() -> None:
+    with tf.Graph().as_default():
+        layer = keras.layers.ActivityRegularization(l2=1.0)
+        layer(tf.ones((1, 2)))
+        assert len(layer.losses) == 1
+        with keras.StatelessScope() as scope:
+            assert not layer.losses, "nothing need be handed over"
+            hand_over_losses(layer, scope)
+            assert len(layer.losses) == 1

@@ -196,8 +196,12 @@ def compiled(optimizer: Any) -> dict[str, Any]:
     [
         adam_w(weight_decay=0.2, clipnorm=0.5, use_ema=True),
         {"_target_": "keras.optimizers.SGD", "learning_rate": COSINE, "momentum": 0.9},
+        {
+            "_target_": "keras.optimizers.SGD",
+            "learning_rate": {"_target_": "tests.tiny.odd.Halved", "rate": 0.5},
+        },
     ],
-    ids=["rate", "schedule"],
+    ids=["rate", "schedule", "own schedule"],
 )
 def test_a_compiled_models_optimizer_is_as_if_configured(optimizer: dict[str, Any]) -> None:
     config = tiny(**PLAIN, loss=None, optimizer=optimizer)
@@ -239,6 +243,11 @@ _DECAYED = {"learning_rate": 0.1, "decay": 0.1}
         ({"_target_": "keras.optimizers.ScheduleFreeAdamW"}, {}, "copy of the weights"),
         ({"_target_": "keras.layers.Dense", "units": 3}, {}, "is not an optimizer"),
         ({}, {}, "the model has none of its own, because it is not compiled"),
+        (
+            {},
+            {"model": compiled({"_target_": "tests.tiny.odd.any_rate"})},
+            "the learning rate is a function",
+        ),
         (
             {},
             {"model": compiled({"_target_": "tests.tiny.odd.bias_spared", **_DECAYED})},

@@ -19,6 +19,7 @@ from runner.graph.objective import class_weights
 from runner.restoration.model_variables import model_variables
 from tests.tiny.configs import tiny
 from tests.tiny.graphs import build, opened, training_of
+from tests.tiny.objectives import Weighted
 
 HERE = "tests.tiny.objectives"
 DATA: dict[str, Any] = {"_target_": f"{HERE}.Weighted"}
@@ -202,17 +203,37 @@ def test_a_compiled_model_says_its_own_unless_the_configuration_does(accumulate:
     }
     assert [each.split(":")[0] for each in run.built.notes] == ["optimizer"]
     config.loss, config.metrics = "mae", {"auc": metrics("AUC")}
+    config.model["steps_per_execution"] = 4
     again = build(config)
     assert again.split.names == ("loss", "auc")
-    assert [each.split(":")[0] for each in again.notes] == ["optimizer", "loss", "metrics"]
+    assert [each.split(":")[0] for each in again.notes] == [
+        *("optimizer", "loss", "metrics", "steps_per_execution")
+    ]
 
 
 def test_a_loss_that_a_model_computes_itself_is_honoured() -> None:
     model = {"_target_": f"{HERE}.OwnLoss"}
     run = trained(tiny(data={**DATA, "weights": False}, model=model, loss=None, metrics={}))
-    assert run.evaluated["loss"] > run.evaluated["tracker"]
+    for found in (run.batch, run.evaluated):
+        assert found["loss"] > found["tracker"], "add_loss counts"
     expected = run.by_keras(loss=None)
-    assert run.evaluated["tracker"] == pytest.approx(expected["tracker"])
+    for name in ("tracker", "seen"):
+        assert run.evaluated[name] == pytest.approx(expected[name])
+    *_, (features, _) = Weighted(weights=False).train().take(3)
+    assert run.batch["seen"] == pytest.approx(features.numpy().mean()), "the call's, of its batch"
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_layers_that_are_not_trainable_do_not_train(before: bool) -> None:
+    model = {"_target_": f"{HERE}.half_frozen", "before": before}
+    with opened(tiny(data=DATA, model=model, loss="mse", metrics={})) as run:
+        names = [f"base/{each}" for each in ("dense/kernel", "norm/gamma", "norm/moving_mean")]
+        before_steps = run.values("head/kernel", *names)
+        run.train(2)
+        moved, *same = map(np.array_equal, before_steps, run.values("head/kernel", *names))
+        assert (moved, *same) == (False, True, True, True)
+        trained = [each.name for each in run.built.specs if each.trainable]
+        assert trained == ["head/kernel", "head/bias"]
 
 
 def test_class_weights_weigh_examples_by_their_class() -> None:
@@ -246,6 +267,8 @@ def test_class_weights_weigh_examples_by_their_class() -> None:
         ({"loss": None}, "loss has no value"),
         ({"loss": None, "model": {"_target_": f"{HERE}.OwnStep"}}, "OwnStep has a train_step"),
         ({"class_weight": {0: 2.0}}, "the training data give sample weights"),
+        ({"loss_weights": {"a": 2.0}}, "a weighs no loss(.|\n)*write loss as a mapping"),
+        ({"loss": {"dense": "mse"}, "loss_weights": {"dens": 2.0}}, "choices: dense"),
         ({"loss": ["mse", "mse"]}, "loss lists 2 losses, and the model names 1 outputs"),
     ],
 )

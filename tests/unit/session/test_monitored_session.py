@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import inspect
 import sys
 from collections.abc import Collection, Iterator
@@ -10,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -300,6 +302,15 @@ def test_the_ten_lines_of_the_docstring_run_without_hydra_and_mlflow(
     assert tf.train.load_variable("model", "global_step") == 100
     assert abs(trained * head - 1).max() < 0.1
     assert trained.min() > 1, "trained from random values"
+
+
+def test_a_warm_start_without_a_run_needs_neither_hydra_nor_mlflow(tmp_path: Path) -> None:
+    np.savez(tmp_path / "w.npz", w=np.ones(2, np.float32))
+    scaffold = {"variables": {"include": ["w"]}, "checkpoint": tmp_path / "w.npz"}
+    weight = tf.Variable([0.0, 0.0])
+    with imported_anew(absent=("hydra", "mlflow")):
+        importlib.import_module("runner").warm_start({"w": weight}, {"all": scaffold})
+    assert weight.numpy().tolist() == [1.0, 1.0]
 
 
 def test_the_public_names_are_listed() -> None:

@@ -93,7 +93,7 @@ def test_what_does_not_end_by_itself_is_ended(grace: str, signals: int, words: s
 
 def test_after_a_failure_nothing_is_deferred_and_the_handlers_are_those_before() -> None:
     before = [signal.getsignal(each) for each in SIGNALS]
-    with contextlib.suppress(RuntimeError), Interruption().handled() as interruption:
+    with contextlib.suppress(InterruptedRunError), Interruption().handled() as interruption:
         assert [signal.getsignal(each) for each in SIGNALS] != before
         with contextlib.suppress(RuntimeError), interruption.deferred():
             raise RuntimeError
