@@ -318,7 +318,10 @@ def test_an_evaluation_without_an_input_takes_place_once(tmp_path: Path) -> None
 
 def test_what_cannot_be_fed_needs_a_receiver(tmp_path: Path) -> None:
     config = Runs(tmp_path, **sequences("lstm", {}, "pairs")).config()
-    with tf.Graph().as_default(), pytest.raises(ConfigError, match="'features' of input_fns.test"):
+    with (
+        tf.Graph().as_default(),
+        pytest.raises(ConfigError, match=r"'features' of input_fns\.test"),
+    ):
         build_spec(config, "export")
 
 
