@@ -56,7 +56,7 @@ _FREE = re.compile(
 # What an experiment sets, and nothing else.
 _OF_EXPERIMENT = ("data", "model", "loss", "metrics", "hooks", "params", "input_fns", "graph")
 # Which keys are below these depends on the chosen groups and the experiment.
-_CHOSEN = ("data", "model", "loss", "metrics", "optimizer", "hooks", "scaffolds", "hydra")
+_CHOSEN = (*_OF_EXPERIMENT, "model_fn", "optimizer", "scaffolds", "hydra")
 
 
 def compose_experiment(name: str, overrides: Sequence[str]) -> DictConfig:

@@ -41,6 +41,8 @@ _WHERE_SET = (
     "input_fns",
     "graph",
 )
+# Read by the modes evaluate and export only.
+_ELSEWHERE_IN_INPUTS = ("test", "serving")
 _ELSEWHERE_IN_TRAIN = ("log_every", "checkpoint_every", "keep_checkpoints")
 
 
@@ -53,6 +55,8 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
         asked only for checkpoints that begin with `experiment:`.
     """
     plain = {key: value for key, value in asdict(config).items() if key not in ELSEWHERE}
+    for key in _ELSEWHERE_IN_INPUTS:
+        plain["input_fns"].pop(key, None)
     for key in _WHERE_SET:
         if not plain[key]:
             del plain[key]

@@ -108,8 +108,8 @@ def unknown_key(key: str, source: str = "") -> Problem:
         _origin(source),
         ""
         if close
-        else "arguments of your own classes belong below data, model, loss, metrics, optimizer or "
-        "hooks; all else is one of the choices",
+        else "arguments of your own classes belong below data, model, loss, metrics, optimizer, "
+        "hooks, params or graph; all else is one of the choices",
         tuple(dict.fromkeys((*close, *ranked(key, known or top)))),
     )
 

@@ -46,10 +46,12 @@ def annotation(key: str, root: Any) -> Any:
             if field is None:
                 return None
             found, entry = hints(found)[part], field.metadata.get(ENTRIES)
-        elif found is Any or get_origin(found) in (dict, list):
-            found = (Any, *get_args(found))[-1]
-        else:
-            return None
+        elif found is not Any:
+            within = (found, *get_args(found))  # Of an optional mapping, the mapping.
+            mapping = next((each for each in within if get_origin(each) in (dict, list)), None)
+            if mapping is None:
+                return None
+            found = get_args(mapping)[-1]
     return found
 
 

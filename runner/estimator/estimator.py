@@ -52,7 +52,8 @@ class Estimator:
         `EstimatorSpec`.
       model_dir: where checkpoints are; by default that of `config`, or a temporary directory.
       config: a `RunConfig`, by default `RunConfig()`.
-      params: given to `model_fn` and `input_fn`s as a dict; None by default.
+      params: given to `model_fn` and `input_fn`s, each a copy: a dict, or an object such as an
+        `HParams`; None, the default, is an empty dict.
       warm_start_from: a checkpoint, a SavedModel or `WarmStartSettings`, applied where `model_dir`
         has no checkpoint; None by default.
 
@@ -65,7 +66,7 @@ class Estimator:
         model_fn: Callable[..., Any],
         model_dir: str | os.PathLike[str] | None = None,
         config: RunConfig | None = None,
-        params: Mapping[str, Any] | None = None,
+        params: Any = None,
         warm_start_from: Any = None,
     ) -> None:
         if config is not None and not isinstance(config, RunConfig):
@@ -105,9 +106,9 @@ class Estimator:
         )
 
     @property
-    def params(self) -> dict[str, Any]:
-        """A copy of the `params`; empty where there are none."""
-        return copy.deepcopy(dict(self._model.params or {}))
+    def params(self) -> Any:
+        """A copy of the `params`; an empty dict where there are none."""
+        return copy.deepcopy(self._model.params or {})
 
     def latest_checkpoint(self) -> str | None:
         """Returns the newest checkpoint in `model_dir`; None where there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ class ModelFn:
 
     Attributes:
       function: takes `features`, and any of `labels`, `mode`, `params` and `config`.
-      params: the `params`; None where it takes none.
+      params: the `params`, a dict or any other object; None where it takes none.
       config: the `config`.
 
     Raises:
@@ -40,7 +41,7 @@ class ModelFn:
     """
 
     function: Callable[..., Any]
-    params: Mapping[str, Any] | None
+    params: Any
     config: RunConfig
 
     def __post_init__(self) -> None:
@@ -106,15 +107,21 @@ class ModelFn:
         return spec
 
     def _call(self, function: Callable[..., Any], mode: str, **given: Any) -> Any:
-        known = {"mode": mode, "params": dict(self.params or {}), "config": self.config}
+        params = copy.deepcopy(self.params or {})
+        known = {"mode": mode, "params": params, "config": self.config}
         named = {name: known[name] for name in _arguments(function) if name in known}
         return function(**named, **given)
 
 
 def _arguments(function: Callable[..., Any]) -> list[str]:
-    """Returns the names of the arguments that a function, or a partial one, still takes."""
+    """Returns the names of the arguments that a function, or a partial one, still takes.
+
+    `*args` and `**kwargs` do not count.
+    """
     given = function.keywords if isinstance(function, partial) else ()
-    return [name for name in inspect.signature(function).parameters if name not in given]
+    found = inspect.signature(function).parameters.values()
+    any_number = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [each.name for each in found if each.kind not in any_number and each.name not in given]
 
 
 def training_graph(model: ModelFn, input_fn: Callable[..., Any]) -> GraphSpec:
@@ -237,6 +244,16 @@ def _serving_graph(config: ExperimentConfig, model: ModelFn) -> GraphSpec:
     with tf.Graph().as_default():
         features, _, source = read()
         named = _named(features)
+        for name, each in named.items():
+            if not isinstance(each, tf.Tensor):
+                raise ConfigError(
+                    Problem(
+                        "input_fns.serving is missing",
+                        f"{name!r} of input_fns.{split} is a {type(each).__name__}; without it "
+                        "only tensors can be fed",
+                        "give input_fns.serving the `_target_` of a serving_input_receiver_fn",
+                    )
+                )
         specs = {name: tf.TensorSpec(each.shape, each.dtype) for name, each in named.items()}
     raw = build_raw_serving_input_receiver_fn(specs)
 

@@ -175,6 +175,9 @@ class GraphSpec:
       signatures: name -> `SignatureDef` that `mode=export` exports; empty by default.
       example: returns input of `serving_default` -> array, of one example, which MLflow keeps with
         the exported model; None by default.
+
+    Raises:
+      TypeError: when a field is of another type, or what is recorded of a training step no scalar.
     """
 
     loss: tf.Tensor | None = None
@@ -187,6 +190,21 @@ class GraphSpec:
     chief_hooks: _Hooks = ()
     signatures: Mapping[str, Any] = field(default_factory=dict)
     example: Callable[[], Mapping[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.train_op, list | tuple):
+            raise TypeError(f"train_op must be one operation: tf.group(*{self.train_op})")
+        if isinstance(self.input, tf.data.Dataset):
+            raise TypeError("input must be a runner.TrainingInput, given: a tf.data.Dataset")
+        for name, pair in self.evaluation.items():
+            if not isinstance(pair, list | tuple) or len(pair) != 2:
+                raise TypeError(f"evaluation[{name!r}] must be (value, update_op), given: {pair}")
+        scalar = tf.TensorShape([])
+        recorded = {"loss": self.loss, **self.metrics} if self.train_op is not None else {}
+        for name, value in recorded.items():
+            shape = getattr(value, "shape", scalar)
+            if isinstance(value, list | tuple) or not scalar.is_compatible_with(shape):
+                raise TypeError(f"{name} must be a scalar in training, given: {value}")
 
 
 @dataclass(frozen=True)

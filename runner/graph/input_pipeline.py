@@ -139,8 +139,11 @@ def _nothing() -> tf.Tensor:
 
 def input_ended(config: RunConfig) -> Problem:
     """Returns the problem of training data that ended."""
+    place = "data.train()"
+    if config.model_fn is not None or config.graph is not None:
+        place = "the input of " + ("graph" if config.model_fn is None else "input_fns.train")
     return Problem(
-        f"data.train() ended before step {config.train.steps}",
+        f"{place} ended before step {config.train.steps}",
         "the training data must repeat without end",
         "end its pipeline with .repeat() before .batch(), or lower train.steps",
     )

@@ -76,6 +76,11 @@ def counting(seed: int = 0, count: int = 64, repeat: bool = True) -> tf.data.Dat
     return (batches.shuffle(count, seed=1).repeat() if repeat else batches).batch(16)
 
 
+def pairs(**arguments: Any) -> tf.data.Dataset:
+    """Like `counting`, with features that are a tuple."""
+    return counting(**arguments).map(lambda values, label: ((values, values), label))
+
+
 def lstm(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
     """An LSTM cell written out, in variable scopes, unrolled."""
     units = params["units"]
@@ -365,6 +370,11 @@ def wrong_graph(mode: str, kind: str) -> Any:
         "no train_op": {"train_op": None},
         "another graph": {"metrics": {"kept": _KEPT[0]}},
         "no increment": {"train_op": tf.assign_add(tf.get_local_variable("n", initializer=0), 1)},
+        "list": {"train_op": [spec.train_op]},
+        "dataset": {"input": counting()},
+        "no update": {"evaluation": {"kept": loss}},
+        "pair": {"metrics": {"kept": (loss, loss)}},
+        "vector": {"loss": tf.stack([loss, loss])},
         "function": {"train_op": lambda session: session.run(loss)},
     }
     return dataclasses.replace(spec, **changes[kind])

@@ -89,6 +89,7 @@ ELSEWHERE: dict[str, Any] = {
     "run_dir": "elsewhere",
     "tracking": TrackingConfig(None),
     "cluster": ClusterConfig(local=True, workers=3),
+    "input_fns": {"test": {"_target_": "a.input_fn"}, "serving": {"_target_": "a.receiver_fn"}},
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -201,6 +202,22 @@ def test_what_tensorflow_allowed_a_model_fn(folder: Path, tmp_path: Path) -> Non
         "mode",
         "config",
     ]
+
+
+def test_params_of_any_class_and_further_arguments(tmp_path: Path) -> None:
+    params = SimpleNamespace(rate=0.5)  # In place of an HParams.
+
+    def model_fn(features: Any, mode: str, params: Any, **unused: Any) -> estimator.EstimatorSpec:
+        weight = tf.get_variable("weight", [])
+        train_op = tf.group(
+            tf.assign(weight, params.rate), tf.assign_add(tf.train.get_global_step(), 1)
+        )
+        params.rate = 1.0  # Of a copy.
+        return estimator.EstimatorSpec(mode, loss=weight * features, train_op=train_op)
+
+    found = estimator.Estimator(model_fn, tmp_path, params=params)
+    found.train(lambda: tf.constant(1.0), steps=1)
+    assert found.get_variable_value("weight") == found.params.rate == params.rate == 0.5
 
 
 def test_wrong_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -299,6 +299,11 @@ WRONG_GRAPHS: list[tuple[str, str]] = [
     ("no train_op", "graph: train_op is missing for mode train"),
     ("another graph", "graph: kept belongs to another graph"),
     ("no increment", "graph: train_op does not increment the global step"),
+    ("list", "TypeError: train_op must be one operation: tf.group(*["),
+    ("dataset", "TypeError: input must be a runner.TrainingInput"),
+    ("no update", "TypeError: evaluation['kept'] must be (value, update_op), given: "),
+    ("pair", "TypeError: kept must be a scalar in training, given: "),
+    ("vector", "TypeError: loss must be a scalar in training, given: "),
     ("function", "graph: train_op did not increment the global step 0"),
 ]
 
@@ -309,6 +314,15 @@ def test_an_evaluation_without_an_input_takes_place_once(tmp_path: Path) -> None
     with built.graph.as_default(), tf.compat.v1.Session() as session:
         session.run(tf.compat.v1.global_variables_initializer())
         assert set(evaluate(session, built.split)) == {"loss"}
+
+
+def test_what_cannot_be_fed_needs_a_receiver(tmp_path: Path) -> None:
+    config = Runs(tmp_path, **sequences("lstm", {}, "pairs")).config()
+    with (
+        tf.Graph().as_default(),
+        pytest.raises(ConfigError, match=r"'features' of input_fns\.test"),
+    ):
+        build_spec(config, "export")
 
 
 @pytest.mark.parametrize(("kind", "message"), WRONG_GRAPHS)
