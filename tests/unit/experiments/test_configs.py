@@ -39,15 +39,15 @@ LEARNED = ["train.steps=80"]
 SHORT = ["train.steps=2", "data.length=2", "data.evaluation_sequences=16", "data.batch_size=8"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("experiment", "overrides", "restored"),
     [
         ("short_sequences", {"cnn": LEARNED}, {"cnn": 12}),
-        pytest.param(
+        (
             "lstm_cnn",
             {"cnn": LEARNED, "lstm": [*SHORT, f"scaffolds.cnn.overrides={LEARNED}"]},
             {"cnn": 12, "lstm": 3},
-            marks=pytest.mark.soak,
         ),
     ],
 )
