@@ -6,6 +6,7 @@ that take the `Run`.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from runner.config.choices import Mode, PlanFormat
@@ -135,6 +136,7 @@ def _train_sources(run: Run) -> None:
     context = Surroundings(screen=run.screen)
     if run.sources.train_missing(lambda source: run_experiment(source, context), run.screen.line):
         run.plan = _sound_plan(run)
+        run.started = time.monotonic()
 
 
 def _introduce(run: Run, former: tuple[Path, RunRecord] | None) -> None:

@@ -19,6 +19,8 @@ _HEAD = """\
 # How a Keras weights file calls the variables of a layer whose own names it does not tell.
 _NUMBERED = re.compile(r"(.*/)?vars/\d+")
 _TORCH = ("weight", "bias", "running_mean", "running_var")
+# PyTorch stacks a recurrent layer's gates: 4 in an LSTM, 3 in a GRU.
+_RECURRENT = {4: "torch_lstm", 3: "torch_gru"}
 
 
 def scaffold_yaml(path: str, spec: CheckpointSpec, classes: Mapping[str, StateClass]) -> str:
@@ -37,7 +39,7 @@ def scaffold_yaml(path: str, spec: CheckpointSpec, classes: Mapping[str, StateCl
     if named and all("/" not in name for name in named) and _is_torch(named):
         parts = dict.fromkeys(name.partition(".")[0] for name in named)
         keys["variables"] = {"include": [f"{part}/*" for part in parts]}
-        keys["convert"] = {"*": "torch"}
+        keys["convert"] = _torch_conversions({name: spec.tensors[name].shape for name in named})
     else:
         keys["variables"] = {"include": [*dict.fromkeys(map(_pattern, named))]}
         keys["rename"] = {part: part for part in map(_part, named)}
@@ -49,6 +51,21 @@ def scaffold_yaml(path: str, spec: CheckpointSpec, classes: Mapping[str, StateCl
 
 def _is_torch(names: Sequence[str]) -> bool:
     return all(name.rpartition(".")[2].startswith(_TORCH) for name in names)
+
+
+def _torch_conversions(shapes: Mapping[str, Sequence[int | None]]) -> dict[str, str]:
+    """Returns variable pattern -> conversion; the first pattern that matches wins."""
+    found, layers = {}, set()
+    for name, shape in shapes.items():
+        layer, _, leaf = name.rpartition(".")
+        if leaf == "weight_hh_l0" and len(shape) == 2 and shape[1]:
+            conversion = _RECURRENT.get((shape[0] or 0) // shape[1])
+            if conversion:
+                layers.add(layer)
+                found["/".join([*layer.split("."), "*"]) if layer else "*"] = conversion
+    if any(name.rpartition(".")[0] not in layers for name in shapes):
+        found["*"] = "torch"
+    return found
 
 
 def _part(name: str) -> str:

@@ -42,7 +42,7 @@ class Run:
     Attributes:
       config: the validated configuration.
       overrides, dedicated, by_folder, suggests, screen, watch, coordinator: see `Surroundings`.
-      started: when it was made, by `time.monotonic`.
+      started: when it was made, or its sources were trained, by `time.monotonic`.
       store: where runs are recorded.
       sources: the checkpoints that the configuration names.
       container: the configured `run_dir`.
