@@ -50,12 +50,15 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "results.json"
             command = [sys.executable, "-m", f"benchmarks.{name}", "--json", str(file)]
-            code = subprocess.run([*command, *BENCHMARKS[name][1]], check=False).returncode
-            if file.exists():
-                results[name] = json.loads(file.read_text())["results"]
-            else:
-                code = 2
-                print(f"{name} FAILED")
+            with tempfile.TemporaryFile("w+") as errors:  # What libraries write too.
+                command += BENCHMARKS[name][1]
+                code = subprocess.run(command, stderr=errors, check=False).returncode
+                if file.exists():
+                    results[name] = json.loads(file.read_text())["results"]
+                else:
+                    code = 2
+                    errors.seek(0)
+                    print(errors.read(), f"{name} FAILED", sep="\n")
         worst = max(worst, code)
         print(f"{name} took {(time.monotonic() - begun) / 60:.1f} minutes", flush=True)
         # After each, so that what is interrupted leaves what it has.
