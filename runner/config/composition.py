@@ -154,12 +154,9 @@ def compose_all(
     composed: list[str] = []
     found: dict[str, Problem] = {}
     for each in sorted(parsed, key=lambda override: not _is_choice(override)):
-        given = [*composed, str(each.input_line)]
         try:
-            if failed is not None and given == list(overrides):
-                raise failed  # It is known without composing these once more.
-            config = compose(given)
-            composed = given
+            config = compose([*composed, str(each.input_line)])
+            composed.append(str(each.input_line))
         except (*COMPOSITION_ERRORS, ValueError) as error:
             root, dot, _ = each.key_or_group.partition(".")
             independent = bool(dot) and root not in _CHOSEN

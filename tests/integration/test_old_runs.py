@@ -126,6 +126,7 @@ def test_a_finished_run_is_evaluated_and_exported(unpack: Unpack) -> None:
     assert old.read("points/001/export/provenance.json") == old.read("points/001/provenance.json")
 
 
+@pytest.mark.soak
 def test_a_finished_run_is_a_source(unpack: Unpack) -> None:
     old = unpack()
     done = old.again("warm")
@@ -201,6 +202,7 @@ def test_a_grid_is_resumed(unpack: Unpack) -> None:
         assert now.read_bytes() == file.read_bytes(), now
 
 
+@pytest.mark.soak
 def test_a_search_is_resumed(unpack: Unpack) -> None:
     old = unpack(moved=True)
     before = old.ids("search")

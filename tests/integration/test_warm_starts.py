@@ -174,6 +174,7 @@ def test_mlflow_holds_everything(warm: Warm) -> None:
     }
 
 
+@pytest.mark.soak
 def test_an_exported_model_is_registered_afterwards_and_a_source_of_warm_starts(
     warm: Warm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

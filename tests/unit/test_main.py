@@ -117,13 +117,16 @@ def test_a_task_of_a_local_cluster_does_not_report_how_to_continue(
     assert capsys.readouterr().err == printed
 
 
-def test_help_fits_one_screen_and_names_what_there_is_and_nothing_else(command: Command) -> None:
+def test_help_fits_one_screen_and_names_what_there_is_and_nothing_else(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     outcome = command("--help", *CONF)
     assert (outcome.code, outcome.err) == (0, "")
     lines = outcome.out.strip().splitlines()
     assert len(lines) <= 56
     assert max(map(len, lines)) <= 100
-    assert "experiment: digits_cnn, lstm_cnn, short_sequences, tiny, warm" in lines
+    assert "experiment: digits_cnn, lstm_cnn, program, short_sequences, tiny, warm" in lines
     for mode in options(Mode):
         assert f"  mode={mode} " in outcome.out
     for code in ("0 done", "2 a mistake", "3 a plan", "130 and 143", "1 anything else"):

@@ -85,6 +85,7 @@ def release(index: int, address: str, flag: Callable[[int], Flag] = released_fla
             session.run(set_op)
 
 
+@pytest.mark.soak
 def test_cut_variables_are_warm_started_saved_and_resumed_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -215,7 +215,7 @@ def test_the_scaffolds_checkpoints_are_evaluated_and_exported_without_a_run(
     }
     start = EvaluateConfig("scaffolds")
     lines = runs.shown(**given, mode=Mode.evaluate, evaluate=start)
-    assert lines[0].startswith("all: 8 variables (")
+    assert lines[0] == "8 of 8 model variables (100 % of their bytes) from 1 checkpoint"
     assert lines[-1].startswith("the start from the scaffolds: test  loss ")
     assert _shown(lines) == _shown(expected)
     assert not runs.folder.exists()
