@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -91,8 +91,8 @@ def delivery(folder: Path, uri: str, points: int, repeats: int) -> list[Result]:
         return sync(run) - sync(folder / "empty")
 
     case = f"{points:,} metrics to {'SQLite' if uri.startswith('sqlite') else 'a server'}"
-    ways = {"log_batch": partial(bare_client, uri, points), "runner.sync": delivered}
-    return compare(case, "s", ways, {}, repeats)
+    bare = partial(bare_client, uri, points)
+    return compare(case, "s", {"log_batch": bare, "runner.sync": delivered}, {}, repeats)
 
 
 def sync(folder: Path) -> float:
@@ -118,6 +118,19 @@ def bare_client(uri: str, points: int) -> float:
     return time.perf_counter() - began
 
 
+def quietly(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+    """Starts a process that prints nothing, in a session of its own."""
+    root = str(Path(__file__).resolve().parents[1])
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": root},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
 @contextmanager
 def mlflow_server(folder: Path) -> Iterator[str]:
     """Gives the address of a server on an SQLite database; ends it with its children."""
@@ -125,8 +138,7 @@ def mlflow_server(folder: Path) -> Iterator[str]:
         port = str(free.getsockname()[1])
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
     command += ["--port", port, "--backend-store-uri", f"sqlite:///{folder}/server.db"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command, cwd=folder, start_new_session=True, **quiet)
+    process = quietly(command, folder)
     try:
         deadline = time.monotonic() + 120.0
         while not answers(f"http://127.0.0.1:{port}/health"):
@@ -179,14 +191,11 @@ def outage(folder: Path, points: int) -> list[Result]:
 def signalled(folder: Path, repeats: int) -> list[Result]:
     """Seconds from SIGTERM to the exit of a training process, with everything delivered."""
     command = [sys.executable, "-m", "runner", "+experiment=digits_cnn", "train.steps=1000000"]
-    root = str(Path(__file__).resolve().parents[1])
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     taken = []
     # The first life makes the database, which takes MLflow seconds; the others resume it.
     for _ in range(repeats + 1):
         known = set(folder.glob("runs/*/*/checkpoints/*.index"))
-        environment = {**os.environ, "PYTHONPATH": root}
-        process = subprocess.Popen(command, cwd=folder, env=environment, **quiet)
+        process = quietly(command, folder)
         while not set(folder.glob("runs/*/*/checkpoints/*.index")) - known:
             if process.poll() is not None:
                 raise RuntimeError(f"the run ended with {process.returncode}")
