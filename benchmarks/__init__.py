@@ -1,4 +1,4 @@
-"""What the runner costs, each time against a peer in the same process or the same minutes.
+"""The cost of the runner, compared with an alternative in the same process or the same minutes.
 
 `make bench` runs them all; each also runs alone, as `python -m benchmarks.NAME`.
 """

@@ -1,4 +1,4 @@
-"""Makes the pictures of the docs anew, from real runs: `make pictures`, or some by name.
+"""Redraws the pictures of the docs from real runs: `make pictures`, or some by name.
 
     python docs/pictures.py house plan mlflow progress learning_curves
 

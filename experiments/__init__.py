@@ -1,1 +1,1 @@
-"""The data and the models of the shipped experiments, reached from `conf/` through `_target_`."""
+"""The data (`digits`) and `models` of the shipped experiments, reached through `_target_`."""

@@ -1,6 +1,6 @@
 """Warm-starts TensorFlow models from several checkpoints, trains, records and resumes them.
 
-`python -m runner` runs a configuration, and `runner.run` is the life of such a run; further
+`python -m runner` runs a configuration, and `runner.run` shows the life of such a run; further
 commands are `runner.inspect`, `runner.lineage` and `runner.sync`. Each folder is a room with one
 purpose: its doors are what other rooms call, and a seam is a class that another room extends.
 A room imports only earlier ones: system, config, inputs, checkpoints, tracking, runs, restoration,

@@ -85,20 +85,12 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     alone = not is_task(run_config.cluster, PS, WORKER, EVALUATOR)
     if run_config.mode is Mode.train and alone:
         start_delivery(run_config.tracking)  # Its imports overlap those below.
-    # TensorFlow is imported only now, for a valid configuration.
-    first = "runner.run" not in sys.modules  # And not the second trial of a sweep.
-    with without_import_notes(), without_collections() if first else nullcontext():
-        import tensorflow as tf
+    _import_runtime()
+    from runner.cluster.chief import coordinator_of, run_task
+    from runner.run import run_experiment
+    from runner.training.run import Surroundings
+    from runner.training.watch import TrialWatch
 
-        from runner.cluster.chief import coordinator_of, run_task
-        from runner.run import run_experiment
-        from runner.training.run import Surroundings
-        from runner.training.watch import TrialWatch
-
-        # Otherwise the first session looks for GPUs, and reports a missing driver.
-        tf.config.list_physical_devices()
-    # Its warnings are of deprecated parts that its own Saver uses.
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     if run_config.mode is Mode.train and not alone:
         run_task(run_config)
         return None
@@ -118,6 +110,20 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
         objective = run_experiment(run_config, context)
     hand_over(objective, os.environ)
     return objective
+
+
+def _import_runtime() -> None:
+    """Imports TensorFlow quietly, once a valid configuration needs it."""
+    first = "runner.run" not in sys.modules  # Not so in the second trial of a sweep.
+    with without_import_notes(), without_collections() if first else nullcontext():
+        import tensorflow as tf
+
+        import runner.run  # noqa: F401
+
+        # Otherwise the first session looks for GPUs, and reports a missing driver.
+        tf.config.list_physical_devices()
+    # Its own Saver uses deprecated parts, which it warns about.
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
 def _launch(config: RunConfig, trial: Trial | None) -> float | None:

@@ -1,4 +1,4 @@
-"""The private API of Keras that the rooms use: what for, and why nothing public serves.
+"""The private Keras API that the rooms use, each part with its purpose and its reason.
 
 `tests/unit/test_keras_internals.py` fails when Keras changes any of it.
 """
@@ -11,7 +11,7 @@ from keras.src.saving import saving_lib
 
 
 class _Groups(saving_lib.H5IOStore):
-    """Takes note of the groups of a weights file instead of writing them."""
+    """Records the groups of a weights file instead of writing them."""
 
     def __init__(self) -> None:
         self.groups: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -26,7 +26,7 @@ class _Groups(saving_lib.H5IOStore):
 def saved_groups(model: Any) -> dict[str, tuple[str, dict[str, Any]]]:
     """Returns what Keras would write to a model's weights file, without its optimizer's state.
 
-    Nothing public has the places of variables in that file, and `save_weights` writes all values.
+    No public API returns the places of variables in that file; `save_weights` writes all values.
 
     Returns:
       Group, e.g. `layers/conv2d_1` -> the layer's name, and `0`, `1`, ... -> its variables.
@@ -44,10 +44,10 @@ def saved_groups(model: Any) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def layers_of(model: Any) -> list[Any]:
-    """Returns a Keras layer and all layers below it; `Model.layers` has only those right below."""
+    """Returns a Keras layer and all nested layers; `Model.layers` has only its direct children."""
     return list(model._flatten_layers())
 
 
 def spares_weights(optimizer: Any) -> bool:
-    """Whether `Optimizer.exclude_from_weight_decay` was called; `get_config` leaves it out."""
+    """Whether `Optimizer.exclude_from_weight_decay` was called, which `get_config` leaves out."""
     return hasattr(optimizer, "_exclude_from_weight_decay")

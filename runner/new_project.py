@@ -1,4 +1,4 @@
-"""`runner init FOLDER`: makes a small project that runs, from the template that a wheel ships."""
+"""`runner init FOLDER`: creates a small working project from the shipped template."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from runner.errors import ConfigError, Problem
 
 # The template's folder and package, which take the name of the project.
 _NAME = "my_project"
-_USAGE = "runner init FOLDER makes a small project that runs: config, data, model, test"
+_USAGE = "runner init FOLDER creates a small working project: config, data, model and test"
 
 
 def init(arguments: Sequence[str], template: Path) -> str:
-    """Makes a project and returns what to do next.
+    """Creates a project and returns a message with the next step.
 
     Args:
-      arguments: of the command: the folder of the project, which is new or empty.
+      arguments: of the command: the folder of the project, which must be new or empty.
       template: the folder of the template.
 
     Raises:
-      ConfigError: when the arguments are not one folder, or the project cannot be made there;
+      ConfigError: when the arguments are not one folder, or the project cannot be created there;
         nothing is overwritten.
     """
     if list(arguments) in (["--help"], ["-h"]):
         return _USAGE
     if len(arguments) != 1 or arguments[0].startswith("-"):
         given = shlex.join(arguments) or "nothing"
-        raise ConfigError(Problem(f"init is given {given}", "it takes one folder", _USAGE))
+        raise ConfigError(Problem(f"init got {given}", "it takes one folder", _USAGE))
     folder = Path(arguments[0])
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         state = f"{folder} exists and is not an empty folder"
@@ -43,13 +43,13 @@ def init(arguments: Sequence[str], template: Path) -> str:
             target = folder / str(source.relative_to(template / _NAME)).replace(_NAME, name)
             _write(target, source.read_text(encoding="utf-8").replace(_NAME, name))
     first = f"{program()} --config-dir conf +experiment=first"
-    return f"{folder}: a project that runs; its README.md says how to make it yours\n" + (
+    return f"{folder}: created; its README.md explains how to adapt it\n" + (
         f"next: cd {shlex.quote(str(folder))} && {first}"
     )
 
 
 def _package(folder: Path) -> str:
-    """Returns the name of the project's package: that of its folder, as Python can import it."""
+    """Returns the name of the project's package: that of its folder, made importable."""
     name = re.sub(r"[\s.-]", "_", folder.absolute().name)
     found = importlib.util.find_spec(name) if name.isidentifier() else None
     taken = found is not None and found.origin is not None  # A folder alone has none.
@@ -59,8 +59,8 @@ def _package(folder: Path) -> str:
     raise ConfigError(
         Problem(
             f"{folder} cannot be the project's folder",
-            f"{cause}, and the project's package has it",
-            "choose another name, of letters, digits and _",
+            f"{cause}, and the project's package is named after the folder",
+            "choose another name with only letters, digits and _",
         )
     )
 

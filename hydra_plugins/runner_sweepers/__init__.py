@@ -1,7 +1,7 @@
-"""The sweepers that `hydra/sweeper` names; what they do is in `runner.sweeps`.
+"""The sweepers that `hydra/sweeper` names; the work is done in `runner.sweeps`.
 
 Hydra instantiates sweepers only from the top-level package `hydra_plugins`, and imports all of it
-for every command. So a sweeper's own modules are imported when a sweep starts.
+for every command. So a sweeper's own modules are imported only when a sweep starts.
 """
 
 from __future__ import annotations

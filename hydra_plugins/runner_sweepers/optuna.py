@@ -1,4 +1,4 @@
-"""`hydra/sweeper: optuna`, which searches."""
+"""`hydra/sweeper: optuna`, a search with Optuna."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recognises the format of a checkpoint from its content, and what is none of them.
+"""Recognises the format of a checkpoint by its content, and explains what other files are.
 
 Every command imports this to find runs and checkpoints, so it imports neither NumPy nor a library
 that reads checkpoints.
@@ -36,8 +36,8 @@ class Format(Enum):
     NPY = (".npy", "array_files", "NpyReader")
 
 
-# What h5py, zipfile and NumPy raise on damaged files; TensorFlow, protobuf and safetensors besides
-# exceptions of their own.
+# What h5py, zipfile and NumPy raise on damaged files, and TensorFlow, protobuf and safetensors
+# besides exceptions of their own.
 DAMAGE = (
     *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError),
     *(RuntimeError, ArithmeticError, MemoryError, SyntaxError),
@@ -58,7 +58,7 @@ _HTML = (
     "it is an HTML page, as a failed download leaves it",
     "download the file itself: open the address in a browser to see the page",
 )
-# What people have under a checkpoint's name, by its first bytes in lower case.
+# Files that are mistaken for checkpoints, by their first bytes in lower case.
 _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
     (
         b"version https://git-lfs",
@@ -84,7 +84,7 @@ def recognise(path: str) -> Format:
     """Returns the format of the checkpoint at `path`: a prefix, a file or a SavedModel's directory.
 
     Raises:
-      CheckpointError: when there is nothing, or something else, or it cannot be read.
+      CheckpointError: when there is no checkpoint, or it cannot be read.
     """
     try:
         if files.exists(f"{path}.index"):
@@ -201,7 +201,7 @@ def _foreign(path: str, cause: str, remedy: str) -> CheckpointError:
 
 
 def denied(path: str, error: OSError) -> CheckpointError:
-    """Returns the error of a path that cannot be looked at."""
+    """Returns the error for a path that cannot be read."""
     forbidden = isinstance(error, PermissionError)
     remedy = "give this user the right to read it" if forbidden else "correct that"
     return CheckpointError(

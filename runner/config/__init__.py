@@ -1,8 +1,8 @@
-"""What a user writes: the keys of a configuration, their rules, and how Hydra composes them.
+"""The configuration: its keys, their rules, and how Hydra composes it.
 
 - `schema`: every key, with its type, default and bounds (those of tracking in `tracking`);
-  `choices`: what a key accepts besides its type; `keys`: paths and types of keys.
-- `reference`: the keys with the meaning that their comments give, as a page; `help`: in `--help`.
+  `choices`: their choices and bounds; `keys`: paths and types of keys.
+- `reference`: the keys with their comments, as a page of the docs; `help`: the same in `--help`.
 - `composition`: composing sources and trials (Hydra composes the command itself, in
   `runner.__main__`), and finding every mistake in a command; `hydra_errors` words the mistakes, and
   `spelling` spells values for overrides and YAML.

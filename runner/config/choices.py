@@ -1,4 +1,4 @@
-"""What a configuration key accepts besides its type: its choices and its bounds."""
+"""The choices and bounds of configuration keys."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from runner.errors import Problem, ranked
 class Mode(Enum):
     """What `python -m runner` does with the experiment."""
 
-    # Trains the experiment, and first whatever it starts from.
+    # Trains the experiment, after any experiments that it starts from.
     train = "train"
     # Only shows where every variable's value would come from.
     plan = "plan"
-    # Evaluates the best checkpoint of the last run on the test split. It is the last finished run
-    # of this configuration, or the run that `run_dir` names.
+    # Evaluates the best checkpoint of the last run on the test split. That is the last finished run
+    # of this configuration, or the run in `run_dir`.
     evaluate = "evaluate"
     # Exports that checkpoint as a SavedModel.
     export = "export"
@@ -34,13 +34,13 @@ class Mode(Enum):
 class Resume(Enum):
     """What to do about an unfinished run, interrupted or failed, of the same configuration."""
 
-    # Resumes it if there is one, else starts a run.
+    # Resumes it if there is one; otherwise starts a new run.
     auto = "auto"
-    # Starts another run beside it.
+    # Starts a new run.
     never = "never"
-    # Resumes it, and refuses to start one.
+    # Resumes it; without one, it is an error.
     must = "must"
-    # Continues a run, also a finished one, to a larger `train.steps`. Nothing else may differ.
+    # Continues a run, even a finished one, to a larger `train.steps`. Nothing else may differ.
     extend = "extend"
 
 
@@ -49,7 +49,8 @@ class EvaluatedSplit(Enum):
 
     test = "test"
     validation = "validation"
-    # One pass over it: as many examples as the data's `sizes()` report, where it repeats.
+    # One pass over the training data. If that repeats, its `sizes()` must report how many examples
+    # there are.
     train = "train"
 
 
@@ -72,24 +73,24 @@ class Collision(Enum):
     """What to do when several scaffolds claim one variable."""
 
     error = "error"
-    # The first of them in the order of the scaffolds gives the value.
+    # The first scaffold gives the value.
     first = "first"
-    # The last of them does.
+    # The last scaffold gives the value.
     last = "last"
-    # The mean of their tensors, computed in float64.
+    # The value is the mean of their tensors, computed in float64.
     mean = "mean"
 
 
 class StateChoice(Enum):
     """A class of state that a checkpoint may bring."""
 
-    # What the optimizer trains, and other variables of the model.
+    # The trainable and other variables of the model.
     weights = "weights"
     # Moving means and variances.
     batch_norm = "batch_norm"
     # Moving averages of the weights (EMA).
     moving_averages = "moving_averages"
-    # What the optimizer keeps for each weight, such as Adam's moments.
+    # Optimizer state per weight, for example Adam's moments.
     optimizer_slots = "optimizer_slots"
     # The number of steps taken.
     global_step = "global_step"
@@ -101,9 +102,10 @@ class ShapePolicy(Enum):
     error = "error"
     # The initializer gives the value.
     init = "init"
-    # The elements in row-major order; the sizes must be equal.
+    # Copies the elements in row-major order; the sizes must be equal.
     reshape = "reshape"
-    # What both have in common from the origin; the rest keeps its initial value.
+    # Copies the part that both have in common, from the start of each axis; the rest keeps its
+    # initial value.
     pad_or_slice = "pad_or_slice"
 
 
@@ -114,7 +116,7 @@ class Expect(Enum):
     all = "all"
     # At least one.
     some = "some"
-    # None: all of them start from their initializers.
+    # None; all of them start from their initializers.
     scratch = "scratch"
 
 
@@ -123,16 +125,16 @@ class Initialize(Enum):
 
     # Every one.
     all = "all"
-    # Not those whose value is provably overwritten.
+    # Only those whose value is not provably overwritten.
     remaining = "remaining"
 
 
 class Placement(Enum):
     """How variables are spread over parameter servers."""
 
-    # Each to the next one in turn.
+    # Each variable to the next server in turn.
     round_robin = "round_robin"
-    # Each to the one that holds the fewest bytes so far.
+    # Each variable to the server with the fewest bytes so far.
     by_size = "by_size"
 
 
@@ -148,20 +150,20 @@ class PlanFormat(Enum):
 NonFinite = Enum(
     "NonFinite",
     {
-        # Ends training in an orderly way.
+        # Ends training cleanly.
         "stop": "stop",
-        # Is an error.
+        # Raises an error.
         "raise": "raise",
-        # Goes back to the last checkpoint with a lower learning rate.
+        # Restores the last checkpoint and continues with a lower learning rate.
         "rollback": "rollback",
     },
 )
 OnError = Enum(
     "OnError",
     {
-        # Warns, and tries again at the next save.
+        # Warns and continues; the next save tries again.
         "warn": "warn",
-        # Is an error.
+        # Raises an error.
         "raise": "raise",
     },
 )
@@ -296,8 +298,8 @@ WHICH = rule(
 OWN_WHICH = rule(
     _is(
         re.compile(rf"latest|best|{SCAFFOLDS}|\d+").fullmatch,
-        "it names a checkpoint of the run, `best`, `latest` or a global step, or `scaffolds`: "
-        "what training would start from",
+        "it must be `best`, `latest` or a global step of the run, or `scaffolds`, "
+        "the values that training would start from",
     ),
     choices=("best", "latest", SCAFFOLDS),
 )
@@ -305,7 +307,7 @@ AVERAGE = rule(
     _average, "for example ++{key}='last 5'", words="`last N`, a list of steps or paths, or null"
 )
 STATE = rule(
-    _is(len, "its checkpoint would bring nothing"),
+    _is(len, "nothing would be restored"),
     "to initialise the scaffold, set checkpoint=null",
     tuple(StateChoice.__members__),
 )

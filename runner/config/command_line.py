@@ -11,13 +11,13 @@ from pathlib import Path
 
 from runner.config.spelling import quoted
 
-# A path that Hydra's grammar takes without quotes.
+# A path that needs no quotes in Hydra's grammar.
 _PLAIN_PATH = re.compile(r"/[\w./@%+-]*", re.ASCII)
 _NEVER = re.compile(r"\+*resume=never")
 
 
 def called(program: Path, name: str) -> str:
-    """Returns how a program of this environment is called from here, as short as possible."""
+    """Returns the shortest command that calls a program of this environment from here."""
     found = shutil.which(name)
     if found and Path(found) == program:
         return name
@@ -26,7 +26,7 @@ def called(program: Path, name: str) -> str:
 
 
 def program() -> str:
-    """Returns how the runner is called: as the command `runner` where this process is one."""
+    """Returns the command that calls the runner: `runner` if this process was started so."""
     python = Path(sys.executable)
     if Path(sys.argv[0]).name == "runner":
         return called(python.with_name("runner"), "runner")
@@ -41,5 +41,5 @@ def on_run(mode: str, run_dir: Path) -> str:
 
 
 def resuming(arguments: Sequence[str]) -> str:
-    """Returns the arguments of a command, quoted, without what would start another run."""
+    """Returns the arguments of a command, quoted, without those that would start another run."""
     return shlex.join(each for each in arguments if not _NEVER.fullmatch(each))

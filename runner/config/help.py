@@ -1,4 +1,4 @@
-"""What `--help` prints: the keys with their meaning, and with their values in an experiment.
+"""The part of `--help` that lists the keys, their meanings and, in an experiment, their values.
 
 The template of Hydra's help, `conf/hydra/help/runner.yaml`, asks for these lines by
 `${runner_help:}`, which is resolved in the composed configuration.
@@ -31,11 +31,11 @@ _FREQUENT = {
     "cluster.workers": "2",
 }
 _EXAMPLES = {
-    "optimizer.learning_rate=0.1": "The optimizer's arguments are keys too, as the model's are.",
-    "~scaffolds.NAME": "A tilde deletes a key: that part starts from its initializers.",
-    "+hook@hooks.stop=early_stopping": "A plus adds what the experiment does not set.",
+    "optimizer.learning_rate=0.1": "Arguments of the optimizer, or of the model, are keys too.",
+    "~scaffolds.NAME": "A tilde deletes a key; here, the part starts from its initializers.",
+    "+hook@hooks.stop=early_stopping": "A plus adds a key that the experiment does not set.",
 }
-# The width of lines where there is no terminal, and of the column of keys.
+# The width of lines without a terminal, and of the column of keys.
 _WIDTH, _LEFT, _INDENT = 99, 35, 6
 
 
@@ -55,7 +55,7 @@ def _help(_root_: Any) -> str:
 
 
 def _row(left: str, right: str, width: int) -> Iterator[str]:
-    """Yields a key and its meaning beside it, or below it where there is no room."""
+    """Yields a key with its meaning beside it, or below it in a narrow terminal."""
     beside = width >= 2 * _LEFT
     indent = _LEFT if beside else _INDENT
     text = textwrap.wrap(right, width - indent, break_on_hyphens=False)
@@ -72,7 +72,7 @@ def _keys() -> Mapping[str, Key]:
 
 
 def _frequent() -> Iterator[tuple[str, str]]:
-    """Yields the keys that most commands set, as they are typed, with their meaning."""
+    """Yields the most common keys, as they are typed, with their meanings."""
     for name in ("mode", "resume"):
         for value, meaning in _keys()[name].choices.items():
             yield f"{name}={value}", first_sentence(meaning)
@@ -82,7 +82,7 @@ def _frequent() -> Iterator[tuple[str, str]]:
 
 
 def _of_experiment(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields every key of a composed experiment, as it could be typed, with its meaning."""
+    """Yields every key of a composed experiment, as it can be typed, with its meaning."""
     scaffolds = config["scaffolds"] or {}
     if isinstance(scaffolds, list):
         scaffolds = {str(index): each for index, each in enumerate(scaffolds)}
@@ -98,7 +98,7 @@ def _of_experiment(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _entry(name: str, value: Any, meaning: str) -> Iterator[tuple[str, str]]:
-    """Yields a key; of a mapping that the user fills, every key below it too."""
+    """Yields a key and, for a mapping that the user fills, every key below it."""
     if isinstance(value, Mapping) and value:
         yield f"{name}:", meaning
         for key, each in value.items():

@@ -81,11 +81,11 @@ def without_experiment(key: str, *, by_folder: bool = False) -> Problem:
     """
     root = key.partition(".")[0]
     return Problem(
-        f"{key} is given, and there is no {root} that it could change",
-        f"no experiment is named that sets {root}, or ~{root} deletes it",
-        "leave it out: the run in run_dir is taken as it is; or +experiment=NAME names one"
+        f"{key} is given, but there is no {root} to change",
+        f"no experiment sets {root}, or ~{root} deletes it",
+        "leave it out, because the run's own configuration is used, or add +experiment=NAME"
         if by_folder
-        else "+experiment=NAME names one",
+        else "add +experiment=NAME",
     )
 
 
@@ -148,8 +148,8 @@ def _missing_config(error: MissingConfigException) -> Problem:
     asked = f"; {source['file']}.yaml asks for it" if source and source["file"] != "config" else ""
     return Problem(
         f"{group} {name!r} is not known",
-        f"no file {name}.yaml is in the `{group}` folder of a config directory{asked}",
-        "fix the name, or add your folder by --config-dir",
+        f"there is no {name}.yaml in the `{group}` folder of any config directory{asked}",
+        "fix the name, or add your folder with --config-dir",
         ranked(name, error.options or ()),
     )
 
@@ -158,11 +158,11 @@ def _unreadable_override(error: OverrideParseException) -> Problem:
     lines = str(error).splitlines()
     reason = next((each for each in lines if not each.startswith(("Error parsing", "See"))), "")
     if reason.startswith("missing EQUAL"):
-        reason = "it holds no ="
+        reason = "it has no ="
     return Problem(
         f"{error.override!r} is not an override",
         reason,
-        "write key=value to change, +key=value to add, ~key to delete; quote a value that holds "
+        "write key=value to change, +key=value to add, ~key to delete; quote a value that contains "
         "any of {}[](),:=$ and the whole for your shell: 'key=\"a,b\"'",
     )
 
@@ -226,7 +226,7 @@ def _chosen_twice(match: re.Match[str]) -> Problem:
     if group == "experiment":
         return Problem(
             "two experiments are named",
-            "a run is of one experiment",
+            "a run has one experiment",
             "name one, or sweep over both: -m +experiment=a,b",
         )
     return Problem(
@@ -242,7 +242,7 @@ def _sweep(match: re.Match[str]) -> Problem:
     return Problem(
         f"{line} holds several values",
         "a single run takes one",
-        f"sweep over them by -m before it, or quote them if they are one: {key}=[{values}] is a "
+        f"sweep over them with -m, or quote them if they are a single value: {key}=[{values}] is a "
         f"list, '{key}=\"{values}\"' a string",
     )
 
@@ -304,8 +304,8 @@ _WORDED = (
     ),
     (
         r"Config group override must be a string or a list",
-        "a config group is set to what is not the name of a file",
-        "data=..., model=..., optimizer=... and the like choose a file of that folder by its name",
+        "a config group is set to something other than the name of a file",
+        "data=..., model=..., optimizer=... and other groups select a file by its name",
         "name a file, for example optimizer=sgd, or override a key: optimizer.learning_rate=...",
     ),
 )

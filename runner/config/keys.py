@@ -1,4 +1,4 @@
-"""The keys of structured configs: their paths, their types, and those types in words."""
+"""The keys of structured configs: their paths and types, and descriptions of these types."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def entries(kind: type) -> dict[str, type]:
 
 
 def annotation(key: str, root: Any) -> Any:
-    """Returns the annotation at a dotted key below a structured config.
+    """Returns the annotation at a dotted key of a structured config; None for an unknown key.
 
-    That is the annotation of its values below a mapping, and None where there is no such key.
+    The annotation of a key below a mapping is that of the mapping's values.
     """
     found, entry = root, None
     for part in key.split(".") if key else ():
@@ -54,21 +54,21 @@ def annotation(key: str, root: Any) -> Any:
 
 
 def keys(kind: Any) -> tuple[str, ...]:
-    """Returns the keys of a structured config in its order; none of another annotation."""
+    """Returns the keys of a structured config in order; none for any other annotation."""
     if not dataclasses.is_dataclass(kind):
         return ()
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def options(kind: Any) -> tuple[str, ...]:
-    """Returns the values that may be typed for an annotation, where they can be listed."""
+    """Returns the values that an annotation allows; none where they cannot be listed."""
     if isinstance(kind, type) and issubclass(kind, Enum):
         return tuple(kind.__members__)
     return ("true", "false") if kind is bool else ()
 
 
 def words(kind: Any) -> str:
-    """Returns in words what values an annotation allows."""
+    """Returns a description of the values that an annotation allows."""
     if get_origin(kind) in (Union, types.UnionType):
         return " or ".join(words(each) for each in get_args(kind))
     if dataclasses.is_dataclass(kind):
@@ -88,7 +88,7 @@ def paths(kind: Any, prefix: str = "") -> Iterator[str]:
 def unknown_keys(value: Any, kind: Any, prefix: str = "") -> list[str]:
     """Returns the dotted keys of a nested value that its structured config does not have.
 
-    OmegaConf refuses them as well, except those that an override adds by a plus.
+    OmegaConf refuses them too, except those that an override adds with a plus.
     """
     if not dataclasses.is_dataclass(kind) or not isinstance(value, dict):
         return []

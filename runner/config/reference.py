@@ -1,4 +1,4 @@
-"""The reference of the configuration, made of the structured configs and the comments in them.
+"""The configuration reference, generated from the structured configs and their comments.
 
 `python -m runner.config.reference > docs/reference/configuration.md` writes the page.
 """
@@ -26,11 +26,11 @@ from runner.config.schema import RunConfig
 _HEAD = """\
 # Configuration
 
-Every key, with what it takes, its default and its meaning. A key is set in an experiment's file, or
-on the command line as `KEY=VALUE`. `python -m runner +experiment=NAME --help` lists the values of
-an experiment. This page is made from the source by `python -m runner.config.reference`.
+All keys, with their types, defaults and meanings. Set a key in an experiment's file, or as
+`KEY=VALUE` on the command line. `python -m runner +experiment=NAME --help` lists the values in an
+experiment. This page is generated from the source by `python -m runner.config.reference`.
 """
-# Names of a user's own, below a key that holds one entry for each.
+# Placeholders for names that the user chooses, below keys with one entry for each name.
 _NAMES = {"scaffolds": "NAME", "vocabulary": "PATTERN"}
 _WORDS: Mapping[Any, str] = {
     bool: "`true` or `false`",
@@ -48,11 +48,11 @@ class Key:
     """One key of the configuration.
 
     Attributes:
-      name: dotted; NAME and PATTERN in it stand for names of the user's own.
-      accepts: what it takes, in words.
+      name: dotted; NAME and PATTERN in it stand for names that the user chooses.
+      accepts: a description of valid values.
       default: as in YAML; empty where it has none.
       meaning: sentences in Markdown.
-      choices: each value that it may have -> what that means, which may be empty.
+      choices: valid value -> its meaning, which may be empty.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Key:
 
 
 def first_sentence(text: str) -> str:
-    """Returns a text up to its first full stop."""
+    """Returns a string up to its first full stop."""
     return text.partition(". ")[0].rstrip(".") + "."
 
 
@@ -112,7 +112,7 @@ def _sections(kind: Any, name: str) -> Iterator[Section]:
 
 
 def _inner(kind: Any, field: Any) -> Any:
-    """Returns the structured config that a key holds, or holds by name; None without one."""
+    """Returns the structured config that a key holds, or holds by name; None if there is none."""
     found = (kind, *get_args(kind), field.metadata.get(ENTRIES))
     return next((each for each in found if dataclasses.is_dataclass(each)), None)
 
@@ -132,7 +132,7 @@ def _comments(module: str) -> Mapping[tuple[str, str], str]:
 
 
 def _members(node: ast.stmt) -> Iterator[tuple[str, str, int]]:
-    """Yields class, member and line of what a class, or a call of `Enum`, defines."""
+    """Yields class, name and line of each member that a class or a call of `Enum` defines."""
     if isinstance(node, ast.ClassDef):
         for each in node.body:
             targets = each.targets if isinstance(each, ast.Assign) else []
@@ -190,7 +190,7 @@ def _default(field: Any) -> str:
 
 
 def in_yaml(value: object) -> str:
-    """Returns a plain value, or one of an enum, in YAML's flow style; strings as they are."""
+    """Returns a plain value or enum member in YAML's flow style; strings are not quoted."""
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, str):

@@ -67,7 +67,7 @@ def as_schedule(when: When) -> Schedule:
         return Schedule(**{**fields, "at_steps": tuple(fields.get("at_steps", ()))})
     if isinstance(when, str):
         return _parse(when)
-    raise ValueError(f"{when!r} is not a schedule; it is {_FORMS}")
+    raise ValueError(f"{when!r} is not a schedule; write {_FORMS}")
 
 
 def as_seconds(duration: float | str) -> float:
@@ -137,7 +137,7 @@ def _parse(text: str) -> Schedule:
         elif step is not None:
             fields["at_steps"] = (*fields.get("at_steps", ()), int(step[1]))
         elif amount is None:
-            raise ValueError(f"{part!r} is not a schedule; it is {_FORMS}, or `end`")
+            raise ValueError(f"{part!r} is not a schedule; write {_FORMS}, or `end`")
         elif amount[2] != "step":
             fields["seconds"] = as_seconds(part)
         elif amount[1].isdecimal():

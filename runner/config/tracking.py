@@ -9,9 +9,9 @@ from runner.config import choices
 
 @dataclass
 class MaskConfig:
-    """What is secret, and recorded as `***` in parameters, tags and artifacts alike."""
+    """What counts as a secret, which is recorded as `***` in parameters, tags and artifacts."""
 
-    # Globs over whole dotted names of the configuration, in any case.
+    # Globs that match whole dotted keys of the configuration, ignoring case.
     names: list[str] = field(
         default_factory=lambda: [
             "*password*",
@@ -25,7 +25,8 @@ class MaskConfig:
             "*credential*",
         ]
     )
-    # Regular expressions over strings; the first group is masked, or the whole match.
+    # Regular expressions that match parts of strings; masks the first group, or else the whole
+    # match.
     values: list[str] = field(
         default_factory=lambda: [
             r"://[^\s/@:]*:([^\s/@]+)@",
@@ -44,14 +45,14 @@ class TrackingConfig:
 
     # An MLflow tracking URI; null records nothing in MLflow.
     uri: str | None = "sqlite:///mlflow.db"
-    # True also writes event files for TensorBoard, to `tensorboard` in the run directory.
+    # True also writes TensorBoard event files, to `tensorboard` in the run directory.
     tensorboard: bool = False
-    # True also records the load of the machine in MLflow, as metrics `system/...`.
+    # True also records system metrics in MLflow, as `system/...`.
     system_metrics: bool = False
-    # How long the end of a run waits until everything is delivered, in seconds. The end of a sweep
-    # waits so long without progress.
+    # How long a run waits at its end until everything is delivered, in seconds. A sweep waits this
+    # long without progress.
     close_seconds: float = 30.0
-    # How long delivery is retried without success once the run has ended, in seconds. What is left
-    # is delivered by `python -m runner.sync`, or when the run is resumed.
+    # How long delivery is retried without success after a run has ended, in seconds. The rest is
+    # delivered by `python -m runner.sync` or when the run resumes.
     patience_seconds: float = 60.0
     mask: MaskConfig = field(default_factory=MaskConfig)

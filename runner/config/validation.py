@@ -75,7 +75,7 @@ def no_experiment(experiments: Sequence[str], mode: Mode) -> Problem:
         "no experiment is named",
         "the configuration has no `name`; an experiment's file sets it",
         "python -m runner +experiment=NAME"
-        + "; or run_dir=runs/NAME/001 takes the run in that folder" * by_folder,
+        + "; or name one run by run_dir=runs/NAME/001" * by_folder,
         tuple(sorted(experiments)),
     )
 

@@ -1,4 +1,4 @@
-"""`tf.estimator`, for programs that are written for it: `import runner` and `runner.estimator.X`.
+"""`tf.estimator` for programs that were written for it: `import runner`, `runner.estimator.X`.
 
 - `spec`: `EstimatorSpec` and `ModeKeys`, what a `model_fn` returns.
 - `run_config`, `train_and_eval_specs`, `exporters`, `export`, `warm_start`: TensorFlow's classes of
@@ -7,8 +7,8 @@
 - `estimator` with `evaluation` and `predictions`, `train_and_evaluate`: for programs that drive it
   from Python.
 
-It extends the rooms before it and is not known to them: a `model_fn` of a configuration reaches it
-as the `_target_` of a graph.
+It extends the rooms before it, which do not know it: a `model_fn` of a configuration reaches it as
+the `_target_` of a graph.
 """
 
 from runner.estimator import export

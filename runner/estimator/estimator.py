@@ -43,9 +43,9 @@ _InputFn = Callable[..., Any]
 class Estimator:
     """`tf.estimator.Estimator` in one process: trains, evaluates, predicts and exports.
 
-    Checkpoints are in `model_dir` as TensorFlow's Estimator writes them, and those of TensorFlow's
-    are continued. Nothing is recorded in MLflow and no plan is made: for these a `model_fn` is an
-    experiment of a configuration.
+    Checkpoints in `model_dir` have the format of TensorFlow's Estimator, and training can continue
+    from its checkpoints. For plans and MLflow, use the `model_fn` in the configuration of an
+    experiment instead.
 
     Args:
       model_fn: takes `features` and any of `labels`, `mode`, `params`, `config`; returns an
@@ -215,7 +215,7 @@ class Estimator:
         scaffold: tf.compat.v1.train.Scaffold,
         listeners: list[Any],
     ) -> list[Any]:
-        """Returns the chief's hooks with one that saves, unless a hook of the program does."""
+        """Returns the chief's hooks, with one that saves unless the program has its own."""
         config, kind = self._config, tf.compat.v1.train.CheckpointSaverHook
         saving = [each for each in (*chief_hooks, *hooks) if isinstance(each, kind)]
         every = (config.save_checkpoints_secs, config.save_checkpoints_steps)
@@ -246,9 +246,9 @@ class Estimator:
         checkpoint_path: str | None = None,
         name: str | None = None,
     ) -> dict[str, Any]:
-        """Returns the metrics of a checkpoint, `loss` and `global_step` among them.
+        """Returns the metrics of a checkpoint, including `loss` and `global_step`.
 
-        They are written to `eval_dir(name)` too, for TensorBoard.
+        They are also written to `eval_dir(name)` for TensorBoard.
 
         Args:
           input_fn: returns a dataset or tensors.
@@ -287,7 +287,7 @@ class Estimator:
         checkpoint_path: str | None = None,
         yield_single_examples: bool = True,
     ) -> Iterator[Any]:
-        """Yields the predictions for one example after the other, NumPy arrays, or dicts of them.
+        """Yields the predictions for each example as NumPy arrays, or dicts of them.
 
         Args:
           input_fn: returns a dataset or tensors, of features or of features and labels.
@@ -325,7 +325,7 @@ class Estimator:
         as_text: bool = False,
         checkpoint_path: str | None = None,
     ) -> bytes:
-        """Writes a SavedModel into a directory named by the time, and returns its path.
+        """Writes a SavedModel into a directory named by a timestamp, and returns its path.
 
         Args:
           export_dir_base: the directory above it.

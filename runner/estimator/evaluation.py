@@ -1,4 +1,4 @@
-"""What an evaluation by an `Estimator` has besides: its end, and its summaries."""
+"""The end of an evaluation by an `Estimator`, and its summaries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 
 class StopAfterBatches(tf.compat.v1.train.SessionRunHook):
-    """Ends an evaluation after so many batches."""
+    """Ends an evaluation after a number of batches."""
 
     def __init__(self, batches: int) -> None:
         self._left = batches

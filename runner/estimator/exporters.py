@@ -1,4 +1,4 @@
-"""What exports a model after evaluations: `tf.estimator.LatestExporter` and its kind."""
+"""Exports of a model after evaluations: `tf.estimator.LatestExporter` and related classes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class LatestExporter(Exporter):
         eval_result: Mapping[str, Any],
         is_the_final_export: bool,
     ) -> Any:
-        """Exports where that is due, and deletes what is older than the exports that are kept."""
+        """Exports if that is due, and deletes exports beyond `exports_to_keep`."""
         if not self._is_due(eval_result, is_the_final_export):
             return None
         path = estimator.export_saved_model(
@@ -131,15 +131,15 @@ def _loss_smaller(best_eval_result: Any, current_eval_result: Any) -> bool:
 class BestExporter(LatestExporter):
     """`tf.estimator.BestExporter`: exports when an evaluation is better than all before it.
 
-    The best of former processes is not read from event files: the first evaluation of a process
-    exports.
+    The best result of earlier processes is not read from event files: the first evaluation of a
+    process always exports.
 
     Args:
       name: of the exports' directory, by default `best_exporter`.
       serving_input_receiver_fn: as `Estimator.export_saved_model` takes it.
       event_file_pattern: has no effect.
       compare_fn: takes `best_eval_result` and `current_eval_result` and returns whether the latter
-        is better; by default it is with a smaller loss.
+        is better; by default, whether its loss is smaller.
       assets_extra: as `Estimator.export_saved_model` takes it.
       as_text: likewise.
       exports_to_keep: how many are kept, by default 5; None keeps all.

@@ -1,4 +1,4 @@
-"""Calls a `model_fn` and its `input_fn` for a mode, and returns the graph that they make."""
+"""Calls a `model_fn` and its `input_fn` for a mode, and returns their graph."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ARGUMENTS = ("features", "labels", "mode", "params", "config", "self")
 
 @dataclass(frozen=True)
 class ModelFn:
-    """A `model_fn` with what it is called with besides features, labels and mode.
+    """A `model_fn` with its other arguments than features, labels and mode.
 
     Attributes:
       function: takes `features`, and any of `labels`, `mode`, `params` and `config`.
@@ -64,7 +64,7 @@ class ModelFn:
           Features, labels (None where there are none), and the input, for a `tf.data.Dataset`.
 
         Raises:
-          ValueError: when it returns a tuple or list that is no pair.
+          ValueError: when it returns a tuple or list that is not a pair.
         """
         with tf.device("/cpu:0"):
             result = self._call(input_fn, mode)
@@ -112,7 +112,7 @@ class ModelFn:
 
 
 def _arguments(function: Callable[..., Any]) -> list[str]:
-    """Returns the names of the arguments that a function, or a part of one, is not given yet."""
+    """Returns the names of the arguments that a function, or a partial one, still takes."""
     given = function.keywords if isinstance(function, partial) else ()
     return [name for name in inspect.signature(function).parameters if name not in given]
 
@@ -151,7 +151,7 @@ def evaluation_graph(model: ModelFn, input_fn: Callable[..., Any]) -> GraphSpec:
 
 
 def serving_graph(model: ModelFn, receiver_fn: Callable[[], Any]) -> GraphSpec:
-    """Adds the graph of mode PREDICT to the default graph, fed as a receiver says.
+    """Adds the graph of mode PREDICT to the default graph, fed by a receiver.
 
     Raises:
       ValueError: when no signature can be served.
@@ -167,7 +167,7 @@ def serving_graph(model: ModelFn, receiver_fn: Callable[[], Any]) -> GraphSpec:
 
 
 def graph_function(config: ExperimentConfig) -> Callable[..., GraphSpec]:
-    """Returns what builds the graph of a configuration's `model_fn` for a `mode`.
+    """Returns a function that builds the graph of a configuration's `model_fn` for a `mode`.
 
     The `config` that it passes on has the seed, and the configured `run_dir` as `model_dir`.
 
@@ -179,7 +179,7 @@ def graph_function(config: ExperimentConfig) -> Callable[..., GraphSpec]:
     settings = RunConfig(model_dir=config.run_dir, tf_random_seed=config.seed)
 
     def graph(mode: str) -> GraphSpec:
-        # Made anew for each graph: what builds a model_fn may keep what it made for the last one.
+        # Called again for each graph: a builder of a model_fn may keep tensors of the last graph.
         params = config.params if config.params or takes_params else None
         model = ModelFn(_function("model_fn", node, "features"), params, settings)
         if mode == "export":
@@ -193,8 +193,8 @@ def graph_function(config: ExperimentConfig) -> Callable[..., GraphSpec]:
 def _function(key: str, node: Mapping[str, Any], argument: str) -> Callable[..., Any]:
     """Returns the function that a target is, or that it returns when it is called.
 
-    It is one where it takes `argument`; and where it takes all of the configured arguments and
-    returns something else than a function, as an `input_fn` does.
+    The target is the function itself if it takes `argument`. Otherwise it is called with the
+    configured arguments and must return a function.
     """
     target = locate_target(key, node)
     if argument in _arguments(target):

@@ -1,4 +1,4 @@
-"""`tf.estimator.RunConfig`: how often an Estimator saves, logs and summarises, and where it is."""
+"""`tf.estimator.RunConfig`: where and how often an Estimator saves, logs and summarises."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ _RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 class RunConfig:
     """`tf.estimator.RunConfig`, with its arguments, defaults and messages.
 
-    What `TF_CONFIG` says of a cluster is read and reported by `cluster_spec` and the properties
-    after it, but an `Estimator` trains in one process: `python -m runner` trains in clusters.
+    `cluster_spec` and the properties after it report the cluster in `TF_CONFIG`, but an `Estimator`
+    trains in one process; `python -m runner` trains in clusters.
     Distribution strategies are refused.
 
     Attributes:

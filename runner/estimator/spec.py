@@ -95,8 +95,8 @@ class EstimatorSpec(_Fields):
         return EstimatorSpec(**{**self._asdict(), **kwds})
 
 
-def checked_hooks(hooks: Iterable[Any] | None) -> tuple[Any, ...]:
-    """Returns the hooks as a tuple.
+def checked_hooks(hooks: Iterable[Any] | None, kind: str = "SessionRunHook") -> tuple[Any, ...]:
+    """Returns the hooks as a tuple; `kind` is how an error spells their type.
 
     Raises:
       TypeError: when one is not a `tf.compat.v1.train.SessionRunHook`.
@@ -104,7 +104,7 @@ def checked_hooks(hooks: Iterable[Any] | None) -> tuple[Any, ...]:
     found = tuple(hooks or ())
     for hook in found:
         if not isinstance(hook, tf.compat.v1.train.SessionRunHook):
-            raise TypeError(f"All hooks must be SessionRunHook instances, given: {hook}")
+            raise TypeError(f"All hooks must be {kind} instances, given: {hook}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What `train_and_evaluate` is given: `tf.estimator.TrainSpec` and `tf.estimator.EvalSpec`."""
+"""The arguments of `train_and_evaluate`: `tf.estimator.TrainSpec` and `tf.estimator.EvalSpec`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from runner.estimator.exporters import Exporter
+from runner.estimator.spec import checked_hooks
 from runner.session.session_manager import with_arguments_of
 
 
@@ -40,8 +41,9 @@ class TrainSpec(_Train):
         given = _Train(*args, **kwargs)
         _check_input_fn(given.input_fn)
         check_positive(max_steps=given.max_steps)
+        hooks = checked_hooks(given.hooks, "`SessionRunHook`")
         listeners = checked_listeners(given.saving_listeners)
-        return super().__new__(cls, given.input_fn, given.max_steps, _hooks(given.hooks), listeners)
+        return super().__new__(cls, given.input_fn, given.max_steps, hooks, listeners)
 
 
 class _Eval(NamedTuple):
@@ -85,7 +87,7 @@ class EvalSpec(_Eval):
             if getattr(given, name) < 0:
                 raise ValueError(f"Must specify {name} >= 0, given: {getattr(given, name)}")
         exporters = _exporters(given.exporters)
-        hooks = _hooks(given.hooks)
+        hooks = checked_hooks(given.hooks, "`SessionRunHook`")
         return super().__new__(cls, *given[:3], hooks, exporters, *given[5:])
 
 
@@ -105,7 +107,7 @@ def checked_listeners(listeners: Iterable[Any] | None) -> tuple[Any, ...]:
 
 
 def check_positive(**given: int | None) -> None:
-    """Checks numbers of steps, of which None has no bound.
+    """Checks numbers of steps, where None means no limit.
 
     Raises:
       ValueError: when one is not positive.
@@ -118,14 +120,6 @@ def check_positive(**given: int | None) -> None:
 def _check_input_fn(input_fn: Any) -> None:
     if not callable(input_fn):
         raise TypeError(f"`input_fn` must be callable, given: {input_fn}")
-
-
-def _hooks(hooks: Iterable[Any] | None) -> tuple[Any, ...]:
-    found = tuple(hooks or ())
-    for hook in found:
-        if not isinstance(hook, tf.compat.v1.train.SessionRunHook):
-            raise TypeError(f"All hooks must be `SessionRunHook` instances, given: {hook}")
-    return found
 
 
 def _exporters(exporters: Any) -> tuple[Exporter, ...]:

@@ -12,6 +12,7 @@
   `precision`: seeds, 16 bits, XLA, threads.
 - `names`: names of variables, and what `${graph:NAME}` stands for in the arguments of hooks;
   `variables`: what the planner and checkpoints know of them.
+- `calls`: calls of an experiment's own code, which name the one that raised.
 - `replica`: the seam at which a cluster places the parts of a graph.
 
 It rests on `restoration`, whose ownership decides under which scaffold's settings a variable

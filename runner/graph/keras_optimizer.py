@@ -81,8 +81,8 @@ def compiled_optimizer(model: Any) -> dict[str, Any]:
         raise ConfigError(
             Problem(
                 "optimizer has no _target_",
-                "the model does not say its own: it is not compiled",
-                "choose one, such as optimizer=adamw",
+                "the model has none of its own, because it is not compiled",
+                "choose one, for example optimizer=adamw",
             )
         )
     rate = optimizer.learning_rate
@@ -110,7 +110,7 @@ def _described(instance: Any) -> dict[str, Any]:
 def _undescribed(optimizer: Any, cause: str) -> ConfigError:
     return ConfigError(
         Problem(
-            f"optimizer: the compiled model's {type(optimizer).__name__} cannot be made again",
+            f"optimizer: the compiled model's {type(optimizer).__name__} cannot be recreated",
             cause,
             "name a function that returns it as optimizer._target_",
         )

@@ -122,7 +122,7 @@ class Objective:
                 raise ConfigError(
                     Problem(
                         "loss has no value",
-                        "the model does not say its own: it is not compiled",
+                        "the model has none of its own, because it is not compiled",
                         "name one, such as loss=sparse_categorical_crossentropy",
                     )
                 )

@@ -1,7 +1,7 @@
-"""Builds the graphs of a configuration with a `graph` or a `model_fn` of its own.
+"""Builds the graphs of a configuration with a `graph` or a `model_fn`.
 
-The target is called once for each mode, in a graph of its own that holds the seed and the global
-step: for training, and for the evaluation, which takes place in a session of its own.
+The target is called once for each mode, in a new graph with the seed and the global step. The
+evaluation runs in a separate session.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from runner.graph.replica import Replica
 from runner.graph.variables import checkpoint_saver, saved_as, variable_specs
 from runner.system.user_code import located, raised, raised_by_operation
 
-# Makes the graph function of a configuration with a `model_fn`. Found by its name, as every target
-# is: its room comes after this one.
+# Makes the graph function of a configuration with a `model_fn`. It is imported by name, like any
+# target, because its room comes after this one.
 MODEL_FN = "runner.estimator.model_fn.graph_function"
-# What an input can end at, by the beginnings of the types of operations.
+# Types of operations, by their beginnings, at which an input can end.
 _ENDING = ("IteratorGetNext", "Queue", "Reader", "PyFunc", "EagerPyFunc")
 
 
 def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Replica) -> BuiltGraph:
-    """Builds the graph that trains, and beside it the one that evaluates; or only the latter.
+    """Builds the training graph and the evaluation graph, or only the latter.
 
     The arguments and errors are those of `runner.graph.build.build_graph`.
     """
@@ -76,7 +76,7 @@ def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Repl
 
 
 class _OwnCalls(Calls):
-    """The calls of a graph of one's own, which is where all of its operations come from.
+    """The calls of the target of a graph, which makes all of its operations.
 
     Args:
       config: the run's configuration.
@@ -125,7 +125,7 @@ def build_spec(config: RunConfig, mode: str) -> GraphSpec:
         raise ConfigError(
             Problem(
                 f"{key}: {node['_target_']} returns {type(spec).__name__} for mode {mode}",
-                "the run needs to know the graph's loss, its train_op and so on",
+                "the run needs the graph's loss, train_op and so on",
                 "return runner.GraphSpec(loss=..., train_op=...)",
             )
         )
@@ -148,15 +148,15 @@ def _training_problems(config: RunConfig, spec: GraphSpec) -> Iterator[Problem]:
     for name, value in {"loss": spec.loss, "train_op": spec.train_op, **spec.metrics}.items():
         if getattr(value, "graph", graph) is not graph:
             yield Problem(
-                f"{key}: {name} is of another graph",
-                "each mode is built in a new graph, and nothing of an earlier one is in it",
-                f"make {name} within the call",
+                f"{key}: {name} belongs to another graph",
+                "each mode is built in a new graph",
+                f"create {name} within the call",
             )
             return
     if callable(spec.train_op) and is_cluster(config.cluster):
         yield Problem(
             f"{key}: train_op is a function, in a cluster",
-            "workers run operations",
+            "workers can run only operations",
             "return an operation as train_op",
         )
     if spec.train_op is not None and not callable(spec.train_op):
@@ -170,7 +170,7 @@ def _training_problems(config: RunConfig, spec: GraphSpec) -> Iterator[Problem]:
 
 
 def _may_write(train_op: tf.Operation | tf.Tensor, variable: tf.Variable) -> bool:
-    """Whether an operation needs one that takes a variable other than to read it."""
+    """Whether an operation depends on one that may write a variable."""
     taken = variable.op.outputs[0].consumers()
     reads = ("ReadVariableOp", "VarIsInitializedOp", "IsVariableInitialized", "Identity")
     needed = _needed([train_op])
@@ -271,14 +271,15 @@ def _evaluation(config: RunConfig, split: str) -> tuple[EvaluationGraph, dict[st
 def local_init_op(
     own: tf.compat.v1.train.Scaffold | None, *others: tf.Operation
 ) -> tf.Operation | None:
-    """Returns what prepares each session of the default graph, as `local_init_op` of a scaffold.
+    """Returns the `local_init_op` of a scaffold for the default graph.
 
-    None stands for TensorFlow's default, which is made after the hooks have begun and initialises
-    their local variables too. A program's own is run with what of the default it leaves out.
+    None stands for TensorFlow's default, which is created after `begin` of the hooks and
+    initialises their local variables too. A program's own is grouped with the parts of the default
+    that it omits.
 
     Args:
-      own: the scaffold of the program, None without one.
-      *others: are run as well.
+      own: the scaffold of the program, if any.
+      *others: operations to run as well.
     """
     if own is None or own.local_init_op is None:
         for each in others:
@@ -291,7 +292,7 @@ def local_init_op(
 
 
 def _evaluation_anew(config: RunConfig, split: str) -> EvaluationGraph:
-    """Builds the graph that evaluates once more, and leaves Python's random states as they are."""
+    """Builds the evaluation graph again, without changing Python's random states."""
 
     def build() -> EvaluationGraph:
         with new_graph(config, Replica()):
@@ -310,7 +311,7 @@ def _evaluation_anew(config: RunConfig, split: str) -> EvaluationGraph:
 def separate_evaluation(
     name: str, spec: GraphSpec, saver: tf.compat.v1.train.Saver
 ) -> EvaluationGraph:
-    """Returns the evaluation of a graph, which is the default one, for a session of its own.
+    """Returns the evaluation of the default graph, for a separate session.
 
     Args:
       name: of the split.

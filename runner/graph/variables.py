@@ -1,4 +1,4 @@
-"""What the planner and checkpoints know of a graph's variables."""
+"""The variables of a graph, as the planner and checkpoints see them."""
 
 from __future__ import annotations
 

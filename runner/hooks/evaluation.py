@@ -41,7 +41,7 @@ def evaluate(
 
     Raises:
       EvaluationCutError: when `cut` returned True.
-      ConfigError: when the split holds no example, or repeats without end.
+      ConfigError: when the split holds no example, or repeats forever.
     """
     if isinstance(split, EvaluationGraph):
         return _evaluate_graph(session, split, cut)
@@ -76,15 +76,15 @@ def _require_end(split: str, cardinality: int) -> None:
     if split == "train" and cardinality < 0:
         raise ConfigError(
             Problem(
-                f"data.train() repeats without end{'' if endless else ', as far as is known'}",
-                "an evaluation is one pass over a split, which has no known size here",
+                f"data.train() repeats forever{'' if endless else ', as far as is known'}",
+                "an evaluation is one pass over a split, and the size of this one is not known",
                 "give the data a method sizes() that returns {'train': COUNT, ...}",
             )
         )
     if endless:
         raise ConfigError(
             Problem(
-                f"the data of the {split} split repeats without end",
+                f"the data of the {split} split repeats forever",
                 "an evaluation is one pass over a split",
                 "leave out .repeat(), or end it with .take(COUNT)",
             )
@@ -125,7 +125,7 @@ def evaluate_checkpoint(
 
     Raises:
       EvaluationCutError: when `cut` returned True.
-      ConfigError: when the input holds no batch, or repeats without end.
+      ConfigError: when the input holds no batch, or repeats forever.
     """
     final = tf.compat.v1.train.FinalOpsHook(dict(evaluation.values))
     batches = 0

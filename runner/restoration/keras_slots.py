@@ -1,4 +1,4 @@
-"""What a Keras optimizer keeps, by which the numbered variables in its file get their names."""
+"""The variables of a Keras optimizer, which name the numbered ones in a weights file."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ _OPTIMIZER = "optimizer"
 
 @dataclass(frozen=True)
 class Slots:
-    """What a built Keras optimizer keeps, without its learning rate.
+    """The variables of a built Keras optimizer, without its learning rate.
 
     Attributes:
       kind: the optimizer's class, e.g. `AdamW`.
-      shapes: name -> shape, in the order in which the optimizer made them. What belongs to a
-        variable is named after it.
+      shapes: name -> shape, in the order of creation. Slots are named after their variables.
       trained: the model's trainable variables, in the model's order.
     """
 
@@ -29,8 +28,8 @@ class Slots:
     def named(self, spec: CheckpointSpec) -> CheckpointSpec:
         """Returns the spec of a weights file with the names of the optimizer's tensors as aliases.
 
-        They have none where the file's optimizer is of another class, or has not trained the same
-        variables: it numbers what it keeps, and only that all shapes agree tells what is what.
+        There are none if the file's optimizer is of another class or trained other variables. The
+        file only numbers its variables, so all shapes must agree.
         """
         counted = re.sub(r"_\d+$", "", spec.layers.get(_OPTIMIZER, ""))
         if counted.replace("_", "").lower() != self.kind.lower():
@@ -43,14 +42,14 @@ class Slots:
         tensors = [numbered[number] for number in sorted(numbered)]
         names = self._in_file()
         if len(tensors) == len(names) + 1:
-            del tensors[1]  # The learning rate, where that is no schedule.
+            del tensors[1]  # The learning rate, unless that is a schedule.
         shapes = [spec.tensors[each].shape for each in tensors]
         if shapes != [self.shapes[each] for each in names]:
             return spec
         return replace(spec, aliases={**spec.aliases, **dict(zip(names, tensors, strict=True))})
 
     def _in_file(self) -> list[str]:
-        """Returns the names in the order that they have where Keras trains the whole model."""
+        """Returns the names in the order of the file, in which Keras trains the whole model."""
         order = {name: at for at, name in enumerate(self.trained)}
         found = []
         for block in self._blocks():
@@ -58,7 +57,7 @@ class Slots:
         return found
 
     def _blocks(self) -> Iterator[list[str]]:
-        """Yields what the optimizer has made in one pass over the variables."""
+        """Yields the names that the optimizer created in one pass over the variables."""
         passed: dict[str, None] = {}
         block: list[str] = []
         for name in self.shapes:
@@ -72,7 +71,7 @@ class Slots:
 
 
 def _owner(name: str, variables: Sequence[str] | Mapping[str, int]) -> str:
-    """Returns the variable that a slot is named after; empty for what is kept once."""
+    """Returns the variable that a slot is named after; empty if it belongs to none."""
     owner = name
     while owner and owner not in variables:
         owner = owner.rpartition("/")[0]

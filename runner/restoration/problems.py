@@ -1,4 +1,4 @@
-"""The problems of a plan, in the words of the person who has to fix them."""
+"""The problems of a plan, worded for the person who has to fix them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from runner.errors import Problem, nearest, ranked, similar
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.patterns import PATTERN_MAPS, Renames, compile_pattern
 
-# So many variables of a problem are named, each with the name that is nearest to it.
+# How many variables a problem names, each with the nearest name in the checkpoint.
 _NAMED = 3
-# A rename is suggested if so many prefixes or fewer do it.
+# The most prefixes that a suggested rename may have.
 _PREFIXES = 4
 
 
@@ -174,10 +174,10 @@ def _likely(source: CheckpointSpec, several: bool, taken: int) -> str:
     if not several:
         return f"{held}, none of that name"
     if taken:
-        return f"{held}, {taken} of them taken: it seems to be of another version of the model"
+        return f"{held}, {taken} of them used: it seems to belong to another version of the model"
     parts = [re.split("[/.]", name)[0] for name in source.aliases or source.tensors]
     most = [part for part, _ in Counter(parts).most_common()]
-    return f"{held}, of {some(most)}: it seems to be of another model"
+    return f"{held}, of {some(most)}: it seems to belong to another model"
 
 
 def combined(key: str, kind: str, found: Mapping[str, Problem]) -> list[Problem]:
@@ -195,7 +195,7 @@ def combined(key: str, kind: str, found: Mapping[str, Problem]) -> list[Problem]
     more = len(states) - _NAMED
     causes = list(dict.fromkeys(each.cause for each in problems))
     if kind == "shape" and len(causes) > 1:
-        causes = [f"{SAME_SHAPE}; it seems to be of a model of another size"]
+        causes = [f"{SAME_SHAPE}; it seems to belong to a model of another size"]
     return [
         Problem(
             f"{key}: {'; '.join(states[:_NAMED])}" + (f"; and {more:,} more" if more > 0 else ""),

@@ -1,4 +1,4 @@
-"""A plan in words: its headline, a row for each variable, and what a terminal shows."""
+"""The report of a plan on a terminal: its summary, a table of variables, and its problems."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class ModelState:
 
     Attributes:
       variables: how many there are.
-      restored: how many take something from a checkpoint.
+      restored: how many are restored from a checkpoint, at least in part.
       unknown: how many belong to a scaffold whose checkpoint cannot be used.
-      bytes: the size of all.
-      restored_bytes: the size of those that are restored.
-      checkpoints: how many checkpoints give something.
+      bytes: their total size.
+      restored_bytes: the total size of the restored ones.
+      checkpoints: how many checkpoints they are restored from.
     """
 
     variables: int
@@ -93,7 +93,7 @@ class VariablePlacement:
         return held
 
     def lines(self, plan: RestorationPlan, *, full: bool) -> list[str]:
-        """Returns a heading and a line for each device: how much it holds and, if `full`, what."""
+        """Returns a heading and, for each device, its size and, if `full`, its variables."""
         lines = [f"{self.title}:"]
         for device, held in self.by_device(plan).items():
             size = sum(each.tensor.bytes for each in held)
@@ -103,18 +103,18 @@ class VariablePlacement:
         return lines
 
 
-# So many unused tensors of a source are named unless all are asked for.
+# How many unused tensors of a source are listed, unless in full.
 _UNUSED = 5
 _COLUMNS = ("variable", "shape", "value from", "training", "notes")
 
 
 def table(plan: RestorationPlan, *, full: bool = False, whole: bool = False) -> RenderableType:
-    """Returns headline, sources, variables, what is unused and the problems, for a rich console.
+    """Returns the summary, variables, unused tensors and problems, for a rich console.
 
     Args:
       plan: the plan.
-      full: whether every variable has a row of its own, and every unused tensor is named.
-      whole: whether digests are whole.
+      full: whether to list every variable and every unused tensor.
+      whole: whether to show whole digests.
     """
     rows: list[list[str | Text]] = [
         [
@@ -138,12 +138,12 @@ def table(plan: RestorationPlan, *, full: bool = False, whole: bool = False) -> 
 
 
 def text(plan: RestorationPlan, *, full: bool = False, whole: bool = True) -> str:
-    """Returns the table as plain text in which nothing is folded."""
+    """Returns the table as plain text without wrapping."""
     return as_text(table(plan, full=full, whole=whole))
 
 
 def summary(plan: RestorationPlan, *, whole: bool = False) -> list[str]:
-    """Returns the headline, a line for each source, and one for what is frozen."""
+    """Returns the headline, a line for each source, and one for frozen variables."""
     lines = [headline(plan)]
     for scaffold, source in plan.sources.items():
         owned = [assignment for assignment in plan.assignments if assignment.scaffold == scaffold]

@@ -1,4 +1,4 @@
-"""A plan as rows of words: one for each model variable, one for each other class of state."""
+"""The rows of a plan: one for each model variable, one for each other class of state."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _ONE_BY_ONE = 60
 
 
 def kept_value(plan: RestorationPlan) -> str:
-    """Returns in words where the value of a variable is from that nothing restores."""
-    # Eager variables have values before; no initializer is known of them.
+    """Returns a description of where variables that are not restored get their values."""
+    # Eager variables already have values, and their initializers are not known.
     eager = any(not assignment.variable.initializer for assignment in plan.assignments)
     return "unchanged" if eager else "from initializers"
 
@@ -29,15 +29,15 @@ class Row:
 
     Attributes:
       variable: its name; of several `body/layer_{0..11}/kernel`, or `26 optimizer slots`.
-      shape: e.g. `3x3x8`, `scalar int64`; of a class of state its size.
+      shape: e.g. `3x3x8`, `scalar int64`; for a class of state its size.
       origin: where its value comes from.
-      training: whether and how it trains, empty for what never trains.
+      training: whether and how it trains; empty for state that never trains.
       notes: remarks, e.g. on a cast.
-      source: the scaffold it is restored from, empty when it is not.
+      source: the scaffold it is restored from; empty if it is not.
       state: its class of state.
       scaffold: the scaffold that owns it, if any.
       count: how many variables.
-      bytes: their size together.
+      bytes: their total size.
     """
 
     variable: str
@@ -55,8 +55,8 @@ class Row:
 def report_rows(plan: RestorationPlan, *, full: bool = False) -> list[Row]:
     """Returns a row for each model variable and one for each other class of state.
 
-    With `full` every variable has a row of its own. Without it, numbered layers that agree share
-    one where the model has very many variables.
+    With `full`, every variable has its own row. Otherwise, in a model with very many variables,
+    numbered layers that agree share one.
     """
     also = {
         name: {tensor: alias for alias, tensor in source.aliases.items()} if source else {}
@@ -116,7 +116,7 @@ def _origin(
 ) -> str:
     """Returns e.g. `cnn`, `cnn: features/kernel (cast to float32)` or `GlorotUniform`.
 
-    `also` is scaffold -> tensor -> its other name, by which people know it.
+    `also` is scaffold -> tensor -> its more readable name.
     """
     variable = assignment.variable
     if not assignment.pieces:
@@ -165,11 +165,11 @@ class _Split:
 def collapse(rows: Iterable[Row]) -> list[Row]:
     """Joins rows whose names differ in one number, repeatedly from the innermost number.
 
-    They must agree in all else, but for numbers in the origin and the notes that are the same as
-    the name's or differ by the same amount throughout: `layer_{0..11}` from `block{1..12}`.
+    Everything else must agree, except that numbers in the origin and the notes may differ from the
+    number in the name by a constant: `layer_{0..11}` from `block{1..12}`.
 
     Args:
-      rows: one for each variable; the order is that of the first of those joined.
+      rows: one for each variable; joined rows take the place of the first of them.
     """
     split = [
         _Split(
@@ -189,7 +189,7 @@ def collapse(rows: Iterable[Row]) -> list[Row]:
 
 
 def _join(rows: Sequence[_Split], turn: int) -> list[_Split]:
-    """Joins over the name's number at place `turn`, counted from the right."""
+    """Joins rows that differ in the number at place `turn` of the name, from the right."""
     groups: dict[object, list[int]] = {}
     for position, each in enumerate(rows):
         place = len(each.name) - 2 - 2 * turn
@@ -214,7 +214,7 @@ def _join(rows: Sequence[_Split], turn: int) -> list[_Split]:
 
 
 def _joined(group: Sequence[_Split], place: int) -> _Split | None:
-    """Returns the rows as one; None when other numbers do not change along with the name's."""
+    """Returns the rows as one; None if other numbers do not change along with the name's."""
     own = [int(each.name[place]) for each in group]
     if len(set(own)) < len(own):
         return None

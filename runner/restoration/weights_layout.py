@@ -1,7 +1,7 @@
-"""Where Keras saves the variables of a model, by which a weights file's tensors get their names.
+"""Where Keras saves the variables of a model, which names the tensors in a weights file.
 
-A weights file numbers a layer's variables: `layers/conv2d/vars/0`. It has the names of layers, but
-not those of variables, nor the scopes in which they were made. The model has.
+A weights file numbers the variables of a layer: `layers/conv2d/vars/0`. It has the names of layers,
+but neither those of variables nor their scopes, so these come from the model.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class WeightsLayout:
     def named(self, spec: CheckpointSpec) -> CheckpointSpec:
         """Returns a checkpoint's spec with the model's names of its tensors as aliases.
 
-        A file of the model, or of a part of it, is matched by the names of its layers; or by their
-        places, as Keras does, where it has the same layers in the same places and names differ only
-        where Keras has counted them up. The names in a part's own file are without that part's.
+        A file of the model, or of a part of it, is matched by the names of its layers, or by
+        position, as Keras does, if it has the same layers in the same places and their names differ
+        only in the numbers that Keras appends. The file of a part has names without that part's.
 
         Args:
           spec: the spec.
@@ -54,7 +54,7 @@ class WeightsLayout:
         return replace(spec, aliases=known)
 
     def _in(self, file: WeightsLayout) -> dict[str, str]:
-        """Returns variable -> tensor, where this is the layout of the model that the file is of."""
+        """Returns variable -> tensor for a file of the model that has this layout."""
         by_name = file._by_name()
         pairs = {
             group: found
@@ -71,7 +71,7 @@ class WeightsLayout:
         }
 
     def _of_parts(self, file: WeightsLayout) -> dict[str, str]:
-        """Returns what `_in` does for each part of the model, where parts agree."""
+        """Returns `_in` for each part of the model, where parts agree."""
         found: dict[str, set[str]] = {}
         around = {each for group in self.variables for each in _prefixes(group) if each != group}
         for part in around & self.layers.keys():
@@ -80,9 +80,9 @@ class WeightsLayout:
         return {name: tensors.pop() for name, tensors in found.items() if len(tensors) == 1}
 
     def _by_kind(self, file: WeightsLayout) -> dict[str, str]:
-        """Returns names for tensors of layers of a class, or an attribute, that the model has.
+        """Returns name -> tensor for layers whose class or attribute the model has too.
 
-        Where all of that class in the model call their variables alike.
+        All layers of that class in the model must name their variables alike.
         """
         leaves: dict[tuple[str, frozenset[str]], set[tuple[tuple[str, str], ...]]] = {}
         for group, variables in self.variables.items():
@@ -105,7 +105,7 @@ class WeightsLayout:
         return {path: found[0] for path, found in groups.items() if len(found) == 1}
 
     def _is_like(self, file: WeightsLayout) -> bool:
-        """Whether layers are the same, in the same places, named alike but for Keras's counting."""
+        """Whether both have the same layers in the same places, but for numbers in their names."""
         numbers = {group: each.keys() for group, each in self.variables.items()}
         if numbers != {group: each.keys() for group, each in file.variables.items()}:
             return False
@@ -118,7 +118,7 @@ class WeightsLayout:
         return tuple(self.layers[each] for each in _prefixes(group) if each in self.layers)
 
     def _part(self, part: str) -> WeightsLayout:
-        """Returns the layout of one layer's own file; names are without its own, if they had it."""
+        """Returns the layout of a file of one layer alone, whose name is left out of the others."""
         prefix, scope = f"{part}/", "".join(f"{each}/" for each in self.path(part))
         return WeightsLayout(
             {
@@ -139,12 +139,12 @@ class WeightsLayout:
 def named_sources(
     located: LocatedSources, layout: Callable[[], WeightsLayout], slots: Slots | None = None
 ) -> LocatedSources:
-    """Returns the checkpoints of scaffolds, weights files of Keras with a model's names.
+    """Returns the checkpoints of scaffolds, with a model's names for Keras weights files.
 
     Args:
       located: the checkpoints.
-      layout: returns the model's layout. It takes 1 ms a layer, so it is called when it is needed.
-      slots: what the model's optimizer keeps; None where it is not restored.
+      layout: returns the model's layout; called only if needed, as it takes 1 ms per layer.
+      slots: the variables of the model's optimizer; None if they are not restored.
     """
     files = {name: spec for name, spec in located.specs.items() if spec and spec.layers}
     if not files:
@@ -212,7 +212,7 @@ def _prefixes(group: str) -> Iterator[str]:
 
 
 def _kind(group: str) -> str:
-    """Returns the class of a layer in a list, the name of an attribute."""
+    """Returns the class of a layer in a list, or the name of an attribute."""
     return _COUNTED.sub("", group.rpartition("/")[2])
 
 

@@ -78,9 +78,9 @@ def _recorded(directory: RunDirectory) -> DictConfig:
         near = directory.path if directory.path.is_dir() else directory.path.parent
         raise RunDirectoryError(
             Problem(
-                f"run_dir is {directory.path}, which is no run, and no experiment is named",
+                f"run_dir is {directory.path}, which is not a run, and no experiment is named",
                 "it has no run.json",
-                "name one run, such as run_dir=runs/NAME/001, or its experiment: +experiment=NAME",
+                "name a run, as in run_dir=runs/NAME/001, or its experiment: +experiment=NAME",
                 contents.runs_in(str(near)) if near.is_dir() else (),
             )
         )

@@ -3,7 +3,7 @@
 - `monitored_session`: the monitored sessions, the session creators and the Supervisor.
 - `session_manager`: the SessionManager, which restores the model's own checkpoint, or else
   initializes everything and then restores from several, or by the `Restorer` of a plan, as a run
-  does; the Scaffold that names one of them.
+  does; the Scaffold that names one of them. `pretrained`: restores them through their savers.
 - `cached_session`: the session that all of them return, which may run a tiny step in the caller's
   thread; `fetches` prepares what a step fetches and feeds.
 

@@ -20,7 +20,7 @@ from runner.system.status import Status
 
 
 class GridSweeper(RunnerSweeper):
-    """Runs every combination; the same command again skips the trials that have finished.
+    """Runs every combination; when repeated, skips the trials that have finished.
 
     Args:
       params: key -> values, in the grammar of the command line, which wins over it.
@@ -71,8 +71,8 @@ def grid(overrides: Sequence[Override]) -> list[Point]:
     """Returns every combination of the swept values; the last key changes fastest.
 
     Raises:
-      ConfigError: for an interval, which is no list of values, for a sweep without values or with
-        one of them twice, and for a key with values that is given twice.
+      ConfigError: for an interval, for a sweep without values or with a repeated value, and for a
+        swept key that is given twice.
     """
     swept = [each for each in overrides if each.is_sweep_override()]
     problems = [
@@ -86,7 +86,7 @@ def grid(overrides: Sequence[Override]) -> list[Point]:
     ]
     problems += [
         Problem(
-            f"{each.input_line} holds no value",
+            f"{each.input_line} has no values",
             "a trial needs one",
             "correct its ends, its step or its pattern",
         )
@@ -122,7 +122,7 @@ def _values(override: Override) -> list[str]:
 
 
 def _given_twice(overrides: Sequence[Override]) -> list[Problem]:
-    """Returns the keys whose values another override would replace in every trial."""
+    """Returns a problem for each swept key that another override replaces in every trial."""
     found: dict[str, list[Override]] = {}
     for override in overrides:
         if not override.is_delete():
@@ -139,7 +139,7 @@ def _given_twice(overrides: Sequence[Override]) -> list[Problem]:
 
 
 def _same_value_twice(swept: Sequence[Override]) -> list[Problem]:
-    """Returns the keys of which one value would be trained in several trials."""
+    """Returns a problem for each value that several trials would share."""
     lists = [each for each in swept if not each.is_interval_sweep()]
     problems = []
     for each in lists:
@@ -167,10 +167,10 @@ def _as_number(value: str) -> float | str:
 
 
 def _numbers(points: Sequence[Point], attempts: Sequence[Attempt]) -> list[int]:
-    """Returns the number of each trial: the one it had before, wherever it stood.
+    """Returns the number of each trial: the one it had before, even if the order has changed.
 
-    The same command may give its keys in another order. Where several trials have the same values,
-    the first of them has the first number.
+    The same command may give its keys in another order. If several trials have the same values, the
+    first of them keeps the first number.
     """
     before: dict[frozenset[tuple[str, str]], list[int]] = {}
     for attempt in attempts:
@@ -186,10 +186,10 @@ def _numbers(points: Sequence[Point], attempts: Sequence[Attempt]) -> list[int]:
 
 
 def _deaths(attempts: Sequence[Attempt]) -> dict[int, int]:
-    """Returns trial -> position of its last attempt, of trials whose process died in that one.
+    """Returns trial -> position of its last attempt, for trials whose process died in it.
 
-    Such a trial may end the process that sweeps, each time. It therefore runs after all others, and
-    of several such trials the one that died longest ago runs first.
+    Such a trial may end the sweeping process every time, so it runs after all others. Of several,
+    the one that died longest ago runs first.
     """
     started = {
         attempt.trial: (position, attempt)

@@ -1,4 +1,4 @@
-"""`hydra/sweeper: optuna`, which searches."""
+"""`hydra/sweeper: optuna`, a search with Optuna."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from runner.sweeps.search_space import SearchSpace
     from runner.sweeps.study import SearchStudy
 
-# Those that may be infeasible.
+# Trials that may be infeasible.
 _FEASIBLE = (Status.FINISHED, Status.PRUNED)
 _DONE = (*_FEASIBLE, Status.FAILED)
 
-# Settings that are built, with an example of each.
+# Settings with a `_target_`, with an example of each.
 _NODES = {
     "sampler": "hydra/sweeper/sampler=tpe",
     "pruner": "hydra/sweeper/pruner=median",
@@ -45,9 +45,9 @@ class OptunaSweeper(RunnerSweeper):
     """Searches with Optuna; several processes may work at one search.
 
     Args:
-      n_trials: how many trials of the study are to have finished, including pruned ones.
+      n_trials: how many trials of the study to finish, including pruned ones.
       n_jobs: how many are launched at once.
-      study_name: by default the experiment's name and what identifies the sweep.
+      study_name: by default the experiment's name and the fingerprint of the sweep.
       storage: a database's URL, or a `_target_`; null is SQLite in the sweep's folder.
       sampler: a `_target_` of optuna.samplers.
       pruner: a `_target_` of optuna.pruners.
@@ -123,7 +123,7 @@ class OptunaSweeper(RunnerSweeper):
         return super().swept(points)
 
     def identity(self) -> str:
-        """Returns the space and the study, whose numbers of trials mean nothing in another one."""
+        """Returns the space and the study, in which trials are numbered."""
         named = ("params", "custom_search_space", "study_name", "objectives", "constraints")
         found = {key: self._settings.get(key) for key in named}
         if self._settings.get("storage") is not None:
@@ -135,12 +135,12 @@ class OptunaSweeper(RunnerSweeper):
     ) -> list[Attempt]:
         """Searches, and returns the last attempts of all processes at this sweep.
 
-        A mistake that only shows now, as of a constraint, ends the search; it is kept, and raised
+        A mistake that shows only now, for example in a constraint, ends the search. It is raised
         once the results have been reported.
 
         Raises:
-          ConfigError: such a mistake, before any trial was done.
-          SweepError: likewise, of the launcher or the sampler.
+          ConfigError: for such a mistake before any trial has ended.
+          SweepError: for a mistake of the launcher or the sampler before any trial has ended.
         """
         from runner.sweeps.search import Search
 
@@ -197,9 +197,9 @@ class OptunaSweeper(RunnerSweeper):
             return str(record["study"])
 
     def failures(self, trials: Sequence[Attempt]) -> list[Attempt]:
-        """Returns the failures; none where other trials have taken their place.
+        """Returns the failures; none if other trials have taken their place.
 
-        None either where a mistake has ended the search, which is raised instead.
+        None too if a mistake has ended the search, which is raised instead.
         """
         ended = self._complete or self.cut_short is not None
         return [] if ended else super().failures(trials)

@@ -6,6 +6,7 @@
 - `status`: the statuses of runs, trials and attempts.
 - `atomic_files`: atomic writes, and paths that survive a move.
 - `imports`: fast and silent imports of large libraries.
+- `user_code`: errors of an experiment's own code, with only its own frames.
 
 Nothing here knows of runs, sweeps or TensorFlow graphs.
 """

@@ -29,6 +29,7 @@ class _Received:
 
     Attributes:
       received: the signal that ends the main thread; None before it has handled one.
+      raised: whether `InterruptedRunError` has been raised in the main thread.
       all: every signal that it has handled.
       last: the newest that the watching thread has seen.
       deadline: when the process ends at the latest; None before that thread has seen a signal.
@@ -37,6 +38,7 @@ class _Received:
     """
 
     received: signal.Signals | None = None
+    raised: bool = False
     all: set[signal.Signals] = field(default_factory=set)
     last: signal.Signals = signal.SIGTERM
     deadline: float | None = None
@@ -117,6 +119,13 @@ class Interruption:
         Interruption._innermost = self
         try:
             yield self
+        except InterruptedRunError:
+            raise
+        except Exception as error:
+            if self._state.received is None or not self._state.raised:
+                raise
+            # What the signal broke into has caught its error, as a bare `except` of Keras's does.
+            raise InterruptedRunError(self._state.received) from error
         finally:
             Interruption._innermost = outer
             for each, handler in zip(signals, before, strict=True):
@@ -173,6 +182,7 @@ class Interruption:
         if first and self._listener is not None:
             self._listener()
         if not (first and self._in_loop):
+            state.raised = True
             raise InterruptedRunError(state.received)
 
     def _watch(self, reader: int, terminal: int) -> None:

@@ -22,5 +22,10 @@ class Status(str, Enum):
     # It was never started: the sweep stopped before, or its launcher failed.
     SKIPPED = "SKIPPED"
 
+    @property
+    def in_mlflow(self) -> Status:
+        """The status as MLflow has it, where a pruned run counts as killed."""
+        return Status.KILLED if self is Status.PRUNED else self
+
     def __str__(self) -> str:
         return self.value

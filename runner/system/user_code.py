@@ -1,8 +1,8 @@
-"""Errors of an experiment's own code, shown with its own frames of the traceback only.
+"""Errors of an experiment's own code, shown with only its own frames of the traceback.
 
-Whose a frame is, its file's place says: installed packages, Python's library and the runner are
-left out. Where nothing else is left, as of an experiment that is itself installed, so are only the
-libraries between the runner and that experiment. `RUNNER_FULL_ERROR=1` shows every frame.
+Frames in installed packages, Python's library and the runner are left out. If no others remain, as
+for an experiment that is itself installed, only frames of the libraries between the runner and that
+experiment are left out. `RUNNER_FULL_ERROR=1` shows every frame.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _FOLDERS = {
 }
 _GENERATED = ("<", "__autograph_generated_file")
 
-# First lines that say less than the next one, by Keras and by TensorFlow.
+# Headings of Keras and TensorFlow, which are less informative than the next line.
 _HEADINGS = ("Exception encountered when calling ", "Graph execution error:")
 _COLOURS = re.compile(r"\x1b\[\d*m")
 _NODES = re.compile(r"(\s*\[\[.*\]\])+\s*$")
-# Where in a pipeline `tf.data` was, before what its function has raised.
+# The step of a `tf.data` pipeline, which comes before the message of its function.
 _IN_PIPELINE = re.compile(
     r"^Error in user-defined function passed to \S+ transformation with iterator: \S+: "
 )
-# Where an operation was made, which TensorFlow writes before and after what it raises.
+# Where an operation was created, which TensorFlow writes before and after its message.
 _MADE = re.compile(r"^(Graph execution error:\s+)?Detected at node .*?\nNode: '[^']*'\n", re.DOTALL)
 _MADE_AGAIN = "\n\nOriginal stack trace for "
 # How TensorFlow writes the error of Python code that an operation has called.
@@ -136,7 +136,7 @@ def _shown(error: BaseException) -> str:
     last = "".join(whole.format_exception_only()).replace(str(error), _message(error), 1)
     text = _frames(whole.stack) + last
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    # What a library has handled itself is of no interest; what an error names as its cause is.
+    # Errors that a library has handled are of no interest, unless they are named as the cause.
     if before is not None and (before is error.__cause__ or _own(_stack(before))):
         text = f"{_shown(before)}\n\nThe error above led to this one:\n\n{text}"
     return _plain(text)
@@ -162,7 +162,7 @@ def _own(stack: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary
 
 
 def _home(file: str) -> str:
-    """Returns the installed package that a file is of, `python` or `runner`; else nothing."""
+    """Returns the installed package of a file, `python` or `runner`; empty for any other file."""
     if Path(file).name.startswith(_GENERATED):
         return "python"
     if installed := _INSTALLED.match(file):

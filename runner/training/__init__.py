@@ -8,9 +8,8 @@
   and where their metrics go.
 - `recording`: what is recorded of a run at its start and its end; `last_lines`: what it prints at
   its end.
-- `evaluation`, `export`: what `mode=evaluate` and `mode=export` do with a run's checkpoint.
+- `evaluation`, `export`: `mode=evaluate` and `mode=export` of a run's checkpoint.
 
-`runner.run` calls these in turn. How a plan is made and
-restored, and what a graph is, is decided in the rooms before this one; clusters and sweeps plug in
-at the seams.
+`runner.run` calls these in turn. Plans and graphs are made in the rooms before this one; clusters
+and sweeps plug in at the seams.
 """

@@ -29,15 +29,6 @@ from runner.system.signals import Interruption
 from runner.system.status import Status
 from runner.training.run import Run
 
-# What a run that ended is in the store, where a pruned one counts as killed. Others are not added
-# to: their process may still record.
-_ENDED = {
-    Status.FINISHED: Status.FINISHED,
-    Status.FAILED: Status.FAILED,
-    Status.KILLED: Status.KILLED,
-    Status.PRUNED: Status.KILLED,
-}
-
 
 @dataclass(frozen=True)
 class Weights:
@@ -123,9 +114,9 @@ def _record(run: Run, directory: RunDirectory, metrics: Mapping[str, float], ste
     config, store, screen = run.config, run.store, run.screen
     if not store.recorded(directory.path):
         return
-    ended = _ENDED.get(directory.require().status)
-    if ended is None:
-        screen.line(f"not recorded: {directory.path} is {directory.require().status}")
+    ended = directory.require().status.in_mlflow
+    if ended is Status.RUNNING:  # Its process may still record.
+        screen.line(f"not recorded: {directory.path} is {ended}")
         return
     # A signal in between would leave the run RUNNING.
     with Interruption().handled() as interruption, interruption.deferred():

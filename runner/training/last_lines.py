@@ -1,4 +1,4 @@
-"""What a run prints last: what it reached, where to look, and the commands that follow."""
+"""The last lines that a run prints: its result, where to find it, and what to do next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.training.run import Run
 
 
 def of_finished(run: Run) -> Iterator[str]:
-    """Yields the lines on a run that has reached its end."""
+    """Yields the last lines of a finished run."""
     best = best_value(run)
     if best:
         yield f"best:    {best}"
@@ -31,7 +31,7 @@ def of_finished(run: Run) -> Iterator[str]:
 
 
 def of_interrupted(run: Run) -> Iterator[str]:
-    """Yields the lines on a run that a signal has ended; none where another process reports it."""
+    """Yields the last lines of a run ended by a signal; none if another process reports that."""
     if not run.suggests:
         return
     steps = contents.steps(str(run.directory.checkpoints))
@@ -58,5 +58,5 @@ def _duration(seconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     parts = ((hours, "h"), (minutes, "min"), (rest, "s"))
     first = next((index for index, (count, _) in enumerate(parts) if count), 2)
-    # Two units say enough.
+    # Two units are enough.
     return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2])

@@ -85,7 +85,7 @@ def _loop(run: Run, configured: ConfiguredHooks) -> float:
 def _report_early_end(run: Run) -> None:
     last = max(contents.steps(str(run.directory.checkpoints)), default=0)
     if 0 < last < run.config.train.steps:
-        run.screen.line(f"ended at step {last} of {run.config.train.steps}: a hook asked for it")
+        run.screen.line(f"ended at step {last} of {run.config.train.steps}: a hook requested it")
 
 
 def _train(session: MonitoredSession, run: Run, configured: ConfiguredHooks) -> None:

@@ -32,19 +32,19 @@ from runner.training.run import Run
 from runner.training.sources import FINGERPRINT_TAG
 from runner.training.watch import SWEEP_TAG
 
-# The code of a process is what it was at its first run, whatever its files have become.
+# The code of a process stays that of its first run, even if its files have changed.
 _environment = lru_cache(maxsize=1)(environment_tags)
 
 
 @contextmanager
 def recorded(run: Run) -> Iterator[None]:
-    """Opens what records the run; at the block's end records how it ended, and closes the run.
+    """Records the start of a run and, at the end of the block, how it ended; then closes it.
 
     Args:
-      run: the run, opened; its directory is released at the end. Signals neither interrupt the
+      run: the opened run; its directory is released at the end. Signals interrupt neither the
         opening nor the closing of its tracker.
     """
-    status, pruned = Status.FAILED, False
+    status = Status.FAILED
     directory, interruption = run.directory, run.interruption
     tracker: Tracker | None = None
     try:
@@ -58,7 +58,7 @@ def recorded(run: Run) -> Iterator[None]:
         status = Status.KILLED
         raise
     except PrunedRunError as error:
-        status, pruned = Status.KILLED, True
+        status = Status.PRUNED
         if tracker is not None:
             tracker.set_tags({"runner.pruned": str(error)})
         raise
@@ -73,11 +73,11 @@ def recorded(run: Run) -> Iterator[None]:
                 if tracker is not None:
                     name_tracked_run(directory, run.store)
                     _record_end(run)
-                    tracker.close(status, interruption.remaining())
+                    tracker.close(status.in_mlflow, interruption.remaining())
                     name_tracked_run(directory, run.store)
                 # Last: a run whose end was cut short is still RUNNING, and the next one of its
                 # experiment settles it, in the store too.
-                directory.update(status=Status.PRUNED if pruned else status)
+                directory.update(status=status)
             finally:
                 directory.release()
 
@@ -194,7 +194,7 @@ def _absolute(path: str) -> str:
 
 
 def _record_end(run: Run) -> None:
-    """Keeps the final and the best checkpoint with the run, and describes it anew."""
+    """Keeps the final and the best checkpoint with the run, and updates its description."""
     directory, tracker = run.directory, run.tracker
     _describe(run)
     final = tf.train.latest_checkpoint(str(directory.checkpoints))

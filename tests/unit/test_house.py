@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -58,7 +59,9 @@ def room(name: str) -> str:
 def test_every_room_has_its_place_and_its_purpose() -> None:
     assert {room(each) for each in MODULES if each != "runner"} == set(ROOMS)
     for path in (ROOT / "runner").glob("*/__init__.py"):
-        assert ast.get_docstring(ast.parse(path.read_text())), f"{path} says nothing"
+        listed = ast.get_docstring(ast.parse(path.read_text())) or ""
+        for file in path.parent.glob("*.py"):
+            assert file == path or re.search(rf"\b{file.stem}\b", listed), f"{path} lacks {file}"
 
 
 def test_a_room_imports_only_rooms_before_it() -> None:

@@ -1,4 +1,4 @@
-"""`runner init` makes a project that runs, and overwrites nothing."""
+"""`runner init` creates a working project, and overwrites nothing."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def test_a_new_project_passes_its_own_test(
 @pytest.mark.parametrize(
     ("arguments", "state"),
     [
-        ((), "init is given nothing"),
-        (("a", "b c"), "init is given a 'b c'"),
-        (("--force",), "init is given --force"),
+        ((), "init got nothing"),
+        (("a", "b c"), "init got a 'b c'"),
+        (("--force",), "init got --force"),
         (("1st",), "1st cannot be the project's folder"),
         (("class",), "class cannot be the project's folder"),
         (("numpy",), "numpy cannot be the project's folder"),

@@ -44,8 +44,8 @@ def test_what_a_key_accepts_in_words(name: str, accepts: str, default: str) -> N
 
 
 def test_choices_are_explained_also_those_that_are_keywords_of_python() -> None:
-    assert KEYS["train.non_finite.action"].choices["raise"] == "Is an error."
-    assert KEYS["resume"].choices["never"] == "Starts another run beside it."
+    assert KEYS["train.non_finite.action"].choices["raise"] == "Raises an error."
+    assert KEYS["resume"].choices["never"] == "Starts a new run."
 
 
 @pytest.mark.parametrize("columns", [50, 80, 120])

@@ -31,7 +31,7 @@ def test_a_schedule_is_read_as_it_is_spelt(when: Any, schedule: Schedule) -> Non
     ("when", "message"),
     [
         ("1.5 steps", "'1.5 steps' is not a whole number of steps"),
-        ("at noon", "'at noon' is not a schedule; it is .*, `2 hours` or `at 100`, or `end`"),
+        ("at noon", "'at noon' is not a schedule; write .*, `2 hours` or `at 100`, or `end`"),
         (True, "True is not a schedule"),
         (0, "every 0 steps; it must be more than 0"),
         ({"seconds": -1}, "every -1 seconds; it must be more than 0"),

@@ -297,7 +297,7 @@ WRONG_GRAPHS: list[tuple[str, str]] = [
     ("no spec", "graph: tests.tiny.programs.wrong_graph returns "),
     ("no loss", "graph: loss is missing for mode train"),
     ("no train_op", "graph: train_op is missing for mode train"),
-    ("another graph", "graph: kept is of another graph"),
+    ("another graph", "graph: kept belongs to another graph"),
     ("no increment", "graph: train_op does not increment the global step"),
     ("function", "graph: train_op did not increment the global step 0"),
 ]

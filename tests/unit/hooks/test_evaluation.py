@@ -52,7 +52,7 @@ def test_an_empty_split_and_one_without_end_are_refused() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         with pytest.raises(ConfigError, match=r"data\.validation\(\) gives no example"):
             evaluate(session, _split([]))
-        with pytest.raises(ConfigError, match=r"repeats without end.*\n.*\n.*a method sizes\(\)"):
+        with pytest.raises(ConfigError, match=r"repeats forever.*\n.*\n.*a method sizes\(\)"):
             evaluate(session, _split([1.0], name="train"))
 
 

@@ -222,8 +222,8 @@ def test_problems_of_one_dtype_are_one() -> None:
     )
 
 
-OTHER_MODEL = "of head, lstm: it seems to be of another model"
-OTHER_VERSION = "1 of them taken: it seems to be of another version of the model"
+OTHER_MODEL = "of head, lstm: it seems to belong to another model"
+OTHER_VERSION = "1 of them used: it seems to belong to another version of the model"
 
 
 @pytest.mark.parametrize(

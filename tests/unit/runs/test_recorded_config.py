@@ -103,7 +103,7 @@ def test_without_its_configuration_a_run_cannot_be_named_by_its_folder(
 
 @pytest.mark.parametrize("folder", ["runs", "runs/01"])
 def test_the_runs_that_are_there_are_named(run: RunDirectory, folder: str) -> None:
-    with pytest.raises(RunnerError, match=f"run_dir is {folder}, which is no run") as caught:
+    with pytest.raises(RunnerError, match=f"run_dir is {folder}, which is not a run") as caught:
         recorded_config(*command("mode=export", f"run_dir={folder}"))
     assert list(caught.value.problems[0].choices) == ["runs/001"]
 

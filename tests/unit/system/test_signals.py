@@ -103,6 +103,13 @@ def test_after_a_failure_nothing_is_deferred_and_the_handlers_are_those_before()
     assert [signal.getsignal(each) for each in SIGNALS] == before
 
 
+def test_a_signal_that_other_code_takes_for_an_error_of_its_own_still_ends_the_run() -> None:
+    with raises(signal.SIGTERM), Interruption().handled():
+        with contextlib.suppress(InterruptedRunError):
+            signal.raise_signal(signal.SIGTERM)
+        raise TypeError("Failed to convert elements of (None,) to Tensor")
+
+
 def test_another_thread_than_the_main_one_handles_no_signals() -> None:
     before = [signal.getsignal(each) for each in SIGNALS]
     during: list[object] = []
