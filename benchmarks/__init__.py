@@ -3,7 +3,10 @@
 `make bench` runs them all; each also runs alone, as `python -m benchmarks.NAME`.
 """
 
+import logging
 import os
 
-# Before TensorFlow is imported: its notes would stand between the results.
+# Before TensorFlow is imported: notes and warnings would stand between the results, such as that
+# what nobody follows is not delivered.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+logging.disable(logging.WARNING)

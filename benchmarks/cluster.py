@@ -3,23 +3,24 @@
     python -m benchmarks.cluster [--experiment NAME] [--steps N] [--repeats N] [OVERRIDE ...]
 
 Every case is a run of `python -m runner`, timed from its first logged steps to its last, so that
-starting and the last evaluation do not count. A step of the cluster is one update; asynchronous
-workers make one each from their own batch, synchronous ones make one together. The cases are
-repeated in turns.
+starting and the last evaluation do not count; the values are of parts of it. A step of the cluster
+is one update; asynchronous workers make one each from their own batch, synchronous ones make one
+together.
 """
 
 from __future__ import annotations
 
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import pairwise
 
-from benchmarks.harness import compare, options, report
+from benchmarks.harness import Result, options, report, shown
 
 _LOGGED = re.compile(r"(?:\[chief\] )?step (\d+)/\d+  ")
 
@@ -48,11 +49,11 @@ CASES = (
 )
 
 
-def measure(case: Case, experiment: str, steps: int, overrides: Sequence[str]) -> float:
-    """Returns the batches per second of one run.
+def measure(case: Case, experiment: str, steps: int, overrides: Sequence[str]) -> list[float]:
+    """Returns the batches per second of parts of one run.
 
     Raises:
-      RuntimeError: when it fails, or logs fewer than two steps.
+      RuntimeError: when it fails, or logs fewer than four steps.
     """
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
@@ -77,27 +78,32 @@ def measure(case: Case, experiment: str, steps: int, overrides: Sequence[str]) -
                     if seen and step < seen[-1][0]:
                         seen.clear()  # That was the training of a source.
                     seen.append((step, time.perf_counter()))
-        if process.wait() or len(seen) < 2:
+        if process.wait() or len(seen) < 4:
             raise RuntimeError("".join(lines))
     # A cluster's first steps are those of the chief alone.
-    start = len(seen) // 3
-    steps_per_second = (seen[-1][0] - seen[start][0]) / (seen[-1][1] - seen[start][1])
-    return steps_per_second * case.batches
+    logged = pairwise(seen[len(seen) // 3 :: 2])
+    return [
+        (after - before) / (end - start) * case.batches for (before, start), (after, end) in logged
+    ]
 
 
 def main() -> int:
     """Prints a table, one process first."""
-    parser = options("Measures clusters on this machine.", repeats=5)
+    parser = options("Measures clusters on this machine.", repeats=1)
     parser.add_argument("--experiment", default="digits_cnn")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("overrides", nargs="*")
     given = parser.parse_args()
     name = f"{given.experiment}, {given.steps} steps {' '.join(given.overrides)}".rstrip()
-    ways = {
-        case.name: partial(measure, case, given.experiment, given.steps, given.overrides)
-        for case in CASES
-    }
-    return report(compare(name, "batches/s", ways, {}, given.repeats), given.json)
+    results: list[Result] = []
+    for case in CASES:
+        values: list[float] = []
+        for _ in range(given.repeats):
+            values += measure(case, given.experiment, given.steps, given.overrides)
+        base = results[0].median if results else statistics.median(values)
+        ratio = statistics.median(values) / base
+        results += shown([Result(name, case.name, "batches/s", tuple(values), ratio)])
+    return report(results, given.json)
 
 
 if __name__ == "__main__":

@@ -17,30 +17,16 @@ import tensorflow.compat.v1 as tf
 
 import runner
 from benchmarks.harness import Result, compare, options, report, shown
-from runner.config.masking import Mask
-from runner.config.schema import TrackingConfig
+from benchmarks.tracking import opened
 from runner.hooks import MetricsHook
 from runner.system.status import Status
 from runner.tracking import Tracker
-from runner.tracking.follower_process import FollowerProcess
-from runner.tracking.journal_store import JournalStore
 
 BATCH, WIDTH = 32, 64
 # The step that never comes.
 NEVER = 10**12
 MORE_HOOKS = 8
 UNIT = "us"
-
-
-def tracked(folder: Path, uri: str, *, followed: bool) -> Tracker:
-    """A tracker whose journal is delivered while it is written, or by nobody."""
-    config = TrackingConfig(uri=uri, close_seconds=60.0 if followed else 0.0)
-    follower = FollowerProcess()
-    if followed:
-        follower.start(uri)
-    return JournalStore(config, Mask(config.mask, {}), follower).open(
-        folder, "benchmark", "a run", {}
-    )
 
 
 class Graph:
@@ -165,7 +151,7 @@ class Ways:
 
     def _tracker(self) -> Tracker:
         folder = self._directory / f"run-{next(self._numbers)}"
-        tracker = tracked(folder, f"sqlite:///{self._directory}/mlflow.db", followed=False)
+        tracker = opened(folder, f"sqlite:///{self._directory}/mlflow.db")
         self._open.callback(tracker.close, Status.FINISHED)
         return tracker
 
@@ -210,7 +196,7 @@ def over(case: str, way: Result, base: Result, limit: float) -> Result:
 def delivering(directory: Path, api: Any, seconds: float) -> float:
     """Returns microseconds per step while another process writes what is tracked to the store."""
     folder = Path(tempfile.mkdtemp(dir=directory))
-    tracker = tracked(folder, f"sqlite:///{directory}/mlflow.db", followed=True)
+    tracker = opened(folder, f"sqlite:///{directory}/mlflow.db", followed=True, seconds=60.0)
     with tf.Graph().as_default():
         graph = Graph(fed=False)
         hooks = four_hooks(graph, directory, tracker)

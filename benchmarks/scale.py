@@ -12,15 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.harness import Result, options, report, shown
+from benchmarks.tracking import NO_STORE, opened
 from runner.config.choices import Goal
-from runner.config.masking import Mask
-from runner.config.schema import TrackingConfig
 from runner.sweeps.objectives import Objective
 from runner.sweeps.results import columns, rows
 from runner.sweeps.sweep_directory import Attempt
 from runner.system.status import Status
 from runner.tracking.journal import Metrics, encode_line
-from runner.tracking.journal_store import JournalStore
 from runner.tracking.tracking_directory import TrackingDirectory
 
 LARGE = 20 * 10**9
@@ -80,7 +78,6 @@ def table_of_trials(repeats: int) -> list[Result]:
 
 def resumed(folder: Path, repeats: int) -> list[Result]:
     """Opens and rewinds a journal of 10 million metrics, and appends to it."""
-    config = TrackingConfig(uri="http://127.0.0.1:9", close_seconds=0.0)
     files = TrackingDirectory(folder / "run")
     files.journal.mkdir(parents=True)
     line = encode_line(Metrics({f"metric_{index}": 0.5 for index in range(10)}, 1000, 0))
@@ -90,8 +87,7 @@ def resumed(folder: Path, repeats: int) -> list[Result]:
     values = []
     for _ in range(repeats):
         begun = time.perf_counter()
-        store = JournalStore(config, Mask(config.mask, {}))
-        tracker = store.open(folder / "run", "benchmark", "a run", {})
+        tracker = opened(folder / "run", NO_STORE)
         tracker.rewind(500)
         tracker.log_metrics({"metric_0": 0.5}, 501)
         values.append(time.perf_counter() - begun)

@@ -28,6 +28,7 @@ from runner.config.composition import (
     COMPOSITION_ERRORS,
     experiment_names,
     forced,
+    help_of_command,
     problems_of_command,
     register,
 )
@@ -159,6 +160,10 @@ def main() -> int:
     # Lets Hydra's errors reach us as exceptions; otherwise it prints them and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
+        text = help_of_command(conf_directory(), sys.argv[1:])
+        if text is not None:
+            print(text)
+            return 0
         with ending_at_once():
             _job()
     except RunnerError as error:

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None, screen: Screen | None = None) -
             screen.write(scaffold_yaml(parsed.paths[0], spec, _classes(spec)))
             return SAME
         if len(readers) == 1:
-            _list(readers[0], parsed.stats, parsed.all, screen)
+            _list(readers[0], parsed, screen)
             return SAME
         return _compare(readers[0], readers[1], screen)
     except RunnerError as error:
@@ -96,6 +96,11 @@ def _parser() -> argparse.ArgumentParser:
         "--all",
         action="store_true",
         help="a row for every tensor: optimizer slots, counters and seeds too",
+    )
+    parser.add_argument(
+        "--digest",
+        action="store_true",
+        help="the SHA-256 that a run pins a source by; reads all of a file without checksums",
     )
     parser.add_argument(
         "--provenance",
@@ -141,15 +146,16 @@ class _OneOrTwo(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def _list(reader: CheckpointReader, stats: bool, every: bool, screen: Screen) -> None:
+def _list(reader: CheckpointReader, parsed: argparse.Namespace, screen: Screen) -> None:
     spec = reader.spec()
     found: dict[str, Statistics] = {}
-    if stats:
+    if parsed.stats:
         names = [name for name, tensor in spec.tensors.items() if tensor.dtype != "variant"]
         found = {name: statistics(value) for name, value in reader.read(names)}
     classes = {name: each.value for name, each in _classes(spec).items()}
     model = {each.value for each in WARM_STARTED}
-    _show(listing(spec, classes, found, model, every=every), screen)
+    digest = spec.digest if parsed.digest else ""
+    _show(listing(spec, classes, found, model, every=parsed.all, digest=digest), screen)
 
 
 def _classes(spec: CheckpointSpec) -> dict[str, StateClass]:

@@ -49,7 +49,7 @@ class NpyReader(FileReader):
             for name, array in sorted(fields.items())
         }
         with explained(self.path, _NPY):
-            content = files.digest_of_file(self.path)
+            content = files.digest_later(self.path)
         return CheckpointSpec(self.path, step_of(self, tensors), tensors, self.format, content)
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
@@ -116,7 +116,7 @@ class NpzReader(FileReader):
         """See `CheckpointReader.spec`."""
         with self._opened() as archive:
             tensors = {name: self._spec(archive, name) for name in sorted(_names(archive))}
-            content = files.digest_of_parts(files.checksums(archive))
+            content = files.digest_later(self.path, files.digest_of_archive)
         pickled = [name for name, tensor in tensors.items() if tensor.dtype == "object"]
         if pickled:
             raise CheckpointError(_pickled(self.path, pickled))
@@ -187,7 +187,7 @@ class SafetensorsReader(FileReader):
             tensors = {
                 name: _tensor_spec(name, file.get_slice(name)) for name in sorted(file.keys())
             }
-            content = files.digest_of_file(self.path)
+            content = files.digest_later(self.path)
         return CheckpointSpec(self.path, None, tensors, self.format, content)
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
@@ -240,8 +240,12 @@ class SafetensorsShardsReader(FileReader):
         ]
         if problems:
             raise CheckpointError(*problems)
-        content = files.digest_of_parts(f"{shard} {spec.digest}" for shard, spec in specs.items())
         tensors = {name: specs[shard].tensors[name] for name, shard in sorted(listed)}
+
+        def content() -> str:
+            parts = (f"{shard} {spec.digest}" for shard, spec in specs.items())
+            return files.digest_of_parts(parts)
+
         return CheckpointSpec(self.path, None, tensors, self.format, content)
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:

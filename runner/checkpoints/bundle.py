@@ -7,7 +7,7 @@ import glob
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,14 +69,14 @@ class BundleReader(CheckpointReader):
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
         with explained(self.prefix, self.what):
-            digest = self._digest()
+            content = self._content()
         tensors = {
             name: TensorSpec(name, self.stored[key].shape, self.stored[key].dtype)
             for name, key in sorted(self.keys.items())
         }
         aliases = self.aliases()
         step = self._step(tensors, aliases)
-        return CheckpointSpec(self.prefix, step, tensors, self.format, digest, aliases)
+        return CheckpointSpec(self.prefix, step, tensors, self.format, content, aliases)
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """See `CheckpointReader.read`."""
@@ -126,9 +126,10 @@ class BundleReader(CheckpointReader):
             )
         require_intact(f"{self.prefix}.index")
 
-    def _digest(self) -> str:
+    def _content(self) -> Callable[[], str]:
+        """Returns what computes the digest, after a look at all files."""
         require_shards(self.prefix, sum(each.bytes for each in self.stored.values()))
-        return files.digest_of_file(f"{self.prefix}.index")
+        return files.digest_later(f"{self.prefix}.index")
 
     def _step(self, tensors: Mapping[str, TensorSpec], aliases: Mapping[str, str]) -> int | None:
         for name in self.step_names:
@@ -157,9 +158,9 @@ class V1Reader(BundleReader):
         for shard in self._shards():
             require_index_block(shard)
 
-    def _digest(self) -> str:
-        digests = [files.digest_of_file(shard) for shard in self._shards()]
-        return digests[0] if len(digests) == 1 else files.digest_of_parts(digests)
+    def _content(self) -> Callable[[], str]:
+        parts = [files.digest_later(shard) for shard in self._shards()]
+        return parts[0] if len(parts) == 1 else lambda: files.digest_of_parts(p() for p in parts)
 
     def _tensor(self, key: str) -> NDArray[np.generic]:
         try:

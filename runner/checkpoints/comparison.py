@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec, is_number
-from runner.console import Listing, plural, shaped, short, sized
+from runner.console import Listing, plural, shaped, sized
 
 
 def differences(one: CheckpointReader, other: CheckpointReader) -> Iterator[tuple[str, str]]:
@@ -20,7 +20,7 @@ def differences(one: CheckpointReader, other: CheckpointReader) -> Iterator[tupl
 
     With its name, as the first checkpoint spells it or else the second, comes a description of the
     difference. A tensor of one is found in the other by its name or by an alias of either. Values
-    are read one tensor of each checkpoint at a time, and not at all where the digests are the same.
+    are read one tensor of each checkpoint at a time.
 
     Raises:
       CheckpointError: when a checkpoint is damaged.
@@ -39,8 +39,6 @@ def differences(one: CheckpointReader, other: CheckpointReader) -> Iterator[tupl
             yield name, changed
         elif ours.tensors[name].dtype != "variant":  # A variant has no comparable values.
             comparable.append(name)
-    if ours.digest == theirs.digest:
-        return
     streams = one.read(comparable), other.read([partners[name] for name in comparable])
     for (name, value), (_, counterpart) in zip(*streams, strict=True):
         changed = _values(value, counterpart)
@@ -132,8 +130,9 @@ def listing(
     model: Collection[str],
     *,
     every: bool,
+    digest: str = "",
 ) -> RenderableType:
-    """Returns what a checkpoint holds: a summary, its path and digest, and a table of its tensors.
+    """Returns what a checkpoint holds: a summary, its path, and a table of its tensors.
 
     A tensor is called by its alias where it has one.
 
@@ -142,7 +141,8 @@ def listing(
       classes: tensor name -> its class of state.
       found: tensor name -> its statistics; of none if they are not asked for.
       model: the classes of a model's variables. Each of the others has one row.
-      every: whether every tensor has a row, with its own name too, and the digest is whole.
+      every: whether every tensor has a row, with its own name too.
+      digest: is shown after the path; empty when it is not asked for.
     """
     own = "model variable"
     kinds: dict[str, list[TensorSpec]] = {own: []}
@@ -164,7 +164,7 @@ def listing(
     return Group(
         Text(f"{spec.format}{step}: {', '.join(counts)}"),
         Text(spec.path),
-        Text(spec.digest if every else short(spec.digest)),
+        *([Text(digest)] if digest else []),
         Listing(_COLUMNS, [_with_nan_in_red(row) for row in rows], _NUMBERS),
     )
 

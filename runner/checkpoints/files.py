@@ -154,6 +154,38 @@ def digest_of_file(path: str) -> str:
     return _digest_of_file(path, stamp(path))
 
 
+def digest_of_archive(path: str) -> str:
+    """Returns the digest of the name, size and CRC-32 of every member of a zip archive."""
+    with zipfile.ZipFile(path) as archive:
+        members = sorted(archive.infolist(), key=lambda each: each.filename)
+    return digest_of_parts(f"{each.filename} {each.file_size} {each.CRC:08x}" for each in members)
+
+
+def digest_later(path: str, digest: Callable[[str], str] = digest_of_file) -> Callable[[], str]:
+    """Returns a function that computes the digest of a file as it is now, once it is called.
+
+    To read all of a large file takes minutes, and few who look into one need its digest. The
+    function raises CheckpointError when the file has changed since, or cannot be read.
+
+    Raises:
+      OSError: when there is no such file.
+    """
+    opened = stamp(path)
+
+    @functools.cache
+    def content() -> str:
+        try:
+            if stamp(path) == opened:
+                return digest(path)
+            cause = "it has changed since it was opened"
+        except OSError as error:
+            cause = str(error)
+        remedy = "open it again, or restore the file from a copy"
+        raise CheckpointError(Problem(f"the digest of {path} cannot be computed", cause, remedy))
+
+    return content
+
+
 def digest_of_parts(parts: Iterable[str]) -> str:
     """Returns `sha256:<hex>` of strings in their order, e.g. of the digests of several files."""
     joined = "\n".join(parts).encode()
@@ -167,12 +199,6 @@ def _digest_of_file(path: str, stamp: str) -> str:
         while chunk := file.read(_HASHED):
             hashed.update(chunk)
     return f"sha256:{hashed.hexdigest()}"
-
-
-def checksums(archive: zipfile.ZipFile) -> Iterator[str]:
-    """Yields name, size and CRC-32 of every member, from the directory of the archive alone."""
-    for member in sorted(archive.infolist(), key=lambda each: each.filename):
-        yield f"{member.filename} {member.file_size} {member.CRC:08x}"
 
 
 def cache_directory() -> Path:

@@ -50,6 +50,7 @@ class KerasWeightsReader(FileReader):
     """
 
     format, what = "Keras weights", "a Keras weights file"
+    digest = staticmethod(files.digest_of_file)
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
@@ -60,8 +61,8 @@ class KerasWeightsReader(FileReader):
             step = None if name is None else int(found[name][()])
             layers = _layers(file)
             aliases = self._aliases(file, tensors, layers)
-        digest = self._digest()
-        return CheckpointSpec(self.path, step, tensors, self.format, digest, aliases, layers)
+            content = files.digest_later(self.path, self.digest)
+        return CheckpointSpec(self.path, step, tensors, self.format, content, aliases, layers)
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """See `CheckpointReader.read`."""
@@ -76,11 +77,6 @@ class KerasWeightsReader(FileReader):
         """Opens the file."""
         with explained(self.path, self.what), h5py.File(self.path, "r") as file:
             yield file
-
-    def _digest(self) -> str:
-        """Returns the digest of the content."""
-        with explained(self.path, self.what):
-            return files.digest_of_file(self.path)
 
     def _datasets(self, file: h5py.File) -> Mapping[str, h5py.Dataset]:
         """Returns tensor name -> dataset; links are not followed."""
@@ -105,6 +101,7 @@ class KerasArchiveReader(KerasWeightsReader):
     """
 
     format, what = "Keras archive", "a .keras archive"
+    digest = staticmethod(files.digest_of_archive)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[h5py.File]:
@@ -113,11 +110,6 @@ class KerasArchiveReader(KerasWeightsReader):
             _require_intact(self.path, files.stamp(self.path))
             with opened_member(self.path, MEMBER) as member, h5py.File(member, "r") as file:
                 yield file
-
-    def _digest(self) -> str:
-        """Returns the digest of the archive's checksums."""
-        with explained(self.path, self.what), zipfile.ZipFile(self.path) as archive:
-            return files.digest_of_parts(files.checksums(archive))
 
 
 @functools.lru_cache(maxsize=256)

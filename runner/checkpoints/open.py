@@ -113,7 +113,7 @@ def averaged(specs: Sequence[CheckpointSpec]) -> CheckpointSpec:
         specs[-1].step,
         specs[-1].tensors,
         f"average of {len(specs)} x {specs[-1].format}",
-        files.digest_of_parts(spec.digest for spec in specs),
+        lambda: files.digest_of_parts(spec.digest for spec in specs),
         specs[-1].aliases,
         specs[-1].layers,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,9 +73,7 @@ class CheckpointSpec:
       step: the global step it was saved at; None when it records none.
       tensors: tensor name -> spec.
       format: the name of the format, e.g. `TensorFlow bundle`.
-      digest: `sha256:<hex>` of the content, which identifies a pinned checkpoint. For TensorFlow
-        bundles and zip archives it covers the checksums that they hold of every tensor; of other
-        files all bytes are read for it.
+      content: returns the digest; see `files.digest_later`.
       aliases: other names of some tensors -> the name in `tensors`; in an object-based checkpoint
         a tensor is named by an object path, and the variable's own name is an alias.
       layers: of Keras's weights files, group -> name of the layer; the model's own group is empty.
@@ -85,9 +83,21 @@ class CheckpointSpec:
     step: int | None
     tensors: Mapping[str, TensorSpec]
     format: str = ""
-    digest: str = ""
+    content: Callable[[], str] = field(default=str, repr=False, compare=False)
     aliases: Mapping[str, str] = field(default_factory=dict)
     layers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """`sha256:<hex>` of the content, which identifies a pinned checkpoint; empty without one.
+
+        For TensorFlow bundles and zip archives it covers the checksums that they hold of every
+        tensor; of other files all bytes are read for it, the first time.
+
+        Raises:
+          CheckpointError: when a file has changed since the spec was read, or cannot be read.
+        """
+        return self.content()
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from enum import Enum
 from functools import cache, lru_cache
 from pathlib import Path
+from string import Template
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
@@ -206,10 +207,9 @@ def problems_of_command(
     unknown = any("hydra.searchpath" in each or "glob(" in each for each in overrides)
     if isinstance(error, SearchPathException) or options.config_path or unknown:
         return list(first) if isinstance(error, COMPOSITION_ERRORS) else []
-    folders = [f"file://{Path(options.config_dir).resolve()}"] if options.config_dir else []
+    path = _search_path(options)
 
     def again(given: Sequence[str]) -> DictConfig:
-        path = f"hydra.searchpath={spelled(folders)}"
         return compose(options.config_name, [path, *given], return_hydra_config=True)
 
     with initialize_config_dir(str(directory), version_base="1.3"):
@@ -227,6 +227,37 @@ def problems_of_command(
         return []
     first = () if _without_experiment(overrides) else first
     return list({each.state: each for each in (*first, *found)}.values())
+
+
+def help_of_command(directory: Path, arguments: Sequence[str]) -> str | None:
+    """Returns what `--help` prints; None where it is not asked for, or Hydra has to print it.
+
+    Hydra lists the files of its own groups too, and copies all schemas for each: 1.2 s, not 0.5.
+
+    Raises:
+      HydraException: when the command does not compose, among `COMPOSITION_ERRORS`.
+    """
+    options = _options(arguments)
+    path = _search_path(options)
+    unreadable = options.config_dir and not Path(options.config_dir).is_dir()
+    if not options.help or unreadable or options.config_path or "hydra" in " ".join(arguments):
+        return None
+    with initialize_config_dir(str(directory), version_base="1.3"):
+        given = [path, *options.overrides]
+        config = compose(options.config_name, given, return_hydra_config=True)
+        template = config.hydra.help.template
+    groups: dict[str, set[str]] = {}
+    for source in config.hydra.runtime.config_sources:
+        folder = Path(source.path)
+        for file in folder.glob("*/**/*.yaml") if source.schema == "file" else ():
+            group = file.parent.relative_to(folder).as_posix()
+            groups.setdefault(group, set()).add(file.stem)
+    lines = [
+        f"{group}: {', '.join(sorted(groups[group]))}\n"
+        for group in sorted(groups)
+        if not group.startswith("hydra/")
+    ]
+    return Template(template).substitute(APP_CONFIG_GROUPS="".join(lines))
 
 
 def _without_experiment(overrides: Sequence[str]) -> dict[str, Problem]:
@@ -269,9 +300,15 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         parser.add_argument(*names)
     parser.add_argument("--package", "-p")
     parser.add_argument("--info", "-i", nargs="?", const="all")
-    for flags in (("--multirun", "-m"), ("--resolve",)):
+    for flags in (("--multirun", "-m"), ("--resolve",), ("--help", "-h")):
         parser.add_argument(*flags, action="store_true")
     return parser.parse_known_args(arguments)[0]
+
+
+def _search_path(options: argparse.Namespace) -> str:
+    """Returns the override that puts `--config-dir` on the search path."""
+    folders = [f"file://{Path(options.config_dir).resolve()}"] if options.config_dir else []
+    return f"hydra.searchpath={spelled(folders)}"
 
 
 def _first_values(overrides: Sequence[str]) -> Iterator[str]:

@@ -92,7 +92,7 @@ def provenance_document(
         "schema": provenance.SCHEMA,
         "run": dict(run),
         "sources": {
-            name: [vars(each) for each in origins[name]]
+            name: [each.document() for each in origins[name]]
             for name, spec in plan.sources.items()
             if spec is not None
         },

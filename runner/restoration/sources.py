@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from runner.checkpoints.contents import NoCheckpointError
@@ -55,13 +54,10 @@ def open_source(
         raise error.or_else(OPTIONAL) from error
     readers = [open_checkpoint(path) for path in paths]
     specs = [reader.spec() for reader in readers]
-    origins = (
-        origin(str(scaffold.checkpoint), path, spec)
-        for path, spec in zip(paths, specs, strict=True)
-    )
+    origins = tuple(origin(str(scaffold.checkpoint), spec) for spec in specs)
     if len(readers) == 1:
-        return Source(specs[0], tuple(origins), readers[0])
-    return Source(averaged(specs), tuple(origins), AverageReader(readers))
+        return Source(specs[0], origins, readers[0])
+    return Source(averaged(specs), origins, AverageReader(readers))
 
 
 def open_sources(
@@ -78,14 +74,9 @@ def open_sources(
     """
     found: dict[str, Source] = {}
     problems: dict[str, tuple[Problem, ...]] = {}
-    with ThreadPoolExecutor() as pool:  # Most of the time is the digests'.
-        opening = {
-            name: pool.submit(_outside_a_run, scaffold, artifacts)
-            for name, scaffold in scaffolds.items()
-        }
-    for name, opened in opening.items():
+    for name, scaffold in scaffolds.items():
         try:
-            source = opened.result()
+            source = _outside_a_run(scaffold, artifacts)
         except (CheckpointError, TrackingError) as error:
             where = f"scaffolds.{name}.checkpoint"
             problems[name] = tuple(

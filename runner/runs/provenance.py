@@ -45,19 +45,26 @@ class Origin:
 
     Attributes:
       checkpoint: as the configuration names it.
-      path: what it was resolved to.
-      step: the global step it was saved at; None when it holds none.
-      digest: of its content.
+      spec: of what it was resolved to.
       run: `run` of the provenance beside it, or {`run_id`} of a `runs:/` URI; None if unknown.
       provenance: the document beside it; None when there is none.
     """
 
     checkpoint: str
-    path: str
-    step: int | None
-    digest: str
+    spec: CheckpointSpec
     run: Mapping[str, Any] | None = None
     provenance: Mapping[str, Any] | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Returns it as plain values: what `provenance.json` has of a source."""
+        return {
+            "checkpoint": self.checkpoint,
+            "path": self.spec.path,
+            "step": self.spec.step,
+            "digest": self.spec.digest,
+            "run": self.run,
+            "provenance": self.provenance,
+        }
 
 
 def chain(found: Mapping[str, Any], indent: str = "") -> Iterator[str]:
@@ -85,16 +92,16 @@ def _tracked(run: Mapping[str, Any] | None) -> str:
     return f", MLflow run {run['run_id']}"
 
 
-def origin(checkpoint: str, path: str, spec: CheckpointSpec) -> Origin:
-    """Returns the origin of a checkpoint that the configuration names, resolved to `path`."""
-    found = provenance_of(path)
+def origin(checkpoint: str, spec: CheckpointSpec) -> Origin:
+    """Returns the origin of a checkpoint as the configuration names it, and its provenance."""
+    found = provenance_of(spec.path)
     uri = _RUN_URI.fullmatch(checkpoint)
     run = found["run"] if found else {"run_id": uri[1]} if uri else None
     if found and uri and found["run"].get("run_id") is None:
         # It was written before MLflow's id of the run was known.
         run = {**found["run"], "run_id": uri[1]}
         found = {**found, "run": run}
-    return Origin(checkpoint, path, spec.step, spec.digest, run, found)
+    return Origin(checkpoint, spec, run, found)
 
 
 def provenance_of(path: str) -> dict[str, Any] | None:

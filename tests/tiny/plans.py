@@ -38,12 +38,17 @@ def slot(name: str, shape: Shape = (2, 3)) -> VariableSpec:
 
 
 def checkpoint(
-    *names: str, shapes: Mapping[str, Shape] | None = None, dtype: str = "float32", **changes: Any
+    *names: str,
+    shapes: Mapping[str, Shape] | None = None,
+    dtype: str = "float32",
+    digest: str = "",
+    **changes: Any,
 ) -> CheckpointSpec:
     """A checkpoint with these tensors of shape (2, 3), and those of `shapes`."""
     sized = {**dict.fromkeys(names, (2, 3)), **(shapes or {})}
     tensors = {name: TensorSpec(name, shape, dtype) for name, shape in sized.items()}
-    return CheckpointSpec(**{"path": "ckpt/model", "step": 7, "tensors": tensors, **changes})
+    found = {"path": "ckpt/model", "step": 7, "tensors": tensors, "content": lambda: digest}
+    return CheckpointSpec(**{**found, **changes})
 
 
 def scaffold(*include: str, exclude: Sequence[str] = (), **changes: Any) -> ScaffoldConfig:

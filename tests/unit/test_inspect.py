@@ -57,20 +57,20 @@ def _rows(text: str) -> dict[str, list[str]]:
 def test_a_checkpoints_tensors_are_listed(model: str) -> None:
     code, text = _shown(model)
     assert code == 0
-    first, path, digest, *_ = text.splitlines()
+    first, path, blank, *_ = text.splitlines()
     assert first == (
         "NumPy archive, step 12: 2 model variables (20 B), 2 optimizer slots (20 B), "
         "1 global step (8 B)"
     )
     assert path == model
-    assert re.fullmatch("sha256:[0-9a-f]{8}", digest)
+    assert not blank, "a digest is shown on request: all of many a file is read for it"
     rows = _rows(text)
     assert rows["tensor"] == ["shape", "bytes", "class"]
     assert rows["dense/kernel"] == ["2x2", "16", "weight"]
     assert rows["2 optimizer slots"] == ["20", "optimizer slot"]
     assert rows["norm/moving_mean"] == ["1", "4", "batch norm"]
     assert rows["global_step"] == ["scalar int64", "8", "global step"]
-    text = _shown(model, "--all")[1]
+    text = _shown(model, "--all", "--digest")[1]
     assert re.fullmatch("sha256:[0-9a-f]{64}", text.splitlines()[2])
     assert _rows(text)["dense/kernel/Adam"] == ["2x2", "16", "optimizer slot"]
 

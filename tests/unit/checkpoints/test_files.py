@@ -53,6 +53,15 @@ def test_a_digest_is_of_the_content_as_it_is_now(tmp_path: Path) -> None:
         os.utime(path, ns=(1, ord(content[2:])))
         expected = f"sha256:{hashlib.sha256(content).hexdigest()}"
         assert files.digest_of_file(str(path)) == expected
+    later, read = files.digest_later(str(path)), files.digest_later(str(path))
+    assert read() == expected
+    path.write_bytes(b"another content")
+    with pytest.raises(CheckpointError, match="it has changed since it was opened"):
+        later()
+    path.unlink()
+    with pytest.raises(CheckpointError, match="No such file"):
+        later()
+    assert read() == expected, "what is known is kept, also for the end of a long run"
     assert files.digest_of_parts(["a", "b"]) != files.digest_of_parts(["b", "a"])
     with pytest.raises(FileNotFoundError, match="nothing"):
         files.digest_of_file(str(tmp_path / "nothing"))

@@ -387,7 +387,7 @@ def _warm() -> RestorationPlan:
 
 def _origin(run_id: str = "r1") -> Origin:
     run = {**FIRST["run"], "run_id": run_id}  # type: ignore[dict-item]
-    return Origin("experiment:cnn", "ckpt/model", 7, "sha256:ab", run, FIRST)
+    return Origin("experiment:cnn", checkpoint(digest="sha256:ab"), run, FIRST)
 
 
 def test_every_variable_has_its_origin() -> None:
@@ -410,7 +410,7 @@ def test_every_variable_has_its_origin() -> None:
         },
         "head/kernel": {"initializer": "Const"},
     }
-    assert found["sources"]["body"] == [vars(_origin())]
+    assert found["sources"]["body"] == [_origin().document()]
 
 
 def test_an_average_of_several_runs_was_written_by_none_of_them() -> None:

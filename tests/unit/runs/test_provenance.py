@@ -139,15 +139,16 @@ def test_a_file_that_no_run_has_written_is_reported_and_left_out(
 
 def test_the_writer_is_known_from_it_or_from_the_uri(tmp_path: Path) -> None:
     path = str(tmp_path / "model.npz")
-    spec = CheckpointSpec(path, 7, {}, digest="sha256:ab")
-    assert origin(path, path, spec).run is None
-    assert origin("runs:/r0", path, spec).run == {"run_id": "r0"}
-    by_uri = origin("runs:/r0/best", path, spec)
+    spec = CheckpointSpec(path, 7, {}, content=lambda: "sha256:ab")
+    assert origin(path, spec).run is None
+    assert origin("runs:/r0", spec).run == {"run_id": "r0"}
+    by_uri = origin("runs:/r0/best", spec)
     assert (by_uri.run, by_uri.provenance) == ({"run_id": "r0"}, None)
     (tmp_path / "provenance.json").write_text(json.dumps(FOUND))
-    by_file = origin("runs:/r0/best", path, spec)
+    by_file = origin("runs:/r0/best", spec)
     assert (by_file.run, by_file.provenance) == ({"run_id": "r1"}, FOUND)
     (tmp_path / "provenance.json").write_text(json.dumps({**FOUND, "run": {"run_id": None}}))
-    unnamed = origin("runs:/r1/best", path, spec)
+    unnamed = origin("runs:/r1/best", spec)
     assert (unnamed.run, unnamed.provenance) == ({"run_id": "r1"}, FOUND)
-    assert (by_file.path, by_file.step, by_file.digest) == (path, 7, "sha256:ab")
+    found = by_file.document()
+    assert (found["path"], found["step"], found["digest"]) == (path, 7, "sha256:ab")

@@ -129,7 +129,7 @@ def test_a_missing_experiment_is_trained_once(tmp_path: Path) -> None:
         assert _spec(sources, "body").path == str(run / place)
     same.which, same.average = None, "last 2"
     assert _spec(sources, "body").path.startswith("average of 2: ")
-    assert [each.step for each in sources.origins()["body"]] == [10, 20]
+    assert [each.spec.step for each in sources.origins()["body"]] == [10, 20]
     assert {each.run["experiment"] for each in sources.origins()["body"] if each.run} == {"tiny"}
 
 
