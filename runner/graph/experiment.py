@@ -196,7 +196,8 @@ class GraphSpec:
             raise TypeError(f"train_op must be one operation: tf.group(*{self.train_op})")
         if isinstance(self.input, tf.data.Dataset):
             raise TypeError("input must be a runner.TrainingInput, given: a tf.data.Dataset")
-        for name, pair in self.evaluation.items():
+        given: Mapping[str, Any] = self.evaluation
+        for name, pair in given.items():
             if not isinstance(pair, list | tuple) or len(pair) != 2:
                 raise TypeError(f"evaluation[{name!r}] must be (value, update_op), given: {pair}")
         scalar = tf.TensorShape([])

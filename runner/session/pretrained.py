@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,6 @@ from runner.checkpoints.locate import is_mlflow_uri, resolve
 from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.errors import CheckpointError, ConfigError, Problem, nearest
-
-logger = logging.getLogger(__name__)
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 # What TensorFlow's Saver puts after its name for a keras.Variable; in a list, there is no name.
@@ -106,13 +103,6 @@ class _Source:
         """Returns what of the checkpoint does not fit the saver."""
         return _problems(self._label, self._restored, self._reader.spec())
 
-    @property
-    def feed(self) -> dict[str, str] | None:
-        """What the restore operation is fed with beside others; None if it is restored alone."""
-        if type(self.saver) is not tf.compat.v1.train.Saver or not self._prefix:
-            return None
-        return {self.saver.as_saver_def().filename_tensor_name: self._prefix}
-
     def restore(self, session: tf.compat.v1.Session) -> None:
         """Restores, adding nothing to the graph.
 
@@ -138,9 +128,8 @@ class _Source:
 def restore(session: tf.compat.v1.Session, restores: Sequence[tuple[_Scaffold, str]]) -> None:
     """Restores the variables of the scaffolds' savers, adding nothing to the graph.
 
-    Checkpoints that TensorFlow saved by name are restored by the savers' operations, all in one
-    run, which keeps all cores busy. Of any other, the tensors that have the names of the saver's
-    `var_list` are read and fed to its operations.
+    A checkpoint that TensorFlow saved by name is restored by the saver; of any other, the tensors
+    that have the names of the saver's `var_list` are read and fed to its operations.
 
     Raises:
       CheckpointError: when a checkpoint lacks a tensor, or has it in another shape or dtype;
@@ -151,15 +140,6 @@ def restore(session: tf.compat.v1.Session, restores: Sequence[tuple[_Scaffold, s
     problems = [problem for source in sources for problem in source.problems()]
     if problems:
         raise CheckpointError(*problems)
-    together = [source for source in sources if source.feed is not None]
-    if len(together) > 1:
-        feed = {name: prefix for each in together for name, prefix in (each.feed or {}).items()}
-        try:
-            session.run([each.saver.as_saver_def().restore_op_name for each in together], feed)
-        except tf.errors.OpError:
-            logger.debug("restoring one by one, for an error that names the checkpoint")
-        else:
-            sources = [source for source in sources if source not in together]
     for source in sources:
         source.restore(session)
 

@@ -259,8 +259,8 @@ def test_a_scaffold_for_arrays_of_pytorch_and_for_variables_without_names(tmp_pa
     keys = yaml.safe_load(_shown(_npz(tmp_path / "rnn.npz", **rnn), "--as-scaffold")[1])
     recurrent = {"decoder/rnn/*": "torch_gru", "lstm/*": "torch_lstm"}
     assert keys["scaffolds"]["rnn"]["convert"] == recurrent
-    given = {**rnn, "head.weight": [1.0]}
-    keys = yaml.safe_load(_shown(_npz(tmp_path / "net.npz", **given), "--as-scaffold")[1])
+    head = {"head.weight": np.ones(1)}
+    keys = yaml.safe_load(_shown(_npz(tmp_path / "net.npz", **rnn, **head), "--as-scaffold")[1])
     assert list(keys["scaffolds"]["net"]["convert"].items())[-1] == ("*", "torch")
     with h5py.File(tmp_path / "w.h5", "w") as file:
         file["layers/mine/vars/0"] = np.array([1], np.float32)
