@@ -57,7 +57,7 @@ class Slots:
         return found
 
     def _blocks(self) -> Iterator[list[str]]:
-        """Yields the names that the optimizer created in one pass over the variables, or at once."""
+        """Yields the names that the optimizer created in a pass over the variables, or at once."""
         passed: dict[str, None] = {}
         block: list[str] = []
         for name in self.shapes:
