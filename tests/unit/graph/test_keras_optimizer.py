@@ -242,7 +242,7 @@ _DECAYED = {"learning_rate": 0.1, "decay": 0.1}
         ),
         ({"_target_": "keras.optimizers.ScheduleFreeAdamW"}, {}, "copy of the weights"),
         ({"_target_": "keras.layers.Dense", "units": 3}, {}, "is not an optimizer"),
-        ({}, {}, "the model has none of its own, because it is not compiled"),
+        ({}, {}, "the model has none of its own: it is not compiled"),
         (
             {},
             {"model": compiled({"_target_": "tests.tiny.odd.any_rate"})},
