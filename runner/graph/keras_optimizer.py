@@ -89,25 +89,28 @@ def compiled_optimizer(model: Any) -> dict[str, Any]:
             )
         )
     rate = optimizer.learning_rate
-    if isinstance(rate, keras.Variable):
+    constant = isinstance(rate, keras.Variable)
+    if constant:
         # A graph has no value of it for `get_config`, which takes a schedule as it is.
         optimizer.learning_rate = keras.optimizers.schedules.PolynomialDecay(1.0, 1)
     try:
         settings = optimizer.get_config()
-        schedule = settings["learning_rate"]
-        if schedule["class_name"] in ("__lambda__", "function"):
-            raise TypeError("the learning rate is a function")
-        node: Any = {"_target_": f"{schedule['module']}.{schedule['class_name']}"}
-        node |= schedule["config"]
+        scheduled = None if constant else _schedule_node(settings["learning_rate"])
     except (TypeError, ValueError, NotImplementedError) as error:
         raise _undescribed(optimizer, f"its get_config raises {error!r}") from error
-    if isinstance(rate, keras.Variable):
-        node = float(tf.get_static_value(rate.value.initial_value))
     if spares_weights(optimizer):
         raise _undescribed(optimizer, "exclude_from_weight_decay is not in its get_config")
     kind = type(optimizer)
     target = f"{kind.__module__}.{kind.__qualname__}"
+    node = scheduled or float(tf.get_static_value(rate.value.initial_value))
     return {"_target_": target, **settings, "learning_rate": node}
+
+
+def _schedule_node(schedule: Any) -> dict[str, Any]:
+    """Returns the configuration of a learning rate schedule that Keras has described."""
+    if schedule["class_name"] in ("__lambda__", "function"):
+        raise TypeError("the learning rate is a function")
+    return {"_target_": f"{schedule['module']}.{schedule['class_name']}", **schedule["config"]}
 
 
 def optimizer_notes(config: RunConfig, model: Any) -> Iterator[str]:

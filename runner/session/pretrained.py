@@ -91,9 +91,9 @@ class _Source:
     """A scaffold and its checkpoint, as `locate` found it."""
 
     def __init__(self, scaffold: _Scaffold, path: str) -> None:
-        self.saver, self._label, self._path = scaffold.saver, label(scaffold), path
+        self._saver, self._label, self._path = scaffold.saver, label(scaffold), path
         self._reader = open_checkpoint(path)
-        self._restored = list(_restored(self.saver))
+        self._restored = list(_restored(self._saver))
         bundle = self._reader.bundle()
         by_name = bundle is not None and {x.key for x in self._restored} <= {*bundle.keys.values()}
         # What the saver itself reads; None where the tensors are fed to it.
@@ -111,10 +111,10 @@ class _Source:
         """
         if self._restored and self._prefix is None:
             fed = _fed(self._restored, self._reader)
-            session.run(self.saver.as_saver_def().restore_op_name, fed)
+            session.run(self._saver.as_saver_def().restore_op_name, fed)
             return
         try:
-            self.saver.restore(session, self._prefix or self._path)
+            self._saver.restore(session, self._prefix or self._path)
         except (tf.errors.OpError, ValueError) as error:
             for _ in self._reader.read([each.key for each in self._restored]):
                 pass  # Raises an error that names the tensor, where one is damaged.

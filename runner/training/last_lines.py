@@ -20,8 +20,8 @@ def of_finished(run: Run) -> Iterator[str]:
     yield f"time:    {_duration(time.monotonic() - run.started)}"
     yield f"results: {run.tracker.location()}"
     yield f"files:   {run.directory.path}"
-    if run.store.open_command():
-        yield f"open:    {run.store.open_command()}"
+    if command := run.store.open_command():
+        yield f"open:    {command}"
     page = run.store.page(run.directory.path)
     if page and page not in run.tracker.location():
         yield f"page:    {page}"
