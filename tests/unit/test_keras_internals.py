@@ -10,7 +10,8 @@ from runner.keras_internals import hand_over_losses, layers_of, saved_groups, sp
 
 def test_where_keras_saves_variables() -> None:
     inner = keras.Sequential([keras.layers.Dense(2, name="one")], name="inner")
-    model = keras.Sequential([keras.Input((3,)), inner, keras.layers.Dense(2, name="two")])
+    layers = [keras.Input((3,)), inner, keras.layers.Dense(2, name="two")]
+    model = keras.Sequential(layers, name="sequential")  # Keras counts the names that it gives.
     model.compile("adam")
     groups = saved_groups(model)
     found = {
