@@ -36,13 +36,13 @@ RUNNER = (sys.executable, "-m", "runner")
 EXPERIMENT = "lstm_cnn"
 # Each floor rests on those after it. What a room is for is the first line of its docstring.
 FLOORS = (
-    ("commands", ("__main__", "new_project", "inspect", "lineage", "sync")),
+    ("commands", ("__main__", "inspect", "lineage", "sync")),
     ("outside the core", ("sweeps", "cluster")),
     ("one run", ("run", "estimator", "training")),
     ("TensorFlow", ("hooks", "session", "graph", "restoration")),
     ("disk and stores", ("runs", "tracking", "checkpoints")),
     ("input", ("inputs", "config")),
-    ("ground", ("system", "tensorflow_internals", "keras_internals", "console", "errors")),
+    ("ground", ("system", "internals", "console", "errors")),
 )
 
 

@@ -33,10 +33,10 @@ from runner.config.composition import (
     register,
 )
 from runner.config.hydra_errors import below_nothing
+from runner.config.new_project import init
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.validation import is_by_folder, validate
 from runner.errors import ConfigError, InterruptedRunError, RunnerError, UserCodeError
-from runner.new_project import init
 from runner.runs.recorded_config import recorded_config
 from runner.sweeps.job import Trial, carry_out, job_of
 from runner.system.imports import without_collections, without_import_notes

@@ -28,7 +28,7 @@ from runner.checkpoints.reader import (
 )
 from runner.checkpoints.tables import require_index_block, require_intact
 from runner.errors import CheckpointError, Problem
-from runner.tensorflow_internals import TrackableObjectGraph
+from runner.internals.tensorflow import TrackableObjectGraph
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 GLOBAL_STEP = tf.compat.v1.GraphKeys.GLOBAL_STEP

@@ -13,6 +13,7 @@
 - `instantiation`: `_target_` entries, and their references to the graph.
 - `fingerprint`: the identity of a run; `masking`: secrets; `schedule`: how often something is due.
 - `command_line`: commands to copy into a shell.
+- `new_project`: the project that `runner init` creates.
 
 Doors: `validation.validate`, `cluster.resolve`, `instantiation.build_target`. Nothing here builds a
 graph, opens a checkpoint or touches a run directory: TensorFlow is not imported.

@@ -26,13 +26,13 @@ from runner.graph.experiment import GraphSpec
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.own_graph import local_init_op, separate_evaluation
 from runner.hooks import evaluate_checkpoint
+from runner.internals.tensorflow import add_listeners, get_timestamped_export_dir
 from runner.session.monitored_session import (
     ChiefSessionCreator,
     MonitoredSession,
     MonitoredTrainingSession,
 )
 from runner.session.session_manager import PLACED_SOFTLY
-from runner.tensorflow_internals import add_listeners, get_timestamped_export_dir
 from runner.training.evaluation import step_of
 from runner.training.export import save_model
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from runner.tensorflow_internals import (
+from runner.internals.tensorflow import (
     ClassificationOutput,
     EvalOutput,
     ExportOutput,

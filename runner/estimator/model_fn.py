@@ -22,7 +22,7 @@ from runner.estimator.run_config import RunConfig
 from runner.estimator.spec import EstimatorSpec, ModeKeys
 from runner.graph.experiment import GraphSpec
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
-from runner.tensorflow_internals import build_all_signature_defs
+from runner.internals.tensorflow import build_all_signature_defs
 
 _ARGUMENTS = ("features", "labels", "mode", "params", "config", "self")
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from runner.internals.tensorflow import get_export_outputs
 from runner.session.session_manager import with_arguments_of
-from runner.tensorflow_internals import get_export_outputs
 
 _ELSEWHERE = (
     '{0} with "{1}" must be from the default graph. Possible causes of this error include: \n\n'

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from runner.config.schema import RunConfig
 from runner.errors import Problem, UserCodeError
+from runner.internals.tensorflow import function_nodes
 from runner.system.user_code import calling, raised_by_operation
-from runner.tensorflow_internals import function_nodes
 
 _NODE = re.compile(r"\[\[(?:\{\{node )?([^\s\]}]+)")
 _MEASURE = re.compile(r"(loss|metrics|weighted_metrics)\.")

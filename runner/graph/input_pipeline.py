@@ -15,7 +15,7 @@ import tensorflow as tf
 from runner.config.schema import RunConfig
 from runner.errors import Problem
 from runner.graph.experiment import InputState
-from runner.tensorflow_internals import function_nodes
+from runner.internals.tensorflow import function_nodes
 
 
 class TrainingInput:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
 from runner.graph.measures import Batch, Measure, Totals, Values, penalty
-from runner.keras_internals import hand_over_losses
+from runner.internals.keras import hand_over_losses
 
 
 class Streaming(Measure):

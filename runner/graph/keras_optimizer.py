@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem
-from runner.keras_internals import spares_weights
+from runner.internals.keras import spares_weights
 from runner.restoration.model_variables import slot_prefix
 from runner.restoration.variables import EMA_SUFFIX
 

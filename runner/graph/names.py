@@ -11,8 +11,8 @@ import tensorflow as tf
 from runner.config.instantiation import References, build_target, check_target, references
 from runner.errors import ConfigError, Problem
 from runner.graph.experiment import Training
+from runner.internals.tensorflow import slice_of
 from runner.restoration.variables import Partition
-from runner.tensorflow_internals import slice_of
 
 
 def name_variables(

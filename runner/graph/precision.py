@@ -16,7 +16,7 @@ from runner.errors import ConfigError, Problem
 from runner.graph.experiment import Model
 from runner.graph.optimization import Schedule
 from runner.graph.replica import Replica
-from runner.tensorflow_internals import compilable_operations
+from runner.internals.tensorflow import compilable_operations
 
 
 def set_threads(config: RunConfig) -> None:

@@ -27,7 +27,7 @@ from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import StateChoice
 from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConfig
 from runner.errors import ConfigError, Problem
-from runner.keras_internals import layers_of
+from runner.internals.keras import layers_of
 from runner.restoration import html_report, json_report, report
 from runner.restoration.keras_slots import Slots
 from runner.restoration.model_variables import (

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
-from runner.keras_internals import layers_of
+from runner.internals.keras import layers_of
 from runner.restoration.weights_layout import layers_around
 
 

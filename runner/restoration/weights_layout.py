@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.keras_internals import saved_groups
+from runner.internals.keras import saved_groups
 from runner.restoration.keras_slots import Slots
 from runner.restoration.plan import LocatedSources
 

@@ -8,5 +8,5 @@
   thread; `fetches` prepares what a step fetches and feeds.
 
 Programs use these classes as `runner.*`. Nothing here knows the configuration or a run directory;
-hooks have a room of their own, and TensorFlow's private API is in `runner.tensorflow_internals`.
+hooks have a room of their own, and TensorFlow's private API is in `runner.internals.tensorflow`.
 """

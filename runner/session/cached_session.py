@@ -20,8 +20,8 @@ from typing import Any
 import numpy.typing as npt
 import tensorflow as tf
 
+from runner.internals.tensorflow import Step, prepare_step, session_config
 from runner.session.fetches import Build, Feed, append_key, convert_all, plan_feeds, plan_fetches
-from runner.tensorflow_internals import Step, prepare_step, session_config
 
 # Kinds of steps that are kept; each holds the executor of its part of the graph. A new one replaces
 # the least recently used.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
+from runner.internals.tensorflow import SupervisorWithManager, init_singular_session, is_coordinated
 from runner.session.cached_session import cached
 from runner.session.session_manager import (
     SessionManager,
@@ -17,7 +18,6 @@ from runner.session.session_manager import (
     pair_sources,
     with_arguments_of,
 )
-from runner.tensorflow_internals import SupervisorWithManager, init_singular_session, is_coordinated
 
 if TYPE_CHECKING:
     from runner.restoration.restorer import Restorer

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from runner.checkpoints.locate import latest_checkpoint
 from runner.errors import ConfigError, Problem
+from runner.internals.tensorflow import SessionManagerWithLocalInit
 from runner.session.pretrained import label, locate, refuse_overlap, restore
-from runner.tensorflow_internals import SessionManagerWithLocalInit
 
 if TYPE_CHECKING:
     from runner.restoration.restorer import Restorer

@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import runner
+from runner.internals.tensorflow import Step
 from runner.session import cached_session
 from runner.session.cached_session import (
     LONGEST_S,
@@ -25,7 +26,6 @@ from runner.session.cached_session import (
     needs_pool,
 )
 from runner.session.fetches import Feed, append_key, plan_feeds, plan_fetches
-from runner.tensorflow_internals import Step
 
 Point = namedtuple("Point", ["x", "y"])
 

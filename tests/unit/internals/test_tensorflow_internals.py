@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.tensorflow_internals import (
+from runner.internals.tensorflow import (
     ClassificationOutput,
     PredictOutput,
     RegressionOutput,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from runner.keras_internals import hand_over_losses, layers_of, saved_groups, spares_weights
+from runner.internals.keras import hand_over_losses, layers_of, saved_groups, spares_weights
 
 
 def test_where_keras_saves_variables() -> None:

@@ -1,6 +1,6 @@
 """The private API of TensorFlow that the rooms use: what for, and why nothing public serves.
 
-`tests/unit/test_tensorflow_internals.py` fails when TensorFlow changes any of it.
+`tests/unit/internals/test_tensorflow_internals.py` fails when TensorFlow changes any of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The private Keras API that the rooms use, each part with its purpose and its reason.
 
-`tests/unit/test_keras_internals.py` fails when Keras changes any of it.
+`tests/unit/internals/test_keras_internals.py` fails when Keras changes any of it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tiny.command_line import Command
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_a_new_project_passes_its_own_test(
