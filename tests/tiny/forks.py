@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import functools
-import gc
 import importlib
 import json
 import os
@@ -26,7 +25,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from runner.system.imports import LEVEL, without_import_notes
+from hydra._internal.hydra import Hydra
+
+from runner.system.imports import LEVEL, without_collections, without_import_notes
 from runner.system.lifeline import LIFELINE
 from tests.tiny.forked import Forked
 
@@ -64,7 +65,7 @@ MODULES = (
 
 def import_everything() -> None:
     """Imports `MODULES`."""
-    with without_import_notes():
+    with without_import_notes(), without_collections():
         for module in MODULES:
             importlib.import_module(module)
     del os.environ[LEVEL]
@@ -166,9 +167,12 @@ def become(address: str, request: dict[str, Any]) -> None:
     import runner.cluster.local
     import runner.tracking.follower_process
 
-    # Any: a module, one of whose functions is exchanged.
+    # Any: modules and a class whose functions are exchanged.
     system: Any = os
     system.getppid = functools.partial(parent_of, request)
+    # Hydra composes each command once more, to see if a configuration sets `hydra.mode`: none does.
+    composing: Any = Hydra
+    composing.get_mode = lambda *_, **__: None
     if request["session"]:
         os.setsid()
     os.chdir(request["folder"])
@@ -200,7 +204,6 @@ if __name__ == "__main__":
     assert threading.active_count() == 1, "a thread does not survive a fork"
     # Python 3.12 warns of Arrow's thread too, which sees to forks itself.
     warnings.filterwarnings("ignore", ".* is multi-threaded", DeprecationWarning)
-    gc.freeze()
     server = Server(sys.argv[1])
     request = server.serve()
     if request is not None:
