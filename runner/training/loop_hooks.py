@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -77,19 +77,6 @@ class ConfiguredHooks:
         return None
 
 
-@dataclass(frozen=True)
-class LoopHooks:
-    """The hooks of a loop.
-
-    Attributes:
-      all: in the order in which the session calls them.
-      progress: one of them, to be closed also when the training fails.
-    """
-
-    all: Sequence[tf.compat.v1.train.SessionRunHook]
-    progress: ProgressHook
-
-
 def configured_hooks(run: Run) -> ConfiguredHooks:
     """Makes the hooks of the configuration, in the graph of a run.
 
@@ -113,18 +100,20 @@ def configured_hooks(run: Run) -> ConfiguredHooks:
     return ConfiguredHooks(hooks, evaluation, best, saves)
 
 
-def loop_hooks(run: Run, configured: ConfiguredHooks) -> LoopHooks:
-    """Makes the hooks of a run, in its graph.
+def loop_hooks(
+    run: Run, configured: ConfiguredHooks, progress: ProgressHook
+) -> list[tf.compat.v1.train.SessionRunHook]:
+    """Makes the hooks of a run, in its graph, in the order in which the session calls them.
 
     Args:
       run: the run, opened and recorded.
       configured: those of the configuration.
+      progress: shows the run's metrics.
     """
     config, training = run.config, run.training
-    progress = ProgressHook(training.step, config.train.steps, run.screen)
     names = graph_names(run.built.variables, training)
     first, last = run.coordinator.hooks(run)
-    hooks = [
+    return [
         *first,
         # First, so that nothing is recorded or saved of a step whose loss is NaN.
         _nan_loss(run),
@@ -149,7 +138,6 @@ def loop_hooks(run: Run, configured: ConfiguredHooks) -> LoopHooks:
         # Last, so that a signal during the other hooks' work costs no further step.
         StopWhenHook(lambda: run.interruption.received() or run.watch.pruned),
     ]
-    return LoopHooks(hooks, progress)
 
 
 def _best_checkpoint(run: Run, saves: SavePolicy) -> BestCheckpoint:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra._internal.hydra import Hydra
+from hydra.core.plugins import Plugins
 
 from runner.system.imports import LEVEL, without_collections, without_import_notes
 from runner.system.lifeline import LIFELINE
@@ -39,12 +40,16 @@ _OUT_OF_THE_WAY = 500
 
 # What a run, its follower, a sweep, a task of a cluster and the experiments of the tests import.
 MODULES = (
+    "alembic.command",
     "experiments.digits",
     "experiments.models",
     "hydra_plugins.runner_sweepers.grid",
     "hydra_plugins.runner_sweepers.optuna",
     "mlflow",
+    "mlflow.store.model_registry.sqlalchemy_store",
+    "mlflow.store.tracking.sqlalchemy_workspace_store",
     "optuna.samplers",
+    "optuna.storages._rdb.models",
     "runner.__main__",
     "runner.cluster.chief",
     "runner.inspect",
@@ -64,10 +69,11 @@ MODULES = (
 
 
 def import_everything() -> None:
-    """Imports `MODULES`."""
+    """Imports `MODULES`, and the plugins that Hydra finds."""
     with without_import_notes(), without_collections():
         for module in MODULES:
             importlib.import_module(module)
+        Plugins.instance()
     del os.environ[LEVEL]
     for module in ("runner.__main__", "runner.inspect", "runner.sync", "tests.tiny.recording"):
         # They are run as `__main__`, and no module imports them.
