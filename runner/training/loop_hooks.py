@@ -113,11 +113,14 @@ def loop_hooks(
     config, training = run.config, run.training
     names = graph_names(run.built.variables, training)
     first, last = run.coordinator.hooks(run)
+    input_state = (
+        [InputStateHook(training.input_state, run.screen.line)] if training.input_is_saved else []
+    )
     return [
         *first,
         # First, so that nothing is recorded or saved of a step whose loss is NaN.
         _nan_loss(run),
-        *_input_state(run),
+        *input_state,
         StopAtStepHook(config.train.steps),
         RewindHook(run.tracker.rewind),
         _metrics(run, names["metrics"], progress),
@@ -186,12 +189,6 @@ def _nan_loss(run: Run) -> NanLossHook:
         ),
         run.screen.line,
     )
-
-
-def _input_state(run: Run) -> list[InputStateHook]:
-    if not run.training.input_is_saved:
-        return []
-    return [InputStateHook(run.training.input_state, run.screen.line)]
 
 
 def _metrics(run: Run, values: Mapping[str, tf.Tensor], progress: ProgressHook) -> MetricsHook:

@@ -111,9 +111,7 @@ command()
     ("argument", "shown"),
     [
         ("--cfg=job", "_target_: experiments.nets.Net"),
-        pytest.param(
-            "mode=plan", "14 model variables from initializers", marks=pytest.mark.soak
-        ),
+        pytest.param("mode=plan", "14 model variables from initializers", marks=pytest.mark.soak),
     ],
 )
 def test_an_installed_wheel_beside_experiments_of_the_users_own(
