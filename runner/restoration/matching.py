@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
@@ -11,7 +11,6 @@ from runner.config.choices import Missing
 from runner.config.schema import ScaffoldConfig
 from runner.errors import Problem
 from runner.restoration.fitting import Fitter, MisfitError, SourceTensor
-from runner.restoration.layouts import Target
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.patterns import Renames, compile_pattern
 from runner.restoration.problems import (
@@ -55,7 +54,6 @@ def match(
     source: CheckpointSpec,
     variables: Sequence[VariableSpec],
     owners: Mapping[str, str],
-    vocabulary: Callable[[str], Sequence[str]],
 ) -> Matches:
     """Matches the variables that a scaffold claims with the tensors of its checkpoint.
 
@@ -67,7 +65,7 @@ def match(
         return Matches(
             {variable.name: Match() for variable in variables}, tuple(bad), (*source.tensors,)
         )
-    matcher = _Matcher(config, source, owners, Fitter(scaffold, config, vocabulary))
+    matcher = _Matcher(config, source, owners, Fitter(scaffold, config))
     by_variable = {variable.name: matcher.match(variable) for variable in variables}
     return Matches(
         _with_shared(by_variable, variables),
@@ -105,7 +103,7 @@ class _Matcher:
         if rules.convert is not None and rules.convert not in NAMED_CONVERSIONS:
             return Match()  # A problem of its own.
         try:
-            names = self._fitter.names(rule_name, rules, renamed or rule_name)
+            names = self._fitter.names(rules, renamed or rule_name)
         except MisfitError as error:
             return self._misfit(variable, error)
         if owner and exact is None:
@@ -126,8 +124,7 @@ class _Matcher:
             return self._missing(variable, wanted, renamed is not None, len(names) == 1)
         known = [tensor for tensor in tensors if tensor is not None]
         try:
-            target = Target(rule_name, variable.full_shape, linear=owner is not None)
-            piece, fitted = self._fitter.fit(variable, known, rules, target)
+            piece, fitted = self._fitter.fit(variable, known, rules)
         except MisfitError as error:
             return self._misfit(variable, error)
         if piece is not None:

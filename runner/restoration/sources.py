@@ -1,17 +1,26 @@
-"""Opens the checkpoints that scaffolds name."""
+"""Opens the checkpoints that scaffolds name, and outside a run reads the scaffolds themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.locate import LATEST, Artifacts, resolve
 from runner.checkpoints.open import AverageReader, averaged, open_checkpoint
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.config.choices import EXPERIMENT, OPTIONAL
-from runner.config.schema import ScaffoldConfig
-from runner.errors import CheckpointError, Problem, TrackingError
+from runner.config.hydra_errors import unresolved
+from runner.config.scaffold_reading import read_restoration, read_scaffolds
+from runner.config.schema import RestorationConfig, ScaffoldConfig
+from runner.errors import CheckpointError, ConfigError, Problem, TrackingError
 from runner.restoration.plan import LocatedSources
 from runner.runs.provenance import Origin, origin
 
@@ -103,3 +112,60 @@ def _outside_a_run(scaffold: ScaffoldConfig, artifacts: Artifacts | None) -> Sou
             )
         )
     return open_source(scaffold, place, scaffold.which, artifacts)
+
+
+def read_warm_start(
+    scaffolds: Any, restoration: Any = None
+) -> tuple[dict[str, ScaffoldConfig], RestorationConfig]:
+    """Returns the scaffolds, in order of application, and the rules for all of them.
+
+    Args:
+      scaffolds: name -> keys of a scaffold, or a `ScaffoldConfig`; a list of such keys with a
+        `name`; or the path of a YAML file that holds one of these, alone or below `scaffolds`.
+      restoration: a mapping or a `RestorationConfig`; None for that of the file, if any.
+
+    Raises:
+      ConfigError: with everything that is not valid.
+    """
+    if isinstance(scaffolds, str | Path):
+        content = _read(scaffolds)
+        if isinstance(content, Mapping) and "scaffolds" in content:
+            restoration = content.get("restoration") if restoration is None else restoration
+            content = content["scaffolds"]
+        scaffolds = content
+    found, problems = read_scaffolds(scaffolds)
+    rules, wrong = read_restoration(restoration or {})
+    problems += [*wrong, *(each for name in found for each in _in_training(name, found[name]))]
+    if problems:
+        raise ConfigError(*problems)
+    return found, rules
+
+
+def _read(path: str | Path) -> Any:
+    where = os.fspath(path)
+    try:
+        return OmegaConf.to_container(OmegaConf.load(where), resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(unresolved(error)) from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(
+            Problem(
+                f"{where} cannot be read as YAML",
+                " ".join(str(error).split()),
+                "name a file with `scaffolds:`, a mapping name -> scaffold",
+            )
+        ) from error
+
+
+def _in_training(name: str, scaffold: ScaffoldConfig) -> Iterator[Problem]:
+    """Yields a problem for each key that only the training step of a run can honour."""
+    schedule = {
+        "freeze_until_step": scaffold.freeze_until_step != 0,
+        "learning_rate_multiplier": scaffold.learning_rate_multiplier != 1.0,
+    }
+    for key in (key for key, is_set in schedule.items() if is_set):
+        yield Problem(
+            f"scaffolds.{name}.{key} is {getattr(scaffold, key):g}",
+            "a warm start gives values; it is the training step of a run that honours this key",
+            "delete it, or train by `python -m runner`",
+        )

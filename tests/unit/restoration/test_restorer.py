@@ -15,7 +15,8 @@ import tensorflow as tf
 from runner.config.choices import Initialize
 from runner.errors import CheckpointError, PlanError, Problem
 from runner.restoration.conversions import PadOrSlice, Slice, Transpose
-from runner.restoration.restorer import Restorer, remaining, value_hash
+from runner.restoration.reading import value_hash
+from runner.restoration.restorer import Restorer, remaining
 from runner.restoration.variables import Partition
 from tests.tiny.restoring import SAVE, Case, make_variable, numbers, save_bundle, save_npz
 
@@ -120,8 +121,8 @@ def test_a_part_that_no_source_gives_keeps_its_initial_value(
 def test_values_larger_than_a_chunk_and_a_batch_are_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.restoration.reading.CHUNK_BYTES", 20)
-    monkeypatch.setattr("runner.restoration.reading.BATCH_BYTES", 20)
+    monkeypatch.setattr("runner.restoration.restorer.CHUNK_BYTES", 20)
+    monkeypatch.setattr("runner.restoration.restorer.BATCH_BYTES", 20)
     for form, save in SAVE.items():
         values = {f"x{size}": numbers(size, seed=size) for size in (1, 2, 3, 9, 1, 4)}
         case = Case(cnn=save(tmp_path / form, values))

@@ -138,7 +138,7 @@ def test_an_init_op_of_the_restorer_that_is_fed_is_run(source: Callable[[str, fl
 
 def test_a_restorer_that_was_not_built_is_refused(source: Callable[[str, float], str]) -> None:
     restorer = restorer_of({"cnn": source("cnn", 1.0)}, {"cnn": tf.get_variable("cnn", ())})
-    with pytest.raises(RuntimeError, match="build must be called before its operation is used"):
+    with pytest.raises(RuntimeError, match="build must be called first"):
         SessionManager(restorer=restorer).prepare_session()
 
 
