@@ -75,7 +75,7 @@ class WarmStartPlan(RestorationPlan):
         return html_report.html(self, f"{self.model}: plan")
 
     def to_json(self) -> str:
-        """Returns the plan as a JSON object; its keys are those of `json_report.plan_document`."""
+        """Returns the plan as a JSON object; its keys are those of `json_report.json_text`."""
         return json_report.json_text(self)
 
     def provenance(self) -> dict[str, Any]:

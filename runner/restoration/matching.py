@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
@@ -66,11 +66,14 @@ def match(
             {variable.name: Match() for variable in variables}, tuple(bad), (*source.tensors,)
         )
     matcher = _Matcher(config, source, owners, Fitter(scaffold, config))
-    by_variable = {variable.name: matcher.match(variable) for variable in variables}
+    found = [matcher.match(variable) for variable in variables]
     return Matches(
-        _with_shared(by_variable, variables),
+        {
+            variable.name: _with_shared(each, variable, matcher.takers)
+            for variable, each in zip(variables, found, strict=True)
+        },
         tuple(matcher.problems(scaffold, variables)),
-        tuple(name for name in source.tensors if name not in matcher.taken),
+        tuple(name for name in source.tensors if name not in matcher.takers),
     )
 
 
@@ -90,7 +93,8 @@ class _Matcher:
         self._misses: dict[str, Miss] = {}
         self._misfits: dict[str, dict[str, Problem]] = {}
         self._found: list[str] = []
-        self.taken: set[str] = set()
+        # Tensor -> the variables that take it, in order.
+        self.takers: dict[str, dict[str, None]] = {}
 
     def match(self, variable: VariableSpec) -> Match:
         """Returns what the checkpoint gives to the variable."""
@@ -127,8 +131,8 @@ class _Matcher:
             piece, fitted = self._fitter.fit(variable, known, rules)
         except MisfitError as error:
             return self._misfit(variable, error)
-        if piece is not None:
-            self.taken.update(piece.names)
+        for name in piece.names if piece else ():
+            self.takers.setdefault(name, {})[variable.full_name] = None
         if renamed is None:
             self._found.append(variable.full_name)
         return Match(piece, (*notes, *fitted))
@@ -144,10 +148,8 @@ class _Matcher:
             for part, rules in unused.items():
                 problems += [unused_rule(f"{key}.{part}", rule, names) for rule in rules]
         if self._config.missing is Missing.error and self._misses:
-            misses = tuple(self._misses.values())
-            problems += missing_problems(
-                scaffold, self._source, misses, self._found, frozenset(self.taken)
-            )
+            misses, taken = tuple(self._misses.values()), self.takers.keys()
+            problems += missing_problems(scaffold, self._source, misses, self._found, taken)
         for kind, found in self._misfits.items():
             problems += combined(key, kind, found)
         return problems
@@ -218,20 +220,12 @@ class _Matcher:
 
 
 def _with_shared(
-    by_variable: Mapping[str, Match], variables: Sequence[VariableSpec]
-) -> dict[str, Match]:
+    found: Match, variable: VariableSpec, takers: Mapping[str, Iterable[str]]
+) -> Match:
     """Adds a note where one tensor gives several variables their value, other than parts of one."""
-    users: dict[str, dict[str, None]] = {}
-    for variable in variables:
-        piece = by_variable[variable.name].piece
-        for name in piece.names if piece else ():
-            users.setdefault(name, {})[variable.full_name] = None
-    result = dict(by_variable)
-    for variable in variables:
-        found = by_variable[variable.name]
-        for name in found.piece.names if found.piece else ():
-            others = [each for each in users[name] if each != variable.full_name]
-            if others:
-                note = f"{name} is also taken by {some(others)}"
-                result[variable.name] = replace(found, notes=(*found.notes, note))
-    return result
+    notes = list(found.notes)
+    for name in found.piece.names if found.piece else ():
+        others = [each for each in takers[name] if each != variable.full_name]
+        if others:
+            notes.append(f"{name} is also taken by {some(others)}")
+    return Match(found.piece, tuple(notes))

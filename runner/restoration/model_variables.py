@@ -115,7 +115,12 @@ def eager_variables(model: Any) -> dict[str, Any]:
         found = dict(model)
         wrong = [name for name, each in found.items() if not isinstance(each, _VARIABLES)]
         if wrong:
-            raise ConfigError(*(_no_variable(name, found[name]) for name in wrong))
+            raise ConfigError(
+                *(
+                    Problem(f"{name} is a {type(found[name]).__name__}", "it is not a tf.Variable")
+                    for name in wrong
+                )
+            )
     elif isinstance(model, keras.Layer):
         found = keras_variables(model)
     elif isinstance(model, tf.Module):
@@ -139,10 +144,6 @@ def eager_variables(model: Any) -> dict[str, Any]:
 
 
 _VARIABLES = (tf.Variable, keras.Variable)
-
-
-def _no_variable(name: str, given: object) -> Problem:
-    return Problem(f"{name} is a {type(given).__name__}", "it is not a tf.Variable")
 
 
 def _of_module(module: tf.Module) -> Iterator[tuple[str, Any]]:

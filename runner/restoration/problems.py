@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
@@ -18,8 +18,6 @@ from runner.restoration.patterns import PATTERN_MAPS, Renames, compile_pattern
 _NAMED = 3
 # The most prefixes that a suggested rename may have.
 _PREFIXES = 4
-
-
 SAME_SHAPE = "a tensor restores a variable of the same shape"
 
 
@@ -53,7 +51,7 @@ def missing_problems(
     source: CheckpointSpec,
     misses: Sequence[Miss],
     found: Iterable[str],
-    taken: frozenset[str],
+    taken: Collection[str],
 ) -> list[Problem]:
     """Returns the problems of all that is missing: one, with its remedy, if a rename finds it.
 

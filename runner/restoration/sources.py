@@ -84,8 +84,13 @@ def open_sources(
     found: dict[str, Source] = {}
     problems: dict[str, tuple[Problem, ...]] = {}
     for name, scaffold in scaffolds.items():
+        place = scaffold.checkpoint
+        if place is None:
+            continue
         try:
-            source = _outside_a_run(scaffold, artifacts)
+            if place.startswith(EXPERIMENT):
+                raise CheckpointError(_not_trained_here(place))
+            source = open_source(scaffold, place, scaffold.which, artifacts)
         except (CheckpointError, TrackingError) as error:
             where = f"scaffolds.{name}.checkpoint"
             problems[name] = tuple(
@@ -98,20 +103,13 @@ def open_sources(
     return LocatedSources(specs, problems), found
 
 
-def _outside_a_run(scaffold: ScaffoldConfig, artifacts: Artifacts | None) -> Source | None:
-    place = scaffold.checkpoint
-    if place is None:
-        return None
-    if place.startswith(EXPERIMENT):
-        name = place.removeprefix(EXPERIMENT)
-        raise CheckpointError(
-            Problem(
-                f"{place} names an experiment",
-                "only `python -m runner` composes and trains experiments",
-                f"name a run of it, for example checkpoint=runs/{name}/001 and which=best",
-            )
-        )
-    return open_source(scaffold, place, scaffold.which, artifacts)
+def _not_trained_here(place: str) -> Problem:
+    run = f"runs/{place.removeprefix(EXPERIMENT)}/001"
+    return Problem(
+        f"{place} names an experiment",
+        "only `python -m runner` composes and trains experiments",
+        f"name a run of it, for example checkpoint={run} and which=best",
+    )
 
 
 def read_warm_start(
@@ -159,13 +157,11 @@ def _read(path: str | Path) -> Any:
 
 def _in_training(name: str, scaffold: ScaffoldConfig) -> Iterator[Problem]:
     """Yields a problem for each key that only the training step of a run can honour."""
-    schedule = {
-        "freeze_until_step": scaffold.freeze_until_step != 0,
-        "learning_rate_multiplier": scaffold.learning_rate_multiplier != 1.0,
-    }
-    for key in (key for key, is_set in schedule.items() if is_set):
-        yield Problem(
-            f"scaffolds.{name}.{key} is {getattr(scaffold, key):g}",
-            "a warm start gives values; it is the training step of a run that honours this key",
-            "delete it, or train by `python -m runner`",
-        )
+    for key, default in (("freeze_until_step", 0), ("learning_rate_multiplier", 1.0)):
+        value = getattr(scaffold, key)
+        if value != default:
+            yield Problem(
+                f"scaffolds.{name}.{key} is {value:g}",
+                "a warm start gives values; it is the training step of a run that honours this key",
+                "delete it, or train by `python -m runner`",
+            )

@@ -257,24 +257,15 @@ def _empty_classes(
 ) -> list[Problem]:
     present = {CHOICES[state] for state in claimed}
     key = f"scaffolds.{scaffold}"
-    if not present and not matched.selected:
-        return [
-            Problem(
-                f"{key} owns no variable",
-                "nothing is included, or all of it is excluded again",
-                f"fix {key}.variables, or delete the scaffold: ~{key}",
-            )
-        ]
     if not present:
-        return [
-            Problem(
-                f"{key} owns no variable",
-                "its patterns match only variables of other classes than "
-                + ", ".join(each.value for each in config.state),
-                f"fix {key}.variables, or add the class to its `state`",
-                tuple(choice.value for choice in StateChoice),
-            )
-        ]
+        state, remedy = f"{key} owns no variable", f"fix {key}.variables, or "
+        cause = "nothing is included, or all of it is excluded again"
+        if not matched.selected:
+            return [Problem(state, cause, f"{remedy}delete the scaffold: ~{key}")]
+        classes = ", ".join(each.value for each in config.state)
+        cause = f"its patterns match only variables of other classes than {classes}"
+        choices = tuple(choice.value for choice in StateChoice)
+        return [Problem(state, cause, f"{remedy}add the class to its `state`", choices)]
     return [
         Problem(
             f"{key}.state: no selected variable is of the class {choice.value}",

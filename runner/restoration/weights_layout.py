@@ -50,7 +50,7 @@ class WeightsLayout:
           spec: the spec.
         """
         file = _of_file(spec)
-        aliases = {**spec.aliases, **self._by_kind(file), **self._of_parts(file), **self._in(file)}
+        aliases = {**spec.aliases, **self._of_parts(file), **self._in(file)}
         known = {name: each for name, each in aliases.items() if name not in spec.tensors}
         return replace(spec, aliases=known)
 
@@ -79,24 +79,6 @@ class WeightsLayout:
             for name, tensor in self._part(part)._in(file).items():
                 found.setdefault(name, set()).add(tensor)
         return {name: tensors.pop() for name, tensors in found.items() if len(tensors) == 1}
-
-    def _by_kind(self, file: WeightsLayout) -> dict[str, str]:
-        """Returns name -> tensor for layers whose class or attribute the model has too.
-
-        All layers of that class in the model must name their variables alike.
-        """
-        leaves: dict[tuple[str, frozenset[str]], set[tuple[tuple[str, str], ...]]] = {}
-        for group, variables in self.variables.items():
-            called = tuple((n, name.rpartition("/")[2]) for n, name in variables.items())
-            leaves.setdefault((_kind(group), frozenset(variables)), set()).add(called)
-        found: dict[str, list[str]] = {}
-        for group, tensors in file.variables.items():
-            called_alike = leaves.get((_kind(group), frozenset(tensors)), set())
-            if len(called_alike) == 1 and file.path(group):
-                for number, leaf in next(iter(called_alike)):
-                    path = "/".join((*file.path(group), leaf))
-                    found.setdefault(path, []).append(tensors[number])
-        return {name: tensors[0] for name, tensors in found.items() if len(tensors) == 1}
 
     def _by_name(self) -> dict[tuple[str, ...], str]:
         """Returns the names of a group's layers -> the group, where no other has the same."""

@@ -23,7 +23,7 @@ from runner.config.choices import Collision, Missing, Mode, PlanFormat, StateCho
 from runner.config.schema import ClusterConfig, PlanConfig
 from runner.errors import Problem
 from runner.restoration.html_report import html
-from runner.restoration.json_report import json_text, plan_document, provenance_document
+from runner.restoration.json_report import json_text, provenance_document
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import (
     Row,
@@ -99,11 +99,11 @@ def test_a_report_is_what_its_golden_holds(name: str) -> None:
 
 
 def test_the_documented_keys_of_the_json_are_the_keys() -> None:
-    text, parsed = json_text(example()), plan_document(example())
+    text = json_text(example())
+    parsed = json.loads(text)
     assert text.isascii()
-    assert json.loads(text) == parsed
     assert parsed["schema"] == 2
-    documented = plan_document.__doc__ or ""
+    documented = json_text.__doc__ or ""
     parts = [parsed["model"], parsed["sources"]["body"]]
     for keys in (parsed, *parts, parsed["variables"][0], parsed["problems"][0]):
         for key in keys:
