@@ -13,7 +13,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -285,12 +285,11 @@ def _prepare(
         kept = Slots(type(optimizer).__name__, shapes, tuple(trained)) if slots else None
         located = named_sources(located, partial(weights_layout, model, variables), kept)
     made = make_plan(specs, given, located, rules.collision, rules.expect)
-    values = {each.name: getattr(made, each.name) for each in fields(made)}
     origins = {name: source.origins for name, source in sources.items()}
     name = str(getattr(model, "name", "") or type(model).__name__)
     return _WarmStart(
         model,
-        WarmStartPlan(**values, origins=origins, model=name),
+        WarmStartPlan(**vars(made), origins=origins, model=name),
         {**variables, **slots},
         sources,
         rules.verify,
@@ -318,17 +317,16 @@ def _frozen(
         for name, owners in claims.items()
         if not scaffolds[owners[0]].trainable and variables[name].trainable
     )
-    fixed = [name for name in frozen if isinstance(variables[name], tf.Variable)]
-    owners_of_fixed = sorted({claims[name][0] for name in fixed})
+    fixed = {claims[name][0]: name for name in frozen if isinstance(variables[name], tf.Variable)}
     if fixed:
         raise ConfigError(
             *(
                 Problem(
-                    f"scaffolds.{owner}.trainable is false, and {min(fixed)} is a tf.Variable",
+                    f"scaffolds.{owner}.trainable is false, and {name} is a tf.Variable",
                     "only Keras's variables can be made untrainable",
                     "delete the key, and leave the variables out where gradients are applied",
                 )
-                for owner in owners_of_fixed
+                for owner, name in fixed.items()
             )
         )
     return frozen

@@ -9,7 +9,7 @@ from typing import Any
 from runner.checkpoints.reader import CheckpointSpec
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.report import model_state
+from runner.restoration.report import model_counts
 from runner.runs import provenance
 from runner.runs.provenance import Origin
 
@@ -25,7 +25,7 @@ def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -
     - `schema`: 2, the version of this layout.
     - `sound`: whether there are no problems.
     - `model`: {`variables`, `restored`, `unknown`, `bytes`, `restored_bytes`, `checkpoints`}, the
-      counts of `ModelState`.
+      counts of `report.model_counts`.
     - `problems`: a list of {`state`, `cause`, `remedy`, `choices`}.
     - `notes`: remarks on the plan as a whole.
     - `sources`: scaffold -> null without a checkpoint, else {`path`, `format`, `digest`, `step`
@@ -45,7 +45,7 @@ def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -
     document = {
         "schema": SCHEMA,
         "sound": not plan.problems,
-        "model": vars(model_state(plan)),
+        "model": model_counts(plan),
         "problems": [vars(problem) for problem in plan.problems],
         "notes": plan.notes,
         "sources": {name: _source(plan, name, spec) for name, spec in plan.sources.items()},

@@ -22,7 +22,7 @@ from runner.restoration.problems import (
     unknown_conversions,
     unused_rule,
 )
-from runner.restoration.variables import EMA_SUFFIX, MovingAverages, StateClass, VariableSpec
+from runner.restoration.variables import EMA_SUFFIX, StateClass, VariableSpec, moving_average
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ class _Matcher:
     ) -> None:
         self._config, self._source, self._owners, self._fitter = config, source, owners, fitter
         self._renames = Renames(config.rename)
-        self._averages = MovingAverages([*source.tensors, *source.aliases])
+        names = (*source.tensors, *source.aliases)
+        self._averages = {each for each in names if "average" in each.lower()}
         self._misses: dict[str, Miss] = {}
         self._misfits: dict[str, dict[str, Problem]] = {}
         self._found: list[str] = []
@@ -98,6 +99,13 @@ class _Matcher:
 
     def match(self, variable: VariableSpec) -> Match:
         """Returns what the checkpoint gives to the variable."""
+        try:
+            return self._match(variable)
+        except MisfitError as error:
+            self._misfits.setdefault(error.kind, {})[variable.full_name] = error.problem
+            return Match()
+
+    def _match(self, variable: VariableSpec) -> Match:
         # The rules for a slot or an average are those of the variable that it belongs to.
         owner = self._owners.get(variable.full_name)
         rule_name = owner or variable.full_name
@@ -106,10 +114,7 @@ class _Matcher:
         renamed = exact or self._renames.find(rule_name)
         if rules.convert is not None and rules.convert not in NAMED_CONVERSIONS:
             return Match()  # A problem of its own.
-        try:
-            names = self._fitter.names(rules, renamed or rule_name)
-        except MisfitError as error:
-            return self._misfit(variable, error)
+        names = self._fitter.names(rules, renamed or rule_name)
         if owner and exact is None:
             names = tuple(name + variable.full_name.removeprefix(owner) for name in names)
         names, notes = self._averaged(variable, names)
@@ -127,10 +132,7 @@ class _Matcher:
             wanted = names[tensors.index(None)]
             return self._missing(variable, wanted, renamed is not None, len(names) == 1)
         known = [tensor for tensor in tensors if tensor is not None]
-        try:
-            piece, fitted = self._fitter.fit(variable, known, rules)
-        except MisfitError as error:
-            return self._misfit(variable, error)
+        piece, fitted = self._fitter.fit(variable, known, rules)
         for name in piece.names if piece else ():
             self.takers.setdefault(name, {})[variable.full_name] = None
         if renamed is None:
@@ -178,7 +180,7 @@ class _Matcher:
         """Returns the names of the tensors to take, and notes: of the averages with `use_ema`."""
         if not self._config.use_ema or variable.state is not StateClass.WEIGHT:
             return names, ()
-        averages = [self._averages.find(name) for name in names]
+        averages = [moving_average(name, self._averages) for name in names]
         known = tuple(each for each in averages if each is not None)
         if len(known) == len(names):
             return known, ("its moving average",)
@@ -187,36 +189,26 @@ class _Matcher:
         return tuple(f"{name}{EMA_SUFFIX}" for name in names), ()
 
     def _missing(self, variable: VariableSpec, wanted: str, renamed: bool, alone: bool) -> Match:
-        owner = self._owners.get(variable.full_name)
-        miss = Miss(
-            variable.full_name,
-            wanted,
-            variable.full_shape,
-            renamed,
-            owner,
-            renameable=owner is None and alone,
-        )
+        owner, looked_up = self._owners.get(variable.full_name), wanted
+        renameable, cause, remedy = owner is None and alone, "", ""
         if self._config.use_ema and wanted.endswith(EMA_SUFFIX) and owner is None:
-            plain, key = wanted.removesuffix(EMA_SUFFIX), self._fitter.key
+            plain = wanted.removesuffix(EMA_SUFFIX)
             if self._tensor(plain) is None:
-                miss = replace(miss, wanted=plain)
+                looked_up = plain
             else:
-                miss = replace(
-                    miss,
-                    renameable=False,
-                    cause="use_ema asks for moving averages, and there is none of that name",
-                    remedy=f"set ++{key}.use_ema=false; an average of another name is then taken "
-                    "by a rename to it: {VARIABLE: AVERAGE}",
+                renameable = False
+                cause = "use_ema asks for moving averages, and there is none of that name"
+                remedy = (
+                    f"set ++{self._fitter.key}.use_ema=false; an average of another name is then "
+                    "taken by a rename to it: {VARIABLE: AVERAGE}"
                 )
+        shape = variable.full_shape
+        miss = Miss(variable.full_name, looked_up, shape, renamed, owner, renameable, cause, remedy)
         # The parts of one variable miss the same tensor once.
         self._misses[variable.full_name] = miss
         other = f" {wanted!r}" if wanted != variable.full_name else ""
         initialised = ": initialised" if self._config.missing is Missing.init else ""
         return Match(notes=(f"no tensor{other}{initialised}",))
-
-    def _misfit(self, variable: VariableSpec, error: MisfitError) -> Match:
-        self._misfits.setdefault(error.kind, {})[variable.full_name] = error.problem
-        return Match()
 
 
 def _with_shared(

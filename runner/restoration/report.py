@@ -99,55 +99,42 @@ def _count(assignments: Sequence[Assignment]) -> str:
     return f"{plural(len(assignments), 'variable')} ({plural(values, 'value')})"
 
 
-@dataclass(frozen=True)
-class ModelState:
-    """Where the model's variables come from: weights and batch-norm statistics.
+def model_counts(plan: RestorationPlan) -> dict[str, int]:
+    """Counts weights and batch-norm statistics.
 
-    Attributes:
-      variables: how many there are.
-      restored: how many are restored from a checkpoint, at least in part.
-      unknown: how many belong to a scaffold whose checkpoint cannot be used.
-      bytes: their total size.
-      restored_bytes: the total size of the restored ones.
-      checkpoints: how many checkpoints they are restored from.
+    Returns:
+      `variables`; how many of them are `restored` from a checkpoint, at least in part; how many are
+      `unknown`, as their scaffold's checkpoint cannot be used; `bytes` of all; `restored_bytes`;
+      and from how many `checkpoints` they are restored.
     """
-
-    variables: int
-    restored: int
-    unknown: int
-    bytes: int
-    restored_bytes: int
-    checkpoints: int
-
-
-def model_state(plan: RestorationPlan) -> ModelState:
-    """Counts the model's variables and bytes."""
     model = [each for each in plan.assignments if each.variable.state in WARM_STARTED]
     restored = [each for each in model if each.pieces]
     sources = {piece.source for each in restored for piece in each.pieces}
-    return ModelState(
-        len(model),
-        len(restored),
-        sum(each.scaffold in plan.unusable for each in model),
-        sum(each.variable.tensor.bytes for each in model),
-        sum(each.variable.tensor.bytes for each in restored),
-        len({spec.path for name, spec in plan.sources.items() if spec and name in sources}),
-    )
+    paths = {spec.path for name, spec in plan.sources.items() if spec and name in sources}
+    return {
+        "variables": len(model),
+        "restored": len(restored),
+        "unknown": sum(each.scaffold in plan.unusable for each in model),
+        "bytes": sum(each.variable.tensor.bytes for each in model),
+        "restored_bytes": sum(each.variable.tensor.bytes for each in restored),
+        "checkpoints": len(paths),
+    }
 
 
 def _headline(plan: RestorationPlan) -> str:
     """Returns e.g. `15 of 20 model variables (99.4 % of their bytes) from 2 checkpoints, 5 ...`."""
-    state, parts = model_state(plan), []
-    rest = state.variables - state.restored - state.unknown
-    if state.restored:
-        share = math.floor(1000 * state.restored_bytes / max(1, state.bytes)) / 10
-        of = f"{state.restored:,} of {plural(state.variables, 'model variable')}"
-        source = plural(state.checkpoints, "checkpoint")
+    count, parts = model_counts(plan), []
+    restored, unknown = count["restored"], count["unknown"]
+    if restored:
+        share = math.floor(1000 * count["restored_bytes"] / max(1, count["bytes"])) / 10
+        of = f"{restored:,} of {plural(count['variables'], 'model variable')}"
+        source = plural(count["checkpoints"], "checkpoint")
         parts.append(f"{of} ({share:g} % of their bytes) from {source}")
-    others = {kept_value(plan): rest, "from a checkpoint that cannot be used": state.unknown}
-    for origin, count in others.items():
-        if count:
-            parts.append(f"{count if parts else plural(count, 'model variable')} {origin}")
+    rest = count["variables"] - restored - unknown
+    others = {kept_value(plan): rest, "from a checkpoint that cannot be used": unknown}
+    for origin, other in others.items():
+        if other:
+            parts.append(f"{other if parts else plural(other, 'model variable')} {origin}")
     problems = f"; {plural(len(plan.problems), 'problem')}" if plan.problems else ""
     return (", ".join(parts) or "no model variables") + problems
 

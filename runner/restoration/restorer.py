@@ -141,7 +141,9 @@ class Restorer:
             values = list(converted_values(batch, readers, initial, self._non_finite.look))
             if self._verify:
                 hashes |= {each.variable.name: value_hash(value) for each, value in values}
-            assign(session, [(self._variables[each.variable.name], v) for each, v in values])
+            # Initializers are fed, so that no operation is added.
+            fed = [(self._variables[each.variable.name].initializer, v) for each, v in values]
+            session.run([op for op, _ in fed], {_initial_value(op): value for op, value in fed})
         self._non_finite.report(self._plan)
         if self._verify:
             for each, value in converted_values(self._in_graph, readers, {}):
@@ -319,7 +321,7 @@ def batches(assignments: Sequence[Assignment], variables: Variables) -> Iterator
         batch: list[Assignment] = []
         fed: set[str] = set()
         for each in run:
-            key = _initial_value(variables[each.variable.name]).name
+            key = _initial_value(variables[each.variable.name].initializer).name
             if key in fed:
                 yield batch
                 batch, fed = [], set()
@@ -328,16 +330,8 @@ def batches(assignments: Sequence[Assignment], variables: Variables) -> Iterator
         yield batch
 
 
-def assign(session: tf.compat.v1.Session, values: Sequence[tuple[tf.Variable, Any]]) -> None:
-    """Assigns values to variables by feeding their initializers, so that no operation is added."""
-    session.run(
-        [variable.initializer for variable, _ in values],
-        {_initial_value(variable): value for variable, value in values},
-    )
-
-
-def _initial_value(variable: tf.Variable) -> tf.Tensor:
-    return variable.initializer.inputs[1]
+def _initial_value(initializer: tf.Operation) -> tf.Tensor:
+    return initializer.inputs[1]
 
 
 def remaining(

@@ -131,30 +131,18 @@ def owners_of(states: Mapping[str, StateClass]) -> dict[str, str]:
     return found
 
 
-class MovingAverages:
-    """Finds the moving average of a variable in a checkpoint, however its writer named it."""
+def moving_average(name: str, tensors: Collection[str]) -> str | None:
+    """Returns which of the tensors is the average of the weight that their checkpoint calls `name`.
 
-    def __init__(self, names: Collection[str]) -> None:
-        self._names = names
-        self._keras: dict[str, set[str]] = {}
-        for name in names:
-            last = name.rpartition("/")[2]
-            if last.endswith("_average"):
-                # A Keras optimizer joins the variable's whole path, the root model's name first.
-                parts = last.removesuffix("_average").split("_")
-                for start in range(len(parts)):
-                    self._keras.setdefault("_".join(parts[start:]), set()).add(name)
-
-    def find(self, name: str) -> str | None:
-        """Returns the name of the average of the weight that the checkpoint calls `name`.
-
-        `NAME/ExponentialMovingAverage` of `tf.train.ExponentialMovingAverage` comes first, then
-        `..._average` of a Keras optimizer with `use_ema=True`, if exactly one fits.
-        """
-        if name + EMA_SUFFIX in self._names:
-            return name + EMA_SUFFIX
-        found = self._keras.get(re.sub(r"[/.]", "_", name), set())
-        return next(iter(found)) if len(found) == 1 else None
+    `NAME/ExponentialMovingAverage` of `tf.train.ExponentialMovingAverage` comes first, then
+    `..._average` of a Keras optimizer with `use_ema=True`, if exactly one fits.
+    """
+    if name + EMA_SUFFIX in tensors:
+        return name + EMA_SUFFIX
+    # A Keras optimizer joins the variable's whole path, the root model's name first.
+    ending = f"_{re.sub('[/.]', '_', name)}_average"
+    found = [each for each in tensors if f"_{each.rpartition('/')[2]}".endswith(ending)]
+    return found[0] if len(found) == 1 else None
 
 
 @dataclass(frozen=True)
