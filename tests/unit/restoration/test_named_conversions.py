@@ -42,13 +42,6 @@ def linear(state: dict[str, Array], x: Array) -> Array:
     return x @ state["weight"].T + state["bias"]
 
 
-def conv1d(state: dict[str, Array], x: Array) -> Array:
-    weight = state["weight"]
-    steps = range(x.shape[2] - weight.shape[2] + 1)
-    windows = [np.einsum("bck,ock->bo", x[:, :, at : at + weight.shape[2]], weight) for at in steps]
-    return np.asarray(np.stack(windows, axis=2) + state["bias"][:, None])
-
-
 def conv2d(state: dict[str, Array], x: Array) -> Array:
     weight = state["weight"]
     high, wide = weight.shape[2:]
@@ -66,11 +59,6 @@ def conv2d(state: dict[str, Array], x: Array) -> Array:
 def batch_norm(state: dict[str, Array], x: Array) -> Array:
     scaled = (x - state["running_mean"]) / np.sqrt(state["running_var"] + 1e-5)
     return scaled * state["weight"] + state["bias"]
-
-
-def layer_norm(state: dict[str, Array], x: Array) -> Array:
-    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
-    return np.asarray((x - mean) / np.sqrt(variance + 1e-5) * state["weight"] + state["bias"])
 
 
 def embedding(state: dict[str, Array], x: Array) -> Array:
@@ -136,10 +124,6 @@ CASES: dict[str, tuple[str, keras.Layer, dict[str, Array], Formula, Array]] = {
         *("torch", layers.Dense(2), {"weight": random(2, 3), "bias": random(2)}, linear),
         random(5, 3),
     ),
-    "conv1d": (
-        *("torch", layers.Conv1D(2, 3), {"weight": random(2, 3, 3), "bias": random(2)}, conv1d),
-        random(2, 5, 3),
-    ),
     "conv2d": (
         *("torch", layers.Conv2D(2, (2, 3)), {"weight": random(2, 3, 2, 3), "bias": random(2)}),
         *(conv2d, random(2, 4, 5, 3)),
@@ -147,9 +131,6 @@ CASES: dict[str, tuple[str, keras.Layer, dict[str, Array], Formula, Array]] = {
     "batch_norm": (
         *("torch", layers.BatchNormalization(epsilon=1e-5), {**NORM, **MOVING}, batch_norm),
         random(4, 3),
-    ),
-    "layer_norm": (
-        *("torch", layers.LayerNormalization(epsilon=1e-5), NORM, layer_norm, random(4, 3)),
     ),
     "embedding": (
         *("torch", layers.Embedding(7, 3), {"weight": random(7, 3)}, embedding),

@@ -118,20 +118,6 @@ def test_a_part_that_no_source_gives_keeps_its_initial_value(
     np.testing.assert_array_equal(values["grown"], [*numbers(2), 5.0])
 
 
-def test_values_larger_than_a_chunk_and_a_batch_are_restored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runner.restoration.restorer.CHUNK_BYTES", 20)
-    monkeypatch.setattr("runner.restoration.restorer.BATCH_BYTES", 20)
-    for form, save in SAVE.items():
-        values = {f"x{size}": numbers(size, seed=size) for size in (1, 2, 3, 9, 1, 4)}
-        case = Case(cnn=save(tmp_path / form, values))
-        for name, value in values.items():
-            case.take(make_variable(f"{form}_{name}", np.zeros(value.shape)), ("cnn", name))
-        for name, value in case.run(verify=True).items():
-            np.testing.assert_array_equal(value, values[name.removeprefix(f"{form}_")])
-
-
 def test_only_initializers_that_are_not_overwritten_run(tmp_path: Path) -> None:
     case = Case(cnn=save_bundle(tmp_path, {"x": numbers(2)}))
     case.take(make_variable("restored", np.zeros(2)), ("cnn", "x"))

@@ -66,8 +66,8 @@ def test_the_owner_is_the_longest_variable_name_above(
 
 
 def test_averages_as_tensorflow_and_keras_name_them() -> None:
-    tensors = ("a/k/ExponentialMovingAverage", "adam/net_a_k_average")
-    tensors += ("adam/net_body_dense_kernel_average", "one/x_bias_average", "two/y_bias_average")
+    tensors = ["a/k/ExponentialMovingAverage", "adam/net_a_k_average"]
+    tensors += ["adam/net_body_dense_kernel_average", "one/x_bias_average", "two/y_bias_average"]
     expected = {
         "a/k": "a/k/ExponentialMovingAverage",
         "body/dense/kernel": "adam/net_body_dense_kernel_average",
