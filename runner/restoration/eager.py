@@ -139,14 +139,7 @@ def warm_start(
 
     Every replica of `tf.distribute.MirroredStrategy` gets them. Variables of a scaffold with
     `trainable: false` become untrainable, so call it before `compile`. The values are in memory
-    once besides the model.
-
-    Args:
-      model: see `plan`, as for the other arguments.
-      scaffolds: see `plan`.
-      optimizer: see `plan`.
-      input_shape: see `plan`.
-      restoration: see `plan`.
+    once besides the model. The arguments are those of `plan`.
 
     Returns:
       The plan that was carried out.
@@ -167,11 +160,8 @@ class WarmStart(keras.callbacks.Callback):
 
     It does nothing where the optimizer has made steps: when `keras.callbacks.BackupAndRestore`
     resumes, and in a second `fit`. Variables of a scaffold with `trainable: false` stay untrainable
-    even so. Put it after `BackupAndRestore`, or the pretrained checkpoints are read in vain.
-
-    Args:
-      scaffolds: see `runner.plan`.
-      restoration: see `runner.plan`.
+    even so. Put it after `BackupAndRestore`, or the pretrained checkpoints are read in vain. The
+    arguments are those of `runner.plan`.
 
     Attributes:
       plan: what was carried out; None before, and where nothing was to be done.
@@ -201,15 +191,7 @@ class WarmStart(keras.callbacks.Callback):
 
 @dataclass(frozen=True)
 class _WarmStart:
-    """A plan and what is needed to carry it out.
-
-    Attributes:
-      model: what is warm-started.
-      plan: the plan.
-      variables: name -> `keras.Variable` or `tf.Variable`.
-      sources: scaffold -> its checkpoint.
-      verify: whether every restored variable is read back and compared.
-    """
+    """A plan and what is needed to carry it out: variables by name and sources by scaffold."""
 
     model: Any
     plan: WarmStartPlan

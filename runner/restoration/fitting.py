@@ -153,10 +153,8 @@ class Fitter:
     ) -> tuple[SourceTensor | None, tuple[str, ...]]:
         """Returns the piece and notes; no piece where `shape: init` keeps the initial value.
 
-        Args:
-          variable: the variable; for a part the whole is fitted and then sliced.
-          tensors: the tensors, in the order of `names`.
-          rules: its rules.
+        The tensors are in the order of `names`. For a part of a variable the whole is fitted and
+        then sliced.
 
         Raises:
           MisfitError: when the tensors do not fit.

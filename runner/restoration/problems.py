@@ -76,13 +76,7 @@ def suggest(
 ) -> dict[str, str] | None:
     """Returns prefix renames that map every missing name to a tensor, e.g. `{cnn/: features/}`.
 
-    Args:
-      missing: the names that must become names of tensors.
-      found: names that must stay as they are, because their tensors are found.
-      tensors: the names of the tensors that no variable takes.
-
-    Returns:
-      The rename rules, or None when no change of one prefix finds all that is missing.
+    They leave `found` names alone. None when no change of one prefix finds all that is missing.
     """
     if not missing:
         return None

@@ -133,14 +133,7 @@ class NonFinite:
     def look(
         self, source: str, tensor: str, value: NDArray[Any], offset: tuple[int, ...] | None = None
     ) -> None:
-        """Counts the elements that are not finite.
-
-        Args:
-          source: the scaffold in whose checkpoint the tensor is.
-          tensor: its name.
-          value: its value, of any dtype, or that of a block.
-          offset: where the block begins in the tensor; None for the whole.
-        """
+        """Counts the elements of a tensor, or of the block at `offset`, that are not finite."""
         if value.dtype.kind == "c" or is_float(value.dtype):
             with np.errstate(over="ignore", invalid="ignore"):
                 if np.isfinite(value.sum()):  # A third of the time of looking at each.

@@ -29,10 +29,7 @@ _COLUMNS = ("variable", "shape", "value from", "training", "notes")
 def table(plan: RestorationPlan, *, full: bool = False, whole: bool = False) -> RenderableType:
     """Returns the summary, variables, unused tensors and problems, for a rich console.
 
-    Args:
-      plan: the plan.
-      full: whether to list every variable and every unused tensor.
-      whole: whether to show whole digests.
+    With `full`, every variable and every unused tensor is listed; with `whole`, digests are whole.
     """
     rows: list[list[str | Text]] = [
         [

@@ -217,14 +217,8 @@ def restore_operation(
 ) -> tf.Operation:
     """Adds the operation that assigns variables from bundles to the default graph.
 
-    Sources are read at the same time, each in chunks one after the other.
-
-    Args:
-      assignments: assignments for which `restored_in_graph`.
-      variables: variable name -> variable.
-      bundles: scaffold name -> the bundle that its checkpoint is.
-      look: called with every floating-point value that is read, from threads of TensorFlow, before
-        the run returns.
+    Sources are read at the same time, each in chunks one after the other. `look` is called with
+    every floating-point value that is read, from threads of TensorFlow, before the run returns.
     """
     chains: dict[tuple[str, str], list[Assignment]] = {}
     for assignment in assignments:
@@ -345,10 +339,8 @@ def remaining(
     restoration reads it: another variable's initializer, or one of `others`, directly or through
     any operations between. What its own initializer reads is then read too.
 
-    Args:
-      variables: all variables of the graph.
-      overwritten: the names of the operations of those whose whole value is restored.
-      others: operations besides the initializers that run before the restoration.
+    `overwritten` are the names of the operations of those whose whole value is restored, `others`
+    operations besides the initializers that run before the restoration.
     """
     by_handle = {variable.op.name: variable for variable in variables}
     by_initializer = {variable.initializer.name: variable for variable in variables}

@@ -27,13 +27,7 @@ from runner.runs.provenance import Origin, origin
 
 @dataclass(frozen=True)
 class Source:
-    """The checkpoint of a scaffold, or the mean of several.
-
-    Attributes:
-      spec: what it holds.
-      origins: the checkpoints that it was resolved to, several where they are averaged.
-      reader: reads it.
-    """
+    """The checkpoint of a scaffold, or the mean of several, which are its `origins`."""
 
     spec: CheckpointSpec
     origins: tuple[Origin, ...]
@@ -45,11 +39,7 @@ def open_source(
 ) -> Source | None:
     """Returns the checkpoint of a scaffold; None when it is absent and optional.
 
-    Args:
-      scaffold: its configuration.
-      place: where its `checkpoint` is: the same, or the run directory of an experiment.
-      which: which checkpoint of a directory; None for the latest.
-      artifacts: downloads what is in MLflow.
+    It is at `place`, which is the scaffold's `checkpoint` or the run directory of an experiment.
 
     Raises:
       CheckpointError: when it cannot be used.
@@ -74,12 +64,7 @@ def open_sources(
 ) -> tuple[LocatedSources, dict[str, Source]]:
     """Opens the checkpoints of scaffolds outside a run, where no experiment can be trained.
 
-    Args:
-      scaffolds: name -> configuration.
-      artifacts: downloads what is in MLflow.
-
-    Returns:
-      What was found, with the problems of what was not, and scaffold -> source.
+    Returns what was found, with the problems of what was not, and scaffold -> source.
     """
     found: dict[str, Source] = {}
     problems: dict[str, tuple[Problem, ...]] = {}

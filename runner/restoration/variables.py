@@ -169,11 +169,8 @@ def assign_owners(
 ) -> Ownership:
     """Matches the scaffolds' patterns, in order, over the variables.
 
-    Args:
-      states: variable name -> its class of state.
-      scaffolds: scaffold name -> its configuration, in order of application.
-      collision: what happens to a variable that several scaffolds claim.
-      kept_for: what an optimizer keeps for several variables -> those variables, if any.
+    `states` maps these to their class of state, `kept_for` what an optimizer keeps for several
+    variables to those.
     """
     claims: dict[str, list[str]] = {}
     problems: list[Problem] = []

@@ -45,9 +45,6 @@ class WeightsLayout:
         A file of the model, or of a part of it, is matched by the names of its layers, or by
         position, as Keras does, if it has the same layers in the same places and their names differ
         only in the numbers that Keras appends. The file of a part has names without that part's.
-
-        Args:
-          spec: the spec.
         """
         file = _of_file(spec)
         aliases = {**spec.aliases, **self._of_parts(file), **self._in(file)}
@@ -193,10 +190,8 @@ def named_sources(
 ) -> LocatedSources:
     """Returns the checkpoints of scaffolds, with a model's names for Keras weights files.
 
-    Args:
-      located: the checkpoints.
-      layout: returns the model's layout; called only if needed, as it takes 1 ms per layer.
-      slots: the variables of the model's optimizer; None if they are not restored.
+    `layout` is called only if needed, as it takes 1 ms per layer. `slots` are None if they are not
+    restored.
     """
     files = {name: spec for name, spec in located.specs.items() if spec and spec.layers}
     if not files:
@@ -209,12 +204,7 @@ def named_sources(
 
 
 def weights_layout(model: Any, variables: Mapping[str, Any]) -> WeightsLayout:
-    """Returns the layout of a Keras model's weights file.
-
-    Args:
-      model: the model.
-      variables: name -> variable of Keras.
-    """
+    """Returns the layout of the weights file of a Keras model with these variables, by name."""
     names = {id(each): name for name, each in variables.items()}
     layers, held = _groups(model)
     return WeightsLayout(
