@@ -63,15 +63,6 @@ def unresolved(error: OmegaConfBaseException, known: Iterable[str] = ()) -> Prob
     )
 
 
-def below_nothing(error: AttributeError) -> Problem | None:
-    """Returns the problem of an override below a key, such as `data`, that has no value.
-
-    OmegaConf trips over it, and names the key in its message; any other error has no problem.
-    """
-    found = re.search(r"^ +full_key: (\w+\.\S+)$", str(error), re.MULTILINE)
-    return without_experiment(found[1]) if found else None
-
-
 def without_experiment(key: str, *, by_folder: bool = False) -> Problem:
     """Returns the problem of an override of a key that no experiment sets.
 
