@@ -121,22 +121,18 @@ def experiment_names() -> list[str]:
 
 
 def compose_all(
-    compose: Compose, overrides: Sequence[str], failed: Exception | None = None
+    compose: Compose, overrides: Sequence[str]
 ) -> tuple[DictConfig | None, list[Problem]]:
     """Composes overrides, leaving out those that do not compose.
-
-    `failed` is what composing all of them has raised, if that is known.
 
     Returns:
       The configuration, and what is wrong with the overrides left out. No configuration where they
       may decide the others, such as the choice of a group.
     """
     try:
-        if failed is not None:
-            raise failed
         return compose(overrides), []
     except RAISED as error:
-        first = explain(error).problems
+        first = error
     lacking = _without_experiment(overrides)
     if lacking:
         _, found_beside = compose_all(compose, [each for each in overrides if each not in lacking])
@@ -149,6 +145,8 @@ def compose_all(
     found: dict[str, Problem] = {}
     for each in sorted(parsed, key=lambda override: not _is_choice(override)):
         try:
+            if len(composed) == len(parsed) - 1:
+                raise first  # All others compose.
             config = compose([*composed, str(each.input_line)])
             composed.append(str(each.input_line))
         except RAISED as error:
@@ -159,9 +157,7 @@ def compose_all(
                 wrong = [without_experiment(each.key_or_group)] if below_nothing else []
                 found |= {problem.state: problem for problem in wrong or explain(error).problems}
             chosen = chosen and not _is_choice(each)
-    if failed is not None and len(composed) == len(parsed):
-        return compose_all(compose, overrides)  # They may compose in this order alone.
-    return config if chosen and found else None, list(found.values()) or list(first)
+    return config if chosen and found else None, list(found.values() or explain(first).problems)
 
 
 def _parsed(overrides: Sequence[str]) -> tuple[list[Override], list[Problem]]:
@@ -208,8 +204,7 @@ def problems_of_command(
     with initialize_config_dir(str(directory), version_base="1.3"):
         if options.multirun and not _parsed(overrides)[1]:
             overrides = list(_first_values(overrides))
-        failed = error if overrides is options.overrides and overrides else None
-        config, found = compose_all(again, overrides, failed)
+        config, found = compose_all(again, overrides)
         if config is not None and found and not is_by_folder(config):
             try:
                 with running(config):

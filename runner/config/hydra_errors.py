@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
@@ -18,7 +17,7 @@ from omegaconf.errors import (
 
 from runner.config.keys import annotation, keys, options, paths, words
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, Problem, nearest, ranked, similar
+from runner.errors import ConfigError, Problem, ranked, similar
 
 if TYPE_CHECKING:
     from hydra.errors import MissingConfigException, OverrideParseException
@@ -181,11 +180,6 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
                 "make `# @package _global_` its first line",
             )
         return unknown_key(key, source)
-    section = re.search(r"subclass of (?P<type>\w+)", first)
-    if section and not key:  # A merge error names the type and not the key.
-        kinds = {each: annotation(each, RunConfig) for each in paths(RunConfig)}
-        named = (each for each in kinds if getattr(kinds[each], "__name__", "") == section["type"])
-        key = next(named, "")
     return bad_value(key or source or "the configuration", first, source)
 
 
@@ -238,22 +232,10 @@ def _sweep(match: re.Match[str]) -> Problem:
     )
 
 
-def _no_directory(match: re.Match[str]) -> Problem:
-    path = Path(match["path"])
-    beside = [str(each) for each in path.parent.glob("*") if each.is_dir()]
-    return Problem(
-        f"--config-dir {path} is not a directory",
-        "nothing is there" if not path.exists() else "it is a file",
-        "name the folder that holds your `experiment` folder",
-        nearest(str(path), beside),
-    )
-
-
 _NOT_SET = r"Could not override '(?P<key>[^']+)'\.\nTo append .* use \+(?P<line>.+)"
 _BY_MESSAGE: tuple[tuple[str, Callable[[re.Match[str]], Problem]], ...] = (
     (r"Multiple values for (?P<group>\S+)\. .*override \S+: (?P<name>[^']+)'", _chosen_twice),
     (r"(Ambiguous value for argument|Sweep parameters) '(?P<line>.*)'", _sweep),
-    (r"Additional config directory '(?P<path>[^']+)' not found", _no_directory),
 )
 # Pattern, then state, cause and remedy, in which `{...}` is a group of the pattern.
 _WORDED = (
@@ -264,10 +246,10 @@ _WORDED = (
         "put a plus before it: +{line}",
     ),
     (
-        r"(In '[^']+': )?Could not override '(?P<group>[^']+)'\. No match in the defaults list",
-        "{group} is not in the defaults list, so it cannot be overridden there",
+        r"Additional config directory '(?P<path>[^']+)' not found",
+        "--config-dir {path} is not a directory",
         "",
-        "fix the name, or leave out `override`: {group} is not chosen by default",
+        "name the folder that holds your `experiment` folder",
     ),
     (
         r"(Error merging override ~|Could not delete ')(?P<key>[^=']+)",
@@ -286,12 +268,6 @@ _WORDED = (
         "+{key} is set already, so it cannot be added",
         "",
         "leave out the plus: {line}",
-    ),
-    (
-        r"Error merging override (?P<key>scaffolds)=\[",
-        "{key} cannot change from a mapping to a list",
-        "the experiment writes it as a mapping",
-        "override one entry, as in {key}.NAME.KEY=..., or delete it: ~{key}",
     ),
     (
         r"Config group override must be a string or a list",

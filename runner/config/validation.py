@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from numbers import Real
 from typing import Any
 
@@ -284,9 +284,9 @@ def _unused_problems(
         )
     if resolved["cluster"]["synchronous"]:
         yield Problem(f"cluster.synchronous is set beside {own}", cause, "train asynchronously")
-    standard = OmegaConf.to_container(OmegaConf.structured(TrainConfig()), enum_to_str=False)
+    standard = asdict(TrainConfig())
     for key in _IN_THE_UPDATE:
-        if resolved["train"][key] != dict(standard)[key]:  # type: ignore[arg-type]
+        if resolved["train"][key] != standard[key]:
             yield Problem(f"train.{key} is set beside {own}", cause, f"do it in the {own}")
     for name, scaffold in scaffolds.items():
         for key in _IN_THE_UPDATE_OF_A_PART:
