@@ -29,14 +29,14 @@ from hydra.errors import (
     OverrideParseException,
     SearchPathException,
 )
-from omegaconf import DictConfig, open_dict, read_write
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from runner.config.hydra_errors import explain, without_experiment
 from runner.config.instantiation import register_resolvers
 from runner.config.keys import annotation
-from runner.config.reference import register_help
+from runner.config.reference import help_of_keys
 from runner.config.schema import RunConfig
 from runner.config.spelling import spelled
 from runner.config.validation import is_by_folder, validate
@@ -196,7 +196,8 @@ def problems_of_command(
     unknown = any("hydra.searchpath" in each or "glob(" in each for each in overrides)
     if isinstance(error, SearchPathException) or options.config_path or unknown:
         return list(first) if isinstance(error, COMPOSITION_ERRORS) else []
-    path = _search_path(options)
+    folders = [f"file://{Path(options.config_dir).resolve()}"] if options.config_dir else []
+    path = f"hydra.searchpath={spelled(folders)}"
 
     def again(given: Sequence[str]) -> DictConfig:
         return compose(options.config_name, [path, *given], return_hydra_config=True)
@@ -247,12 +248,6 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_known_args(arguments)[0]
 
 
-def _search_path(options: argparse.Namespace) -> str:
-    """Returns the override that puts `--config-dir` on the search path."""
-    folders = [f"file://{Path(options.config_dir).resolve()}"] if options.config_dir else []
-    return f"hydra.searchpath={spelled(folders)}"
-
-
 def _first_values(overrides: Sequence[str]) -> Iterator[str]:
     """Yields the overrides of one trial of a sweep."""
     for each in _parsed(overrides)[0]:
@@ -269,7 +264,7 @@ def _first_values(overrides: Sequence[str]) -> Iterator[str]:
 def register() -> None:
     """Makes the schema known to Hydra as `runner_config`; calling it again changes nothing."""
     register_resolvers()
-    register_help()
+    OmegaConf.register_new_resolver("runner_help", help_of_keys)
     store = ConfigStore.instance()
     # OmegaConf merges neither a list into a mapping nor the reverse, but either into null.
     store.store(name="runner_config", node=RunConfig(scaffolds=None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import yaml
@@ -36,9 +36,6 @@ def explain(error: BaseException) -> ConfigError:
     text = str(error)
     if match := re.match(_NOT_SET, text):
         return ConfigError(_not_there(match, error))
-    for pattern, problem in _BY_MESSAGE:
-        if match := re.match(pattern, text):
-            return ConfigError(problem(match))
     for pattern, *worded in _WORDED:
         if match := re.match(pattern, text):
             return ConfigError(Problem(*(each.format(**match.groupdict()) for each in worded)))
@@ -206,39 +203,28 @@ def _not_there(match: re.Match[str], error: BaseException) -> Problem:
     )
 
 
-def _chosen_twice(match: re.Match[str]) -> Problem:
-    group, name = match["group"], match["name"]
-    if group == "experiment":
-        return Problem(
-            "two experiments are named",
-            "a run has one experiment",
-            "name one, or sweep over both: -m +experiment=a,b",
-        )
-    return Problem(
-        f"{group} is chosen twice",
-        "one is chosen already, by default or by the experiment",
-        f"leave out the plus to override it: {group}={name}",
-    )
-
-
-def _sweep(match: re.Match[str]) -> Problem:
-    line = match["line"]
-    key, _, values = line.partition("=")
-    return Problem(
-        f"{line} holds several values",
-        "a single run takes one",
-        f"sweep over them with -m, or quote them if they are a single value: {key}=[{values}] is a "
-        f"list, '{key}=\"{values}\"' a string",
-    )
-
-
 _NOT_SET = r"Could not override '(?P<key>[^']+)'\.\nTo append .* use \+(?P<line>.+)"
-_BY_MESSAGE: tuple[tuple[str, Callable[[re.Match[str]], Problem]], ...] = (
-    (r"Multiple values for (?P<group>\S+)\. .*override \S+: (?P<name>[^']+)'", _chosen_twice),
-    (r"(Ambiguous value for argument|Sweep parameters) '(?P<line>.*)'", _sweep),
-)
 # Pattern, then state, cause and remedy, in which `{...}` is a group of the pattern.
 _WORDED = (
+    (
+        r"Multiple values for experiment\.",
+        "two experiments are named",
+        "a run has one experiment",
+        "name one, or sweep over both: -m +experiment=a,b",
+    ),
+    (
+        r"Multiple values for (?P<group>\S+)\. .*override \S+: (?P<name>[^']+)'",
+        "{group} is chosen twice",
+        "one is chosen already, by default or by the experiment",
+        "leave out the plus to override it: {group}={name}",
+    ),
+    (
+        r"(Ambiguous value for argument|Sweep parameters) '(?P<key>[^=']*)=(?P<values>.*)'",
+        "{key}={values} holds several values",
+        "a single run takes one",
+        "sweep over them with -m, or quote them if they are a single value: {key}=[{values}] is a "
+        "list, '{key}=\"{values}\"' a string",
+    ),
     (
         r"Could not override '(?P<group>[^']+)'\. No match .*\.\nTo append .* \+(?P<line>.+)",
         "{group} is not chosen by default, so it cannot be overridden",

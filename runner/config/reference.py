@@ -37,7 +37,6 @@ experiment. This page is generated from the source by `python -m runner.config.r
 # Placeholders for names that the user chooses, below keys with one entry for each name.
 _NAMES = {"scaffolds": "NAME", "vocabulary": "PATTERN"}
 _LONG = 60
-_RESOLVER = "runner_help"
 # Keys that --help shows without an experiment, each with an example of a value.
 _FREQUENT = {
     "train.steps": "2000",
@@ -247,13 +246,8 @@ def _entry(key: Key) -> str:
     return "\n".join(lines)
 
 
-def register_help() -> None:
-    """Makes `${runner_help:}` known to OmegaConf; calling it again changes nothing."""
-    if not OmegaConf.has_resolver(_RESOLVER):
-        OmegaConf.register_new_resolver(_RESOLVER, _help)
-
-
-def _help(_root_: Any) -> str:
+def help_of_keys(_root_: Any) -> str:
+    """Returns what `${runner_help:}` stands for in a composed configuration."""
     width = min(shutil.get_terminal_size((_WIDTH + 1, 24)).columns - 1, _WIDTH)
     plain: Any = OmegaConf.to_container(_root_, resolve=False)
     pairs = _frequent() if OmegaConf.is_missing(_root_, "name") else _of_experiment(plain)
