@@ -1,7 +1,7 @@
 """Checks a composed configuration as a whole and reports every problem at once.
 
-The rules of single keys stand beside their fields in `schema`; those that concern several keys, or
-the contents of an open mapping, are here.
+The rules of single keys stand beside their fields in `schema`. Here are those of several keys, of
+the contents of open mappings, and of a graph of one's own (`graph` or `model_fn`).
 """
 
 from __future__ import annotations
@@ -233,6 +233,18 @@ def _cross_problems(
                 )
 
 
+def _early_stopping_problems(hooks: Mapping[str, Any], names: Sequence[str]) -> Iterator[Problem]:
+    for hook, node in hooks.items() if names else ():
+        stops = isinstance(node, Mapping) and node.get("_target_") in _EARLY_STOPPING
+        metric = node.get("metric", "loss") if stops else "loss"
+        if metric not in ("loss", *names):
+            yield Problem(
+                f"hooks.{hook}.metric is {metric!r}",
+                "no evaluation produces a metric of that name",
+                choices=ranked(str(metric), ("loss", *names)),
+            )
+
+
 def _own_graph_problems(
     resolved: Mapping[str, Any], scaffolds: Mapping[str, ScaffoldConfig]
 ) -> Iterator[Problem]:
@@ -293,18 +305,6 @@ def _unused_problems(
             if getattr(scaffold, key) != getattr(ScaffoldConfig(), key):
                 remedy = f"leave its variables out of the optimizer's var_list in the {own}"
                 yield Problem(f"scaffolds.{name}.{key} is set beside {own}", cause, remedy)
-
-
-def _early_stopping_problems(hooks: Mapping[str, Any], names: Sequence[str]) -> Iterator[Problem]:
-    for hook, node in hooks.items() if names else ():
-        stops = isinstance(node, Mapping) and node.get("_target_") in _EARLY_STOPPING
-        metric = node.get("metric", "loss") if stops else "loss"
-        if metric not in ("loss", *names):
-            yield Problem(
-                f"hooks.{hook}.metric is {metric!r}",
-                "no evaluation produces a metric of that name",
-                choices=ranked(str(metric), ("loss", *names)),
-            )
 
 
 def metric_names(config: Mapping[str, Any]) -> Iterator[str]:
