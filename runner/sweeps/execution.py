@@ -20,7 +20,7 @@ from typing import Any
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 
-from runner.errors import ConfigError, InterruptedRunError, Problem, SweepError
+from runner.errors import ConfigError, Problem, SweepError
 from runner.sweeps.sweep_directory import DIED, FAILURES, Attempt, AttemptFile, SweepDirectory
 from runner.system.locks import this_process
 from runner.system.signals import Interruption
@@ -102,7 +102,14 @@ class Execution:
     def _run_batch(self, turns: Sequence[_Turn], ended: dict[int, Attempt]) -> list[_Turn]:
         """Launches once, adds to `ended`, and returns what is to be launched again."""
         self._directory.release_held()
-        numbers = self._directory.add([self._marked(each.attempt) for each in turns])
+        numbers = self._directory.add(
+            [
+                replace(
+                    turn.attempt, last=turn.attempt.number > self._retries, sweeper=this_process()
+                )
+                for turn in turns
+            ]
+        )
         files = [self._directory.attempt(number) for number in numbers]
         crash = self._launched([each.attempt.overrides for each in turns], numbers[0], files)
         # Some libraries append a traceback to the first line of their errors' messages.
@@ -140,8 +147,6 @@ class Execution:
             try:
                 with self._interruption.notifying(lambda: self._cancel(files)):
                     self._launch(overrides, first)
-            except InterruptedRunError:
-                raise
             except Exception as error:  # noqa: BLE001 - launchers raise their libraries' errors
                 crash = error
             self._interruption.check()
@@ -159,14 +164,12 @@ class Execution:
         seconds = self._interruption.remaining() or 0.0
         waiting = [file for file in files if file.read().status is Status.WAITING]
         self._withdraw({int(file.path.stem) for file in waiting})
-        announced = False
+        if any(file.runs_elsewhere() for file in files):
+            # Not print: the main thread may hold the stream's lock.
+            os.write(2, b"runner: waiting for trials to save their last step\n")
         while (self._interruption.remaining() or 0.0) > _RESERVED * seconds:
             if not any(file.runs_elsewhere() for file in files):
                 return
-            if not announced:
-                # Not print: the main thread may hold the stream's lock.
-                os.write(2, b"runner: waiting for trials to save their last step\n")
-                announced = True
             time.sleep(_LOOK_SECONDS)
 
     def _following(self, turn: _Turn, attempt: Attempt, *, crashed: bool, of: int) -> _Turn | None:
@@ -182,9 +185,6 @@ class Execution:
             retry = replace(turn.attempt, number=turn.attempt.number + 1)
             return replace(turn, attempt=retry, before=attempt)
         return None
-
-    def _marked(self, attempt: Attempt) -> Attempt:
-        return replace(attempt, last=attempt.number > self._retries, sweeper=this_process())
 
 
 SERIAL = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"

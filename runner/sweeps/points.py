@@ -189,13 +189,18 @@ def check_sources(composed: Sequence[ComposedPoint]) -> None:
       ConfigError: with every problem of every trial.
     """
     written = {folder for each in composed for folder in _written(each.config)}
-    begun: dict[str, set[str]] = {}
+    begun = {
+        (run_dir, record.fingerprint)
+        for run_dir in {each.config.run_dir for each in composed}
+        for _, record in runs(Path(run_dir).absolute())
+    }
     known: dict[str, Sequence[Problem]] = {}
     problems = _Problems()
     for each in composed:
-        if _has_begun(each, begun):
-            continue
-        for name, scaffold in each.config.scaffolds.items():
+        config = each.config
+        if config.resume is not Resume.never and (config.run_dir, each.fingerprint) in begun:
+            continue  # A run that has found its sources.
+        for name, scaffold in config.scaffolds.items():
             place = (scaffold.checkpoint, scaffold.which, scaffold.average, scaffold.optional)
             asked = repr((name, place))
             if asked not in known:
@@ -211,17 +216,6 @@ def _written(config: RunConfig) -> Iterator[Path]:
     for scaffold in config.scaffolds.values():
         if (scaffold.checkpoint or "").startswith(EXPERIMENT):
             yield own.parent / str(scaffold.checkpoint).removeprefix(EXPERIMENT)
-
-
-def _has_begun(point: ComposedPoint, begun: dict[str, set[str]]) -> bool:
-    """Whether a run of the configuration exists, which has found its sources."""
-    config = point.config
-    if config.resume is Resume.never:
-        return False
-    if config.run_dir not in begun:
-        found = runs(Path(config.run_dir).absolute())
-        begun[config.run_dir] = {record.fingerprint for _, record in found}
-    return point.fingerprint in begun[config.run_dir]
 
 
 def _source_problems(name: str, scaffold: ScaffoldConfig, written: set[Path]) -> Sequence[Problem]:

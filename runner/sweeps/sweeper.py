@@ -198,13 +198,13 @@ class RunnerSweeper(Sweeper):
         if config.mode is not Mode.train:
             if config.mode is Mode.evaluate:
                 objectives = [objective.on("test") for objective in objectives]
-            trials = self.run_trials(composed, execution, directory)
+            trials = self.trials(composed, execution, directory)
             return self._results(trials, objectives, config, mask)
-        parent = ParentRun(directory, config, mask)
         if directory.joined:
             # The process that opened the parent run may end before this one.
-            self.run_trials(composed, execution, directory, parent)
+            self.trials(composed, execution, directory)
             directory.lock.acquire()
+        parent = ParentRun(directory, config, mask)
         names = {each.config.name for each in composed}
         parent.open(
             config.name if len(names) == 1 else None,
@@ -212,7 +212,10 @@ class RunnerSweeper(Sweeper):
         )
         status, tags = Status.FAILED, {}
         try:
-            trials = self.run_trials(composed, execution, directory, parent)
+            try:
+                trials = self.trials(composed, execution, directory)
+            finally:
+                parent.settle_trials([each.config for each in composed])
             parent.record_unopened(composed)
             results = self._results(trials, objectives, config, mask)
             tags = results.record(parent.tracker, directory.path)
@@ -240,20 +243,6 @@ class RunnerSweeper(Sweeper):
             collective=self._launcher.is_collective,
             withdraw=self._launcher.withdraw,
         )
-
-    def run_trials(
-        self,
-        composed: Sequence[ComposedPoint],
-        execution: Execution,
-        directory: SweepDirectory,
-        parent: ParentRun | None = None,
-    ) -> list[Attempt]:
-        """Runs the trials, and however that ends, records which of them were killed."""
-        try:
-            return self.trials(composed, execution, directory)
-        finally:
-            if parent is not None:
-                parent.settle_trials([each.config for each in composed])
 
     def _results(
         self,
