@@ -255,21 +255,17 @@ class LauncherKind:
 
         return launch
 
-    def withdraw(self, numbers: Collection[int]) -> list[str]:
+    def withdraw(self, numbers: Collection[int]) -> None:
         """Cancels the jobs in Slurm's queue of those attempts, by number, that have not started.
 
-        Hydra's launcher keeps its jobs to itself; but the arguments of each are in its folder.
-
-        Returns:
-          Slurm's names of the jobs. If one cannot be cancelled, a warning is logged: it does
-          nothing when its turn comes.
+        Hydra's launcher keeps its jobs to itself; but the arguments of each are in its folder. If
+        one cannot be cancelled, a warning is logged: it does nothing when its turn comes.
         """
         if self._target != SLURM:
-            return []
+            return
         import submitit  # An extra, installed where there are such jobs.
 
         folder = str(self._config.submitit_folder)
-        cancelled = []
         place = re.sub("%[jAat]", "*", glob.escape(folder))
         for file in sorted(glob.glob(f"{place}/*{_SUBMITTED}")):
             name = Path(file).name.removesuffix(_SUBMITTED)
@@ -277,10 +273,8 @@ class LauncherKind:
                 job: submitit.SlurmJob[object] = submitit.SlurmJob(folder, name)
                 if job.submission().args[JOB_NUMBER] in numbers:
                     job.cancel(check=False)
-                    cancelled.append(name)
             except Exception as error:  # noqa: BLE001 - submitit's, and what unpickling raises
                 logger.warning("The job %s cannot be taken out of the queue: %r", name, error)
-        return cancelled
 
 
 def requeue_signals(environment: Mapping[str, str]) -> tuple[signal.Signals, ...]:

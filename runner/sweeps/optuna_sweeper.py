@@ -83,7 +83,7 @@ class OptunaSweeper(RunnerSweeper):
         self._space: SearchSpace
         self._objectives: list[Objective] = []
         self._constraints: dict[str, Constraint] = {}
-        self._study: SearchStudy | None = None
+        self.study: SearchStudy | None
         self._complete = False
 
     def points(self, overrides: Sequence[Override]) -> list[Point]:
@@ -152,7 +152,7 @@ class OptunaSweeper(RunnerSweeper):
           SweepError: for a mistake of the launcher or the sampler before any trial has ended.
         """
         wanted = self._settings["n_trials"]
-        self._study = study = open_study(
+        self.study = study = open_study(
             open_storage(directory.path, self._settings.get("storage")),
             self._study_name(composed[0].config, directory),
             self._settings,
@@ -212,13 +212,9 @@ class OptunaSweeper(RunnerSweeper):
 
         None of them violates a constraint.
         """
-        numbers = {each.number for each in self._study.best_trials} if self._study else set()
+        numbers = {each.number for each in self.study.best_trials} if self.study else set()
         found = [each for each in ranked_trials(trials, objectives) if each.trial in numbers]
         return found if len(objectives) > 1 else found[:1]
-
-    def study(self) -> Any:
-        """Returns the study."""
-        return self._study
 
 
 def _has_target(value: Any) -> bool:

@@ -6,7 +6,6 @@ its `_target_` entries, and whether its checkpoints exist.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -142,15 +141,14 @@ def check_targets(composed: Sequence[ComposedPoint]) -> None:
     """
     first = "tensorflow" not in sys.modules
     import_tensorflow()
-    known: dict[str, Sequence[Problem]] = {}
     problems = _Problems()
     with without_collections() if first else nullcontext():
         for each in composed:
             for key, node in _targets(each.config):
-                asked = json.dumps([key, node], default=repr)
-                if asked not in known:
-                    known[asked] = _target_problems(key, node)
-                problems.add(known[asked], each.point)
+                try:
+                    check_signature(key, node)
+                except ConfigError as error:
+                    problems.add(error.problems, each.point)
     problems.require_none(len(composed))
 
 
@@ -168,14 +166,6 @@ def _targets(config: RunConfig) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield "optimizer", config.optimizer
     for group in ("metrics", "weighted_metrics", "hooks"):
         yield from ((f"{group}.{name}", node) for name, node in getattr(config, group).items())
-
-
-def _target_problems(key: str, node: Mapping[str, Any]) -> Sequence[Problem]:
-    try:
-        check_signature(key, node)
-    except ConfigError as error:
-        return error.problems
-    return ()
 
 
 def check_sources(composed: Sequence[ComposedPoint]) -> None:

@@ -20,7 +20,7 @@ from runner.config.command_line import on_run
 from runner.config.masking import Mask
 from runner.config.schema import SweepConfig
 from runner.console import Screen
-from runner.errors import ConfigError, Problem, SweepError, nearest
+from runner.errors import Problem, SweepError
 from runner.sweeps.objectives import Objective, ranked_trials
 from runner.sweeps.sweep_directory import FAILURES, Attempt
 from runner.system.status import Status
@@ -131,28 +131,6 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
     """Returns key -> its last part, or the whole key where two end alike."""
     ends = [key.rpartition(".")[2] for key in keys]
     return {key: end if ends.count(end) == 1 else key for key, end in zip(keys, ends, strict=True)}
-
-
-def check_bands(repeated_over: Collection[str], swept: Collection[str] | None) -> None:
-    """Checks `sweep.bands`, whose default suits every sweep, unless `swept` is not known yet.
-
-    Raises:
-      ConfigError: one of them is not swept.
-    """
-    if swept is None:
-        return
-    problems = [
-        Problem(
-            f"sweep.bands names {each!r}",
-            "that is no key of this sweep",
-            "name keys that are swept, which repeat a trial",
-            nearest(each, swept),
-        )
-        for each in repeated_over
-        if each not in {*SweepConfig().bands, *swept}
-    ]
-    if problems:
-        raise ConfigError(*problems)
 
 
 def bands(

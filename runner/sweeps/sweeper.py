@@ -19,9 +19,16 @@ from omegaconf import DictConfig, open_dict
 
 from runner.config.choices import Mode
 from runner.config.masking import Mask
-from runner.config.schema import RunConfig
+from runner.config.schema import RunConfig, SweepConfig
 from runner.console import Screen
-from runner.errors import ConfigError, InterruptedRunError, Problem, RunnerError, require_all
+from runner.errors import (
+    ConfigError,
+    InterruptedRunError,
+    Problem,
+    RunnerError,
+    nearest,
+    require_all,
+)
 from runner.sweeps.execution import Execution, LauncherKind
 from runner.sweeps.objectives import Objective, ranked_trials
 from runner.sweeps.parent_run import ParentRun
@@ -33,7 +40,7 @@ from runner.sweeps.points import (
     compose_points,
     params_as_typed,
 )
-from runner.sweeps.results import Results, check_bands, masked_trials
+from runner.sweeps.results import Results, masked_trials
 from runner.sweeps.sweep_directory import (
     FAILURES,
     Attempt,
@@ -70,6 +77,8 @@ class RunnerSweeper(Sweeper):
         self.screen = Screen()
         # What ended the sweep early; raised once the results have been reported.
         self.cut_short: RunnerError | None = None
+        # Optuna's, if the sweep has one.
+        self.study: Any = None
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -126,10 +135,6 @@ class RunnerSweeper(Sweeper):
         ranked = ranked_trials(trials, objectives)
         return [each for each in ranked if each.status is Status.FINISHED][:1]
 
-    def study(self) -> Any:
-        """Returns Optuna's study of the sweep; None if it has none."""
-        return None
-
     def parsed_params(self, params: Any, overrides: Sequence[Override]) -> list[Override]:
         """Returns `hydra.sweeper.params` as overrides; the command line's win over them."""
         return self._parsed(params_as_typed(params, overrides))
@@ -148,13 +153,7 @@ class RunnerSweeper(Sweeper):
         composed = compose_points(points, self.compose)
         config = composed[0].config
         objectives = self.objectives(config)
-        if len({each.config.mode for each in composed}) > 1:
-            raise ConfigError(
-                Problem("mode is swept over", "the trials of a sweep do the same thing")
-            )
-        swept = self.swept(points)
-        _check_settings(swept)
-        check_bands(config.sweep.bands, swept)
+        check_swept(self.swept(points), config.sweep.bands)
         self._launcher.require_installed()
         if config.mode is Mode.train:
             start_delivery(config.tracking)  # Its imports overlap those of targets.
@@ -206,16 +205,10 @@ class RunnerSweeper(Sweeper):
             directory.lock.acquire()
         parent = ParentRun(directory, config, mask)
         names = {each.config.name for each in composed}
-        parent.open(
-            config.name if len(names) == 1 else None,
-            [str(override.input_line) for override in overrides],
-        )
+        parent.open(names, [str(override.input_line) for override in overrides])
         status, tags = Status.FAILED, {}
         try:
-            try:
-                trials = self.trials(composed, execution, directory)
-            finally:
-                parent.settle_trials([each.config for each in composed])
+            trials = self.trials(composed, execution, directory)
             parent.record_unopened(composed)
             results = self._results(trials, objectives, config, mask)
             tags = results.record(parent.tracker, directory.path)
@@ -227,6 +220,7 @@ class RunnerSweeper(Sweeper):
             status = Status.KILLED
             raise
         finally:
+            parent.settle_trials([each.config for each in composed])
             parent.close(status, tags, interruption.remaining())
         self.screen.line(f"sweep:   {parent.tracker.location()}")
         self.screen.line(f"files:   {directory.path}")
@@ -259,7 +253,7 @@ class RunnerSweeper(Sweeper):
             config.sweep,
             self.best(shown, objectives),
             # A search's study holds values as they are.
-            None if secret else self.study(),
+            None if secret else self.study,
             self.failures(shown),
             self.again,
             self.screen,
@@ -313,16 +307,33 @@ def _mask(composed: Sequence[ComposedPoint]) -> Mask:
     return Mask(configs[0].tracking.mask, {}, (asdict(config) for config in configs))
 
 
-def _check_settings(swept: Collection[str] | None) -> None:
-    """Raises ConfigError where keys of `sweep` are swept, which have one value for all trials."""
+def check_swept(swept: Collection[str] | None, bands: Sequence[str]) -> None:
+    """Checks the keys that are swept, unless they are not known yet.
+
+    Raises:
+      ConfigError: one of them is `mode` or of `sweep`; or one of `sweep.bands`, whose default
+        suits every sweep, is not swept.
+    """
+    if swept is None:
+        return
     problems = [
         Problem(
             f"{name} is swept over",
             "it holds for the sweep, not for a trial",
             f"give it one value, {name}=...",
         )
-        for name in sorted(swept or ())
-        if name.split(".")[0] == "sweep"
+        for name in sorted(swept)
+        if name == "mode" or name.split(".")[0] == "sweep"
+    ]
+    problems += [
+        Problem(
+            f"sweep.bands names {each!r}",
+            "that is no key of this sweep",
+            "name keys that are swept, which repeat a trial",
+            nearest(each, swept),
+        )
+        for each in bands
+        if each not in {*SweepConfig().bands, *swept}
     ]
     if problems:
         raise ConfigError(*problems)
