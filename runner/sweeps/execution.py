@@ -241,20 +241,6 @@ class LauncherKind:
             )
         )
 
-    def launch(self, launcher: Launcher) -> Launch:
-        """Returns what launches jobs; with the serial launcher, each in a call of its own.
-
-        It would keep what every job returns, with two copies of its configuration, to the end.
-        """
-        if not self.is_serial:
-            return launcher.launch
-
-        def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
-            for number, each in enumerate(overrides, first):
-                launcher.launch([each], number)
-
-        return launch
-
     def withdraw(self, numbers: Collection[int]) -> None:
         """Cancels the jobs in Slurm's queue of those attempts, by number, that have not started.
 

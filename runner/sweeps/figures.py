@@ -193,9 +193,8 @@ def importances(
         with warnings.catch_warnings():
             # It warns to mind the sign, which `_loss` does.
             warnings.simplefilter("ignore")
-            target = _loss(index, objective) if len(objectives) > 1 else None
             found[objective.name] = dict(
-                optuna.importance.get_param_importances(study, target=target)
+                optuna.importance.get_param_importances(study, target=_loss(index, objective))
             )
     return found
 
@@ -220,8 +219,7 @@ def study_plots(study: optuna.Study, objectives: Sequence[Objective]) -> dict[st
             figures[f"slices{end}"] = partial(plots.plot_slice, **given)
             parallel = partial(plots.plot_parallel_coordinate, **given)
             figures[f"parallel_coordinates{end}"] = parallel
-            if several:
-                given = {**given, "target": _loss(index, objective)}
+            given["target"] = _loss(index, objective)
             figures[f"importances{end}"] = partial(plots.plot_param_importances, **given)
     if any(trial.intermediate_values for trial in study.get_trials(deepcopy=False)):
         figures["learning_curves"] = partial(plots.plot_intermediate_values, study)

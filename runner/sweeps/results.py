@@ -289,11 +289,10 @@ class Results:
           SweepError: trials failed.
         """
         self.screen.line("")
-        table = rich_table(rows(self.trials, self.objectives), "trials, the best first")
-        self.screen.show(table, self._summary())
-        if self.screen.is_terminal:
-            for line in failures(self.trials):
-                self.screen.line(line)
+        cells = rows(self.trials, self.objectives)
+        self.screen.show(rich_table(cells, "trials, the best first"), columns(cells))
+        for line in failures(self.trials):
+            self.screen.line(line)
         steps = self._steps_to_threshold()
         if steps:
             plain = f"\n{self._steps_title}\n{columns(steps)}"

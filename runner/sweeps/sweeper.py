@@ -13,6 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.core.plugins import Plugins
 from hydra.core.utils import env_override
+from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
@@ -231,7 +232,7 @@ class RunnerSweeper(Sweeper):
     ) -> Execution:
         return Execution(
             directory,
-            self._launcher.launch(self._launching(directory)),
+            self._launching(directory).launch,
             config.sweep.retries,
             interruption,
             collective=self._launcher.is_collective,
@@ -289,7 +290,7 @@ class RunnerSweeper(Sweeper):
     def _launcher(self) -> LauncherKind:
         return LauncherKind(self.config.hydra.launcher)
 
-    def _launching(self, directory: SweepDirectory) -> Any:
+    def _launching(self, directory: SweepDirectory) -> Launcher:
         """Returns the launcher, whose jobs find the sweep's directory in Hydra's configuration."""
         place = QuotedString(str(directory.path), Quote.single).with_quotes()
         with open_dict(self.config):

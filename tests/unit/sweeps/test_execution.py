@@ -14,7 +14,6 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.plugins import Plugins
 from hydra_plugins.hydra_joblib_launcher.config import JobLibLauncherConf
 from hydra_plugins.hydra_submitit_launcher.config import LocalQueueConf, SlurmQueueConf
@@ -161,19 +160,6 @@ KINDS: list[tuple[dict[str, Any], tuple[bool, bool, bool]]] = [
 def test_what_is_known_of_a_launcher(config: dict[str, Any], kind: tuple[bool, bool, bool]) -> None:
     found = LauncherKind(config)
     assert (found.is_serial, found.is_local, found.is_collective) == kind
-
-
-def test_hydras_serial_launcher_is_given_one_trial_at_a_time() -> None:
-    launched: list[tuple[Any, int]] = []
-
-    class Launcher(BasicLauncher):
-        def launch(self, jobs: Any, first: int) -> Any:
-            launched.append((jobs, first))
-
-    overrides = [["a=1"], ["a=2"]]
-    for target, first in ((execution.SERIAL, 3), (execution.JOBLIB, 5)):
-        LauncherKind({"_target_": target}).launch(Launcher())(overrides, first)
-    assert launched == [([["a=1"]], 3), ([["a=2"]], 4), (overrides, 5)]
 
 
 SCHEMAS: dict[str, Any] = {
