@@ -80,7 +80,7 @@ class Execution:
           InterruptedRunError: after a signal.
         """
         ended: dict[int, Attempt] = {}
-        turns = [_Turn(attempt) for attempt in attempts]
+        turns = [_Turn(self._numbered(attempt, 1)) for attempt in attempts]
         while turns:
             batch = self._batch(turns)
             chosen = {turn.attempt.trial for turn in batch}
@@ -102,14 +102,7 @@ class Execution:
     def _run_batch(self, turns: Sequence[_Turn], ended: dict[int, Attempt]) -> list[_Turn]:
         """Launches once, adds to `ended`, and returns what is to be launched again."""
         self._directory.release_held()
-        numbers = self._directory.add(
-            [
-                replace(
-                    turn.attempt, last=turn.attempt.number > self._retries, sweeper=this_process()
-                )
-                for turn in turns
-            ]
-        )
+        numbers = self._directory.add([turn.attempt for turn in turns])
         files = [self._directory.attempt(number) for number in numbers]
         crash = self._launched([each.attempt.overrides for each in turns], numbers[0], files)
         # Some libraries append a traceback to the first line of their errors' messages.
@@ -182,9 +175,13 @@ class Execution:
         if ended_with_others and attempt.message.startswith(DIED):
             return replace(turn, alone=True, before=attempt)
         if attempt.status in FAILURES and turn.attempt.number <= self._retries:
-            retry = replace(turn.attempt, number=turn.attempt.number + 1)
+            retry = self._numbered(turn.attempt, turn.attempt.number + 1)
             return replace(turn, attempt=retry, before=attempt)
         return None
+
+    def _numbered(self, attempt: Attempt, number: int) -> Attempt:
+        last = number > self._retries
+        return replace(attempt, number=number, last=last, sweeper=this_process())
 
 
 SERIAL = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
@@ -208,11 +205,6 @@ class LauncherKind:
     def __init__(self, config: Any) -> None:
         self._config = config
         self._target = str(config.get("_target_", ""))
-
-    @property
-    def is_serial(self) -> bool:
-        """Whether trials run one after the other in this process."""
-        return self._target == SERIAL
 
     @property
     def is_local(self) -> bool:

@@ -266,7 +266,7 @@ class RunnerSweeper(Sweeper):
     ) -> Iterator[SweepDirectory]:
         config = composed[0].config
         if config.mode is not Mode.train:
-            with unrecorded_sweep(shared=not self._launcher.is_serial) as directory:
+            with unrecorded_sweep(shared=not self._launcher.is_local) as directory:
                 yield directory
             return
         deciding = [

@@ -143,23 +143,23 @@ def test_a_signal_that_the_launcher_swallows_is_not_lost(directory: SweepDirecto
 
 CONF = Path(__file__).resolve().parents[3] / "conf" / "hydra" / "launcher"
 REMOTE_RAY = {"_target_": execution.RAY, "init": {"address": "auto"}}
-# Launcher -> whether it is serial, local and collective.
-KINDS: list[tuple[dict[str, Any], tuple[bool, bool, bool]]] = [
-    ({"_target_": execution.SERIAL}, (True, True, True)),
-    ({"_target_": execution.JOBLIB, "n_jobs": 2}, (False, True, True)),
-    ({"_target_": execution.SUBMITIT}, (False, True, False)),
-    ({"_target_": execution.SLURM}, (False, False, False)),
-    ({"_target_": execution.RAY, "init": {"address": None}}, (False, True, False)),
-    (REMOTE_RAY, (False, False, False)),
-    ({"_target_": "mine.Launcher"}, (False, False, True)),
-    ({}, (False, False, True)),
+# Launcher -> whether it is local and collective.
+KINDS: list[tuple[dict[str, Any], tuple[bool, bool]]] = [
+    ({"_target_": execution.SERIAL}, (True, True)),
+    ({"_target_": execution.JOBLIB, "n_jobs": 2}, (True, True)),
+    ({"_target_": execution.SUBMITIT}, (True, False)),
+    ({"_target_": execution.SLURM}, (False, False)),
+    ({"_target_": execution.RAY, "init": {"address": None}}, (True, False)),
+    (REMOTE_RAY, (False, False)),
+    ({"_target_": "mine.Launcher"}, (False, True)),
+    ({}, (False, True)),
 ]
 
 
 @pytest.mark.parametrize(("config", "kind"), KINDS)
-def test_what_is_known_of_a_launcher(config: dict[str, Any], kind: tuple[bool, bool, bool]) -> None:
+def test_what_is_known_of_a_launcher(config: dict[str, Any], kind: tuple[bool, bool]) -> None:
     found = LauncherKind(config)
-    assert (found.is_serial, found.is_local, found.is_collective) == kind
+    assert (found.is_local, found.is_collective) == kind
 
 
 SCHEMAS: dict[str, Any] = {

@@ -77,7 +77,9 @@ def test_without_optuna_the_message_says_how_to_get_it(
 def test_a_late_mistake_is_reported_after_what_is_done(command: Command, tmp_path: Path) -> None:
     constraint = "hydra.sweeper.constraints={mine: {_target_: tests.tiny.spaces.undivided}}"
     tensorboard = ("tracking.uri=null", "tracking.tensorboard=true")
-    outcome = command(OPTUNA, RATE, constraint, *tensorboard, "sweep.figures=false")
+    outcome = command(
+        OPTUNA, RATE, constraint, *tensorboard, "sweep.figures=false", "train.steps=2"
+    )
     assert outcome.code == 2
     assert "\ntrial  " in outcome.out
     assert " FINISHED  tiny/001\n" in outcome.out
