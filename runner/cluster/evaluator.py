@@ -58,7 +58,7 @@ def _follow(task: ClusterTask, followed: FollowedRun, built: BuiltGraph) -> None
     while True:
         task.interruption.check()
         answer = server.ask(
-            lambda session, channel: (channel.run.read(session), channel.saved.is_set(session))
+            lambda session, channel: (channel.run.text(session), channel.saved.is_set(session))
         )
         if followed.directory is None and answer is not None:
             server.require_agreement(task.config)

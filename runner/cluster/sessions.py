@@ -31,6 +31,9 @@ from runner.system.signals import Interruption
 
 _Session: TypeAlias = tf.compat.v1.Session
 
+# What a task needs to end in good order.
+_END_SECONDS = 2.0
+
 
 @dataclass(frozen=True)
 class ClusterTask:
@@ -117,6 +120,14 @@ def session_config(cluster: ClusterConfig) -> tf.compat.v1.ConfigProto:
         # A step waits for other workers, which may never come.
         config.operation_timeout_in_ms = int(cluster.max_wait_secs * 1000)
     return config
+
+
+def is_over(remaining: float | None, *, needed: bool) -> bool:
+    """Returns whether a task ends after a signal, unless the others still need it to end theirs.
+
+    `remaining` are seconds of its grace period, None before a signal; near its end it ends anyway.
+    """
+    return remaining is not None and (not needed or remaining <= _END_SECONDS)
 
 
 @contextmanager
@@ -244,8 +255,8 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
         with _Session(self._task.target, config=session_config(cluster)) as session:
             self.restarted = bool(session.run(self._is_initialized))
             session.run(self._clear)
-            self.channel.settings.write(session, shared_settings(self._task.config))
-            self.channel.run.write(session, self._run)
+            self.channel.settings.set(session, shared_settings(self._task.config))
+            self.channel.run.set(session, self._run)
         if self.restarted and len(trainers(cluster)) > 1:
             time.sleep(cluster.recovery_wait_secs)  # Steps in flight end meanwhile.
 

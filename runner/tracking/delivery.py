@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -70,21 +71,16 @@ def sync(
     events = {store: threading.Event() for store in opening.stores}
     wakes = [] if wakes is None else wakes
     wakes += events.values()
-    results: dict[str, bool] = {}
 
-    def follow(store: str) -> None:
+    def follow(store: str) -> bool:
         _thread.log = log
-        results[store] = _follow(directory, store, partial(_wait, events[store]))
+        return _follow(directory, store, partial(_wait, events[store]))
 
-    threads = [threading.Thread(target=follow, args=(store,)) for store in opening.stores]
-    with _logged_to(directory.log) as log:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with _logged_to(directory.log) as log, ThreadPoolExecutor() as pool:
+        delivered = list(pool.map(follow, opening.stores))
     for event in events.values():
         wakes.remove(event)
-    return all(results.get(store, False) for store in opening.stores)
+    return all(delivered)
 
 
 def _follow(directory: TrackingDirectory, uri: str, wait: Callable[[float], object]) -> bool:
@@ -152,13 +148,13 @@ def _parent_id(
         opened = parent.opening()
         expected = opened is not None and (parent.is_written() or parent.is_delivered(uri))
         found = parent.position(uri).run_id
-        if found is not None or not expected or time.monotonic() >= give_up:
+        if found is None and opened is not None and not expected:
+            found = store.id_of(opened)
+        if found is not None:
+            return found
+        if not expected or time.monotonic() >= give_up:
             break
         wait(_PARENT_DELAY)
-    if found is None and opened is not None and not expected:
-        found = store.id_of(opened)
-    if found is not None:
-        return found
     raise TrackingError(
         Problem(
             f"run {opening.run_name!r} cannot be opened yet",

@@ -206,16 +206,17 @@ class Encoder:
     def encode(self, records: Iterable[Record]) -> Iterator[Entry]:
         """Yields the entries of `records`, in their order."""
         for record in records:
-            if isinstance(record, Metrics):
-                yield from self._metrics(record)
-            elif isinstance(record, Parameters):
-                yield from self._new_parameters(record)
-            elif isinstance(record, Tags):
-                yield from self.encode_tags(record.values)
-            elif isinstance(record, Text):
-                yield Text(clean(record.text), clean(record.file))
-            elif isinstance(record, Artifact | Dataset):
-                yield record
+            match record:
+                case Metrics():
+                    yield from self._metrics(record)
+                case Parameters():
+                    yield from self._new_parameters(record)
+                case Tags():
+                    yield from self.encode_tags(record.values)
+                case Text():
+                    yield Text(clean(record.text), clean(record.file))
+                case Artifact() | Dataset():
+                    yield record
 
     def encode_tags(self, tags: Mapping[str, str]) -> Iterator[Tag]:
         """Yields `tags`, and those that note what had to be altered in them."""
@@ -236,7 +237,7 @@ class Encoder:
 
     def _new_parameters(self, record: Parameters) -> Iterator[Entry]:
         for name, given in record.values.items():
-            text = clean(str(given))
+            text = clean(given)
             value = shorten(text, MAX_PARAMETER_LENGTH)
             encoded = encode_key(name)
             key = shorten_key(encoded)

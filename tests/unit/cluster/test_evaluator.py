@@ -74,7 +74,7 @@ def test_a_signal_does_not_break_into_what_tensorflow_does(
         channel = Channel(servers.cluster)
     target, config = servers.target("chief"), session_config(servers.cluster)
     with tf.compat.v1.Session(target, graph, config) as session:
-        channel.run.write(session, "001")
+        channel.run.set(session, "001")
     evaluating = tiny(cluster=servers.config("evaluator"), run_dir=str(trained))
     with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
         follow_checkpoints(evaluating, Signalling())

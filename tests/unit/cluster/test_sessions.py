@@ -21,6 +21,7 @@ from runner.cluster.sessions import (
     ClusterTask,
     ClusterWorkerSessionCreator,
     cluster_session,
+    is_over,
     naming_missing_tasks,
     session_config,
     start_server,
@@ -97,8 +98,8 @@ def test_the_first_session_of_fresh_servers_is_no_restart(
         channel = creator.channel
         with creator.create_session() as session:
             assert isinstance(session, ClusterSession)
-            assert channel.run.read(session) == "001"
-            assert channel.settings.read(session) == shared_settings(task.config)
+            assert channel.run.text(session) == "001"
+            assert channel.settings.text(session) == shared_settings(task.config)
             for step in (0, 1):
                 channel.send(session, "worker0", {"loss": 0.5}, step)
         assert not creator.restarted
@@ -167,13 +168,20 @@ def test_sessions_see_the_servers_and_their_own_task() -> None:
     assert list(session_config(cluster).device_filters) == ["/job:ps", "/job:worker/task:1"]
 
 
+def test_a_task_that_others_need_stays_after_a_signal_as_long_as_it_can() -> None:
+    assert not is_over(None, needed=False)
+    assert is_over(20.0, needed=False)
+    assert not is_over(20.0, needed=True)
+    assert is_over(1.5, needed=True)
+
+
 def test_a_first_server_that_is_away_answers_nothing() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         server = f"127.0.0.1:{silent.getsockname()[1]}"
         cluster = ClusterConfig(addresses=AddressesConfig(["a:1"], [], [server]))
         first = FirstServer(cluster)
-        assert first.ask(lambda session, channel: channel.run.read(session)) is None
+        assert first.ask(lambda session, channel: channel.run.text(session)) is None
         assert not sent(first, {"loss": 0.5}, 1)
         first.require_agreement(tiny())
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from runner.cluster.channel import Channel, ready_flags, session_flags
 from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import session_config
-from runner.cluster.worker import ChiefHook, is_leaving, train_worker
+from runner.cluster.worker import ChiefHook, train_worker
 from runner.config.choices import NonFinite
 from runner.config.schema import NonFiniteConfig, TrainConfig
 from runner.errors import ClusterError, ConfigError, InterruptedRunError, NonFiniteLossError
@@ -206,10 +206,3 @@ def test_a_worker_whose_data_end_fails(servers: InProcess) -> None:
     # MonitoredSession alone would take it for an orderly end.
     with pytest.raises(ConfigError, match=r"^data\.train\(\) ended before step 20"):
         train_worker(task, built, replica.update)
-
-
-def test_a_synchronous_worker_stays_after_a_signal_as_long_as_it_can() -> None:
-    assert not is_leaving(None, synchronous=False)
-    assert is_leaving(20.0, synchronous=False)
-    assert not is_leaving(20.0, synchronous=True)
-    assert is_leaving(1.5, synchronous=True)

@@ -48,7 +48,7 @@ def test_a_run_holds_everything_that_was_recorded(
     assert client.get_run(run_.run_id).info.status == "RUNNING"
     for delivery in run_.deliveries(
         [
-            Parameters({"train.steps": 10, "name": "cnn", "goal": None}),
+            Parameters({"train.steps": "10", "name": "cnn", "goal": "None"}),
             Metrics({"loss": 0.5}, 1, 5),
             Metrics({"loss": 0.25}, 2, 6),
             Tags({"sources": "none"}),
@@ -107,7 +107,7 @@ def test_more_than_one_request_holds_arrives_whole(
 ) -> None:
     run_id = record(
         store,
-        Parameters({f"p{index}": index for index in range(250)}),
+        Parameters({f"p{index}": str(index) for index in range(250)}),
         Tags({f"t{index}": "1" for index in range(150)}),
         *(Metrics({"loss": float(step), "accuracy": 0.5}, step, 0) for step in range(1250)),
         tags={f"first{index}": "1" for index in range(150)},
@@ -151,7 +151,7 @@ def test_names_and_values_of_any_kind_arrive(store: MlflowStore, client: MlflowC
 def test_a_resumed_run_continues_where_it_was(store: MlflowStore, client: MlflowClient) -> None:
     run_id = record(
         store,
-        Parameters({"steps": 10, "rate": 0.1, "long": "v" * 7000}),
+        Parameters({"steps": "10", "rate": "0.1", "long": "v" * 7000}),
         Metrics({"loss": math.inf}, 1, 0),
         status=Status.KILLED,
     )
@@ -161,7 +161,7 @@ def test_a_resumed_run_continues_where_it_was(store: MlflowStore, client: Mlflow
     assert client.get_run(run_id).info.status == "RUNNING"
     for delivery in second.deliveries(
         [
-            Parameters({"steps": 20, "rate": 0.1, "long": "v" * 7000, "new": 1}),
+            Parameters({"steps": "20", "rate": "0.1", "long": "v" * 7000, "new": "1"}),
             Metrics({"loss": 0.5, "gain": math.inf}, 2, 0),
         ]
     ):
