@@ -19,8 +19,8 @@ from runner.errors import ClusterError, InterruptedRunError
 from runner.graph.build import build_graph
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.system.status import Status
-from tests.tiny import runs
 from tests.tiny.configs import tiny
+from tests.tiny.runs import Runs
 from tests.unit.cluster.conftest import InProcess
 
 
@@ -52,13 +52,6 @@ def test_the_run_of_the_chief_is_followed_to_its_end(tmp_path: Path) -> None:
     assert itself.look(".") == Status.FINISHED
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("trained")
-    runs.run(folder)
-    return folder
-
-
 class Signalling(Screen):
     """Sends this process a signal with each line."""
 
@@ -67,7 +60,7 @@ class Signalling(Screen):
 
 
 def test_a_signal_does_not_break_into_what_tensorflow_does(
-    in_process: Callable[..., InProcess], trained: Path
+    in_process: Callable[..., InProcess], whole: Runs
 ) -> None:
     servers = in_process(1, 1, evaluator=True)
     with tf.Graph().as_default() as graph:
@@ -75,7 +68,7 @@ def test_a_signal_does_not_break_into_what_tensorflow_does(
     target, config = servers.target("chief"), session_config(servers.cluster)
     with tf.compat.v1.Session(target, graph, config) as session:
         channel.run.set(session, "001")
-    evaluating = tiny(cluster=servers.config("evaluator"), run_dir=str(trained))
+    evaluating = tiny(cluster=servers.config("evaluator"), run_dir=str(whole.folder))
     with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
         follow_checkpoints(evaluating, Signalling())
     with tf.compat.v1.Session(target, graph, config) as session:
@@ -114,8 +107,8 @@ def test_an_evaluator_ends_that_has_nothing_to_follow_for_long() -> None:
         look(34, Status.KILLED)
 
 
-def test_a_checkpoint_that_is_removed_meanwhile_is_passed_over(trained: Path) -> None:
-    checkpoints = runs.directory(trained).checkpoints
+def test_a_checkpoint_that_is_removed_meanwhile_is_passed_over(finished: Runs) -> None:
+    checkpoints = finished.directory().checkpoints
     built = build_graph(tiny(), "validation", train=False)
     result: Any = evaluated_checkpoint(built, str(checkpoints / "model.ckpt-20"))
     assert (result[0], set(result[1])) == (20, {"loss", "accuracy"})
