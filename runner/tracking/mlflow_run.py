@@ -223,11 +223,10 @@ def register_model(client: MlflowClient, kept: LoggedModel, name: str, alias: st
       MlflowException: the registry does not take it.
     """
     try:
-        client.get_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
         client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
     versions = client.search_model_versions(f"name = '{name}'")
     number = next(
         (version.version for version in versions if version.source == kept.artifact_location), None

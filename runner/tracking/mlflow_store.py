@@ -112,14 +112,11 @@ class MlflowStore:
         self._require_database(state)
         client = self.connect()
         with self._reported(state):
-            try:
-                run = client.get_run(run_id)
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                    raise
-                cause = described(error, self.address)
+            run = _existing(client, run_id)
+            if run is None:
+                cause = f"it is not found in {self.address.shown}"
                 remedy = "name the directory of a run, or an id that the store has"
-                raise NotInStoreError(Problem(state, cause, remedy)) from error
+                raise NotInStoreError(Problem(state, cause, remedy))
             return _tracked(run, client.get_experiment(run.info.experiment_id).name)
 
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:

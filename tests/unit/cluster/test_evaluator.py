@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster.channel import Channel
-from runner.cluster.evaluator import FollowedRun, Patience, evaluated_checkpoint, follow_checkpoints
+from runner.cluster.evaluator import FollowedRun, evaluated_checkpoint, follow_checkpoints
 from runner.cluster.sessions import session_config
 from runner.config.schema import AddressesConfig, ClusterConfig
 from runner.console import Screen
@@ -32,7 +32,7 @@ def make(container: Path, number: int, status: Status, identity: str = "mine") -
 
 
 def test_the_run_of_the_chief_is_followed_to_its_end(tmp_path: Path) -> None:
-    followed = FollowedRun(tmp_path, "mine")
+    followed = FollowedRun(ClusterConfig(), tmp_path, "mine")
     first = make(tmp_path, 1, Status.RUNNING)
     make(tmp_path, 2, Status.RUNNING, "another")
     assert (followed.look(None), followed.newest()) == (None, None)
@@ -48,7 +48,7 @@ def test_the_run_of_the_chief_is_followed_to_its_end(tmp_path: Path) -> None:
     assert followed.look("003") == Status.FINISHED
     assert followed.directory is not None
     assert followed.directory.path == third.path
-    itself = FollowedRun(third.path, "mine")
+    itself = FollowedRun(ClusterConfig(), third.path, "mine")
     assert itself.look(".") == Status.FINISHED
 
 
@@ -82,15 +82,13 @@ def test_a_signal_does_not_break_into_what_tensorflow_does(
 
 def test_an_evaluator_ends_that_has_nothing_to_follow_for_long() -> None:
     cluster = ClusterConfig(addresses=AddressesConfig(["a:1"], [], ["b:1"]), max_wait_secs=10)
-    times: Iterator[float]
-    followed = FollowedRun(Path("none"), "mine")
-    patience = Patience(cluster, lambda: next(times))
+    time = 0.0
+    followed = FollowedRun(cluster, Path("none"), "mine", lambda: time)
 
     def look(now: float, status: str | None = Status.RUNNING, *, answers: bool = True) -> None:
-        nonlocal times
-        times = iter([now, now])
-        followed.status = status
-        patience.look(answers=answers, run=followed)
+        nonlocal time
+        time, followed.status = now, status
+        followed.require(answers=answers)
 
     look(0, answers=False)
     look(9, Status.KILLED)
