@@ -19,7 +19,7 @@ from runner.errors import Problem, RunDirectoryError, TrackingError
 from runner.system.imports import without_import_notes
 from runner.system.status import Status
 from runner.tracking.address import resolve
-from runner.tracking.encoding import Batch, Delivery, MetricPoint
+from runner.tracking.encoding import Delivery, MetricPoint
 from runner.tracking.follower import Destination, Follower
 from runner.tracking.journal import Metrics, Record
 from runner.tracking.tracking_directory import TENSORBOARD, Opening, Position, TrackingDirectory
@@ -176,7 +176,6 @@ class TensorBoardRun(Destination):
     def __init__(self, directory: Path) -> None:
         with without_import_notes():
             import tensorflow as tf
-        self.run_id, self.experiment_id = None, None
         self.name = str(directory)
         self._v1 = tf.compat.v1
         with tf.Graph().as_default():  # Its writer refuses to work eagerly.
@@ -191,11 +190,11 @@ class TensorBoardRun(Destination):
             for name, value in record.values.items()
         )
         if points:
-            yield Batch(points)
+            yield points
 
     def deliver(self, delivery: Delivery, failures: int = 0) -> None:
         """Writes metrics to the file."""
-        for point in delivery.entries if isinstance(delivery, Batch) else ():
+        for point in delivery:
             if isinstance(point, MetricPoint):
                 value = self._v1.Summary.Value(tag=point.key, simple_value=point.value)
                 summary, time = self._v1.Summary(value=[value]), point.time / 1000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,13 @@ from runner.cluster.channel import Channel
 from runner.cluster.evaluator import FollowedRun, evaluated_checkpoint, follow_checkpoints
 from runner.cluster.sessions import session_config
 from runner.config.schema import AddressesConfig, ClusterConfig
-from runner.console import Screen
 from runner.errors import ClusterError, InterruptedRunError
 from runner.graph.build import build_graph
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.system.status import Status
 from tests.tiny.configs import tiny
 from tests.tiny.runs import Runs
-from tests.unit.cluster.conftest import InProcess
+from tests.unit.cluster.conftest import InProcess, Signalling
 
 
 def make(container: Path, number: int, status: Status, identity: str = "mine") -> RunDirectory:
@@ -50,13 +48,6 @@ def test_the_run_of_the_chief_is_followed_to_its_end(tmp_path: Path) -> None:
     assert followed.directory.path == third.path
     itself = FollowedRun(ClusterConfig(), third.path, "mine")
     assert itself.look(".") == Status.FINISHED
-
-
-class Signalling(Screen):
-    """Sends this process a signal with each line."""
-
-    def line(self, text: str) -> None:
-        signal.raise_signal(signal.SIGTERM)
 
 
 def test_a_signal_does_not_break_into_what_tensorflow_does(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,12 +27,11 @@ from runner.cluster.sessions import (
 )
 from runner.cluster.worker import missing_of_model
 from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
-from runner.console import Screen
 from runner.errors import ClusterError, ConfigError, InterruptedRunError, LostServerError
 from runner.graph.build import build_graph
 from runner.system.signals import Interruption
 from tests.tiny.configs import tiny
-from tests.unit.cluster.conftest import InProcess, Lines
+from tests.unit.cluster.conftest import InProcess, Lines, Signalling
 
 v1 = tf.compat.v1
 
@@ -114,17 +112,13 @@ def test_a_worker_prints_which_task_it_waits_for_and_heeds_a_signal(
 ) -> None:
     servers = in_process(2, 1)
     lines = Lines()
-
-    class Signalling(Screen):
-        def line(self, text: str) -> None:
-            lines.screen.line(text)
-            signal.raise_signal(signal.SIGTERM)
-
     with tf.Graph().as_default(), Interruption().handled() as interruption:
         model()
         scaffold = v1.train.Scaffold(ready_for_local_init_op=missing_of_model(1))
         config = tiny(cluster=servers.config("worker"))
-        task = ClusterTask(config, Signalling(), interruption, servers.target("worker"))
+        task = ClusterTask(
+            config, Signalling(lines.screen.console), interruption, servers.target("worker")
+        )
         with interruption.deferred(), pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
             ClusterWorkerSessionCreator(task, scaffold).create_session()
     address = servers.cluster.addresses.chief[0]

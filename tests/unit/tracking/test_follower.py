@@ -140,7 +140,7 @@ def test_what_is_missing_is_reported_with_the_status(
     directory: TrackingDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Memory()
-    store.refused = [Text("x", "refused.txt")]
+    store.refused = [(Text("x", "refused.txt"),)]
     record(directory, loss(1), loss(2), End(Status.FINISHED, 2))
     (segment,) = segments(directory.journal)
     content = bytearray(segment.path.read_bytes())
