@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from runner.errors import RunnerError
     from runner.graph.experiment import GraphSpec
     from runner.graph.input_pipeline import TrainingInput
-    from runner.restoration.callback import WarmStart
-    from runner.restoration.eager import WarmStartPlan, plan, warm_start
+    from runner.restoration.eager import WarmStart, WarmStartPlan, plan, warm_start
     from runner.run import run_experiment
     from runner.session.cached_session import CachedSession
     from runner.session.monitored_session import (
@@ -95,7 +94,7 @@ _MODULES = {
     "SingularMonitoredSession": "runner.session.monitored_session",
     "Supervisor": "runner.session.monitored_session",
     "TrainingInput": "runner.graph.input_pipeline",
-    "WarmStart": "runner.restoration.callback",
+    "WarmStart": "runner.restoration.eager",
     "WarmStartPlan": "runner.restoration.eager",
     "WorkerSessionCreator": "runner.session.monitored_session",
     "open_checkpoint": "runner.checkpoints.mapping",

@@ -14,9 +14,8 @@ import tensorflow as tf
 
 from runner.graph.calls import Calls
 from runner.graph.optimization import AveragedWeights
-from runner.restoration.keras_slots import Slots
 from runner.restoration.variables import VariableSpec
-from runner.restoration.weights_layout import WeightsLayout
+from runner.restoration.weights_layout import Slots, WeightsLayout
 
 if TYPE_CHECKING:
     from runner.graph.input_pipeline import TrainingInput

@@ -15,9 +15,9 @@ from runner.graph.experiment import Training
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.names import partition_of
 from runner.graph.optimization import AVERAGE_SUFFIX
-from runner.restoration.keras_slots import Slots
 from runner.restoration.model_variables import LEARNING_RATE
 from runner.restoration.variables import VariableSpec, classify
+from runner.restoration.weights_layout import Slots
 
 
 def variable_specs(

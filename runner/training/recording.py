@@ -16,8 +16,8 @@ import tensorflow as tf
 from omegaconf import OmegaConf
 
 from runner.checkpoints import contents
-from runner.config.command_line import on_run, program, resuming
 from runner.config.masking import flatten
+from runner.config.spelling import on_run, program, resuming
 from runner.errors import InterruptedRunError, PrunedRunError, UserCodeError
 from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text, provenance_document
