@@ -18,19 +18,9 @@ from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, Variabl
 from runner.console import Screen
 from runner.run import run_experiment
 from runner.runs.run_directory import RunDirectory, RunRecord
-from runner.session.monitored_session import ChiefSessionCreator
-from runner.training.run import Coordinator, Run, Surroundings
+from runner.training.run import Surroundings
 from runner.training.watch import TrialWatch
 from tests.tiny.configs import tiny
-
-
-class Unoptimised(Coordinator):
-    """Opens sessions of a few steps: optimising a graph would take longer than running it."""
-
-    def session_creator(self, run: Run, **arguments: Any) -> ChiefSessionCreator:
-        creator = super().session_creator(run, **arguments)
-        creator._config.graph_options.rewrite_options.disable_meta_optimizer = True
-        return creator
 
 
 class Runs:
@@ -59,7 +49,7 @@ class Runs:
             by_folder=by_folder,
             screen=screen,
             watch=watch or TrialWatch(),
-            coordinator=Unoptimised() if config.cluster.task is None else coordinator_of(config),
+            coordinator=coordinator_of(config),
         )
         return run_experiment(config, surroundings)
 
