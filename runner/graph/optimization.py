@@ -18,6 +18,7 @@ from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import ClipConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.keras_optimizer import KerasOptimizer, refusals
+from runner.restoration.variables import EMA_SUFFIX
 
 _Optimizer: TypeAlias = tf.compat.v1.train.Optimizer
 # As `tf.compat.v1.train.Optimizer` computes and applies them; None where the loss does not depend
@@ -288,10 +289,6 @@ def accumulate(
     return means, list(zip(gradients, variables, strict=True)), waited
 
 
-# How `tf.train.ExponentialMovingAverage` names the average of a variable.
-AVERAGE_SUFFIX = "/ExponentialMovingAverage"
-
-
 class AveragedWeights:
     """Moving averages of weights, which can change places with them."""
 
@@ -341,6 +338,6 @@ def averaged_names(variables: Mapping[str, tf.Variable], checkpoint: str) -> dic
     """Returns tensor name -> variable, with the checkpoint's averages where it has them."""
     known = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
     return {
-        f"{name}{AVERAGE_SUFFIX}" if f"{name}{AVERAGE_SUFFIX}" in known else name: variable
+        f"{name}{EMA_SUFFIX}" if f"{name}{EMA_SUFFIX}" in known else name: variable
         for name, variable in variables.items()
     }

@@ -107,7 +107,7 @@ class TrainingStep:
             values=means,
             learning_rate=rate,
             learning_rate_scale=scale,
-            rollbacks=self._rollbacks(),
+            rollbacks=rollback_count(config),
             averages=averages,
             input_initializer=self._source.initializer,
             input_seconds=waited,
@@ -184,18 +184,19 @@ class TrainingStep:
         batch, waited = self._source.next()
         return self._forward(*batch), waited
 
-    def _rollbacks(self) -> tf.Variable | None:
-        """Returns the count that checkpoints keep, so that a resumed run counts on."""
-        if self._config.train.non_finite.action is not NonFinite["rollback"]:
-            return None
-        return tf.compat.v1.get_variable("rollbacks", initializer=0, trainable=False)
-
     def _learning_rate(self) -> tuple[tf.Tensor | None, tf.Variable | None]:
         rate = learning_rate(self._config.optimizer, self._global_step.read_value())
         if rate is None or self._config.train.non_finite.action is not NonFinite["rollback"]:
             return rate, None
         scale = tf.compat.v1.get_variable("learning_rate_scale", initializer=1.0, trainable=False)
         return rate * scale, scale
+
+
+def rollback_count(config: RunConfig) -> tf.Variable | None:
+    """Returns the count that checkpoints keep, so that a resumed run counts on."""
+    if config.train.non_finite.action is not NonFinite["rollback"]:
+        return None
+    return tf.compat.v1.get_variable("rollbacks", initializer=0, trainable=False)
 
 
 def _nothing_trains(config: RunConfig) -> Problem:

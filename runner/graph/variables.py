@@ -1,4 +1,4 @@
-"""The variables of a graph, as the planner and checkpoints see them."""
+"""The variables of a graph: their names, and what the planner and checkpoints know of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,47 @@ from runner.checkpoints.reader import TensorSpec
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.graph.experiment import Training
 from runner.graph.input_pipeline import TrainingInput
-from runner.graph.names import partition_of
-from runner.graph.optimization import AVERAGE_SUFFIX
+from runner.internals.tensorflow import slice_of
 from runner.restoration.keras_slots import Slots
 from runner.restoration.model_variables import LEARNING_RATE
-from runner.restoration.variables import VariableSpec, classify
+from runner.restoration.variables import EMA_SUFFIX, Partition, VariableSpec, classify
+
+
+def name_variables(
+    variables: list[tf.Variable],
+    known: dict[str, tf.Variable],
+    training: Training | None = None,
+) -> dict[str, tf.Variable]:
+    """Returns name -> variable for all of `variables`.
+
+    Args:
+      variables: the graph's global variables.
+      known: the names of the model's variables, from `model_variables`. An optimizer's slot
+        `model/kernel_3/Adam` takes the known name of `model/kernel_3` as its prefix.
+      training: the training step, once it is built.
+    """
+    by_op = {variable.op.name: name for name, variable in known.items()}
+    state_names = training.state_names if training else {}
+    named = {}
+    for variable in variables:
+        op_name = state_names.get(variable.op.name, variable.op.name)
+        if op_name in by_op:
+            named[by_op[op_name]] = variable
+            continue
+        owner, rest = op_name, ""
+        while owner not in by_op and "/" in owner:
+            owner, _, last = owner.rpartition("/")
+            rest = f"/{last}{rest}"
+        named[f"{by_op[owner]}{rest}" if owner in by_op else op_name] = variable
+    return named
+
+
+def partition_of(variable: tf.Variable) -> Partition | None:
+    """Returns which part of a partitioned variable this is; None for a whole one."""
+    part = slice_of(variable)
+    if part is None:
+        return None
+    return Partition(part.full_name, tuple(part.full_shape), tuple(part.var_offset))
 
 
 def variable_specs(
@@ -92,7 +128,7 @@ def saved_as(
             # The saver writes the parts of one variable as one tensor.
             saved.setdefault(whole_name(name, variable), []).append(variable)
         else:
-            saved[f"{name}{AVERAGE_SUFFIX}" if name in averaged else name] = variable
+            saved[f"{name}{EMA_SUFFIX}" if name in averaged else name] = variable
     return saved
 
 

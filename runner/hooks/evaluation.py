@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from runner.config.schedule import When
 from runner.errors import ConfigError, Problem
-from runner.graph.experiment import EvaluationGraph, Split
+from runner.graph.experiment import Split
+from runner.graph.graph_spec import EvaluationGraph
 from runner.graph.optimization import AveragedWeights
 from runner.hooks.scheduled import ScheduledHook, Session, present_step
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
