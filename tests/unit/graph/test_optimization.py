@@ -74,13 +74,13 @@ def _train(node: dict[str, Any], steps: int, *, resource: bool = True, **schedul
     return values
 
 
-@pytest.mark.parametrize("node", [ADAM, MOMENTUM, SGD], ids=["adam", "momentum", "sgd"])
+@pytest.mark.parametrize("node", [ADAM, MOMENTUM], ids=["adam", "momentum"])
 def test_a_frozen_group_starts_at_its_step_as_if_training_began_there(node: dict[str, Any]) -> None:
     free = _train(node, 5)
     frozen = _train(node, 5, b=Schedule(freeze_until_step=3))
     powers = ("from_step_3/beta1_power", "from_step_3/beta2_power")
     own = [name for name in frozen[0] if name.split("/")[0] == "b" or name in powers]
-    assert len(own) == {ADAM["_target_"]: 5, MOMENTUM["_target_"]: 2}.get(node["_target_"], 1)
+    assert len(own) == (5 if node is ADAM else 2)
     for step in (1, 2, 3):
         for name in own:
             assert np.array_equal(frozen[step][name], frozen[0][name]), (step, name)
@@ -91,22 +91,19 @@ def test_a_frozen_group_starts_at_its_step_as_if_training_began_there(node: dict
     assert [each["global_step"] for each in frozen] == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("node", [ADAM, MOMENTUM], ids=["adam", "momentum"])
-def test_names_do_not_depend_on_the_other_groups(node: dict[str, Any]) -> None:
-    plain = set(_train(node, 0)[0])
-    one = set(_train(node, 0, a=Schedule(0, 0.1))[0])
-    both = set(_train(node, 0, a=Schedule(0, 0.1), b=Schedule(3, 2e7))[0])
+def test_names_do_not_depend_on_the_other_groups() -> None:
+    plain = set(_train(ADAM, 0)[0])
+    one = set(_train(ADAM, 0, a=Schedule(0, 0.1))[0])
+    both = set(_train(ADAM, 0, a=Schedule(0, 0.1), b=Schedule(3, 2e7))[0])
     assert plain <= one, "the unscheduled ones are called as if there were no schedule"
     assert one - plain == {name for name in one if name.startswith("rate_x0.1/")}
     assert one - plain <= both
     assert both - one == {name for name in both if name.startswith("from_step_3_rate_x2e07/")}
-    assert len(both) == len(one) == len(plain) + 2 * (node is ADAM)
+    assert len(both) == len(one) == len(plain) + 2
 
 
 # Both scale what the schedule of the rate gives, and reference variables too.
-@pytest.mark.parametrize(
-    ("freeze", "multiplier", "resource"), [(0, 0.5, True), (0, 0.5, False), (1, 2e7, True)]
-)
+@pytest.mark.parametrize(("freeze", "multiplier", "resource"), [(0, 0.5, False), (1, 2e7, True)])
 def test_a_multiplier_scales_the_steps_of_its_group_alone(
     freeze: int, multiplier: float, resource: bool
 ) -> None:

@@ -63,7 +63,7 @@ RISING = {
     [
         (LINEAR_16, {**RISING, "train": TrainConfig(accumulate=2)}, 3, 1e-3),
         # Its gradient reads TensorLists of the forward pass, which XLA hands to no other function.
-        ({"_target_": "tests.tiny.odd.Recurrent"}, {}, 50, 1e-4),
+        ({"_target_": "tests.tiny.odd.Recurrent"}, {}, 3, 1e-4),
     ],
 )
 def test_forward_pass_loss_and_gradient_are_compiled_as_one_and_give_the_same(
