@@ -14,7 +14,7 @@ from runner.errors import Problem, UserCodeError
 from runner.internals.tensorflow import function_nodes
 from runner.system.user_code import calling, raised_by_operation
 
-_NODE = re.compile(r"\[\[(?:\{\{node )?([^\s\]}]+)")
+_NODE = re.compile(r"(?:\[\[|\{\{node )+([^\s\]}]+)")
 _MEASURE = re.compile(r"(loss|metrics|weighted_metrics)\.")
 _NOT_IN_SCOPES = re.compile(r"[^A-Za-z0-9_.]")
 
