@@ -17,7 +17,7 @@ import tensorflow as tf
 from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import ClipConfig
 from runner.errors import ConfigError, Problem
-from runner.graph.keras_optimizer import KerasOptimizer, refusals
+from runner.graph.keras_optimizer import KerasOptimizer, require_usable
 from runner.restoration.variables import EMA_SUFFIX
 
 _Optimizer: TypeAlias = tf.compat.v1.train.Optimizer
@@ -58,7 +58,7 @@ def build_optimizers(
     schedules: Sequence[tuple[tf.Variable, Schedule]],
     global_step: tf.Variable,
     rate: tf.Tensor | None,
-    weights: Mapping[Any, keras.Variable] | None = None,
+    weights: Mapping[Any, keras.Variable],
 ) -> dict[Schedule, _Optimizer]:
     """Returns an optimizer for each schedule, in the order in which they first occur.
 
@@ -77,21 +77,15 @@ def build_optimizers(
         each: build_optimizer(node, global_step, rate, each.learning_rate_multiplier)
         for each in found
     }
+    for optimizer in built.values():
+        if isinstance(optimizer, keras.optimizers.Optimizer):
+            require_usable(optimizer, alone=len(found) == 1)
     return {
         each: optimizer
         if isinstance(optimizer, tf.compat.v1.train.Optimizer)
-        else _in_graph(optimizer, weights or {}, alone=len(found) == 1)
+        else KerasOptimizer(optimizer, weights)
         for each, optimizer in built.items()
     }
-
-
-def _in_graph(
-    optimizer: keras.optimizers.Optimizer, weights: Mapping[Any, keras.Variable], *, alone: bool
-) -> KerasOptimizer:
-    problems = refusals(optimizer, alone)
-    if problems:
-        raise ConfigError(*problems)
-    return KerasOptimizer(optimizer, weights)
 
 
 def apply_gradients(
@@ -319,7 +313,7 @@ class AveragedWeights:
 
 
 def average_weights(
-    weights: Sequence[tf.Variable], decay: float, global_step: tf.Tensor | None = None
+    weights: Sequence[tf.Variable], decay: float, global_step: tf.Tensor
 ) -> tuple[AveragedWeights, tf.Operation]:
     """Returns `tf.train.ExponentialMovingAverage`s of the weights, and what updates them.
 
@@ -327,7 +321,7 @@ def average_weights(
       weights: the variables to average.
       decay: how much of an average each update keeps.
       global_step: makes the averages follow sooner at the start, by a decay of at most
-        (1 + step) / (10 + step); None decays alike at all times.
+        (1 + step) / (10 + step).
     """
     averages = tf.train.ExponentialMovingAverage(decay, num_updates=global_step)
     update = averages.apply(weights)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from runner.config.choices import NonFinite
 from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
-from runner.config.validation import KEY, no_rate, rate_problems
+from runner.config.validation import KEY, no_rate
 from runner.errors import ConfigError, Problem
 from runner.graph.experiment import Model, Training
 from runner.graph.input_pipeline import TrainingInput
@@ -221,9 +221,6 @@ def learning_rate(optimizer: Mapping[str, Any], global_step: tf.Tensor) -> tf.Te
     Raises:
       ConfigError: when it is neither, or a target does not fit.
     """
-    problems = rate_problems(optimizer)
-    if problems:
-        raise ConfigError(*problems)
     rate = node = optimizer.get("learning_rate", _default_rate(optimizer))
     if node is None:
         return None

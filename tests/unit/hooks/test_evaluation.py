@@ -142,7 +142,9 @@ def test_averages_are_evaluated_in_place_of_the_weights(counter: Counter) -> Non
         weight = tf.get_variable("w", initializer=0.0, use_resource=True)
         update = weight.assign_add(8.0)
     with tf.control_dependencies([update]):
-        averages, counter.train_op = average_weights([weight], 0.5)
+        # At so late a step the decay is the given one.
+        late = tf.constant(1000.0)
+        averages, counter.train_op = average_weights([weight], 0.5, late)
     split = Split(
         "validation",
         (iterator := tf.data.make_initializable_iterator(tf.data.Dataset.range(1))).initializer,
