@@ -157,7 +157,7 @@ def _batches(split: str, data: Data) -> tf.data.Dataset:
 
 
 def _one_pass(split: str, data: Data) -> tuple[tf.data.Dataset, tf.Tensor | None]:
-    """Returns the batches of a split, and how many there are; None where they are known to end."""
+    """Returns the batches of a split, and how many; None where they are known to end."""
     batches = _batches(split, data)
     size = data.sizes().get("train") if split == "train" and isinstance(data, Sized) else None
     if size is None:
@@ -176,12 +176,6 @@ def _forward(calls: Calls, model: Model, objective: Objective, train: bool) -> A
     """Wraps the forward pass in a tf.function, whose side effects the graph keeps.
 
     After a plain call in a graph batch-norm statistics stand still and dropout repeats its mask.
-
-    Args:
-      calls: the calls of the graph.
-      model: the model.
-      objective: measures the batch, which the function returns; a batch of training by itself.
-      train: whether the model is called to train.
     """
 
     def forward(features: Any, labels: Any, weights: Any = None) -> Any:

@@ -65,10 +65,6 @@ _STAND_INS = {
 def first_hooks(nodes: Mapping[str, Any], graph: References) -> dict[str, _Hook | None]:
     """Builds the hooks that need only the graph, and checks the others.
 
-    Args:
-      nodes: name -> `_target_` of a hook.
-      graph: what their references of kind `graph` stand for.
-
     Returns:
       Name -> hook, or None for one that refers to the run.
 

@@ -110,12 +110,9 @@ class EvaluationGraph:
 def separate_evaluation(
     name: str, spec: GraphSpec, saver: tf.compat.v1.train.Saver
 ) -> EvaluationGraph:
-    """Returns the evaluation of the default graph, for a separate session.
+    """Returns the evaluation of the default graph, `spec`, for a separate session.
 
-    Args:
-      name: of the split.
-      spec: the graph.
-      saver: restores its variables, and is the `transfer` of the evaluation.
+    The saver restores its variables, and is the `transfer` of the evaluation.
     """
     metrics = {} if spec.loss is None else {"loss": tf.compat.v1.metrics.mean(spec.loss)}
     metrics |= spec.evaluation

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from runner.config.schema import RunConfig
 from runner.errors import Problem
-from runner.internals.tensorflow import function_nodes
+from runner.internals.tensorflow import called_functions, function_nodes
 
 
 @dataclass(frozen=True)
@@ -231,11 +231,9 @@ def _operations(train_op: tf.Operation) -> Iterator[tuple[str, str]]:
 def _called(
     graph: tf.Graph, node: tf.compat.v1.NodeDef, seen: set[str]
 ) -> Iterator[tuple[str, str]]:
-    for value in node.attr.values():
-        for function in [value.func] if value.HasField("func") else value.list.func:
-            if function.name in seen:
-                continue
-            seen.add(function.name)
-            for inner in function_nodes(graph, function.name):
+    for name in called_functions(node):
+        if name not in seen:
+            seen.add(name)
+            for inner in function_nodes(graph, name):
                 yield inner.op, f"{node.name}/{inner.name}"
                 yield from _called(graph, inner, seen)

@@ -117,9 +117,7 @@ def _schedule_node(schedule: Any) -> dict[str, Any]:
 def optimizer_notes(config: RunConfig, model: Any) -> Iterator[str]:
     """Yields what of a compiled model's own optimizer is used, and what is left out, a line each.
 
-    Args:
-      config: the configuration with that optimizer.
-      model: the compiled model.
+    The configuration is the one with that optimizer.
     """
     yield f"optimizer: the compiled model's own, {config.optimizer['_target_'].rpartition('.')[2]}"
     scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)

@@ -62,12 +62,8 @@ def build_optimizers(
 ) -> dict[Schedule, _Optimizer]:
     """Returns an optimizer for each schedule, in the order in which they first occur.
 
-    Args:
-      node: the optimizer's configuration.
-      schedules: the variables to train, each with its schedule.
-      global_step: the step counter, `${graph:global_step}` in the configuration.
-      rate: the learning rate, a float32 scalar; None uses the optimizer's own.
-      weights: the variables of a Keras model, see `KerasOptimizer`.
+    `rate` is the learning rate, a float32 scalar; None uses the optimizer's own. For `weights` see
+    `KerasOptimizer`.
 
     Raises:
       ConfigError: when the optimizer cannot be built, or has no learning rate to multiply.
@@ -98,12 +94,6 @@ def apply_gradients(
 
     Variables of one schedule share an optimizer of their own. While a schedule freezes them, it
     changes neither them nor its slots.
-
-    Args:
-      optimizers: from `build_optimizers`.
-      gradients: of all variables.
-      schedules: the variables to train, each with its schedule.
-      global_step: the step counter.
     """
     if list(optimizers) == [Schedule()]:
         return optimizers[Schedule()].apply_gradients(gradients, global_step=global_step)
@@ -125,12 +115,8 @@ def shared_state(
 ) -> dict[str, tuple[str, ...]]:
     """Returns what each optimizer keeps once for all of its variables, such as Adam's powers.
 
-    Args:
-      optimizers: from `build_optimizers`, after `apply_gradients`.
-      schedules: the variables that train, each with its schedule.
-
-    Returns:
-      The operation's name of such a variable -> those of the variables that it is kept for.
+    That is the operation's name of each -> those of the variables that it is kept for, once the
+    gradients are applied.
     """
     shared = {}
     for schedule, optimizer in optimizers.items():
@@ -245,12 +231,6 @@ def accumulate(
     """Returns means over `count` batches, taken one after another so that memory holds one.
 
     Each run of the train op is one update; sparse gradients become dense.
-
-    Args:
-      one_batch: computes metrics and gradients of the next batch.
-      names: the metrics' names.
-      variables: what the gradients are for.
-      count: how many batches.
     """
     used: set[int] = set()
 
@@ -284,14 +264,13 @@ def accumulate(
 
 
 class AveragedWeights:
-    """Moving averages of weights, which can change places with them."""
+    """Moving averages of weights, which can change places with them.
+
+    Args:
+      pairs: each weight with its average.
+    """
 
     def __init__(self, pairs: Sequence[tuple[tf.Variable, tf.Variable]]) -> None:
-        """Adds what exchanges them to the graph.
-
-        Args:
-          pairs: each weight with its average.
-        """
         # Apart from what the update waits for, which is the train op.
         with tf.control_dependencies(None), tf.name_scope("swap_averages"):
             values = [(tf.identity(one), tf.identity(other)) for one, other in pairs]
@@ -317,11 +296,7 @@ def average_weights(
 ) -> tuple[AveragedWeights, tf.Operation]:
     """Returns `tf.train.ExponentialMovingAverage`s of the weights, and what updates them.
 
-    Args:
-      weights: the variables to average.
-      decay: how much of an average each update keeps.
-      global_step: makes the averages follow sooner at the start, by a decay of at most
-        (1 + step) / (10 + step).
+    Each update keeps `decay` of an average, and at the start at most (1 + step) / (10 + step).
     """
     averages = tf.train.ExponentialMovingAverage(decay, num_updates=global_step)
     update = averages.apply(weights)

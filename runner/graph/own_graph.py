@@ -78,12 +78,7 @@ def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Repl
 
 
 class _OwnCalls(Calls):
-    """The calls of the target of a graph, which makes all of its operations.
-
-    Args:
-      config: the run's configuration.
-      mode: `train` or the evaluated split.
-    """
+    """The calls of the target of a graph, which makes all of its operations."""
 
     def __init__(self, config: RunConfig, mode: str) -> None:
         super().__init__(config)

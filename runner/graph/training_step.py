@@ -60,12 +60,6 @@ class TrainingStep:
         With several batches to a step it is part of a loop that needs the variables, and with
         `model.jit_compile` XLA compiles it together with the gradient; the model then makes its
         variables when it is called for evaluation.
-
-        Args:
-          config: the run's configuration.
-          source: the training input.
-          forward: the forward pass.
-          replica: the copy of the graph that this step belongs to.
         """
         self._replica = replica
         self._config, self._source, self._forward = config, source, forward
@@ -79,15 +73,10 @@ class TrainingStep:
         metrics: Sequence[str],
         model: Model,
     ) -> Training:
-        """Returns the training step.
-
-        Args:
-          schedules: the variables to train, each with its schedule.
-          metrics: the names of loss and metrics.
-          model: the model, whose Keras variables a Keras optimizer reads.
+        """Returns the training step; `metrics` are the names of loss and metrics.
 
         Raises:
-          ConfigError: when none are left, or the optimizer does not fit.
+          ConfigError: when no variable is left to train, or the optimizer does not fit.
         """
         config, global_step = self._config, self._global_step
         if not schedules:

@@ -70,8 +70,7 @@ def variable_specs(
       own: the names of the model's -> whether the model lets them train.
       policies: variable name -> the scaffold that owns it.
       training: the training graph, if there is one.
-      initializers: variable name -> its initializer, where Keras knows it; the graph is asked for
-        that of the others.
+      initializers: variable name -> its initializer, where Keras knows it; else the graph does.
     """
     shared = training.shared_state if training is not None else {}
     wholes = {variable.op.name: whole_name(name, variable) for name, variable in variables.items()}
@@ -99,10 +98,7 @@ def keras_slots(
 ) -> Slots | None:
     """Returns what the optimizer of a training step keeps; None when it is not one of Keras.
 
-    Args:
-      variables: name -> variable of the graph.
-      trained: the trainable variables of the Keras model, in the model's order.
-      training: the training step.
+    `trained` are the trainable variables of the Keras model, in the model's order.
     """
     kept = {
         name: tuple(each.shape.as_list())
@@ -116,12 +112,7 @@ def keras_slots(
 def saved_as(
     variables: Mapping[str, tf.Variable], averaged: AbstractSet[str] = frozenset()
 ) -> dict[str, Any]:
-    """Returns tensor name -> what is saved and restored under it.
-
-    Args:
-      variables: name -> variable.
-      averaged: the variables that are read from their averages.
-    """
+    """Returns tensor name -> what is saved and restored under it; averages stand for `averaged`."""
     saved: dict[str, Any] = {}
     for name, variable in variables.items():
         if partition_of(variable) is not None:
@@ -135,13 +126,7 @@ def saved_as(
 def checkpoint_saver(
     config: RunConfig, saved: Mapping[str, Any], source: TrainingInput | None
 ) -> tf.compat.v1.train.Saver:
-    """Returns the saver of a run's checkpoints, which keep the position in `source` if it is given.
-
-    Args:
-      config: the run's configuration.
-      saved: tensor name -> what is saved under it, see `saved_as`.
-      source: the training input.
-    """
+    """Returns the saver of a run's checkpoints, which keep the position in `source` if given."""
     position = {} if source is None else {source.saveable.name: source.saveable}
     return tf.compat.v1.train.Saver(
         {**saved, **position},

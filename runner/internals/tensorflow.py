@@ -59,6 +59,13 @@ def function_nodes(graph: tf.Graph, name: str) -> Sequence[tf.compat.v1.NodeDef]
     return function.cached_definition.node_def if function is not None else ()
 
 
+def called_functions(node: tf.compat.v1.NodeDef) -> list[str]:
+    """Returns the names of the functions that a node calls, in its attributes' order."""
+    values = node.attr.values()
+    functions = (each for value in values for each in (value.func, *value.list.func))
+    return [each.name for each in functions if each.name]
+
+
 def slice_of(variable: tf.Variable) -> Any:
     """Returns which part of a partitioned variable this is; None for a whole one.
 

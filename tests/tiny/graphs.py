@@ -15,10 +15,7 @@ from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph, Training
 from runner.hooks import evaluate
 from tests.tiny.configs import tiny
-
-# Graphs of a few steps: optimising them would take longer than running them.
-_UNOPTIMISED = tf.ConfigProto()
-_UNOPTIMISED.graph_options.rewrite_options.disable_meta_optimizer = True
+from tests.tiny.counter import UNOPTIMISED
 
 
 @dataclass
@@ -80,7 +77,7 @@ def opened(
     It is initialized, unless a checkpoint is given to restore.
     """
     built = graph if isinstance(graph, BuiltGraph) else build(graph)
-    with built.graph.as_default(), tf.Session(config=_UNOPTIMISED) as session:
+    with built.graph.as_default(), tf.Session(config=UNOPTIMISED) as session:
         if restore is None:
             start = training_of(built).input_initializer
             session.run([tf.global_variables_initializer(), start])
