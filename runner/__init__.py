@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from runner.config.schema import RunConfig
     from runner.config.validation import validate
     from runner.errors import RunnerError
-    from runner.graph.experiment import GraphSpec
+    from runner.graph.graph_spec import GraphSpec
     from runner.graph.input_pipeline import TrainingInput
     from runner.restoration.eager import WarmStart, WarmStartPlan, plan, warm_start
     from runner.run import run_experiment
@@ -84,7 +84,7 @@ _MODULES = {
     "CachedSession": "runner.session.cached_session",
     "Checkpoint": "runner.checkpoints.mapping",
     "ChiefSessionCreator": "runner.session.monitored_session",
-    "GraphSpec": "runner.graph.experiment",
+    "GraphSpec": "runner.graph.graph_spec",
     "MonitoredSession": "runner.session.monitored_session",
     "MonitoredTrainingSession": "runner.session.monitored_session",
     "RunConfig": "runner.config.schema",

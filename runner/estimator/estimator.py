@@ -22,9 +22,8 @@ from runner.estimator.run_config import RunConfig
 from runner.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
 from runner.estimator.train_and_eval_specs import check_positive, checked_listeners
 from runner.estimator.warm_start import warm_start_settings
-from runner.graph.experiment import GraphSpec
+from runner.graph.graph_spec import GraphSpec, local_init_op, separate_evaluation
 from runner.graph.input_pipeline import TrainingInput
-from runner.graph.own_graph import local_init_op, separate_evaluation
 from runner.hooks import evaluate_checkpoint
 from runner.internals.tensorflow import add_listeners, get_timestamped_export_dir
 from runner.session.monitored_session import (
