@@ -9,16 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import RenderableType
 
-from runner.checkpoints.comparison import (
-    Statistics,
-    difference_listing,
-    differences,
-    listing,
-    statistics,
-)
+from runner.checkpoints.inspection import Checkpoint, Statistics, diff, listing, statistics
 from runner.checkpoints.locate import LATEST, Artifacts, is_mlflow_uri, resolve
 from runner.checkpoints.open import open_checkpoint
-from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
+from runner.checkpoints.reader import CheckpointSpec
 from runner.config.schema import TrackingConfig
 from runner.console import Screen, as_text
 from runner.errors import CheckpointError, Problem, RunnerError
@@ -40,23 +34,28 @@ differ, 2 when a path or its checkpoint cannot be read."""
 
 def main(arguments: Sequence[str] | None = None, screen: Screen | None = None) -> int:
     """Runs the command and returns its exit code."""
-    parsed = _parser().parse_args(arguments)
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    if len(parsed.paths) > 2:
+        parser.error(f"one or two paths are compared, not {len(parsed.paths)}")
     screen = screen or Screen()
     try:
         with without_import_notes():  # Some formats import TensorFlow.
             artifacts = _artifacts(parsed.paths, parsed.tracking)
             resolved = [resolve(path, parsed.which, artifacts=artifacts) for path in parsed.paths]
-            readers = [] if parsed.provenance else [open_checkpoint(path) for (path,) in resolved]
-        if parsed.provenance:
-            return _provenance(resolved[0][0], screen)
+            if parsed.provenance:
+                return _provenance(resolved[0][0], screen)
+            found = [Checkpoint(open_checkpoint(path)) for (path,) in resolved]
         if parsed.as_scaffold:
-            spec = readers[0].spec()
+            spec = found[0].spec
             screen.write(scaffold_yaml(parsed.paths[0], spec, _classes(spec)))
             return SAME
-        if len(readers) == 1:
-            _list(readers[0], parsed, screen)
+        if len(found) == 1:
+            _list(found[0], parsed, screen)
             return SAME
-        return _compare(readers[0], readers[1], screen)
+        differences = diff(*found)
+        _show(differences, screen)
+        return DIFFERENT if differences else SAME
     except RunnerError as error:
         print(f"runner.inspect: {error}", file=sys.stderr)
         return 2
@@ -88,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("paths", metavar="PATH", nargs="+", action=_OneOrTwo)
+    parser.add_argument("paths", metavar="PATH", nargs="+")
     parser.add_argument(
         "--stats", action="store_true", help="read all values: min, max, mean, NaN count"
     )
@@ -130,28 +129,12 @@ def _artifacts(paths: Sequence[str], tracking: str | None) -> Artifacts | None:
     return open_store(TrackingConfig(uri=tracking), {})
 
 
-class _OneOrTwo(argparse.Action):
-    """Takes one path or two."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        """Refuses more than two."""
-        if isinstance(values, list) and len(values) > 2:
-            parser.error(f"one or two paths are compared, not {len(values)}")
-        setattr(namespace, self.dest, values)
-
-
-def _list(reader: CheckpointReader, parsed: argparse.Namespace, screen: Screen) -> None:
-    spec = reader.spec()
+def _list(checkpoint: Checkpoint, parsed: argparse.Namespace, screen: Screen) -> None:
+    spec = checkpoint.spec
     found: dict[str, Statistics] = {}
     if parsed.stats:
         names = [name for name, tensor in spec.tensors.items() if tensor.dtype != "variant"]
-        found = {name: statistics(value) for name, value in reader.read(names)}
+        found = {name: statistics(value) for name, value in checkpoint.reader.read(names)}
     classes = {name: each.value for name, each in _classes(spec).items()}
     model = {each.value for each in WARM_STARTED}
     digest = spec.digest if parsed.digest else ""
@@ -161,12 +144,6 @@ def _list(reader: CheckpointReader, parsed: argparse.Namespace, screen: Screen) 
 def _classes(spec: CheckpointSpec) -> dict[str, StateClass]:
     also = {name: alias for alias, name in spec.aliases.items()}
     return {name: state_class(name, also.get(name, name), spec.tensors) for name in spec.tensors}
-
-
-def _compare(one: CheckpointReader, other: CheckpointReader, screen: Screen) -> int:
-    found = list(differences(one, other))
-    _show(difference_listing(one.spec(), other.spec(), found), screen)
-    return DIFFERENT if found else SAME
 
 
 def _provenance(path: str, screen: Screen) -> int:

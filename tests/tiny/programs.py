@@ -118,7 +118,7 @@ def layer_norm(inputs: tf.Tensor) -> tf.Tensor:
     return tf.nn.batch_normalization(inputs, mean, variance, beta, gamma, 1e-6)
 
 
-def bert_encoder(tokens: tf.Tensor, layers: int = 2, size: int = 8, heads: int = 2) -> tf.Tensor:
+def bert_encoder(tokens: tf.Tensor, layers: int = 1, size: int = 8, heads: int = 2) -> tf.Tensor:
     """A transformer encoder in the variable names of BERT."""
     with tf.variable_scope("bert"):
         with tf.variable_scope("embeddings"):

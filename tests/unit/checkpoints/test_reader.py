@@ -55,7 +55,7 @@ def test_the_bytes_of_a_tensor(shape: tuple[int, ...], name: str, size: int) -> 
     assert TensorSpec("x", shape, name).bytes == size
 
 
-COUNT, MEGABYTES = 8, 8
+COUNT, MEGABYTES = 6, 6
 Values = dict[str, NDArray[np.float32]]
 
 

@@ -76,7 +76,7 @@ class Program:
     objective: str = "validation/loss"
 
 
-LAYER_1 = "bert/encoder/layer_1/output/dense"
+LAYER = "bert/encoder/layer_0/output/dense"
 CLASSIFIED = {"class", "probabilities"}
 GAN: dict[str, Any] = {
     "steps": 80,
@@ -119,10 +119,10 @@ PROGRAMS: dict[str, Program] = {
         steps=12,
         below=1.2,
         sources=(
-            {"bert/embeddings/word_embeddings": [4, 8], f"{LAYER_1}/kernel": [16, 8]},
-            {f"{LAYER_1}/kernel": [16, 8], f"{LAYER_1}/bias": [8]},
+            {"bert/embeddings/word_embeddings": [4, 8], f"{LAYER}/kernel": [16, 8]},
+            {f"{LAYER}/kernel": [16, 8], f"{LAYER}/bias": [8]},
         ),
-        selected=(None, f"{LAYER_1}/*"),
+        selected=(None, f"{LAYER}/*"),
         rate=0.01,
         served=("features", tf.zeros([3, 4], tf.int32), CLASSIFIED),
         saved={"bert/pooler/dense/kernel", "bert/encoder/layer_0/attention/self/query/bias/Adam"},
@@ -174,15 +174,17 @@ def test_an_assignment_map_and_a_scaffold_start_a_transformer(tmp_path: Path) ->
     started_from(runs, each, values)
     plan = runs.directory().plan.read_text()
     assert f"init_from_checkpoint {tmp_path / 'a'}: bert/embeddings/word_embeddings" in plan
-    assert f"{LAYER_1}/bias" in plan
+    assert f"{LAYER}/bias" in plan
+    names = [name for name, _ in tf.train.list_variables(str(runs.directory().checkpoints))]
+    assert any("iterator" in name.lower() for name in names), "the position in the input is saved"
 
 
-LONG = ("transformer", "gan")
+SHORT = "gan_by_a_function"
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(each, marks=[pytest.mark.soak] * (each in LONG)) for each in PROGRAMS],
+    [pytest.param(each, marks=[pytest.mark.soak] * (each != SHORT)) for each in PROGRAMS],
 )
 def test_a_program_from_two_sources_to_its_export(tmp_path: Path, name: str) -> None:
     each = PROGRAMS[name]
@@ -225,7 +227,7 @@ def test_layers_of_tensorflow_1_by_tf_keras(
 ) -> None:
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
     changes = digits("cnn_of_layers", {"learning_rate": 0.02})
-    train = TrainConfig(60, log_every=20, evaluate_every=30, objective="validation/accuracy")
+    train = TrainConfig(60, log_every=60, evaluate_every=60, objective="validation/accuracy")
     train.goal = Goal.maximize
     runs = Runs(tmp_path / "runs", **changes, train=train)
     assert runs.run()[0] > 0.85
@@ -253,11 +255,12 @@ def test_hooks_an_init_fn_and_what_is_chosen_to_be_evaluated_and_exported(
     ]
 
     weights = {}
-    for which in ("scaffolds", "3", "latest"):
+    for which in ("scaffolds", "3"):
         (*_, shown) = runs.shown(mode=Mode.evaluate, evaluate=EvaluateConfig(which=which))
         weights[which] = float(shown.split()[-1])
-    assert weights["scaffolds"] == 5.0
-    assert weights["latest"] < weights["3"] < 5.0
+    third = tf.train.load_variable(str(runs.directory().checkpoints / "model.ckpt-3"), "weight")
+    assert weights == {"scaffolds": 5.0, "3": pytest.approx(third, rel=1e-3)}
+    assert runs.values()["weight"] < third < 5.0
     runs.shown(mode=Mode.export, export=ExportConfig(which="3"))
     path = runs.directory().path / "export-3"
     scaled = tf.saved_model.load(str(path)).signatures["serving_default"]

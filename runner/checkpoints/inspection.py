@@ -1,9 +1,11 @@
-"""Compares two checkpoints and describes one: what `python -m runner.inspect` prints."""
+"""Looks into checkpoints: as mappings, for programs, and as tables, for `runner.inspect`."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,36 +13,141 @@ from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from runner.checkpoints.locate import LATEST, resolve
+from runner.checkpoints.open import open_checkpoint as open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec, is_number
-from runner.console import Listing, plural, shaped, sized
+from runner.console import Listing, as_text, plural, shaped, sized
+from runner.errors import nearest
 
 
-def differences(one: CheckpointReader, other: CheckpointReader) -> Iterator[tuple[str, str]]:
-    """Yields every tensor that only one checkpoint has, or whose shape, dtype or values differ.
+class Checkpoint(Mapping[str, NDArray[Any]]):
+    """A checkpoint of any format: tensor name -> value, read from the file when it is asked for.
 
-    With its name, as the first checkpoint spells it or else the second, comes a description of the
-    difference. A tensor of one is found in the other by its name or by an alias of either. Values
-    are read one tensor of each checkpoint at a time.
+    A value is an array of the shape and dtype in `tensors`; bfloat16 and its like have the dtypes
+    of `ml_dtypes`. It may be a read-only view of the file. Aliases, such as Keras's paths in a
+    `.keras` file, are accepted as well.
+
+    Args:
+      reader: reads the checkpoint.
+    """
+
+    def __init__(self, reader: CheckpointReader) -> None:
+        self.reader = reader
+
+    @cached_property
+    def spec(self) -> CheckpointSpec:
+        """Its path, format, step, digest, aliases and tensors, from metadata."""
+        return self.reader.spec()
+
+    @property
+    def tensors(self) -> Mapping[str, TensorSpec]:
+        """Tensor name -> shape and dtype; no value is read for it."""
+        return self.spec.tensors
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Reads a tensor by its name or an alias; raises KeyError with the nearest names."""
+        own = name if name in self.tensors else self.spec.aliases.get(name)
+        if own is None:
+            near = nearest(name, [*self.tensors, *self.spec.aliases])
+            raise KeyError(f"{name!r} is not in {self.spec.path}; nearest: {', '.join(near)}")
+        ((_, value),) = self.reader.read([own])
+        return value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.tensors or name in self.spec.aliases
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __repr__(self) -> str:
+        return f"<{self.spec.format} {self.spec.path}, {len(self)} tensors>"
+
+
+def open_checkpoint(path: str | os.PathLike[str], which: str = LATEST) -> Checkpoint:
+    """Opens a checkpoint of any format; see `Checkpoint`.
+
+    Args:
+      path: a file, a bundle's prefix, a SavedModel, a directory of checkpoints or of a run; also of
+        a file system that `tf.io.gfile` opens.
+      which: in a directory `latest`, `best` by the objective that a run recorded, or a step.
 
     Raises:
-      CheckpointError: when a checkpoint is damaged.
+      CheckpointError: when there is none, or it cannot be read.
     """
-    ours, theirs = one.spec(), other.spec()
-    partners = _partners(ours, theirs)
-    for name in ours.tensors:
+    (found,) = resolve(os.fspath(path), str(which))
+    return Checkpoint(open_reader(found))
+
+
+@dataclass(frozen=True)
+class Differences:
+    """How two checkpoints differ; false when they do not, and prints as a table.
+
+    Attributes:
+      one: the first.
+      other: the second.
+      tensors: name, as the first spells it or else the second -> what differs, in words.
+    """
+
+    one: CheckpointSpec
+    other: CheckpointSpec
+    tensors: Mapping[str, str]
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __str__(self) -> str:
+        return as_text(self.__rich__())
+
+    def __rich__(self) -> RenderableType:
+        """Returns the differences as a table, how many there are first."""
+        count = f"{plural(len(self), 'tensor')} differ{'s' * (len(self) == 1)}"
+        lines = (count if self else "no difference", f"first: {self.one.path}")
+        rows = list(self.tensors.items())
+        return Group(
+            *map(Text, (*lines, f"second: {self.other.path}")),
+            *([Listing(("tensor", "differs"), rows)] if rows else []),
+        )
+
+
+def diff(
+    one: str | os.PathLike[str] | Checkpoint, other: str | os.PathLike[str] | Checkpoint
+) -> Differences:
+    """Compares two checkpoints, of any two formats, value by value.
+
+    A tensor of one is found in the other by its name or by an alias of either. Values are read one
+    tensor of each checkpoint at a time.
+
+    Raises:
+      CheckpointError: when one of them cannot be read.
+    """
+    first, second = (
+        each if isinstance(each, Checkpoint) else open_checkpoint(each) for each in (one, other)
+    )
+    return Differences(first.spec, second.spec, dict(_differences(first, second)))
+
+
+def _differences(one: Checkpoint, other: Checkpoint) -> Iterator[tuple[str, str]]:
+    """Yields every tensor that differs, or that only one checkpoint has, and what differs."""
+    ours, theirs = one.tensors, other.tensors
+    partners = _partners(one.spec, other.spec)
+    for name in ours:
         if name not in partners:
             yield name, "only in the first"
-    for name in sorted({*theirs.tensors} - {*partners.values()}):
+    for name in sorted({*theirs} - {*partners.values()}):
         yield name, "only in the second"
     comparable = []
     for name, partner in partners.items():
-        changed = _metadata(ours.tensors[name], theirs.tensors[partner])
+        changed = _metadata(ours[name], theirs[partner])
         if changed:
             yield name, changed
-        elif ours.tensors[name].dtype != "variant":  # A variant has no comparable values.
+        elif ours[name].dtype != "variant":  # A variant has no comparable values.
             comparable.append(name)
-    streams = one.read(comparable), other.read([partners[name] for name in comparable])
-    for (name, value), (_, counterpart) in zip(*streams, strict=True):
+    values = one.reader.read(comparable)
+    counterparts = other.reader.read([partners[name] for name in comparable])
+    for (name, value), (_, counterpart) in zip(values, counterparts, strict=True):
         changed = _values(value, counterpart)
         if changed:
             yield name, changed
@@ -193,13 +300,3 @@ _NUMBERS = ("bytes", "min", "max", "mean", "NaN")
 def _with_nan_in_red(row: Sequence[str]) -> list[Text]:
     style = "red" if row[_COLUMNS.index("NaN")] not in ("", "0") else ""
     return [Text(cell, style=style) for cell in row]
-
-
-def difference_listing(
-    one: CheckpointSpec, other: CheckpointSpec, found: Sequence[tuple[str, str]]
-) -> RenderableType:
-    """Returns the differences between two checkpoints, how many there are first."""
-    count = f"{plural(len(found), 'tensor')} differ{'s' * (len(found) == 1)}" if found else ""
-    lines = (count or "no difference", f"first: {one.path}", f"second: {other.path}")
-    rows = [(name, what) for name, what in found]
-    return Group(*map(Text, lines), *([Listing(("tensor", "differs"), rows)] if rows else []))
