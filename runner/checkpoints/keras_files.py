@@ -143,7 +143,7 @@ class _Member(io.FileIO):
         # The local header has 30 bytes, the last four of which are the sizes of what follows it.
         super().seek(entry.header_offset + 26)
         names, extra = struct.unpack("<HH", self.read(4))
-        self._start = entry.header_offset + 30 + names + extra
+        self._start: int = entry.header_offset + 30 + names + extra
         self._end = self._start + entry.file_size
         self.seek(0)
 

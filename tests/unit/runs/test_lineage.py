@@ -9,7 +9,7 @@ import pytest
 
 from runner.config.schema import TrackingConfig
 from runner.lineage import main
-from runner.runs.lineage import Ancestor, lineage, name_tracked_run, source_run_tags
+from runner.runs.provenance import Ancestor, lineage, name_tracked_run, source_run_tags
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.system.status import Status
 from runner.tracking import RunStore, open_store

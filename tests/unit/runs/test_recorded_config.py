@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import cache
@@ -111,9 +112,10 @@ def test_without_its_configuration_a_run_cannot_be_named_by_its_folder(
 def test_the_runs_that_are_there_are_named(
     run: RunDirectory, command: Command, folder: str
 ) -> None:
-    given, overrides = command(*FOLDER)
+    given, overrides = copy.deepcopy(command(*FOLDER))
+    given.run_dir = folder
     with pytest.raises(RunnerError, match=f"run_dir is {folder}, which is not a run") as caught:
-        recorded_config(OmegaConf.merge(given, {"run_dir": folder}), overrides)
+        recorded_config(given, overrides)
     assert list(caught.value.problems[0].choices) == ["runs/001"]
 
 
