@@ -92,15 +92,6 @@ GAN: dict[str, Any] = {
     "objective": "validation/distance",
 }
 PROGRAMS: dict[str, Program] = {
-    "cnn": Program(
-        digits("cnn", {"learning_rate": 0.01}),
-        steps=60,
-        below=0.8,
-        sources=({"conv/kernel": [3, 3, 1, 8]}, {"head/bias": [10]}),
-        selected=("conv/*", "head/bias"),
-        rate=0.01,
-        served=("image", tf.zeros([3, 8, 8, 1]), CLASSIFIED),
-    ),
     "lstm": Program(
         sequences("lstm", {"units": 8, "learning_rate": 0.05}),
         steps=30,
@@ -235,6 +226,8 @@ def test_layers_of_tensorflow_1_by_tf_keras(
     assert {"conv/kernel", "head/kernel", "batch_normalization/gamma/Adam"} <= set(values)
     assert np.ptp(values["batch_normalization/moving_mean"]) > 0.0
     runs.shown(mode=Mode.export)
+    served = tf.saved_model.load(str(runs.directory().export)).signatures["serving_default"]
+    assert set(served(image=tf.zeros([3, 8, 8, 1]))) == CLASSIFIED
 
 
 def test_hooks_an_init_fn_and_what_is_chosen_to_be_evaluated_and_exported(
