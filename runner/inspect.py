@@ -7,14 +7,15 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-from runner.checkpoints.inspection import Checkpoint, Statistics, diff, listing, statistics
-from runner.checkpoints.locate import LATEST, Artifacts, is_mlflow_uri, resolve
+from runner.checkpoints.inspection import Checkpoint, Statistics, diff, statistics
+from runner.checkpoints.locate import LATEST, is_mlflow_uri, resolve
 from runner.checkpoints.open import open_checkpoint
-from runner.checkpoints.reader import CheckpointSpec
+from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_number
 from runner.config.schema import TrackingConfig
-from runner.console import Screen, as_text
+from runner.console import Listing, Screen, as_text, plural, shaped, sized
 from runner.errors import CheckpointError, Problem, RunnerError
 from runner.restoration.starting_scaffold import scaffold_yaml
 from runner.restoration.variables import WARM_STARTED, StateClass, classify
@@ -41,7 +42,8 @@ def main(arguments: Sequence[str] | None = None, screen: Screen | None = None) -
     screen = screen or Screen()
     try:
         with without_import_notes():  # Some formats import TensorFlow.
-            artifacts = _artifacts(parsed.paths, parsed.tracking)
+            tracked = parsed.tracking is not None and any(map(is_mlflow_uri, parsed.paths))
+            artifacts = open_store(TrackingConfig(uri=parsed.tracking), {}) if tracked else None
             resolved = [resolve(path, parsed.which, artifacts=artifacts) for path in parsed.paths]
             if parsed.provenance:
                 return _provenance(resolved[0][0], screen)
@@ -123,22 +125,59 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _artifacts(paths: Sequence[str], tracking: str | None) -> Artifacts | None:
-    if tracking is None or not any(map(is_mlflow_uri, paths)):
-        return None
-    return open_store(TrackingConfig(uri=tracking), {})
-
-
 def _list(checkpoint: Checkpoint, parsed: argparse.Namespace, screen: Screen) -> None:
-    spec = checkpoint.spec
+    """Shows a summary of a checkpoint, its path, and a table of its tensors by their aliases.
+
+    Optimizer slots and the like have one row together, unless all are asked for.
+    """
+    spec, classes = checkpoint.spec, _classes(checkpoint.spec)
     found: dict[str, Statistics] = {}
     if parsed.stats:
         names = [name for name, tensor in spec.tensors.items() if tensor.dtype != "variant"]
         found = {name: statistics(value) for name, value in checkpoint.reader.read(names)}
-    classes = {name: each.value for name, each in _classes(spec).items()}
-    model = {each.value for each in WARM_STARTED}
-    digest = spec.digest if parsed.digest else ""
-    _show(listing(spec, classes, found, model, every=parsed.all, digest=digest), screen)
+    kinds: dict[str, list[TensorSpec]] = {_OWN: []}
+    for name, tensor in spec.tensors.items():
+        kind = _OWN if classes[name] in WARM_STARTED else classes[name].value
+        kinds.setdefault(kind, []).append(tensor)
+    also = {name: alias for alias, name in spec.aliases.items()}
+    rows: list[list[str]] = []
+    counts = []
+    for kind, group in kinds.items():
+        size = sum(each.bytes for each in group)
+        counts.append(f"{plural(len(group), kind)} ({sized(size)})")
+        if parsed.all or kind == _OWN or len(group) == 1:
+            for each in group:
+                alias, of = also.get(each.name, each.name), found.get(each.name)
+                own = each.name if parsed.all and alias != each.name else ""
+                rows.append([alias, *_cells(each, classes[each.name].value, of), own])
+        else:
+            nan = sum(of.nan for each in group if (of := found.get(each.name)))
+            cells = (plural(len(group), kind), "", f"{size:,}", kind, "", "", "")
+            rows.append([*cells, f"{nan:,}" if found else "", ""])
+    step = "" if spec.step is None else f", step {spec.step}"
+    lines = (f"{spec.format}{step}: {', '.join(counts)}", spec.path)
+    digest = [spec.digest] if parsed.digest else []
+    table = Listing(_COLUMNS, [_with_nan_in_red(row) for row in rows], _NUMBERS)
+    _show(Group(*map(Text, (*lines, *digest)), table), screen)
+
+
+def _cells(tensor: TensorSpec, kind: str, of: Statistics | None) -> list[str]:
+    # Strings have no fixed size, nor has a `variant`, the position in a run's training data.
+    size = f"{tensor.bytes:,}" if is_number(tensor.dtype) else ""
+    values = (of.minimum, of.maximum, of.mean) if of else (None,) * 3
+    described = ["" if value is None else f"{value:.6g}" for value in values]
+    shape = shaped(tensor.shape, tensor.dtype)
+    return [shape, size, kind, *described, f"{of.nan:,}" if of else ""]
+
+
+_OWN = "model variable"
+_COLUMNS = ("tensor", "shape", "bytes", "class", "min", "max", "mean", "NaN", "stored as")
+_NUMBERS = ("bytes", "min", "max", "mean", "NaN")
+
+
+def _with_nan_in_red(row: Sequence[str]) -> list[Text]:
+    style = "red" if row[_COLUMNS.index("NaN")] not in ("", "0") else ""
+    return [Text(cell, style=style) for cell in row]
 
 
 def _classes(spec: CheckpointSpec) -> dict[str, StateClass]:

@@ -1,9 +1,9 @@
-"""Looks into checkpoints: as mappings, for programs, and as tables, for `runner.inspect`."""
+"""Looks into checkpoints: as mappings of tensors, at their differences and statistics."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,8 +15,8 @@ from rich.text import Text
 
 from runner.checkpoints.locate import LATEST, resolve
 from runner.checkpoints.open import open_checkpoint as open_reader
-from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec, is_number
-from runner.console import Listing, as_text, plural, shaped, sized
+from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
+from runner.console import Listing, as_text, plural
 from runner.errors import nearest
 
 
@@ -228,75 +228,3 @@ def statistics(value: NDArray[Any]) -> Statistics:
         return Statistics(None, None, None, nan)
     mean = float(np.mean(value, dtype=np.float64))
     return Statistics(float(value.min()), float(value.max()), mean, nan)
-
-
-def listing(
-    spec: CheckpointSpec,
-    classes: Mapping[str, str],
-    found: Mapping[str, Statistics],
-    model: Collection[str],
-    *,
-    every: bool,
-    digest: str = "",
-) -> RenderableType:
-    """Returns what a checkpoint holds: a summary, its path, and a table of its tensors.
-
-    A tensor is called by its alias where it has one.
-
-    Args:
-      spec: the checkpoint.
-      classes: tensor name -> its class of state.
-      found: tensor name -> its statistics; of none if they are not asked for.
-      model: the classes of a model's variables. Each of the others has one row.
-      every: whether every tensor has a row, with its own name too.
-      digest: is shown after the path; empty when it is not asked for.
-    """
-    own = "model variable"
-    kinds: dict[str, list[TensorSpec]] = {own: []}
-    for name, tensor in spec.tensors.items():
-        kinds.setdefault(own if classes[name] in model else classes[name], []).append(tensor)
-    also = {name: alias for alias, name in spec.aliases.items()}
-    rows: list[list[str]] = []
-    counts = []
-    for kind, group in kinds.items():
-        size = sum(each.bytes for each in group)
-        counts.append(f"{plural(len(group), kind)} ({sized(size)})")
-        if every or kind == own or len(group) == 1:
-            rows += [_row(each, classes, also, every, found.get(each.name)) for each in group]
-        else:
-            nan = sum(of.nan for each in group if (of := found.get(each.name)))
-            cells = (plural(len(group), kind), "", f"{size:,}", kind, "", "", "")
-            rows.append([*cells, f"{nan:,}" if found else "", ""])
-    step = "" if spec.step is None else f", step {spec.step}"
-    return Group(
-        Text(f"{spec.format}{step}: {', '.join(counts)}"),
-        Text(spec.path),
-        *([Text(digest)] if digest else []),
-        Listing(_COLUMNS, [_with_nan_in_red(row) for row in rows], _NUMBERS),
-    )
-
-
-def _row(
-    tensor: TensorSpec,
-    classes: Mapping[str, str],
-    also: Mapping[str, str],
-    every: bool,
-    of: Statistics | None,
-) -> list[str]:
-    name = also.get(tensor.name, tensor.name)
-    # Strings have no fixed size, nor has a `variant`, the position in a run's training data.
-    size = f"{tensor.bytes:,}" if is_number(tensor.dtype) else ""
-    values = (of.minimum, of.maximum, of.mean) if of else (None,) * 3
-    described = ["" if value is None else f"{value:.6g}" for value in values]
-    own = tensor.name if every and name != tensor.name else ""
-    shape = shaped(tensor.shape, tensor.dtype)
-    return [name, shape, size, classes[tensor.name], *described, f"{of.nan:,}" if of else "", own]
-
-
-_COLUMNS = ("tensor", "shape", "bytes", "class", "min", "max", "mean", "NaN", "stored as")
-_NUMBERS = ("bytes", "min", "max", "mean", "NaN")
-
-
-def _with_nan_in_red(row: Sequence[str]) -> list[Text]:
-    style = "red" if row[_COLUMNS.index("NaN")] not in ("", "0") else ""
-    return [Text(cell, style=style) for cell in row]

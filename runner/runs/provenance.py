@@ -255,18 +255,11 @@ def source_run_tags(sources: Mapping[str, str], store: RunStore) -> dict[str, st
 def name_tracked_run(directory: RunDirectory, store: RunStore) -> None:
     """Adds the store's id of a run, known only once it is delivered, to its provenance."""
     own, *copies = directory.provenances
-    if not own.is_file():
+    found = provenance_of(str(directory.path)) if own.is_file() else None
+    if found is None:
         return
-    run_id = store.run_id(directory.path)
-    try:
-        found = json.loads(own.read_text())
-        if found["schema"] != SCHEMA:
-            return
-        # Another one where the store lost the first, and the run was recorded anew.
-        found["run"]["run_id"] = run_id or found["run"].get("run_id")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        logger.warning("%s is not the provenance of a run: %r", own, error)
-        return
+    # Another one where the store lost the first, and the run was recorded anew.
+    found["run"]["run_id"] = store.run_id(directory.path) or found["run"].get("run_id")
     text = json.dumps(found, indent=1) + "\n"
     for file in (own, *(copy for copy in copies if copy.parent.is_dir())):
         if not file.is_file() or file.read_text() != text:

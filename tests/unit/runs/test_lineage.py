@@ -148,4 +148,4 @@ def test_a_run_that_the_store_has_named_is_named_in_its_provenance(
         own.write_text(other)
         name_tracked_run(directory, store)
         assert own.read_text() == other
-    assert f"{own} is not the provenance of a run" in caplog.text
+    assert f"{own} is not the provenance of a checkpoint" in caplog.text
