@@ -15,7 +15,7 @@ The formats:
   array_files: `.npy`, `.npz`, `.safetensors`.
 
 On top of the interface:
-  inspection: statistics and listings of a checkpoint, and differences of two. Doors for programs:
+  inspection: checkpoints as mappings, their differences, statistics of values. Doors for programs:
     `open_checkpoint`, which is `runner.open_checkpoint`, and `diff`.
 
 Reading is all that happens here: nothing builds a training graph, assigns a variable or writes

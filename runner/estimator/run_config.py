@@ -15,7 +15,6 @@ import tensorflow as tf
 
 VocabInfo = tf.compat.v1.train.VocabInfo
 _DEFAULT: Any = object()
-_BOTH = "`save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set."
 _NOT_NEGATIVE = (
     *("save_summary_steps", "save_checkpoints_steps", "save_checkpoints_secs"),
     "keep_checkpoint_max",
@@ -111,7 +110,9 @@ class RunConfig:
 
     def _check(self) -> None:
         if None not in (self.save_checkpoints_steps, self.save_checkpoints_secs):
-            raise ValueError(_BOTH)
+            raise ValueError(
+                "`save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set."
+            )
         if self.model_dir is not None:
             self.model_dir = os.fspath(self.model_dir)
         for name, (holds, message) in _RULES.items():

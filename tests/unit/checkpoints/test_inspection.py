@@ -13,15 +13,12 @@ from numpy.typing import NDArray
 
 import runner
 from runner.checkpoints.inspection import Statistics, statistics
-
-
-def _npz(path: Path, **tensors: object) -> Path:
-    np.savez(path, allow_pickle=False, **{k: np.asarray(v) for k, v in tensors.items()})
-    return path
+from tests.conformance.goldens import save_npz
 
 
 def test_a_checkpoint_is_a_mapping_whose_values_are_read_when_asked_for(tmp_path: Path) -> None:
-    path = _npz(tmp_path / "model.npz", kernel=np.ones((2, 3), np.float32), step=np.int64(7))
+    path = tmp_path / "model.npz"
+    save_npz(path, kernel=np.ones((2, 3), np.float32), step=np.int64(7))
     found = runner.open_checkpoint(path)
     assert list(found) == ["kernel", "step"]
     assert (found.tensors["kernel"].shape, found.tensors["kernel"].dtype) == ((2, 3), "float32")
@@ -38,7 +35,7 @@ def test_a_checkpoint_is_a_mapping_whose_values_are_read_when_asked_for(tmp_path
 
 
 def _compared(folder: Path, one: dict[str, Any], other: dict[str, Any]) -> Any:
-    paths = _npz(folder / "one.npz", **one), _npz(folder / "other.npz", **other)
+    paths = save_npz(folder / "one.npz", **one), save_npz(folder / "other.npz", **other)
     return runner.checkpoints.diff(*paths)
 
 
@@ -79,7 +76,7 @@ def test_tensors_are_found_by_alias(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "w.h5", "w") as file:
         file["layers/dense/vars/0"] = np.array([[1, 2]], np.float32)
         file["layers/dense/vars"].attrs["name"] = "head"
-    other = _npz(tmp_path / "o.npz", **{"head/kernel": np.array([[1, 3]], np.float32)})
+    other = save_npz(tmp_path / "o.npz", **{"head/kernel": np.array([[1, 3]], np.float32)})
     found = runner.checkpoints.diff(tmp_path / "w.h5", other)
     assert found.tensors == {"layers/dense/vars/0": "1 of 2 values, by up to 1"}
     assert list(runner.checkpoints.diff(other, tmp_path / "w.h5").tensors) == ["head/kernel"]
