@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from runner import checkpoints, estimator
-    from runner.checkpoints.mapping import Checkpoint, open_checkpoint
+    from runner.checkpoints.inspection import Checkpoint, open_checkpoint
     from runner.config.schema import RunConfig
     from runner.config.validation import validate
     from runner.errors import RunnerError
@@ -82,7 +82,7 @@ __all__ = [
 # Imported when they are asked for: configuration errors and --help must not wait for TensorFlow.
 _MODULES = {
     "CachedSession": "runner.session.cached_session",
-    "Checkpoint": "runner.checkpoints.mapping",
+    "Checkpoint": "runner.checkpoints.inspection",
     "ChiefSessionCreator": "runner.session.monitored_session",
     "GraphSpec": "runner.graph.graph_spec",
     "MonitoredSession": "runner.session.monitored_session",
@@ -97,7 +97,7 @@ _MODULES = {
     "WarmStart": "runner.restoration.eager",
     "WarmStartPlan": "runner.restoration.eager",
     "WorkerSessionCreator": "runner.session.monitored_session",
-    "open_checkpoint": "runner.checkpoints.mapping",
+    "open_checkpoint": "runner.checkpoints.inspection",
     "plan": "runner.restoration.eager",
     "run_experiment": "runner.run",
     "validate": "runner.config.validation",
