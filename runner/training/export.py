@@ -17,7 +17,8 @@ from runner.config.schema import RunConfig
 from runner.config.validation import is_own_graph
 from runner.errors import ConfigError, Problem, RunDirectoryError, TrackingError
 from runner.graph.build import build_data
-from runner.graph.experiment import Data, GraphSpec
+from runner.graph.experiment import Data
+from runner.graph.graph_spec import GraphSpec
 from runner.graph.optimization import averaged_names
 from runner.graph.own_graph import build_spec
 from runner.graph.precision import build_model, dtype_policy, full_precision, new_graph

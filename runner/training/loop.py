@@ -12,8 +12,8 @@ import tensorflow as tf
 from runner.checkpoints import contents
 from runner.errors import ConfigError, InterruptedRunError, Problem
 from runner.graph.experiment import BuiltGraph, Training
+from runner.graph.graph_spec import local_init_op
 from runner.graph.input_pipeline import input_ended, not_resumed_exactly
-from runner.graph.own_graph import local_init_op
 from runner.graph.variables import saved_as
 from runner.hooks import ProgressHook
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession

@@ -6,14 +6,13 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow as tf
 
 from runner.config.choices import NonFinite, OnError
 from runner.config.instantiation import References
 from runner.errors import NonFiniteLossError, RunnerError
-from runner.graph.names import build_hook, finder, graph_names
+from runner.graph.configured_hooks import build_hook, graph_names, graph_references
 from runner.hooks import (
     BestCheckpoint,
     CheckpointHook,
@@ -90,8 +89,7 @@ def configured_hooks(run: Run) -> ConfiguredHooks:
     saves = _save_policy(run)
     best = _best_checkpoint(run, saves)
     evaluation = _evaluation(run, best)
-    names = graph_names(run.built.variables, run.training)
-    known = _known(run, names, evaluation)
+    known = _known(run, evaluation)
     first = run.built.hooks
     hooks = {
         name: first[name] or build_hook(name, node, known)
@@ -239,7 +237,7 @@ def _own(run: Run) -> list[tf.compat.v1.train.SessionRunHook]:
     return hooks
 
 
-def _known(run: Run, graph: Mapping[str, Any], evaluation: EvaluationHook) -> References:
+def _known(run: Run, evaluation: EvaluationHook) -> References:
     """Returns what `${graph:NAME}` stands for, and `${run:NAME}` for each of `RUN_NAMES`."""
 
     def record(metrics: Mapping[str, float], step: int) -> None:
@@ -252,4 +250,5 @@ def _known(run: Run, graph: Mapping[str, Any], evaluation: EvaluationHook) -> Re
         "record": record,
         "saver": another_saver(run.built.saver, 0),
     }
-    return References({"graph": graph, "run": names}, finder(run.built.graph))
+    known = graph_references(run.built.graph, run.built.variables, run.training)
+    return known.also("run", names)
