@@ -18,12 +18,13 @@ HERE = "tests.tiny.faulty"
 
 
 class Case(NamedTuple):
-    """What is changed; the first line; the functions shown; a part of the last line."""
+    """What is changed; the first line; functions shown; in the last line; in the second."""
 
     changes: dict[str, Any]
     first: str
     functions: tuple[str, ...] = ()
     last: str = ""
+    given: str = ""
 
 
 def _target(name: str, **arguments: Any) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def _check(error: UserCodeError, case: Case) -> None:
     assert tuple(name for _, name in shown) == case.functions
     assert {Path(file).name for file, _ in shown} <= {"faulty.py"}
     assert case.last in (lines or [first])[-1]
+    assert case.given in "".join(lines[:1])
     assert len(lines) <= 20
 
 
@@ -87,12 +89,14 @@ OF_BUILDING = {
         "metrics.wrong raised AttributeError: 'SymbolicTensor' object has no attribute 'shapes'",
         ("misspelt",),
         "AttributeError: 'SymbolicTensor' object has no attribute 'shapes'",
+        "  it was called with labels int64 [None], outputs float32 [None, 2]",
     ),
     "graph": Case(
         {**OWN_GRAPH, "graph": _target("graph")},
         "graph raised KeyError: 'hidden_units'",
         ("graph",),
         "KeyError: 'hidden_units'",
+        f"  {HERE}.graph was called for mode validation",
     ),
 }
 OF_RUNNING = {
@@ -143,19 +147,6 @@ def test_an_error_in_a_step(case: Case, cheap: Runs) -> None:
     with pytest.raises(UserCodeError) as caught:
         runs.run(**case.changes)
     _check(caught.value, case)
-
-
-def test_the_arguments_of_what_is_called_are_shown() -> None:
-    for changes, line in (
-        (
-            {**PLAIN, "metrics": {"wrong": _partial("misspelt")}},
-            "it was called with labels int64 [None], outputs float32 [None, 2]",
-        ),
-        ({**OWN_GRAPH, "graph": _target("graph")}, f"{HERE}.graph was called for mode validation"),
-    ):
-        with pytest.raises(UserCodeError) as caught:
-            build_graph(tiny(**changes), "validation", train=True)
-        assert str(caught.value).splitlines()[1:] == [f"  {line}"]
 
 
 def test_what_is_printed(
