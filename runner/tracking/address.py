@@ -41,6 +41,11 @@ class Address:
         return self.scheme in _SERVERS
 
     @property
+    def exists(self) -> bool:
+        """Whether there may be something to find: asking SQLite would create a database."""
+        return self.database is None or self.database.exists()
+
+    @property
     def shown(self) -> str:
         """The URI with `***` in place of a password."""
         return self.masked(self.uri)
