@@ -10,9 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from runner.config.instantiation import build_target
-from runner.config.own_graph import is_own_graph
 from runner.config.schema import RunConfig, ScaffoldConfig
-from runner.config.validation import objective_problem
+from runner.config.validation import is_own_graph, objective_problem
 from runner.errors import ConfigError, Problem
 from runner.graph.calls import Calls
 from runner.graph.configured_hooks import first_hooks, graph_references

@@ -16,9 +16,8 @@ from runner.graph.calls import Calls
 from runner.graph.graph_spec import EvaluationGraph, GraphSpec
 from runner.graph.input_pipeline import InputState
 from runner.graph.optimization import AveragedWeights
-from runner.restoration.keras_slots import Slots
 from runner.restoration.variables import VariableSpec
-from runner.restoration.weights_layout import WeightsLayout
+from runner.restoration.weights_layout import Slots, WeightsLayout
 
 
 @runtime_checkable

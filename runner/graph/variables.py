@@ -14,9 +14,9 @@ from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.graph.experiment import Training
 from runner.graph.input_pipeline import TrainingInput
 from runner.internals.tensorflow import slice_of
-from runner.restoration.keras_slots import Slots
 from runner.restoration.model_variables import LEARNING_RATE
 from runner.restoration.variables import EMA_SUFFIX, Partition, VariableSpec, classify
+from runner.restoration.weights_layout import Slots
 
 
 def name_variables(

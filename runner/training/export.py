@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from runner.checkpoints.locate import BEST_OF_RUN
-from runner.config.own_graph import is_own_graph
 from runner.config.schema import RunConfig
+from runner.config.validation import is_own_graph
 from runner.errors import ConfigError, Problem, RunDirectoryError, TrackingError
 from runner.graph.build import build_data
 from runner.graph.experiment import Data

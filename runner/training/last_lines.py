@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from runner.checkpoints import contents
-from runner.config.command_line import on_run, program, resuming
+from runner.config.spelling import on_run, program, resuming
 from runner.training.run import Run
 
 

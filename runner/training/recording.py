@@ -19,8 +19,13 @@ from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text, provenance_document
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import summary, text
-from runner.runs.lineage import DIGEST, SOURCE_TAG, name_tracked_run, source_run_tags
-from runner.runs.provenance import environment_tags
+from runner.runs.provenance import (
+    DIGEST,
+    SOURCE_TAG,
+    environment_tags,
+    name_tracked_run,
+    source_run_tags,
+)
 from runner.runs.run_directory import PROVENANCE
 from runner.system.atomic_files import write_text
 from runner.system.status import Status

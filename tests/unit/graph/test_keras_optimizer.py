@@ -15,8 +15,8 @@ from runner.config.choices import StateChoice
 from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import ConfigError
 from runner.graph.keras_optimizer import KerasOptimizer
-from runner.restoration.keras_slots import Slots
 from runner.restoration.variables import StateClass
+from runner.restoration.weights_layout import Slots
 from runner.tracking import RunStore
 from runner.training.sources import Sources, plan_run
 from tests.tiny.configs import PLAIN, tiny
