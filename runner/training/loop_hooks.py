@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -76,19 +76,6 @@ class ConfiguredHooks:
         return None
 
 
-@dataclass(frozen=True)
-class LoopHooks:
-    """The hooks of a loop.
-
-    Attributes:
-      all: in the order in which the session calls them.
-      progress: one of them, to be closed also when the training fails.
-    """
-
-    all: Sequence[tf.compat.v1.train.SessionRunHook]
-    progress: ProgressHook
-
-
 def configured_hooks(run: Run) -> ConfiguredHooks:
     """Makes the hooks of the configuration, in the graph of a run.
 
@@ -111,22 +98,27 @@ def configured_hooks(run: Run) -> ConfiguredHooks:
     return ConfiguredHooks(hooks, evaluation, best, saves)
 
 
-def loop_hooks(run: Run, configured: ConfiguredHooks) -> LoopHooks:
-    """Makes the hooks of a run, in its graph.
+def loop_hooks(
+    run: Run, configured: ConfiguredHooks, progress: ProgressHook
+) -> list[tf.compat.v1.train.SessionRunHook]:
+    """Makes the hooks of a run, in its graph, in the order in which the session calls them.
 
     Args:
       run: the run, opened and recorded.
       configured: those of the configuration.
+      progress: shows the run's metrics.
     """
     config, training = run.config, run.training
-    progress = ProgressHook(training.step, config.train.steps, run.screen)
     names = graph_names(run.built.variables, training)
     first, last = run.coordinator.hooks(run)
-    hooks = [
+    input_state = (
+        [InputStateHook(training.input_state, run.screen.line)] if training.input_is_saved else []
+    )
+    return [
         *first,
         # First, so that nothing is recorded or saved of a step whose loss is NaN.
         _nan_loss(run),
-        *_input_state(run),
+        *input_state,
         StopAtStepHook(config.train.steps),
         RewindHook(run.tracker.rewind),
         _metrics(run, names["metrics"], progress),
@@ -147,7 +139,6 @@ def loop_hooks(run: Run, configured: ConfiguredHooks) -> LoopHooks:
         # Last, so that a signal during the other hooks' work costs no further step.
         StopWhenHook(lambda: run.interruption.received() or run.watch.pruned),
     ]
-    return LoopHooks(hooks, progress)
 
 
 def _best_checkpoint(run: Run, saves: SavePolicy) -> BestCheckpoint:
@@ -196,12 +187,6 @@ def _nan_loss(run: Run) -> NanLossHook:
         ),
         run.screen.line,
     )
-
-
-def _input_state(run: Run) -> list[InputStateHook]:
-    if not run.training.input_is_saved:
-        return []
-    return [InputStateHook(run.training.input_state, run.screen.line)]
 
 
 def _metrics(run: Run, values: Mapping[str, tf.Tensor], progress: ProgressHook) -> MetricsHook:
