@@ -25,9 +25,8 @@ from runner.estimator.spec import (
     checked_hooks,
     checked_listeners,
 )
-from runner.graph.experiment import GraphSpec
+from runner.graph.graph_spec import GraphSpec, local_init_op, separate_evaluation
 from runner.graph.input_pipeline import TrainingInput
-from runner.graph.own_graph import local_init_op, separate_evaluation
 from runner.hooks import evaluate_checkpoint
 from runner.internals.tensorflow import add_listeners, get_timestamped_export_dir
 from runner.session.monitored_session import (
