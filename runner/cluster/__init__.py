@@ -9,8 +9,7 @@ Every process of a cluster is a task with a role, which the configuration names 
 
 They have in common:
 
-- `channel`: which tasks answer, and the flags, strings and metrics that they share through the
-  parameter servers.
+- `channel`: which tasks answer, and what they announce and send through the parameter servers.
 - `sessions`: a task's server, and creators of sessions that wait for the tasks they need.
 - `replica`: a task's copy of the graph: which variable is on which server, which batches it reads.
 - `synchronous`: updates that combine one gradient per worker.

@@ -1,8 +1,4 @@
-"""How the tasks of a cluster reach each other: addresses that answer, and what the servers share.
-
-Flags, strings and metrics are on the parameter servers. None of them is in a checkpoint, and a
-server that is restarted has lost its own.
-"""
+"""How the tasks of a cluster reach each other: who answers, and what the servers share."""
 
 from __future__ import annotations
 
@@ -61,34 +57,36 @@ def listed(tasks: Mapping[str, str], names: Sequence[str]) -> str:
     return ", ".join(f"{name} at {tasks[name]}" for name in names)
 
 
-class Flag:
-    """A variable on the parameter server `device` that is set by being initialised.
+class Announcement:
+    """What a task announces on a parameter server: a string, empty for a flag, or nothing yet.
 
-    It needs no initialiser to run first and is in no collection, hence in no checkpoint. Flags of
-    one name on one device are the same in all tasks.
+    It needs no initialiser to run first and is in no collection, hence in no checkpoint. Those of
+    one name on one server are the same in all tasks; a server that is restarted has lost them.
     """
 
-    def __init__(self, name: str, device: str) -> None:
-        self.name, self._device = name, device
-        with tf.control_dependencies(None), tf.device(device):
-            self._handle = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name=name)
+    def __init__(self, name: str, server: int = 0) -> None:
+        self.name, self._device = f"{name}_{server}", f"/job:{PS}/task:{server}"
+        with tf.control_dependencies(None), tf.device(self._device):
+            self._handle = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=self.name)
+            self._given = tf.compat.v1.placeholder_with_default("", [])
             self.set_op: tf.Operation = tf.raw_ops.AssignVariableOp(
-                resource=self._handle, value=tf.constant(True)
+                resource=self._handle, value=self._given
             )
             self.clear_op: tf.Operation = tf.raw_ops.DestroyResourceOp(
                 resource=self._handle, ignore_lookup_error=True
             )
+            self._text = tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=tf.string)
             self.value = self.read()
 
     def read(self) -> tf.Tensor:
-        """Returns a new tensor, read after the present control dependencies."""
+        """Returns a new tensor, read after the present control dependencies: whether it is set."""
         with tf.device(self._device):
             # `tf.compat.v1.is_variable_initialized` warns where its result is not used.
             return tf.raw_ops.VarIsInitializedOp(resource=self._handle)
 
-    def set(self, session: _Session) -> None:
+    def set(self, session: _Session, text: str = "") -> None:
         """Sets it."""
-        session.run(self.set_op)
+        session.run(self.set_op, {self._given: text})
 
     def clear(self, session: _Session) -> None:
         """Clears it."""
@@ -98,59 +96,36 @@ class Flag:
         """Returns whether it is set."""
         return bool(session.run(self.value))
 
+    def text(self, session: _Session) -> str | None:
+        """Returns its string; None where it is not set."""
+        return str(session.run(self._text), "utf-8") if self.is_set(session) else None
 
-def _flag_on(name: str, server: int) -> Flag:
-    return Flag(f"{name}_{server}", f"/job:{PS}/task:{server}")
 
-
-def ready_flags(servers: int) -> list[Flag]:
+def ready_flags(servers: int) -> list[Announcement]:
     """Returns flags, one on each server: the model has all its values, and a chief leads.
 
-    Initialised variables say less: before a warm start they are initialised, too. A server that is
-    restarted has lost its flag with its variables.
+    Initialised variables say less: before a warm start they are initialised, too.
     """
-    return [_flag_on("cluster_ready", server) for server in range(servers)]
+    return [Announcement("cluster_ready", server) for server in range(servers)]
 
 
-def released_flag(server: int) -> Flag:
+def released_flag(server: int) -> Announcement:
     """Returns the flag at which a server ends for good."""
-    return _flag_on("cluster_released", server)
+    return Announcement("cluster_released", server)
 
 
-def left_flag(server: int) -> Flag:
+def left_flag(server: int) -> Announcement:
     """Returns the flag that the chief has left, to be resumed later."""
-    return _flag_on("cluster_left", server)
+    return Announcement("cluster_left", server)
 
 
-def session_flags(servers: int) -> list[Flag]:
+def session_flags(servers: int) -> list[Announcement]:
     """Returns the flags of one session of the chief: each new session starts with these cleared."""
     return [
         *ready_flags(servers),
         *(left_flag(server) for server in range(servers)),
-        *(Flag(name, _HOST) for name in (_FINISHED, _SAVED, _STOP)),
+        *map(Announcement, (_FINISHED, _SAVED, _STOP)),
     ]
-
-
-class SharedString:
-    """A string on the first parameter server, in no checkpoint; all tasks share that of a name."""
-
-    def __init__(self, name: str) -> None:
-        with tf.control_dependencies(None), tf.device(_HOST):
-            handle = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=name)
-            self._given = tf.compat.v1.placeholder(tf.string, [])
-            self._assign = tf.raw_ops.AssignVariableOp(resource=handle, value=self._given)
-            self._is_set = tf.raw_ops.VarIsInitializedOp(resource=handle)
-            self._value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.string)
-
-    def write(self, session: _Session, value: str) -> None:
-        """Sets it."""
-        session.run(self._assign, {self._given: value})
-
-    def read(self, session: _Session) -> str | None:
-        """Returns the newest value; None where nothing was written since the server started."""
-        if not session.run(self._is_set):
-            return None
-        return str(session.run(self._value), "utf-8")
 
 
 class State(NamedTuple):
@@ -168,7 +143,7 @@ class State(NamedTuple):
 
 
 class Channel:
-    """Operations of the default graph that reach the same flags, strings and queue from any task.
+    """Operations of the default graph that reach the same announcements and queue from any task.
 
     Attributes:
       finished: the chief has trained to the end.
@@ -188,12 +163,12 @@ class Channel:
                 self._record = tf.compat.v1.placeholder(tf.string, [])
                 self._put = queue.enqueue(self._record)
                 self._take = queue.dequeue_many(queue.size())
-            self.finished, self.saved = Flag(_FINISHED, _HOST), Flag(_SAVED, _HOST)
-            self.stop, self.ready = Flag(_STOP, _HOST), ready_flags(1)[0]
+            self.finished, self.saved, self.stop = map(Announcement, (_FINISHED, _SAVED, _STOP))
+            (self.ready,) = ready_flags(1)
             self.ended = {
-                task: Flag(f"cluster_ended_{task}", _HOST) for task in announcing_tasks(cluster)
+                task: Announcement(f"cluster_ended_{task}") for task in announcing_tasks(cluster)
             }
-            self.run, self.settings = SharedString("cluster_run"), SharedString("cluster_settings")
+            self.run, self.settings = Announcement("cluster_run"), Announcement("cluster_settings")
             self._state = self.read_state()
 
     def send(self, session: _Session, task: str, metrics: Mapping[str, float], step: int) -> None:
@@ -298,4 +273,4 @@ class FirstServer:
         Raises:
           ClusterError: naming what differs.
         """
-        require_agreement(config, self.ask(lambda session, channel: channel.settings.read(session)))
+        require_agreement(config, self.ask(lambda session, channel: channel.settings.text(session)))

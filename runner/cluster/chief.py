@@ -13,12 +13,13 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.cluster.channel import Channel, Flag, left_flag, missing_of, released_flag
+from runner.cluster.channel import Announcement, Channel, left_flag, missing_of, released_flag
 from runner.cluster.evaluator import follow_checkpoints
 from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import (
     ClusterChiefSessionCreator,
     ClusterTask,
+    is_over,
     naming_missing_tasks,
     session_config,
     start_server,
@@ -103,7 +104,7 @@ class Chief(Coordinator):
             raise
         self._set(left_flag if run.interruption.received() else released_flag, run)
 
-    def _set(self, flag: Callable[[int], Flag], run: Run) -> None:
+    def _set(self, flag: Callable[[int], Announcement], run: Run) -> None:
         """Sets a flag on each parameter server; reports one that does not answer."""
         # A session would wait for it without end.
         if missing := missing_of(parameter_servers(self._cluster)):
@@ -198,22 +199,13 @@ def serve(config: RunConfig, screen: Screen) -> None:
                     released, left = session.run(flags)
                     if released:
                         break
-                    if is_over(interruption.remaining(), left=left):
+                    if is_over(interruption.remaining(), needed=not left):
                         interruption.check()
                     if interruption.received() and not announced:
                         screen.line("serves on after a signal, until the chief has left")
                         announced = True
                     time.sleep(_LOOK_SECONDS)
     screen.line("done")
-
-
-def is_over(remaining: float | None, *, left: bool) -> bool:
-    """Returns whether a server that is not released ends.
-
-    `remaining` are seconds of its grace period, None before a signal; `left` is whether the chief
-    has left, to be resumed later.
-    """
-    return remaining is not None and (left or remaining <= 2 * _LOOK_SECONDS)
 
 
 def run_task(config: RunConfig, screen: Screen | None = None) -> None:

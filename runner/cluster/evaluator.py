@@ -41,7 +41,8 @@ def follow_checkpoints(config: RunConfig, screen: Screen) -> None:
     with Interruption(config.session.grace_seconds).handled() as interruption:
         task = ClusterTask(config, screen, interruption)
         store = open_store(config.tracking, asdict(config))
-        followed = FollowedRun(Path(config.run_dir), fingerprint(Sources(config, store).settings()))
+        identity = fingerprint(Sources(config, store).settings())
+        followed = FollowedRun(task.cluster, Path(config.run_dir), identity)
         built = build_graph(config, "validation", train=False)
         task.wait_for_servers()
         # TensorFlow would report at length an exception in the midst of its work.
@@ -52,13 +53,13 @@ def follow_checkpoints(config: RunConfig, screen: Screen) -> None:
 
 
 def _follow(task: ClusterTask, followed: FollowedRun, built: BuiltGraph) -> None:
-    server, patience = FirstServer(task.cluster), Patience(task.cluster)
+    server = FirstServer(task.cluster)
     evaluated: str | None = None
     server.ask(lambda session, channel: channel.ended[EVALUATOR].clear(session))
     while True:
         task.interruption.check()
         answer = server.ask(
-            lambda session, channel: (channel.run.read(session), channel.saved.is_set(session))
+            lambda session, channel: (channel.run.text(session), channel.saved.is_set(session))
         )
         if followed.directory is None and answer is not None:
             server.require_agreement(task.config)
@@ -79,7 +80,7 @@ def _follow(task: ClusterTask, followed: FollowedRun, built: BuiltGraph) -> None
         elif saved or status == Status.FINISHED:
             break
         else:
-            patience.look(answers=answer is not None, run=followed)
+            followed.require(answers=answer is not None)
             with task.interruption.prompt():
                 time.sleep(task.cluster.recovery_wait_secs)
     server.ask(lambda session, channel: channel.ended[EVALUATOR].set(session))
@@ -100,8 +101,10 @@ class FollowedRun:
     """The run whose checkpoints are evaluated: that of the chief.
 
     Args:
+      cluster: the resolved cluster.
       container: the configured `run_dir`.
       identity: the fingerprint of the run.
+      clock: a monotonic clock, in seconds.
 
     Attributes:
       name: what the chief calls it, its directory relative to `container`; None until it has.
@@ -109,8 +112,16 @@ class FollowedRun:
       status: its status when it was last looked at; None until there is one.
     """
 
-    def __init__(self, container: Path, identity: str) -> None:
-        self._container, self._identity = container, identity
+    def __init__(
+        self,
+        cluster: ClusterConfig,
+        container: Path,
+        identity: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster, self._container, self._identity = cluster, container, identity
+        self._clock = clock
+        self._gone_since: float | None = None
         self.name: str | None = None
         self.directory: RunDirectory | None = None
         self.status: str | None = None
@@ -136,6 +147,30 @@ class FollowedRun:
         newest: str | None = tf.train.latest_checkpoint(str(self.directory.checkpoints))
         return newest
 
+    def require(self, *, answers: bool) -> None:
+        """Takes notice of whether the first parameter server answers.
+
+        Raises:
+          ClusterError: when it did not, or the run was not RUNNING, for `cluster.max_wait_secs`.
+        """
+        if answers and self.status in (None, Status.RUNNING):
+            self._gone_since = None
+            return
+        now, limit = self._clock(), self._cluster.max_wait_secs
+        if self._gone_since is None:
+            self._gone_since = now
+        if now - self._gone_since < limit:
+            return
+        if not answers:
+            raise ClusterError(not_answering(parameter_servers(self._cluster), ["ps 0"], limit))
+        raise ClusterError(
+            Problem(
+                f"{self.directory.path if self.directory else 'the run'} is {self.status}",
+                f"no chief has resumed it for {limit:g} s (cluster.max_wait_secs)",
+                "start the chief again, and then the evaluator",
+            )
+        )
+
 
 def evaluated_checkpoint(
     built: BuiltGraph, checkpoint: str, cut: Callable[[], bool] = lambda: False
@@ -158,34 +193,3 @@ def evaluated_checkpoint(
                 return step, evaluate(session, built.split, cut)
         except EvaluationCutError:
             return None
-
-
-class Patience:
-    """Ends an evaluator that has had nothing to follow for long."""
-
-    def __init__(self, cluster: ClusterConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        self._cluster, self._clock = cluster, clock
-        self._since: float | None = None
-
-    def look(self, *, answers: bool, run: FollowedRun) -> None:
-        """Takes notice of the run, and of whether the first parameter server answers.
-
-        Raises:
-          ClusterError: when it did not, or the run was not RUNNING, for `cluster.max_wait_secs`.
-        """
-        if answers and run.status in (None, Status.RUNNING):
-            self._since = None
-            return
-        limit = self._cluster.max_wait_secs
-        since = self._since = self._clock() if self._since is None else self._since
-        if self._clock() - since < limit:
-            return
-        if not answers:
-            raise ClusterError(not_answering(parameter_servers(self._cluster), ["ps 0"], limit))
-        raise ClusterError(
-            Problem(
-                f"{run.directory.path if run.directory else 'the run'} is {run.status}",
-                f"no chief has resumed it for {limit:g} s (cluster.max_wait_secs)",
-                "start the chief again, and then the evaluator",
-            )
-        )

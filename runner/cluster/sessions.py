@@ -31,6 +31,9 @@ from runner.system.signals import Interruption
 
 _Session: TypeAlias = tf.compat.v1.Session
 
+# What a task needs to end in good order.
+_END_SECONDS = 2.0
+
 
 @dataclass(frozen=True)
 class ClusterTask:
@@ -117,6 +120,14 @@ def session_config(cluster: ClusterConfig) -> tf.compat.v1.ConfigProto:
         # A step waits for other workers, which may never come.
         config.operation_timeout_in_ms = int(cluster.max_wait_secs * 1000)
     return config
+
+
+def is_over(remaining: float | None, *, needed: bool) -> bool:
+    """Returns whether a task ends after a signal, unless the others still need it to end theirs.
+
+    `remaining` are seconds of its grace period, None before a signal; near its end it ends anyway.
+    """
+    return remaining is not None and (not needed or remaining <= _END_SECONDS)
 
 
 @contextmanager
@@ -244,20 +255,21 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
         with _Session(self._task.target, config=session_config(cluster)) as session:
             self.restarted = bool(session.run(self._is_initialized))
             session.run(self._clear)
-            self.channel.settings.write(session, shared_settings(self._task.config))
-            self.channel.run.write(session, self._run)
+            self.channel.settings.set(session, shared_settings(self._task.config))
+            self.channel.run.set(session, self._run)
         if self.restarted and len(trainers(cluster)) > 1:
             time.sleep(cluster.recovery_wait_secs)  # Steps in flight end meanwhile.
 
 
-class ClusterWorkerSessionCreator(tf.compat.v1.train.SessionCreator):
+class ClusterWorkerSessionCreator(tf.compat.v1.train.WorkerSessionCreator):
     """Creates a worker's sessions once its chief has made the model ready.
 
-    `tf.compat.v1.train.WorkerSessionCreator` waits 30 s between two attempts, and in silence.
+    Unlike its base it does not wait 30 s between two attempts, nor in silence.
     """
 
     def __init__(self, task: ClusterTask, scaffold: tf.compat.v1.train.Scaffold) -> None:
-        self._task, self._scaffold = task, scaffold
+        super().__init__(scaffold, task.target, session_config(task.cluster), max_wait_secs=0)
+        self._task = task
         self._first_server = FirstServer(task.cluster)
         self.channel = Channel(task.cluster)
 
@@ -274,16 +286,14 @@ class ClusterWorkerSessionCreator(tf.compat.v1.train.SessionCreator):
             return cluster_session(session)
 
     def _when_ready(self) -> _Session:
-        cluster, manager = self._task.cluster, self._session_manager()
+        cluster = self._task.cluster
         (address,) = cluster.addresses.chief
         deadline = time.monotonic() + cluster.max_wait_secs
         waits = False
         while True:
             self._first_server.require_agreement(self._task.config)
             try:
-                session = manager.wait_for_session(
-                    self._task.target, session_config(cluster), max_wait_secs=0
-                )
+                session = super().create_session()
             except tf.errors.DeadlineExceededError as error:
                 if time.monotonic() >= deadline:
                     raise ClusterError(_not_ready(cluster, address)) from error
@@ -297,17 +307,6 @@ class ClusterWorkerSessionCreator(tf.compat.v1.train.SessionCreator):
                 )
                 waits = True
             time.sleep(cluster.recovery_wait_secs)
-
-    def _session_manager(self) -> tf.compat.v1.train.SessionManager:
-        scaffold = self._scaffold.finalize()
-        return tf.compat.v1.train.SessionManager(
-            local_init_op=scaffold.local_init_op,
-            local_init_feed_dict=scaffold.local_init_feed_dict,
-            ready_op=scaffold.ready_op,
-            ready_for_local_init_op=scaffold.ready_for_local_init_op,
-            graph=tf.compat.v1.get_default_graph(),
-            recovery_wait_secs=self._task.cluster.recovery_wait_secs,
-        )
 
 
 def _not_ready(cluster: ClusterConfig, address: str) -> Problem:

@@ -15,6 +15,7 @@ from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import (
     ClusterTask,
     ClusterWorkerSessionCreator,
+    is_over,
     naming_missing_tasks,
     start_server,
 )
@@ -26,8 +27,8 @@ from runner.console import Screen
 from runner.errors import ClusterError, ConfigError, NonFiniteLossError, Problem
 from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph, Training
+from runner.graph.graph_spec import local_init_op
 from runner.graph.input_pipeline import input_ended
-from runner.graph.own_graph import local_init_op
 from runner.hooks import MetricsHook, StopWhenHook
 from runner.session.monitored_session import MonitoredSession
 from runner.system.signals import Interruption
@@ -38,8 +39,6 @@ _RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
 _RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
 _Session: TypeAlias = tf.compat.v1.Session
 
-# What a worker needs to end in good order, in seconds.
-_END_SECONDS = 2.0
 _LOOK_SECONDS = 0.5
 
 
@@ -107,7 +106,8 @@ def _hooks(
         chief.record(metrics, step)
 
     def leaves() -> bool:
-        return is_leaving(task.interruption.remaining(), synchronous=update is not None)
+        # The others need this worker's gradients for a synchronous step.
+        return is_over(task.interruption.remaining(), needed=update is not None)
 
     values = {**training.values, "input_seconds": training.input_seconds}
     return [
@@ -116,15 +116,6 @@ def _hooks(
         MetricsHook(values, training.step, train.log_every, record),
         StopWhenHook(leaves),
     ]
-
-
-def is_leaving(remaining: float | None, *, synchronous: bool) -> bool:
-    """Returns whether a worker ends with its step.
-
-    `remaining` are seconds of its grace period, None before a signal; others wait for the gradients
-    of a synchronous one.
-    """
-    return remaining is not None and (not synchronous or remaining <= _END_SECONDS)
 
 
 def _scaffold(

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from runner.config.masking import Mask
 from runner.config.schema import RunConfig
-from runner.runs.lineage import name_tracked_run
-from runner.runs.provenance import environment_tags
+from runner.runs.provenance import environment_tags, name_tracked_run
 from runner.runs.run_directory import RunDirectory, settle_killed_runs
 from runner.sweeps.points import ComposedPoint
 from runner.sweeps.sweep_directory import FAILURES, Attempt, AttemptFile, SweepDirectory

@@ -36,10 +36,9 @@ from runner.config.composition import (
 )
 from runner.config.fingerprint import Identity, in_scaffold
 from runner.config.instantiation import check_signature
-from runner.config.own_graph import is_own_graph
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
 from runner.config.spelling import spelled
-from runner.config.validation import validate
+from runner.config.validation import is_own_graph, validate
 from runner.errors import CheckpointError, ConfigError, Problem, RunnerError
 from runner.runs.run_directory import runs
 from runner.system.imports import import_tensorflow, without_collections

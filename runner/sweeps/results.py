@@ -16,9 +16,9 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from runner.config.command_line import on_run
 from runner.config.masking import Mask
 from runner.config.schema import SweepConfig
+from runner.config.spelling import on_run
 from runner.console import Screen
 from runner.errors import Problem, SweepError
 from runner.sweeps.objectives import Objective, ranked_trials

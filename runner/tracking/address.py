@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from runner.config.command_line import called
+from runner.config.spelling import called
 from runner.errors import Problem, TrackingUriError, nearest
 
 DEFAULT_URI = "sqlite:///mlflow.db"
@@ -39,6 +39,11 @@ class Address:
     def is_server(self) -> bool:
         """Whether an MLflow server answers at the URI."""
         return self.scheme in _SERVERS
+
+    @property
+    def exists(self) -> bool:
+        """Whether there may be something to find: asking SQLite would create a database."""
+        return self.database is None or self.database.exists()
 
     @property
     def shown(self) -> str:

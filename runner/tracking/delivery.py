@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from runner.errors import Problem, RunDirectoryError, TrackingError
 from runner.system.imports import without_import_notes
 from runner.system.status import Status
 from runner.tracking.address import resolve
-from runner.tracking.encoding import Batch, Delivery, MetricPoint
+from runner.tracking.encoding import Delivery, MetricPoint
 from runner.tracking.follower import Destination, Follower
 from runner.tracking.journal import Metrics, Record
 from runner.tracking.tracking_directory import TENSORBOARD, Opening, Position, TrackingDirectory
@@ -70,21 +71,16 @@ def sync(
     events = {store: threading.Event() for store in opening.stores}
     wakes = [] if wakes is None else wakes
     wakes += events.values()
-    results: dict[str, bool] = {}
 
-    def follow(store: str) -> None:
+    def follow(store: str) -> bool:
         _thread.log = log
-        results[store] = _follow(directory, store, partial(_wait, events[store]))
+        return _follow(directory, store, partial(_wait, events[store]))
 
-    threads = [threading.Thread(target=follow, args=(store,)) for store in opening.stores]
-    with _logged_to(directory.log) as log:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with _logged_to(directory.log) as log, ThreadPoolExecutor() as pool:
+        delivered = list(pool.map(follow, opening.stores))
     for event in events.values():
         wakes.remove(event)
-    return all(results.get(store, False) for store in opening.stores)
+    return all(delivered)
 
 
 def _follow(directory: TrackingDirectory, uri: str, wait: Callable[[float], object]) -> bool:
@@ -152,13 +148,13 @@ def _parent_id(
         opened = parent.opening()
         expected = opened is not None and (parent.is_written() or parent.is_delivered(uri))
         found = parent.position(uri).run_id
-        if found is not None or not expected or time.monotonic() >= give_up:
+        if found is None and opened is not None and not expected:
+            found = store.id_of(opened)
+        if found is not None:
+            return found
+        if not expected or time.monotonic() >= give_up:
             break
         wait(_PARENT_DELAY)
-    if found is None and opened is not None and not expected:
-        found = store.id_of(opened)
-    if found is not None:
-        return found
     raise TrackingError(
         Problem(
             f"run {opening.run_name!r} cannot be opened yet",
@@ -180,7 +176,6 @@ class TensorBoardRun(Destination):
     def __init__(self, directory: Path) -> None:
         with without_import_notes():
             import tensorflow as tf
-        self.run_id, self.experiment_id = None, None
         self.name = str(directory)
         self._v1 = tf.compat.v1
         with tf.Graph().as_default():  # Its writer refuses to work eagerly.
@@ -195,11 +190,11 @@ class TensorBoardRun(Destination):
             for name, value in record.values.items()
         )
         if points:
-            yield Batch(points)
+            yield points
 
     def deliver(self, delivery: Delivery, failures: int = 0) -> None:
         """Writes metrics to the file."""
-        for point in delivery.entries if isinstance(delivery, Batch) else ():
+        for point in delivery:
             if isinstance(point, MetricPoint):
                 value = self._v1.Summary.Value(tag=point.key, simple_value=point.value)
                 summary, time = self._v1.Summary(value=[value]), point.time / 1000

@@ -8,7 +8,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 from runner.tracking.journal import Artifact, Dataset, Metrics, Parameters, Record, Tags, Text
@@ -56,8 +56,10 @@ class Tag(NamedTuple):
     value: str
 
 
-SmallEntry: TypeAlias = MetricPoint | Parameter | Tag
-Entry: TypeAlias = SmallEntry | Artifact | Text | Dataset
+Entry: TypeAlias = MetricPoint | Parameter | Tag | Artifact | Text | Dataset
+
+Delivery: TypeAlias = tuple[Entry, ...]
+"""What one request delivers: metrics, parameters and tags together, or one of anything else."""
 
 # What it is called, and how many of it one request takes.
 _KINDS: Mapping[type[Entry], tuple[str, int]] = {
@@ -67,25 +69,15 @@ _KINDS: Mapping[type[Entry], tuple[str, int]] = {
 }
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Metrics, parameters and tags that one request delivers."""
-
-    entries: tuple[SmallEntry, ...]
-
-
-Delivery: TypeAlias = Batch | Artifact | Text | Dataset
-
-
 def summary(deliveries: Iterable[Delivery]) -> str:
     """Returns what deliveries hold, such as `1,200 metric values, artifact plan.txt`."""
     counts: Counter[type[Entry]] = Counter()
     names: list[str] = []
-    for delivery in deliveries:
-        if isinstance(delivery, Batch):
-            counts.update(map(type, delivery.entries))
+    for entry in chain.from_iterable(deliveries):
+        if type(entry) in _KINDS:
+            counts[type(entry)] += 1
         else:
-            names.append(named(delivery))
+            names.append(_named(entry))
     parts = [
         f"{counts[kind]:,} {noun}{'' if counts[kind] == 1 else 's'}"
         for kind, (noun, _) in _KINDS.items()
@@ -96,35 +88,39 @@ def summary(deliveries: Iterable[Delivery]) -> str:
 
 def named(delivery: Delivery) -> str:
     """Returns the names of what a delivery holds, such as `metric value 'loss'`."""
-    match delivery:
-        case Batch():
-            return ", ".join(f"{_KINDS[type(each)][0]} {each.key!r}" for each in delivery.entries)
+    return ", ".join(map(_named, delivery))
+
+
+def _named(entry: Entry) -> str:
+    match entry:
         case Artifact():
-            return f"artifact {delivery.path.name}"
+            return f"artifact {entry.path.name}"
         case Text():
-            return f"artifact {delivery.file}"
+            return f"artifact {entry.file}"
         case Dataset():
-            return f"data set {delivery.name}"
+            return f"data set {entry.name}"
+    return f"{_KINDS[type(entry)][0]} {entry.key!r}"
 
 
 def batches(entries: Iterable[Entry]) -> Iterator[Delivery]:
     """Yields `entries` in their order, neighbouring metrics, parameters and tags together."""
-    gathered: list[SmallEntry] = []
+    gathered: list[Entry] = []
     counts: Counter[type[Entry]] = Counter()
     for entry in entries:
         kind = type(entry)
-        full = kind not in _KINDS or counts[kind] == _KINDS[kind][1]
-        if gathered and (full or len(gathered) == MAX_ENTRIES):
-            yield Batch(tuple(gathered))
+        alone = kind not in _KINDS
+        full = len(gathered) == MAX_ENTRIES or alone or counts[kind] == _KINDS[kind][1]
+        if gathered and full:
+            yield tuple(gathered)
             gathered.clear()
             counts.clear()
-        if isinstance(entry, Artifact | Text | Dataset):
-            yield entry
+        if alone:
+            yield (entry,)
         else:
             gathered.append(entry)
             counts[kind] += 1
     if gathered:
-        yield Batch(tuple(gathered))
+        yield tuple(gathered)
 
 
 def encode_key(key: str) -> str:
@@ -206,16 +202,17 @@ class Encoder:
     def encode(self, records: Iterable[Record]) -> Iterator[Entry]:
         """Yields the entries of `records`, in their order."""
         for record in records:
-            if isinstance(record, Metrics):
-                yield from self._metrics(record)
-            elif isinstance(record, Parameters):
-                yield from self._new_parameters(record)
-            elif isinstance(record, Tags):
-                yield from self.encode_tags(record.values)
-            elif isinstance(record, Text):
-                yield Text(clean(record.text), clean(record.file))
-            elif isinstance(record, Artifact | Dataset):
-                yield record
+            match record:
+                case Metrics():
+                    yield from self._metrics(record)
+                case Parameters():
+                    yield from self._new_parameters(record)
+                case Tags():
+                    yield from self.encode_tags(record.values)
+                case Text():
+                    yield Text(clean(record.text), clean(record.file))
+                case Artifact() | Dataset():
+                    yield record
 
     def encode_tags(self, tags: Mapping[str, str]) -> Iterator[Tag]:
         """Yields `tags`, and those that note what had to be altered in them."""
@@ -236,7 +233,7 @@ class Encoder:
 
     def _new_parameters(self, record: Parameters) -> Iterator[Entry]:
         for name, given in record.values.items():
-            text = clean(str(given))
+            text = clean(given)
             value = shorten(text, MAX_PARAMETER_LENGTH)
             encoded = encode_key(name)
             key = shorten_key(encoded)

@@ -41,9 +41,9 @@ _RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 class Destination(abc.ABC):
     """One run in a store."""
 
-    run_id: str | None
+    run_id: str | None = None
     """The store's id of the run; None for a store without ids."""
-    experiment_id: str | None
+    experiment_id: str | None = None
     """The store's id of the experiment, likewise."""
     name: str
     """The store, for display."""

@@ -247,7 +247,7 @@ def _open_early(uri: str) -> None:
     try:
         store = MlflowStore(uri)
         # A run that is refused for a mistake leaves no database behind.
-        if store.address.database is None or store.address.database.exists():
+        if store.address.exists:
             store.connect()
     except TrackingError as error:
         # The run's log does not exist yet; the delivery tries again and reports it.

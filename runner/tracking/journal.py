@@ -10,7 +10,6 @@ import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -33,9 +32,9 @@ class Metrics(NamedTuple):
 
 @dataclass(frozen=True)
 class Parameters:
-    """Values that are fixed for the run."""
+    """Values that are fixed for the run, as strings."""
 
-    values: Mapping[str, object]
+    values: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,29 @@ class End:
 
 Record: TypeAlias = Metrics | Parameters | Tags | Artifact | Text | Dataset | End
 
+# A line has the letter of the record's kind, and the record's fields in their order.
+_KINDS: Mapping[str, Any] = {
+    "m": Metrics,
+    "p": Parameters,
+    "t": Tags,
+    "a": Artifact,
+    "x": Text,
+    "d": Dataset,
+    "e": End,
+}
+_LETTERS = {kind: letter for letter, kind in _KINDS.items()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Path):
+        return str(value)
+    # Scalars of NumPy and TensorFlow are numbers too.
+    return dict(value) if isinstance(value, Mapping) else float(value)  # type: ignore[arg-type]
+
+
+# Made once: `json.dumps` with any argument makes an encoder at every call.
+_encode = json.JSONEncoder(default=_plain, separators=(",", ":")).encode
+
 
 def encode_line(record: Record) -> bytes:
     """Returns `CRC32 JSON` and a line feed, the only one in it.
@@ -105,7 +127,8 @@ def encode_line(record: Record) -> bytes:
     Raises:
       TypeError, ValueError: JSON cannot represent the record, such as a value that is not a number.
     """
-    body = _encode(_plain(record)).encode()
+    fields = record if isinstance(record, Metrics) else vars(record).values()
+    body = _encode([_LETTERS[type(record)], *fields]).encode()
     return b"%08x %b\n" % (zlib.crc32(body), body)
 
 
@@ -114,48 +137,12 @@ def decode_line(line: bytes) -> Record | None:
     body = line[_CHECKSUM:-1]
     if line[:_CHECKSUM] != b"%08x " % zlib.crc32(body):
         return None
-    kind, *values = json.loads(body)
-    record: Record = _DECODERS[kind](*values)
+    letter, first, *rest = json.loads(body)
+    kind = _KINDS[letter]
+    if kind in (Artifact, End):
+        first = Path(first) if kind is Artifact else Status(first)
+    record: Record = kind(first, *rest)
     return record
-
-
-def _plain(record: Record) -> list[Any]:
-    match record:
-        case Metrics():
-            return ["m", record.values, record.step, record.time]
-        case Parameters():
-            return ["p", {name: _text(value) for name, value in record.values.items()}]
-        case Tags():
-            return ["t", {name: str(value) for name, value in record.values.items()}]
-        case Artifact():
-            return ["a", str(record.path), record.folder]
-        case Text():
-            return ["x", record.text, record.file]
-        case Dataset():
-            head = [record.name, record.digest, record.context, record.source]
-            return ["d", *head, dict(record.sizes)]
-        case End():
-            return ["e", record.status.value, record.lost, record.time]
-
-
-_DECODERS: Mapping[str, Any] = {
-    "m": Metrics,
-    "p": Parameters,
-    "t": Tags,
-    "a": lambda path, folder: Artifact(Path(path), folder),
-    "x": Text,
-    "d": Dataset,
-    "e": lambda status, *rest: End(Status(status), *rest),
-}
-
-
-def _text(value: object) -> str:
-    return value.name if isinstance(value, Enum) else str(value)
-
-
-# Made once: `json.dumps` with any argument makes an encoder at every call. Scalars of NumPy and
-# TensorFlow are numbers too.
-_encode = json.JSONEncoder(default=float, separators=(",", ":")).encode
 
 
 class Segment(NamedTuple):

@@ -18,7 +18,7 @@ from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
 from runner.errors import Problem, TrackingError
 from runner.system.status import Status
-from runner.tracking.address import Address, resolve
+from runner.tracking.address import resolve
 from runner.tracking.follower_process import FollowerProcess, start_follower
 from runner.tracking.journal import Artifact, Dataset, End, Journal, Metrics, Parameters, Tags, Text
 from runner.tracking.tracker import COMMAND_TAG, ExportedModel, RunStore, TrackedRun, Tracker
@@ -72,7 +72,7 @@ class JournalTracker(Tracker):
 
     def log_parameters(self, parameters: Mapping[str, object]) -> None:
         """Appends parameters, secrets masked."""
-        masked = {name: self._mask.value(name, value) for name, value in parameters.items()}
+        masked = {name: str(self._mask.value(name, value)) for name, value in parameters.items()}
         self._journal.append(Parameters(masked))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
@@ -251,13 +251,17 @@ class JournalStore(RunStore):
 
     def location(self, directory: Path) -> str:
         """Returns where the run of a run directory is recorded, for display."""
-        files = TrackingDirectory(directory)
         places = []
         if self._address is not None:
-            position = files.position(self._address.uri)
-            places.append(_place(self._address, position.run_id, position.experiment_id))
+            run_id = self.run_id(directory)
+            if run_id is None:
+                places.append(f"{self.store} (not delivered yet)")
+            elif self._address.is_server:
+                places.append(self.page(directory))
+            else:
+                places.append(f"{self.store}, run {run_id}")
         if self.config.tensorboard:
-            places.append(f"event files in {files.tensorboard}")
+            places.append(f"event files in {TrackingDirectory(directory).tensorboard}")
         return "; ".join(places)
 
     def open_command(self) -> str:
@@ -266,10 +270,17 @@ class JournalStore(RunStore):
 
     def page(self, directory: Path) -> str:
         """Returns the run's page, on the server or, for a database, where `open_command` serves."""
-        if self._address is None:
+        address = self._address
+        if address is None or not (address.is_server or address.database):
             return ""
-        position = TrackingDirectory(directory).position(self._address.uri)
-        return _page(self._address, position.run_id, position.experiment_id)
+        position = TrackingDirectory(directory).position(address.uri)
+        if position.run_id is None:
+            return ""
+        server = address.shown if address.is_server else _LOCAL_SERVER
+        run = f"experiments/{position.experiment_id}/runs/{position.run_id}"
+        # Without the type, a browser that is new to MLflow shows the pages of GenAI, whatever the
+        # kind of the experiment is.
+        return f"{server}/#/{run}?workflowType=machine_learning"
 
     def _follower(self) -> FollowerProcess:
         return self._given_follower or start_follower(self._address.uri if self._address else None)
@@ -296,20 +307,3 @@ def _masked(tags: Mapping[str, str], mask: Mask) -> dict[str, str]:
         name: mask.command(value) if name == COMMAND_TAG else mask.text(str(value))
         for name, value in tags.items()
     }
-
-
-def _place(address: Address, run_id: str | None, experiment_id: str | None) -> str:
-    if run_id is None:
-        return f"{address.shown} (not delivered yet)"
-    if address.is_server:
-        return _page(address, run_id, experiment_id)
-    return f"{address.shown}, run {run_id}"
-
-
-def _page(address: Address, run_id: str | None, experiment_id: str | None) -> str:
-    if run_id is None or not (address.is_server or address.database):
-        return ""
-    server = address.shown if address.is_server else _LOCAL_SERVER
-    # Without the type, a browser that is new to MLflow shows the pages of GenAI, whatever the kind
-    # of the experiment is.
-    return f"{server}/#/experiments/{experiment_id}/runs/{run_id}?workflowType=machine_learning"

@@ -31,7 +31,6 @@ from mlflow.exceptions import MlflowException
 from runner.system.status import Status
 from runner.tracking.address import Address
 from runner.tracking.encoding import (
-    Batch,
     Delivery,
     Encoder,
     MetricPoint,
@@ -41,7 +40,7 @@ from runner.tracking.encoding import (
     named,
 )
 from runner.tracking.follower import Destination
-from runner.tracking.journal import Dataset, Record, Text
+from runner.tracking.journal import Artifact, Dataset, Record, Text
 from runner.tracking.tracker import ExportedModel, Field
 
 logger = logging.getLogger(__name__)
@@ -95,10 +94,10 @@ class MlflowRun(Destination):
         except Exception as error:
             if not self._is_final(error, failures):
                 raise
-            if isinstance(delivery, Batch) and len(delivery.entries) > 1:
-                middle = len(delivery.entries) // 2
-                for half in (delivery.entries[:middle], delivery.entries[middle:]):
-                    self.deliver(Batch(half), failures)
+            middle = len(delivery) // 2
+            if middle:
+                for half in (delivery[:middle], delivery[middle:]):
+                    self.deliver(half, failures)
             else:
                 self.refused.append(delivery)
                 logger.warning("MLflow refuses %s: %s", named(delivery), self.describe(error))
@@ -129,23 +128,22 @@ class MlflowRun(Destination):
         return described(error, self._address)
 
     def _send(self, delivery: Delivery) -> None:
-        if isinstance(delivery, Batch):
-            tags = {entry.key: entry for entry in delivery.entries if isinstance(entry, Tag)}
-            self._client.log_batch(
-                self.run_id,
-                metrics=[
-                    Metric(*entry) for entry in delivery.entries if type(entry) is MetricPoint
-                ],
-                params=[Param(*entry) for entry in delivery.entries if type(entry) is Parameter],
+        match delivery:
+            case (Text(text, file),):
+                self._client.log_text(self.run_id, text, file)
+            case (Artifact(path, folder),):
+                self._client.log_artifact(self.run_id, str(path), folder or None)
+            case (Dataset() as dataset,):
+                self._client.log_inputs(self.run_id, [_dataset_input(dataset)])
+            case _:
                 # Of several values for one tag the last counts.
-                tags=[RunTag(*value) for value in tags.values()],
-            )
-        elif isinstance(delivery, Text):
-            self._client.log_text(self.run_id, delivery.text, delivery.file)
-        elif isinstance(delivery, Dataset):
-            self._client.log_inputs(self.run_id, [_dataset_input(delivery)])
-        else:
-            self._client.log_artifact(self.run_id, str(delivery.path), delivery.folder or None)
+                tags = {each.key: each for each in delivery if isinstance(each, Tag)}
+                self._client.log_batch(
+                    self.run_id,
+                    metrics=[Metric(*each) for each in delivery if isinstance(each, MetricPoint)],
+                    params=[Param(*each) for each in delivery if isinstance(each, Parameter)],
+                    tags=[RunTag(*each) for each in tags.values()],
+                )
 
     def _is_final(self, error: Exception, failures: int) -> bool:
         code = error.error_code if isinstance(error, MlflowException) else ""
@@ -223,11 +221,10 @@ def register_model(client: MlflowClient, kept: LoggedModel, name: str, alias: st
       MlflowException: the registry does not take it.
     """
     try:
-        client.get_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
         client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
     versions = client.search_model_versions(f"name = '{name}'")
     number = next(
         (version.version for version in versions if version.source == kept.artifact_location), None

@@ -112,21 +112,17 @@ class MlflowStore:
         self._require_database(state)
         client = self.connect()
         with self._reported(state):
-            try:
-                run = client.get_run(run_id)
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                    raise
-                cause = described(error, self.address)
+            run = _existing(client, run_id)
+            if run is None:
+                cause = f"it is not found in {self.address.shown}"
                 remedy = "name the directory of a run, or an id that the store has"
-                raise NotInStoreError(Problem(state, cause, remedy)) from error
+                raise NotInStoreError(Problem(state, cause, remedy))
             return _tracked(run, client.get_experiment(run.info.experiment_id).name)
 
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
         """See `RunStore.finished`; at most a thousand runs."""
-        database = self.address.database
-        if database is not None and not database.exists():
-            return []  # A search creates no database.
+        if not self.address.exists:
+            return []
         client = self.connect()
         conditions = [f"attributes.status = '{Status.FINISHED.value}'"]
         for name, value in tags.items():
@@ -144,11 +140,10 @@ class MlflowStore:
         return [_tracked(run, experiment) for run in runs]
 
     def _require_database(self, state: str) -> None:
-        """Raises NotInStoreError, rather than create a database by asking for what is in it."""
-        database = self.address.database
-        if database is not None and not database.exists():
+        if not self.address.exists:
+            cause = f"there is no {self.address.database}"
             remedy = "name the store that has it: tracking.uri, or the option --tracking or --uri"
-            raise NotInStoreError(Problem(state, f"there is no {database}", remedy))
+            raise NotInStoreError(Problem(state, cause, remedy))
 
     def _find(self, client: MlflowClient, experiment_id: str, uid: str) -> Run | None:
         found = client.search_runs([experiment_id], f"tags.`{UID_TAG}` = '{uid}'", max_results=1)

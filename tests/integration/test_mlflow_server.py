@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 from mlflow import MlflowClient
 
 from runner.checkpoints.locate import resolve
+from runner.cluster.local import free_addresses
 from runner.errors import TrackingError
 from runner.tracking.delivery import sync
 from runner.tracking.mlflow_store import MlflowStore
@@ -83,8 +83,8 @@ class Server:
 
 
 def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
-        return int(server.getsockname()[1])
+    (address,) = free_addresses(1)
+    return int(address.rpartition(":")[2])
 
 
 @pytest.fixture(scope="module")

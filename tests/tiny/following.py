@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.system.status import Status
-from runner.tracking.encoding import Batch, Delivery, Encoder, MetricPoint, Tag, batches
+from runner.tracking.encoding import Delivery, Encoder, Entry, MetricPoint, Tag, batches
 from runner.tracking.follower import Destination, Follower
 from runner.tracking.journal import Journal, Metrics, Record
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
@@ -28,7 +28,7 @@ class Memory(Destination):
         self.run_id, self.experiment_id, self.name = "r1", "1", "memory"
         self.points: set[tuple[str, Any, int, int]] = set()
         self.tags: dict[str, str] = {}
-        self.others: list[Delivery] = []
+        self.others: list[Entry] = []
         self.statuses: list[tuple[Status, str]] = []
         self.end_times: list[int | None] = []
         self.before: Callable[[], None] = lambda: None
@@ -39,15 +39,14 @@ class Memory(Destination):
 
     def deliver(self, delivery: Delivery, failures: int = 0) -> None:
         self.before()
-        if isinstance(delivery, Batch):
-            for each in delivery.entries:
-                if isinstance(each, MetricPoint):
-                    value: float | str = "nan" if math.isnan(each.value) else each.value
-                    self.points.add((each.key, value, each.time, each.step))
-                elif isinstance(each, Tag):
-                    self.tags[each.key] = each.value
-        else:
-            self.others.append(delivery)
+        for each in delivery:
+            if isinstance(each, MetricPoint):
+                value: float | str = "nan" if math.isnan(each.value) else each.value
+                self.points.add((each.key, value, each.time, each.step))
+            elif isinstance(each, Tag):
+                self.tags[each.key] = each.value
+            else:
+                self.others.append(each)
         self.after()
 
     def finish(self, status: Status, missing: str, end_time: int | None = None) -> None:

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from hydra import compose
 
@@ -140,9 +139,8 @@ def test_the_tfjob_is_one_that_the_operator_and_the_runner_understand(tmp_path: 
     assert {(each.workers, each.ps, each.evaluator) for each in tasks} == {(4, 2, True)}
 
 
-PAGE = (DOCS / "reference" / "clusters.md").read_text()
-
-
-@pytest.mark.parametrize("key", sorted(set(re.findall(r"`(cluster\.[a-z_.]+)[=`]", PAGE))))
-def test_every_key_on_the_page_exists(key: str) -> None:
-    assert key in set(paths(RunConfig))
+def test_every_key_on_the_page_exists() -> None:
+    page = (DOCS / "reference" / "clusters.md").read_text()
+    keys = set(re.findall(r"`(cluster\.[a-z_.]+)[=`]", page))
+    assert len(keys) > 5
+    assert keys - set(paths(RunConfig)) == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -32,6 +33,14 @@ class Lines:
 
     def __call__(self) -> list[str]:
         return self._file.getvalue().splitlines()
+
+
+class Signalling(Screen):
+    """Sends this process a signal with each line."""
+
+    def line(self, text: str) -> None:
+        super().line(text)
+        signal.raise_signal(signal.SIGTERM)
 
 
 class InProcess:

@@ -82,9 +82,9 @@ def test_metrics_and_announcements_reach_other_tasks(in_process: Callable[..., I
         assert [(step, str(metrics["loss"])) for _, step, metrics in found[1:]] == [(4, "nan")]
         assert of_chief.receive(chief) == []
 
-        assert of_worker.run.read(worker) is None
-        of_chief.run.write(chief, "002")
-        assert of_worker.run.read(worker) == "002"
+        assert of_worker.run.text(worker) is None
+        of_chief.run.set(chief, "002")
+        assert of_worker.run.text(worker) == "002"
 
         assert of_chief.running(chief) == ["worker0", "evaluator"]
         of_worker.ended["worker0"].set(worker)
@@ -95,7 +95,7 @@ def test_metrics_and_announcements_reach_other_tasks(in_process: Callable[..., I
         assert of_worker.state(worker) == State(finished=True, saved=True, ready=False)
     # From outside the cluster.
     ask = FirstServer(servers.cluster).ask
-    assert ask(lambda session, channel: channel.run.read(session)) == "002"
+    assert ask(lambda session, channel: channel.run.text(session)) == "002"
     assert ask(lambda session, channel: channel.state(session).saved)
 
 

@@ -22,8 +22,8 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster import chief
-from runner.cluster.channel import Channel, Flag, left_flag, released_flag
-from runner.cluster.chief import Chief, is_over, serve
+from runner.cluster.channel import Announcement, Channel, left_flag, released_flag
+from runner.cluster.chief import Chief, serve
 from runner.cluster.local import free_addresses
 from runner.cluster.sessions import session_config
 from runner.cluster.worker import run_worker
@@ -76,7 +76,7 @@ def servers(workers: int = 1, **changes: Any) -> Iterator[ClusterConfig]:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def release(index: int, address: str, flag: Callable[[int], Flag] = released_flag) -> None:
+def release(index: int, address: str, flag: Callable[[int], Announcement] = released_flag) -> None:
     """Does for one of the servers what a chief does at its end."""
     config = tf.compat.v1.ConfigProto(device_filters=[f"/job:ps/task:{index}"])
     with tf.Graph().as_default():
@@ -231,14 +231,7 @@ def test_a_server_that_is_gone_at_the_end_is_no_error() -> None:
     assert lines() == ["cluster: no server hears that it may end, because of ps 0"] * 3
 
 
-def test_a_server_ends_when_a_signal_has_come_and_the_chief_or_its_time_is_gone() -> None:
-    assert not is_over(None, left=True)
-    assert not is_over(20.0, left=False)
-    assert is_over(20.0, left=True)
-    assert is_over(0.5, left=False)
-
-
-def served(flag: Callable[[int], Flag]) -> list[str]:
+def served(flag: Callable[[int], Announcement]) -> list[str]:
     """Serves in this thread, while another sends a signal and then sets a flag; returns lines."""
     lines = Lines()
     chief, server = free_addresses(2)

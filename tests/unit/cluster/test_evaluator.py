@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,16 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster.channel import Channel
-from runner.cluster.evaluator import FollowedRun, Patience, evaluated_checkpoint, follow_checkpoints
+from runner.cluster.evaluator import FollowedRun, evaluated_checkpoint, follow_checkpoints
 from runner.cluster.sessions import session_config
 from runner.config.schema import AddressesConfig, ClusterConfig
-from runner.console import Screen
 from runner.errors import ClusterError, InterruptedRunError
 from runner.graph.build import build_graph
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.system.status import Status
-from tests.tiny import runs
 from tests.tiny.configs import tiny
-from tests.unit.cluster.conftest import InProcess
+from tests.tiny.runs import Runs
+from tests.unit.cluster.conftest import InProcess, Signalling
 
 
 def make(container: Path, number: int, status: Status, identity: str = "mine") -> RunDirectory:
@@ -32,7 +30,7 @@ def make(container: Path, number: int, status: Status, identity: str = "mine") -
 
 
 def test_the_run_of_the_chief_is_followed_to_its_end(tmp_path: Path) -> None:
-    followed = FollowedRun(tmp_path, "mine")
+    followed = FollowedRun(ClusterConfig(), tmp_path, "mine")
     first = make(tmp_path, 1, Status.RUNNING)
     make(tmp_path, 2, Status.RUNNING, "another")
     assert (followed.look(None), followed.newest()) == (None, None)
@@ -48,34 +46,20 @@ def test_the_run_of_the_chief_is_followed_to_its_end(tmp_path: Path) -> None:
     assert followed.look("003") == Status.FINISHED
     assert followed.directory is not None
     assert followed.directory.path == third.path
-    itself = FollowedRun(third.path, "mine")
+    itself = FollowedRun(ClusterConfig(), third.path, "mine")
     assert itself.look(".") == Status.FINISHED
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("trained")
-    runs.run(folder)
-    return folder
-
-
-class Signalling(Screen):
-    """Sends this process a signal with each line."""
-
-    def line(self, text: str) -> None:
-        signal.raise_signal(signal.SIGTERM)
-
-
 def test_a_signal_does_not_break_into_what_tensorflow_does(
-    in_process: Callable[..., InProcess], trained: Path
+    in_process: Callable[..., InProcess], whole: Runs
 ) -> None:
     servers = in_process(1, 1, evaluator=True)
     with tf.Graph().as_default() as graph:
         channel = Channel(servers.cluster)
     target, config = servers.target("chief"), session_config(servers.cluster)
     with tf.compat.v1.Session(target, graph, config) as session:
-        channel.run.write(session, "001")
-    evaluating = tiny(cluster=servers.config("evaluator"), run_dir=str(trained))
+        channel.run.set(session, "001")
+    evaluating = tiny(cluster=servers.config("evaluator"), run_dir=str(whole.folder))
     with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
         follow_checkpoints(evaluating, Signalling())
     with tf.compat.v1.Session(target, graph, config) as session:
@@ -89,15 +73,13 @@ def test_a_signal_does_not_break_into_what_tensorflow_does(
 
 def test_an_evaluator_ends_that_has_nothing_to_follow_for_long() -> None:
     cluster = ClusterConfig(addresses=AddressesConfig(["a:1"], [], ["b:1"]), max_wait_secs=10)
-    times: Iterator[float]
-    followed = FollowedRun(Path("none"), "mine")
-    patience = Patience(cluster, lambda: next(times))
+    time = 0.0
+    followed = FollowedRun(cluster, Path("none"), "mine", lambda: time)
 
     def look(now: float, status: str | None = Status.RUNNING, *, answers: bool = True) -> None:
-        nonlocal times
-        times = iter([now, now])
-        followed.status = status
-        patience.look(answers=answers, run=followed)
+        nonlocal time
+        time, followed.status = now, status
+        followed.require(answers=answers)
 
     look(0, answers=False)
     look(9, Status.KILLED)
@@ -114,8 +96,8 @@ def test_an_evaluator_ends_that_has_nothing_to_follow_for_long() -> None:
         look(34, Status.KILLED)
 
 
-def test_a_checkpoint_that_is_removed_meanwhile_is_passed_over(trained: Path) -> None:
-    checkpoints = runs.directory(trained).checkpoints
+def test_a_checkpoint_that_is_removed_meanwhile_is_passed_over(finished: Runs) -> None:
+    checkpoints = finished.directory().checkpoints
     built = build_graph(tiny(), "validation", train=False)
     result: Any = evaluated_checkpoint(built, str(checkpoints / "model.ckpt-20"))
     assert (result[0], set(result[1])) == (20, {"loss", "accuracy"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,18 +20,18 @@ from runner.cluster.sessions import (
     ClusterTask,
     ClusterWorkerSessionCreator,
     cluster_session,
+    is_over,
     naming_missing_tasks,
     session_config,
     start_server,
 )
 from runner.cluster.worker import missing_of_model
 from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
-from runner.console import Screen
 from runner.errors import ClusterError, ConfigError, InterruptedRunError, LostServerError
 from runner.graph.build import build_graph
 from runner.system.signals import Interruption
 from tests.tiny.configs import tiny
-from tests.unit.cluster.conftest import InProcess, Lines
+from tests.unit.cluster.conftest import InProcess, Lines, Signalling
 
 v1 = tf.compat.v1
 
@@ -97,8 +96,8 @@ def test_the_first_session_of_fresh_servers_is_no_restart(
         channel = creator.channel
         with creator.create_session() as session:
             assert isinstance(session, ClusterSession)
-            assert channel.run.read(session) == "001"
-            assert channel.settings.read(session) == shared_settings(task.config)
+            assert channel.run.text(session) == "001"
+            assert channel.settings.text(session) == shared_settings(task.config)
             for step in (0, 1):
                 channel.send(session, "worker0", {"loss": 0.5}, step)
         assert not creator.restarted
@@ -113,17 +112,13 @@ def test_a_worker_prints_which_task_it_waits_for_and_heeds_a_signal(
 ) -> None:
     servers = in_process(2, 1)
     lines = Lines()
-
-    class Signalling(Screen):
-        def line(self, text: str) -> None:
-            lines.screen.line(text)
-            signal.raise_signal(signal.SIGTERM)
-
     with tf.Graph().as_default(), Interruption().handled() as interruption:
         model()
         scaffold = v1.train.Scaffold(ready_for_local_init_op=missing_of_model(1))
         config = tiny(cluster=servers.config("worker"))
-        task = ClusterTask(config, Signalling(), interruption, servers.target("worker"))
+        task = ClusterTask(
+            config, Signalling(lines.screen.console), interruption, servers.target("worker")
+        )
         with interruption.deferred(), pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
             ClusterWorkerSessionCreator(task, scaffold).create_session()
     address = servers.cluster.addresses.chief[0]
@@ -167,13 +162,20 @@ def test_sessions_see_the_servers_and_their_own_task() -> None:
     assert list(session_config(cluster).device_filters) == ["/job:ps", "/job:worker/task:1"]
 
 
+def test_a_task_that_others_need_stays_after_a_signal_as_long_as_it_can() -> None:
+    assert not is_over(None, needed=False)
+    assert is_over(20.0, needed=False)
+    assert not is_over(20.0, needed=True)
+    assert is_over(1.5, needed=True)
+
+
 def test_a_first_server_that_is_away_answers_nothing() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         server = f"127.0.0.1:{silent.getsockname()[1]}"
         cluster = ClusterConfig(addresses=AddressesConfig(["a:1"], [], [server]))
         first = FirstServer(cluster)
-        assert first.ask(lambda session, channel: channel.run.read(session)) is None
+        assert first.ask(lambda session, channel: channel.run.text(session)) is None
         assert not sent(first, {"loss": 0.5}, 1)
         first.require_agreement(tiny())
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,34 +14,69 @@ import tensorflow as tf
 from runner.cluster.channel import Channel, ready_flags, session_flags
 from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import session_config
-from runner.cluster.worker import ChiefHook, is_leaving, train_worker
+from runner.cluster.worker import ChiefHook, train_worker
 from runner.config.choices import NonFinite
 from runner.config.schema import NonFiniteConfig, TrainConfig
 from runner.errors import ClusterError, ConfigError, InterruptedRunError, NonFiniteLossError
 from runner.graph.build import build_graph
-from runner.system.signals import Interruption
 from tests.unit.cluster.conftest import InProcess, Lines
 
 v1 = tf.compat.v1
 LAST = 10
 
 
-@dataclass
 class Both:
-    """Sessions of a chief and a worker, with the worker's hook; what the chief does is scripted.
+    """Sessions of a chief and of a worker, with the worker's hook; what the chief does is scripted.
 
     `actions` are what the chief does, one at each look of the worker's but the first.
     """
 
-    hook: ChiefHook
-    worker: Any
-    chief: Any
-    channel: Channel
-    set_step: Callable[[int], None]
-    anew: Callable[[], None]
-    lines: Lines
-    interruption: Interruption
-    actions: list[Callable[[], object]] = field(default_factory=list)
+    def __init__(self, servers: InProcess) -> None:
+        self._servers = servers
+        with tf.Graph().as_default() as self._graph:
+            with tf.device("/job:ps/task:0"):
+                step = v1.train.get_or_create_global_step()
+                self._value = v1.placeholder(tf.int64, [])
+                self._assign = step.assign(self._value).op
+            self._training: Any = SimpleNamespace(
+                train_op=tf.no_op(), step=step.read_value(), values={"loss": tf.constant(0.5)}
+            )
+            self.channel = Channel(servers.cluster)
+            self._clear = [flag.clear_op for flag in session_flags(1)]
+        self.chief, self.worker = map(self._session, ("chief", "worker"))
+
+    def _session(self, kind: str) -> Any:
+        config = session_config(self._servers.config(kind))
+        return v1.Session(self._servers.target(kind), self._graph, config)
+
+    def begin(self, action: str = "raise") -> None:
+        """Begins a session of the worker's, in which the model is ready and at step 3."""
+        now = [0.0]
+        self.lines, self.actions = Lines(), list[Callable[[], object]]()
+
+        def sleep(seconds: float) -> None:
+            now[0] += seconds
+            if self.actions:
+                self.actions.pop(0)()
+
+        train = TrainConfig(steps=LAST, non_finite=NonFiniteConfig(NonFinite[action]))
+        task = self._servers.task("worker", self.lines, train=train)
+        self.interruption = task.interruption
+        with self._graph.as_default():
+            self.hook = ChiefHook(task, self._training, self.channel, lambda: now[0], sleep)
+            self.hook.begin()
+        self.set_step(3)
+        self.anew()
+        self.channel.ended["worker0"].clear(self.chief)
+        self.hook.after_create_session(self.worker, tf.train.Coordinator())
+
+    def set_step(self, to: int) -> None:
+        self.chief.run(self._assign, {self._value: to})
+
+    def anew(self) -> None:
+        """Makes the model anew."""
+        self.chief.run(self._clear)
+        self.channel.ready.set(self.chief)
 
     def after_step(self, loss: float = 0.5) -> bool:
         """Takes a step; returns whether the worker stops."""
@@ -54,121 +87,83 @@ class Both:
         return bool(asked)
 
 
-@contextmanager
-def both(servers: InProcess, action: str = "raise") -> Iterator[Both]:
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-        if found.actions:
-            found.actions.pop(0)()
-
-    lines, train = Lines(), TrainConfig(steps=LAST, non_finite=NonFiniteConfig(NonFinite[action]))
-    task = servers.task("worker", lines, train=train)
-    with tf.Graph().as_default() as graph:
-        with tf.device("/job:ps/task:0"):
-            step = v1.train.get_or_create_global_step()
-        training: Any = SimpleNamespace(
-            train_op=tf.no_op(), step=step.read_value(), values={"loss": tf.constant(0.5)}
-        )
-        hook = ChiefHook(task, training, Channel(task.cluster), lambda: now[0], sleep)
-        hook.begin()
-    with tf.Graph().as_default() as others:
-        with tf.device("/job:ps/task:0"):
-            step = v1.train.get_or_create_global_step()
-            value = v1.placeholder(tf.int64, [])
-            assign = step.assign(value).op
-        channel = Channel(servers.cluster)
-        clear = [flag.clear_op for flag in session_flags(1)]
-        (ready,) = ready_flags(1)
-    with (
-        v1.Session(servers.target("worker"), graph, session_config(task.cluster)) as worker,
-        v1.Session(servers.target("chief"), others, session_config(servers.cluster)) as chief,
-    ):
-
-        def set_step(to: int) -> None:
-            chief.run(assign, {value: to})
-
-        def anew() -> None:
-            chief.run(clear)
-            ready.set(chief)
-
-        found = Both(hook, worker, chief, channel, set_step, anew, lines, task.interruption)
-        set_step(3)
-        anew()
-        channel.ended["worker0"].clear(chief)
-        hook.after_create_session(worker, tf.train.Coordinator())
-        yield found
-
-
 @pytest.fixture(scope="module")
 def servers(in_process: Callable[..., InProcess]) -> InProcess:
     return in_process(2, 1)
 
 
-def test_a_worker_ends_when_the_last_step_is_saved(servers: InProcess) -> None:
-    with both(servers) as found:
-        assert found.lines() == ["trains from step 3"]
-        assert not found.after_step()
-        found.set_step(LAST)
-        found.actions = [
-            lambda: found.channel.finished.set(found.chief),
-            lambda: None,
-            lambda: found.channel.saved.set(found.chief),
-        ]
-        assert found.after_step()
-        assert found.actions == []
-        assert found.channel.running(found.chief) == ["worker0"]
-        found.hook.end(found.worker)
-        assert found.channel.running(found.chief) == []
+@pytest.fixture(scope="module")
+def both(servers: InProcess) -> Iterator[Both]:
+    both = Both(servers)
+    yield both
+    both.chief.close()
+    both.worker.close()
 
 
-def test_a_chief_that_comes_back_to_an_earlier_step_finds_its_worker(servers: InProcess) -> None:
-    with both(servers) as found:
-        found.channel.finished.set(found.chief)
-
-        def come_back() -> None:
-            found.set_step(5)
-            found.anew()
-
-        found.actions = [come_back]
-        assert not found.after_step()
-        assert not found.after_step()
+@pytest.fixture
+def found(both: Both) -> Both:
+    both.begin()
+    return both
 
 
-def test_a_session_made_when_all_is_over_takes_no_step(servers: InProcess) -> None:
-    with both(servers) as found:
-        found.channel.finished.set(found.chief)
-        found.channel.saved.set(found.chief)
-        coordinator = tf.train.Coordinator()
-        found.hook.after_create_session(found.worker, coordinator)
-        assert coordinator.should_stop()
-        # TensorFlow runs the step in which the session before was lost again, stopped or not.
-        with pytest.raises(StopIteration, match="training is over"):
-            found.hook.before_run(SimpleNamespace(session=found.worker))
+def test_a_worker_ends_when_the_last_step_is_saved(found: Both) -> None:
+    assert found.lines() == ["trains from step 3"]
+    assert not found.after_step()
+    found.set_step(LAST)
+    found.actions = [
+        lambda: found.channel.finished.set(found.chief),
+        lambda: None,
+        lambda: found.channel.saved.set(found.chief),
+    ]
+    assert found.after_step()
+    assert found.actions == []
+    assert found.channel.running(found.chief) == ["worker0"]
+    found.hook.end(found.worker)
+    assert found.channel.running(found.chief) == []
 
 
-def test_a_session_is_given_up_when_the_chief_makes_the_model_anew(servers: InProcess) -> None:
-    with both(servers) as found:
-        found.channel.ready.clear(found.chief)
-        with pytest.raises(tf.errors.AbortedError, match="the chief makes the model anew"):
-            found.after_step()
+def test_a_chief_that_comes_back_to_an_earlier_step_finds_its_worker(found: Both) -> None:
+    found.channel.finished.set(found.chief)
+
+    def come_back() -> None:
+        found.set_step(5)
         found.anew()
-        found.channel.finished.set(found.chief)
-        found.actions = [lambda: found.channel.ready.clear(found.chief)]
-        with pytest.raises(tf.errors.AbortedError, match="the chief makes the model anew"):
-            found.after_step()
+
+    found.actions = [come_back]
+    assert not found.after_step()
+    assert not found.after_step()
 
 
-def test_a_worker_does_not_wait_for_the_last_checkpoint_for_ever(servers: InProcess) -> None:
-    with both(servers) as found:
-        found.set_step(LAST)
-        with pytest.raises(ClusterError, match="training is over, and not saved after 20 s"):
-            found.after_step()
+def test_a_session_made_when_all_is_over_takes_no_step(found: Both) -> None:
+    found.channel.finished.set(found.chief)
+    found.channel.saved.set(found.chief)
+    coordinator = tf.train.Coordinator()
+    found.hook.after_create_session(found.worker, coordinator)
+    assert coordinator.should_stop()
+    # TensorFlow runs the step in which the session before was lost again, stopped or not.
+    with pytest.raises(StopIteration, match="training is over"):
+        found.hook.before_run(SimpleNamespace(session=found.worker))
 
 
-def test_a_signal_ends_the_wait_and_is_no_end(servers: InProcess) -> None:
-    with both(servers) as found, found.interruption.handled(), found.interruption.deferred():
+def test_a_session_is_given_up_when_the_chief_makes_the_model_anew(found: Both) -> None:
+    found.channel.ready.clear(found.chief)
+    with pytest.raises(tf.errors.AbortedError, match="the chief makes the model anew"):
+        found.after_step()
+    found.anew()
+    found.channel.finished.set(found.chief)
+    found.actions = [lambda: found.channel.ready.clear(found.chief)]
+    with pytest.raises(tf.errors.AbortedError, match="the chief makes the model anew"):
+        found.after_step()
+
+
+def test_a_worker_does_not_wait_for_the_last_checkpoint_for_ever(found: Both) -> None:
+    found.set_step(LAST)
+    with pytest.raises(ClusterError, match="training is over, and not saved after 20 s"):
+        found.after_step()
+
+
+def test_a_signal_ends_the_wait_and_is_no_end(found: Both) -> None:
+    with found.interruption.handled(), found.interruption.deferred():
         found.set_step(LAST)
         found.actions = [lambda: os.kill(os.getpid(), signal.SIGTERM)]
         with pytest.raises(InterruptedRunError, match="SIGTERM"):
@@ -177,19 +172,18 @@ def test_a_signal_ends_the_wait_and_is_no_end(servers: InProcess) -> None:
         assert found.channel.running(found.chief) == ["worker0"]
 
 
-def test_a_loss_that_is_not_finite_fails_or_asks_for_the_end(servers: InProcess) -> None:
+def test_a_loss_that_is_not_finite_fails_or_asks_for_the_end(found: Both) -> None:
     nan = float("nan")
-    with both(servers) as found:
-        with pytest.raises(NonFiniteLossError, match="this worker's loss is nan at step 3"):
-            found.after_step(nan)
-        assert not found.channel.stop.is_set(found.chief)
-    with both(servers, "stop") as found:
-        assert not found.after_step(nan)
-        assert not found.after_step(nan)
-        assert found.channel.stop.is_set(found.chief)
-        assert found.lines()[1:] == [
-            "asks the chief to end the training: this worker's loss is nan at step 3"
-        ]
+    with pytest.raises(NonFiniteLossError, match="this worker's loss is nan at step 3"):
+        found.after_step(nan)
+    assert not found.channel.stop.is_set(found.chief)
+    found.begin("stop")
+    assert not found.after_step(nan)
+    assert not found.after_step(nan)
+    assert found.channel.stop.is_set(found.chief)
+    assert found.lines()[1:] == [
+        "asks the chief to end the training: this worker's loss is nan at step 3"
+    ]
 
 
 def test_a_worker_whose_data_end_fails(servers: InProcess) -> None:
@@ -206,10 +200,3 @@ def test_a_worker_whose_data_end_fails(servers: InProcess) -> None:
     # MonitoredSession alone would take it for an orderly end.
     with pytest.raises(ConfigError, match=r"^data\.train\(\) ended before step 20"):
         train_worker(task, built, replica.update)
-
-
-def test_a_synchronous_worker_stays_after_a_signal_as_long_as_it_can() -> None:
-    assert not is_leaving(None, synchronous=False)
-    assert is_leaving(20.0, synchronous=False)
-    assert not is_leaving(20.0, synchronous=True)
-    assert is_leaving(1.5, synchronous=True)

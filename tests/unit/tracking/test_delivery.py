@@ -185,7 +185,7 @@ def test_event_files_hold_metrics_with_their_step_and_time(tmp_path: Path) -> No
     run = TensorBoardRun(tmp_path)
     records: list[Record] = [
         Metrics({"loss": 0.5, "accuracy": 0.25}, 1, 1_700_000_000_500),
-        Parameters({"rate": 0.1}),
+        Parameters({"rate": "0.1"}),
         Metrics({"loss": math.inf}, 2, 1_700_000_001_000),
     ]
     for delivery in run.deliveries(records):
@@ -196,5 +196,5 @@ def test_event_files_hold_metrics_with_their_step_and_time(tmp_path: Path) -> No
         ("accuracy", 0.25, 1, 1_700_000_000.5),
         ("loss", math.inf, 2, 1_700_000_001.0),
     ]
-    assert list(run.deliveries([Parameters({"rate": 0.1})])) == []
+    assert list(run.deliveries([Parameters({"rate": "0.1"})])) == []
     assert (run.refused, run.describe(OSError("full"))) == ((), "OSError: full")

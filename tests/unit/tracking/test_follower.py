@@ -3,17 +3,13 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
 
 from runner.system.status import Status
-from runner.tracking.encoding import Delivery
 from runner.tracking.follower import RECORDED_AGAIN_TAG, Destination, Follower
 from runner.tracking.journal import Artifact, End, Journal, Metrics, Tags, Text, segments
-from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
 from tests.tiny.following import URI, Killed, Memory, edit_opening, follow, loss, record, twin
 
@@ -144,7 +140,7 @@ def test_what_is_missing_is_reported_with_the_status(
     directory: TrackingDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Memory()
-    store.refused = [Text("x", "refused.txt")]
+    store.refused = [(Text("x", "refused.txt"),)]
     record(directory, loss(1), loss(2), End(Status.FINISHED, 2))
     (segment,) = segments(directory.journal)
     content = bytearray(segment.path.read_bytes())
@@ -265,7 +261,7 @@ class Training:
     def done(self) -> bool:
         return self.step == self.steps and self.journal is None
 
-    def live(self, connect: Callable[[Callable[[], None]], Destination]) -> None:
+    def live(self, store: Memory) -> None:
         """Trains to the end and delivers, a new follower for each that dies."""
 
         def strike() -> None:
@@ -275,12 +271,12 @@ class Training:
                 case 1:
                     raise ConnectionError("away")
 
+        store.before = store.after = strike
         while True:
-            wait = self.resume if not self.done else (lambda seconds: None)
             try:
-                delivered = Follower(
-                    self.directory, URI, lambda *_: connect(strike), wait=wait
-                ).run()
+                delivered = follow(
+                    self.directory, store, (lambda _: None) if self.done else self.resume
+                )
             except Killed:
                 continue
             if delivered and self.done:
@@ -289,47 +285,13 @@ class Training:
                 self.resume()
 
 
-ACCURACY = [(step, 1 / step) for step in range(5, 201, 5)]
-
-
 @pytest.mark.parametrize("seed", range(15))
 def test_however_often_a_process_dies_each_step_is_there_once(
     directory: TrackingDirectory, seed: int
 ) -> None:
     store = Memory()
-
-    def connect(strike: Callable[[], None]) -> Destination:
-        store.before = store.after = strike
-        return store
-
-    Training(directory, seed, 200).live(connect)
+    Training(directory, seed, 200).live(store)
     assert store.history("loss") == twin(200)
-    assert store.history("accuracy") == ACCURACY
+    assert store.history("accuracy") == [(step, 1 / step) for step in range(5, 201, 5)]
     assert RECORDED_AGAIN_TAG not in store.tags
     assert store.statuses[-1] == (Status.FINISHED, "")
-
-
-def test_mlflow_holds_each_step_once_too(
-    directory: TrackingDirectory, store: MlflowStore, client: MlflowClient
-) -> None:
-    def connect(strike: Callable[[], None]) -> Destination:
-        opening = directory.opening()
-        assert opening is not None
-        run = store.open_run(opening, directory.position(URI).run_id, None)
-        deliver = run.deliver
-
-        def struck(delivery: Delivery, failures: int = 0) -> None:
-            strike()
-            deliver(delivery, failures)
-            strike()
-
-        run.deliver = struck  # type: ignore[method-assign]
-        return run
-
-    Training(directory, 0, 200).live(connect)
-    (run,) = client.search_runs(["1"])
-    for key, expected in (("loss", twin(200)), ("accuracy", ACCURACY)):
-        history = client.get_metric_history(run.info.run_id, key)
-        assert sorted((each.step, each.value) for each in history) == expected
-    assert run.info.status == "FINISHED"
-    assert RECORDED_AGAIN_TAG not in run.data.tags

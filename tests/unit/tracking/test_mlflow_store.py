@@ -37,21 +37,17 @@ def test_a_run_is_created_once_unless_it_does_not_exist_any_more(
     assert found == {anew.run_id, *(run.run_id for run in runs)}
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (None, "custom_model_development"),
-        ({}, "custom_model_development"),
-        ({"mlflow.experimentKind": "forecasting"}, "forecasting"),
-    ],
-)
 def test_an_experiment_opens_as_model_training_unless_a_user_has_chosen_otherwise(
-    store: MlflowStore, client: MlflowClient, before: dict[str, str] | None, after: str
+    store: MlflowStore, client: MlflowClient
 ) -> None:
-    if before is not None:
-        client.create_experiment("kind", tags=before)
-    run = store.open_run(opening("kind"), None, None)
-    assert client.get_experiment(run.experiment_id).tags["mlflow.experimentKind"] == after
+    client.create_experiment("old", tags={})
+    client.create_experiment("chosen", tags={"mlflow.experimentKind": "forecasting"})
+    found = {}
+    for name in ("new", "old", "chosen"):
+        run = store.open_run(opening(name), None, None)
+        found[name] = client.get_experiment(run.experiment_id).tags["mlflow.experimentKind"]
+    training = "custom_model_development"
+    assert found == {"new": training, "old": training, "chosen": "forecasting"}
 
 
 def test_files_stay_beside_the_database_wherever_the_program_runs(
