@@ -18,7 +18,7 @@ THREE = ("--repeats", "3")
 BENCHMARKS: dict[str, tuple[float, tuple[str, ...]]] = {
     "monitored_step": (1.7, ("--repeats", "25")),
     "start_up": (2.2, THREE),
-    "restoration": (3.6, THREE),
+    "restoration": (5.5, (*THREE, "--only", "bundles", "variable", "many", "planning")),
     "eager": (0.2, ()),
     "scale": (0.1, ()),
     "tracking": (2.0, ("--repeats", "2", "--points", "10000")),

@@ -30,7 +30,7 @@ def cases(scale: float, directory: Path) -> dict[str, tuple[Case, dict[str, floa
     """Returns the cases and what their ways must not exceed."""
     large = (max(1, int(1024 * scale)), 2048)
     big = (max(4, int(500_000_000 / 4 / 1024 * scale)), 1024)
-    many = max(3, int(5000 * scale))
+    many = max(3, int(1200 * scale))
     return {
         "bundles": (
             Case(
@@ -54,7 +54,7 @@ def cases(scale: float, directory: Path) -> dict[str, tuple[Case, dict[str, floa
         ),
         "many": (
             Case(
-                "5,000 variables of 1 KB over 3 bundles",
+                "1,200 variables of 1 KB over 3 bundles",
                 {
                     part: ((16, 16),) * (many // 3 + (index < many % 3))
                     for index, part in enumerate(PARTS)

@@ -34,14 +34,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from runner import checkpoints, estimator
-    from runner.checkpoints.mapping import Checkpoint, open_checkpoint
+    from runner.checkpoints.inspection import Checkpoint, open_checkpoint
     from runner.config.schema import RunConfig
     from runner.config.validation import validate
     from runner.errors import RunnerError
-    from runner.graph.experiment import GraphSpec
+    from runner.graph.graph_spec import GraphSpec
     from runner.graph.input_pipeline import TrainingInput
-    from runner.restoration.callback import WarmStart
-    from runner.restoration.eager import WarmStartPlan, plan, warm_start
+    from runner.restoration.eager import WarmStart, WarmStartPlan, plan, warm_start
     from runner.run import run_experiment
     from runner.session.cached_session import CachedSession
     from runner.session.monitored_session import (
@@ -83,9 +82,9 @@ __all__ = [
 # Imported when they are asked for: configuration errors and --help must not wait for TensorFlow.
 _MODULES = {
     "CachedSession": "runner.session.cached_session",
-    "Checkpoint": "runner.checkpoints.mapping",
+    "Checkpoint": "runner.checkpoints.inspection",
     "ChiefSessionCreator": "runner.session.monitored_session",
-    "GraphSpec": "runner.graph.experiment",
+    "GraphSpec": "runner.graph.graph_spec",
     "MonitoredSession": "runner.session.monitored_session",
     "MonitoredTrainingSession": "runner.session.monitored_session",
     "RunConfig": "runner.config.schema",
@@ -95,10 +94,10 @@ _MODULES = {
     "SingularMonitoredSession": "runner.session.monitored_session",
     "Supervisor": "runner.session.monitored_session",
     "TrainingInput": "runner.graph.input_pipeline",
-    "WarmStart": "runner.restoration.callback",
+    "WarmStart": "runner.restoration.eager",
     "WarmStartPlan": "runner.restoration.eager",
     "WorkerSessionCreator": "runner.session.monitored_session",
-    "open_checkpoint": "runner.checkpoints.mapping",
+    "open_checkpoint": "runner.checkpoints.inspection",
     "plan": "runner.restoration.eager",
     "run_experiment": "runner.run",
     "validate": "runner.config.validation",

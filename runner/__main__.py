@@ -25,14 +25,12 @@ from runner.config.choices import Mode
 from runner.config.cluster import resolve
 from runner.config.cluster_spec import is_task, launches
 from runner.config.composition import (
-    COMPOSITION_ERRORS,
+    RAISED,
     experiment_names,
     forced,
-    help_of_command,
     problems_of_command,
     register,
 )
-from runner.config.hydra_errors import below_nothing
 from runner.config.new_project import init
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.validation import is_by_folder, validate
@@ -160,24 +158,15 @@ def main() -> int:
     # Lets Hydra's errors reach us as exceptions; otherwise it prints them and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        text = help_of_command(conf_directory(), sys.argv[1:])
-        if text is not None:
-            print(text)
-            return 0
         with ending_at_once():
             _job()
     except RunnerError as error:
         return _fail(error)
-    except (*COMPOSITION_ERRORS, ValueError, PermissionError) as error:
+    except RAISED as error:
         problems = problems_of_command(conf_directory(), sys.argv[1:], error)
         if not problems:
             raise  # The command composes: the error is one of the run, with its traceback.
         return _fail(ConfigError(*problems))
-    except AttributeError as error:
-        problem = below_nothing(error)
-        if problem is None:
-            raise
-        return _fail(ConfigError(problem))
     except KeyboardInterrupt:
         return _fail(InterruptedRunError(signal.SIGINT))
     return 0

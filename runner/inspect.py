@@ -7,20 +7,15 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-from runner.checkpoints.comparison import (
-    Statistics,
-    difference_listing,
-    differences,
-    listing,
-    statistics,
-)
-from runner.checkpoints.locate import LATEST, Artifacts, is_mlflow_uri, resolve
+from runner.checkpoints.inspection import Checkpoint, Statistics, diff, statistics
+from runner.checkpoints.locate import LATEST, is_mlflow_uri, resolve
 from runner.checkpoints.open import open_checkpoint
-from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
+from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_number
 from runner.config.schema import TrackingConfig
-from runner.console import Screen, as_text
+from runner.console import Listing, Screen, as_text, plural, shaped, sized
 from runner.errors import CheckpointError, Problem, RunnerError
 from runner.restoration.starting_scaffold import scaffold_yaml
 from runner.restoration.variables import WARM_STARTED, StateClass, classify
@@ -40,23 +35,29 @@ differ, 2 when a path or its checkpoint cannot be read."""
 
 def main(arguments: Sequence[str] | None = None, screen: Screen | None = None) -> int:
     """Runs the command and returns its exit code."""
-    parsed = _parser().parse_args(arguments)
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    if len(parsed.paths) > 2:
+        parser.error(f"one or two paths are compared, not {len(parsed.paths)}")
     screen = screen or Screen()
     try:
         with without_import_notes():  # Some formats import TensorFlow.
-            artifacts = _artifacts(parsed.paths, parsed.tracking)
+            tracked = parsed.tracking is not None and any(map(is_mlflow_uri, parsed.paths))
+            artifacts = open_store(TrackingConfig(uri=parsed.tracking), {}) if tracked else None
             resolved = [resolve(path, parsed.which, artifacts=artifacts) for path in parsed.paths]
-            readers = [] if parsed.provenance else [open_checkpoint(path) for (path,) in resolved]
-        if parsed.provenance:
-            return _provenance(resolved[0][0], screen)
+            if parsed.provenance:
+                return _provenance(resolved[0][0], screen)
+            found = [Checkpoint(open_checkpoint(path)) for (path,) in resolved]
         if parsed.as_scaffold:
-            spec = readers[0].spec()
+            spec = found[0].spec
             screen.write(scaffold_yaml(parsed.paths[0], spec, _classes(spec)))
             return SAME
-        if len(readers) == 1:
-            _list(readers[0], parsed, screen)
+        if len(found) == 1:
+            _list(found[0], parsed, screen)
             return SAME
-        return _compare(readers[0], readers[1], screen)
+        differences = diff(*found)
+        _show(differences, screen)
+        return DIFFERENT if differences else SAME
     except RunnerError as error:
         print(f"runner.inspect: {error}", file=sys.stderr)
         return 2
@@ -88,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("paths", metavar="PATH", nargs="+", action=_OneOrTwo)
+    parser.add_argument("paths", metavar="PATH", nargs="+")
     parser.add_argument(
         "--stats", action="store_true", help="read all values: min, max, mean, NaN count"
     )
@@ -124,49 +125,64 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _artifacts(paths: Sequence[str], tracking: str | None) -> Artifacts | None:
-    if tracking is None or not any(map(is_mlflow_uri, paths)):
-        return None
-    return open_store(TrackingConfig(uri=tracking), {})
+def _list(checkpoint: Checkpoint, parsed: argparse.Namespace, screen: Screen) -> None:
+    """Shows a summary of a checkpoint, its path, and a table of its tensors by their aliases.
 
-
-class _OneOrTwo(argparse.Action):
-    """Takes one path or two."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        """Refuses more than two."""
-        if isinstance(values, list) and len(values) > 2:
-            parser.error(f"one or two paths are compared, not {len(values)}")
-        setattr(namespace, self.dest, values)
-
-
-def _list(reader: CheckpointReader, parsed: argparse.Namespace, screen: Screen) -> None:
-    spec = reader.spec()
+    Optimizer slots and the like have one row together, unless all are asked for.
+    """
+    spec, classes = checkpoint.spec, _classes(checkpoint.spec)
     found: dict[str, Statistics] = {}
     if parsed.stats:
         names = [name for name, tensor in spec.tensors.items() if tensor.dtype != "variant"]
-        found = {name: statistics(value) for name, value in reader.read(names)}
-    classes = {name: each.value for name, each in _classes(spec).items()}
-    model = {each.value for each in WARM_STARTED}
-    digest = spec.digest if parsed.digest else ""
-    _show(listing(spec, classes, found, model, every=parsed.all, digest=digest), screen)
+        found = {name: statistics(value) for name, value in checkpoint.reader.read(names)}
+    kinds: dict[str, list[TensorSpec]] = {_OWN: []}
+    for name, tensor in spec.tensors.items():
+        kind = _OWN if classes[name] in WARM_STARTED else classes[name].value
+        kinds.setdefault(kind, []).append(tensor)
+    also = {name: alias for alias, name in spec.aliases.items()}
+    rows: list[list[str]] = []
+    counts = []
+    for kind, group in kinds.items():
+        size = sum(each.bytes for each in group)
+        counts.append(f"{plural(len(group), kind)} ({sized(size)})")
+        if parsed.all or kind == _OWN or len(group) == 1:
+            for each in group:
+                alias, of = also.get(each.name, each.name), found.get(each.name)
+                own = each.name if parsed.all and alias != each.name else ""
+                rows.append([alias, *_cells(each, classes[each.name].value, of), own])
+        else:
+            nan = sum(of.nan for each in group if (of := found.get(each.name)))
+            cells = (plural(len(group), kind), "", f"{size:,}", kind, "", "", "")
+            rows.append([*cells, f"{nan:,}" if found else "", ""])
+    step = "" if spec.step is None else f", step {spec.step}"
+    lines = (f"{spec.format}{step}: {', '.join(counts)}", spec.path)
+    digest = [spec.digest] if parsed.digest else []
+    table = Listing(_COLUMNS, [_with_nan_in_red(row) for row in rows], _NUMBERS)
+    _show(Group(*map(Text, (*lines, *digest)), table), screen)
+
+
+def _cells(tensor: TensorSpec, kind: str, of: Statistics | None) -> list[str]:
+    # Strings have no fixed size, nor has a `variant`, the position in a run's training data.
+    size = f"{tensor.bytes:,}" if is_number(tensor.dtype) else ""
+    values = (of.minimum, of.maximum, of.mean) if of else (None,) * 3
+    described = ["" if value is None else f"{value:.6g}" for value in values]
+    shape = shaped(tensor.shape, tensor.dtype)
+    return [shape, size, kind, *described, f"{of.nan:,}" if of else ""]
+
+
+_OWN = "model variable"
+_COLUMNS = ("tensor", "shape", "bytes", "class", "min", "max", "mean", "NaN", "stored as")
+_NUMBERS = ("bytes", "min", "max", "mean", "NaN")
+
+
+def _with_nan_in_red(row: Sequence[str]) -> list[Text]:
+    style = "red" if row[_COLUMNS.index("NaN")] not in ("", "0") else ""
+    return [Text(cell, style=style) for cell in row]
 
 
 def _classes(spec: CheckpointSpec) -> dict[str, StateClass]:
     also = {name: alias for alias, name in spec.aliases.items()}
     return {name: state_class(name, also.get(name, name), spec.tensors) for name in spec.tensors}
-
-
-def _compare(one: CheckpointReader, other: CheckpointReader, screen: Screen) -> int:
-    found = list(differences(one, other))
-    _show(difference_listing(one.spec(), other.spec(), found), screen)
-    return DIFFERENT if found else SAME
 
 
 def _provenance(path: str, screen: Screen) -> int:

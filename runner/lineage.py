@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from runner.errors import RunnerError
-from runner.runs.lineage import Ancestor, lineage
+from runner.runs.provenance import Ancestor, lineage
 from runner.tracking.address import DEFAULT_URI
 
 

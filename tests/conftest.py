@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import subprocess
@@ -13,16 +12,21 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from runner.system.imports import without_collections
 from tests.tiny.forked import Forks
 
 # MLflow would report its use over the network.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
-def pytest_collection_finish() -> None:
-    """Exempts from garbage collection what was imported: Keras collects before every model."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Imports without garbage collections, and exempts what was imported from later ones.
+
+    Keras collects before every model.
+    """
+    with without_collections():
+        return (yield)
 
 
 @pytest.fixture(scope="session")

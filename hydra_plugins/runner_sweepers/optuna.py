@@ -11,7 +11,14 @@ class OptunaSweeper(LazySweeper):
     """See `runner.sweeps.optuna_sweeper.OptunaSweeper`."""
 
     def sweeper(self) -> Sweeper:
-        """Returns the sweeper that does the work."""
+        """Returns the sweeper that does the work.
+
+        Raises:
+          ConfigError: Optuna is not installed.
+        """
+        from runner.sweeps.execution import require_extra
+
+        require_extra("optuna", "hydra/sweeper=optuna")
         from runner.sweeps.optuna_sweeper import OptunaSweeper
 
         return OptunaSweeper(**self.settings)

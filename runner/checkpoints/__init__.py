@@ -12,12 +12,11 @@ The formats:
   bundle: TensorFlow's V1 and V2 checkpoints, saved by name or by object, and SavedModels.
   tables: damage in the tables that V1 checkpoints and the indices of bundles are.
   keras_files: `.keras`, `.h5` and other HDF5 files, and Keras's names of variables.
-  archive_members: files in zip archives, as the weights in `.keras`.
   array_files: `.npy`, `.npz`, `.safetensors`.
 
 On top of the interface:
-  comparison: differences of two checkpoints, statistics and listings of one.
-  mapping: doors for programs: `runner.open_checkpoint`, and `diff`, also `runner.checkpoints.diff`.
+  inspection: checkpoints as mappings, their differences, statistics of values. Doors for programs:
+    `open_checkpoint`, which is `runner.open_checkpoint`, and `diff`.
 
 Reading is all that happens here: nothing builds a training graph, assigns a variable or writes
 into a checkpoint's directory. Which tensor goes to which variable is decided in `restoration`.
@@ -28,7 +27,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from runner.checkpoints.mapping import diff
+    from runner.checkpoints.inspection import diff
 
 __all__ = ["diff"]
 
@@ -37,6 +36,6 @@ def __getattr__(name: str) -> Any:
     # Imported when it is asked for: every reader of a file would wait for Rich's tables.
     if name != "diff":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from runner.checkpoints import mapping
+    from runner.checkpoints import inspection
 
-    return mapping.diff
+    return inspection.diff

@@ -28,7 +28,6 @@ from runner.checkpoints.reader import (
 from runner.errors import CheckpointError, Problem
 
 GLOBAL_STEP = "global_step"
-_NPY = "an .npy file"
 
 
 class NpyReader(FileReader):
@@ -39,7 +38,7 @@ class NpyReader(FileReader):
     the file. There are no checksums: a flipped byte is found by the digest of a pinned file alone.
     """
 
-    format = "NumPy file"
+    format, what = "NumPy file", "an .npy file"
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
@@ -48,7 +47,7 @@ class NpyReader(FileReader):
             name: TensorSpec(name, array.shape, dtype_name(array.dtype))
             for name, array in sorted(fields.items())
         }
-        with explained(self.path, _NPY):
+        with explained(self.path, self.what):
             content = files.digest_later(self.path)
         return CheckpointSpec(self.path, step_of(self, tensors), tensors, self.format, content)
 
@@ -66,7 +65,7 @@ class NpyReader(FileReader):
         except DAMAGE as error:
             if "object" in str(error).lower():
                 raise CheckpointError(_pickled(self.path, ())) from error
-            raise unreadable(self.path, _NPY, error) from error
+            raise unreadable(self.path, self.what, error) from error
         if whole.dtype.names is None:
             return {os.path.basename(self.path).removesuffix(".npy"): whole}
         return {name: whole[name] for name in whole.dtype.names}
@@ -101,7 +100,6 @@ def _pickled(path: str, names: Sequence[str]) -> Problem:
 
 
 SUFFIX = ".npy"
-_NPZ = "an .npz archive"
 
 
 class NpzReader(FileReader):
@@ -110,7 +108,7 @@ class NpzReader(FileReader):
     Arrays of Python objects, which are pickled, are never loaded.
     """
 
-    format = "NumPy archive"
+    format, what = "NumPy archive", "an .npz archive"
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
@@ -132,7 +130,7 @@ class NpzReader(FileReader):
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[zipfile.ZipFile]:
-        with explained(self.path, _NPZ), zipfile.ZipFile(self.path) as archive:
+        with explained(self.path, self.what), zipfile.ZipFile(self.path) as archive:
             yield archive
 
     def _spec(self, archive: zipfile.ZipFile, name: str) -> TensorSpec:
@@ -160,8 +158,6 @@ def _array(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
     return in_native_order(array)
 
 
-_FILE = "a safetensors file"
-
 # The format's names of element types -> NumPy's.
 _KINDS = {"U": "uint", "I": "int", "F": "float", "C": "complex"}
 _DTYPES = {
@@ -179,7 +175,7 @@ class SafetensorsReader(FileReader):
     The format has no checksums: a flipped byte is found by the digest of a pinned file alone.
     """
 
-    format = "safetensors"
+    format, what = "safetensors", "a safetensors file"
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
@@ -200,7 +196,7 @@ class SafetensorsReader(FileReader):
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
         with (
-            explained(self.path, _FILE, safetensors.SafetensorError),
+            explained(self.path, self.what, safetensors.SafetensorError),
             safetensors.safe_open(self.path, framework="np") as file,
         ):
             yield file
@@ -212,13 +208,12 @@ def _tensor_spec(name: str, entry: Any) -> TensorSpec:
 
 
 WEIGHT_MAP = "weight_map"
-_INDEX = "an index of safetensors shards"
 
 
 class SafetensorsShardsReader(FileReader):
     """Reads the shards beside the JSON index at `path` that it names."""
 
-    format = "sharded safetensors"
+    format, what = "sharded safetensors", "an index of safetensors shards"
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`.
@@ -256,10 +251,12 @@ class SafetensorsShardsReader(FileReader):
 
     @functools.cached_property
     def _weight_map(self) -> Mapping[str, str]:
-        with explained(self.path, _INDEX):
+        with explained(self.path, self.what):
             entries = json.loads(files.read_text(self.path))[WEIGHT_MAP]
         if not isinstance(entries, dict) or not all(map(_is_name, entries.values())):
-            raise unreadable(self.path, _INDEX, f"{WEIGHT_MAP} does not map tensors to file names")
+            raise unreadable(
+                self.path, self.what, f"{WEIGHT_MAP} does not map tensors to file names"
+            )
         return entries
 
     @functools.cached_property

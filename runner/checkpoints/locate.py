@@ -276,18 +276,12 @@ def _listed(path: str, average: Sequence[str | int], artifacts: Artifacts | None
 def _nothing(path: str) -> NoCheckpointError:
     remedy = "correct the path"
     if files.is_directory(path):
-        runs, here = tuple(contents.runs_in(path)), contents.in_directory(path)
-        cause = "no `checkpoint` file is in it"
-        cause += "" if here else ", no SavedModel, and no file of a known format"
+        state, runs = f"the directory {path} holds no checkpoint", tuple(contents.runs_in(path))
+        cause = "no `checkpoint` file, SavedModel or file of a known format is in it"
         cause = cause if files.names_in(path) else "it is empty"
-        return NoCheckpointError(
-            Problem(
-                f"the directory {path} holds no checkpoint",
-                "it holds runs; name one of them" if runs else cause,
-                remedy,
-                runs or here or contents.folders_with_checkpoints(path),
-            )
-        )
+        cause = "it holds runs; name one of them" if runs else cause
+        choices = runs or contents.folders_with_checkpoints(path)
+        return NoCheckpointError(Problem(state, cause, remedy, choices))
     parent, name = os.path.split(path.rstrip("/"))
     near = tuple(os.path.join(parent, each) for each in get_close_matches(name, _siblings(parent)))
     state, cause = f"there is no checkpoint at {path}", "neither a directory nor a prefix"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -108,14 +109,11 @@ def averaged(specs: Sequence[CheckpointSpec]) -> CheckpointSpec:
     problems = [found for spec in specs[:-1] for found in _differences(spec, specs[-1])]
     if problems:
         raise CheckpointError(*problems)
-    return CheckpointSpec(
-        f"average of {len(specs)}: {', '.join(spec.path for spec in specs)}",
-        specs[-1].step,
-        specs[-1].tensors,
-        f"average of {len(specs)} x {specs[-1].format}",
-        lambda: files.digest_of_parts(spec.digest for spec in specs),
-        specs[-1].aliases,
-        specs[-1].layers,
+    return replace(
+        specs[-1],
+        path=f"average of {len(specs)}: {', '.join(spec.path for spec in specs)}",
+        format=f"average of {len(specs)} x {specs[-1].format}",
+        content=lambda: files.digest_of_parts(spec.digest for spec in specs),
     )
 
 

@@ -27,8 +27,8 @@ from runner.console import Screen
 from runner.errors import ClusterError, ConfigError, NonFiniteLossError, Problem
 from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph, Training
+from runner.graph.graph_spec import local_init_op
 from runner.graph.input_pipeline import input_ended
-from runner.graph.own_graph import local_init_op
 from runner.hooks import MetricsHook, StopWhenHook
 from runner.session.monitored_session import MonitoredSession
 from runner.system.signals import Interruption

@@ -1,18 +1,17 @@
 """The configuration: its keys, their rules, and how Hydra composes it.
 
-- `schema`: every key, with its type, default and bounds (those of tracking in `tracking`);
-  `choices`: their choices and bounds; `keys`: paths and types of keys.
-- `reference`: the keys with their comments, as a page of the docs; `help`: the same in `--help`.
+- `schema`: every key, with its type, default and bounds; `choices`: their choices and bounds;
+  `keys`: paths and types of keys; `reference`: the keys with their comments, as a page of the docs
+  and in `--help`.
 - `composition`: composing sources and trials (Hydra composes the command itself, in
   `runner.__main__`), and finding every mistake in a command; `hydra_errors` words the mistakes, and
-  `spelling` spells values for overrides and YAML.
+  `spelling` spells values for overrides and YAML, and commands to copy into a shell.
 - `validation`: from a composed configuration to a typed `RunConfig`, or all of its problems;
-  `scaffold_reading` does so for scaffolds, and `own_graph` checks what takes the place of a model.
+  `scaffold_reading` does so for scaffolds.
 - `cluster`: the cluster that a configuration and `TF_CONFIG` describe; `cluster_spec`: its tasks
   and addresses.
 - `instantiation`: `_target_` entries, and their references to the graph.
 - `fingerprint`: the identity of a run; `masking`: secrets; `schedule`: how often something is due.
-- `command_line`: commands to copy into a shell.
 - `new_project`: the project that `runner init` creates.
 
 Doors: `validation.validate`, `cluster.resolve`, `instantiation.build_target`. Nothing here builds a

@@ -118,18 +118,11 @@ def _counted(cluster: ClusterConfig) -> ClusterConfig:
 
 def _conflicts(cluster: ClusterConfig, tf_config: ClusterConfig | None) -> Iterator[Problem]:
     """Finds where `cluster:` and `TF_CONFIG` contradict each other."""
-    task = cluster.task
     if cluster.local and has_addresses(cluster):
         yield Problem(
             "cluster.local is true, and there are cluster.addresses",
             "the tasks of a local cluster are given theirs when they are started",
             "delete cluster.addresses, or set cluster.local=false",
-        )
-    elif cluster.local and task.type is not None and tf_config is None:
-        yield Problem(
-            f"cluster.local is true, and cluster.task.type is {task.type}",
-            "this process starts all tasks of a local cluster, and is not one of them",
-            "delete cluster.task, or set cluster.local=false and give cluster.addresses",
         )
     if tf_config is None:
         return

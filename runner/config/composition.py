@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import argparse
 import copy
-import os
 import re
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from functools import cache, lru_cache
 from pathlib import Path
-from string import Template
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
@@ -32,20 +29,23 @@ from hydra.errors import (
     OverrideParseException,
     SearchPathException,
 )
-from omegaconf import DictConfig, open_dict, read_write
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from runner.config.help import register_help
 from runner.config.hydra_errors import explain, without_experiment
 from runner.config.instantiation import register_resolvers
 from runner.config.keys import annotation
+from runner.config.reference import help_of_keys
 from runner.config.schema import RunConfig
 from runner.config.spelling import spelled
 from runner.config.validation import is_by_folder, validate
 from runner.errors import Problem, RunnerError
 
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
+# What composing raises too, as a run may: of an override below a key without a value, OmegaConf
+# fails itself, and a folder of configs may be closed.
+RAISED = (*COMPOSITION_ERRORS, ValueError, AttributeError, AssertionError, PermissionError)
 
 # Composes a configuration, `hydra` included, of overrides.
 Compose = Callable[[Sequence[str]], DictConfig]
@@ -116,33 +116,23 @@ def without_hydra(config: DictConfig) -> DictConfig:
 
 def experiment_names() -> list[str]:
     """Returns the experiments on Hydra's search path; none outside a Hydra application."""
-    if not GlobalHydra.instance().is_initialized():
-        return []
-    return list(_experiments(GlobalHydra.instance().config_loader()))
-
-
-@lru_cache(maxsize=1)
-def _experiments(loader: ConfigLoader) -> tuple[str, ...]:
-    return tuple(loader.get_group_options("experiment"))
+    hydra = GlobalHydra.instance()
+    return hydra.config_loader().get_group_options("experiment") if hydra.is_initialized() else []
 
 
 def compose_all(
-    compose: Compose, overrides: Sequence[str], failed: Exception | None = None
+    compose: Compose, overrides: Sequence[str]
 ) -> tuple[DictConfig | None, list[Problem]]:
     """Composes overrides, leaving out those that do not compose.
-
-    `failed` is what composing all of them has raised, if that is known.
 
     Returns:
       The configuration, and what is wrong with the overrides left out. No configuration where they
       may decide the others, such as the choice of a group.
     """
     try:
-        if failed is not None:
-            raise failed
         return compose(overrides), []
-    except (*COMPOSITION_ERRORS, ValueError) as error:
-        first = explain(error).problems
+    except RAISED as error:
+        first = error
     lacking = _without_experiment(overrides)
     if lacking:
         _, found_beside = compose_all(compose, [each for each in overrides if each not in lacking])
@@ -155,17 +145,19 @@ def compose_all(
     found: dict[str, Problem] = {}
     for each in sorted(parsed, key=lambda override: not _is_choice(override)):
         try:
+            if len(composed) == len(parsed) - 1:
+                raise first  # All others compose.
             config = compose([*composed, str(each.input_line)])
             composed.append(str(each.input_line))
-        except (*COMPOSITION_ERRORS, ValueError) as error:
+        except RAISED as error:
             root, dot, _ = each.key_or_group.partition(".")
             independent = bool(dot) and root not in _CHOSEN
             if chosen or independent or isinstance(error, MissingConfigException):
-                found.update((problem.state, problem) for problem in explain(error).problems)
+                below_nothing = isinstance(error, AttributeError | AssertionError)
+                wrong = [without_experiment(each.key_or_group)] if below_nothing else []
+                found |= {problem.state: problem for problem in wrong or explain(error).problems}
             chosen = chosen and not _is_choice(each)
-    if failed is not None and len(composed) == len(parsed):
-        return compose_all(compose, overrides)  # They may compose in this order alone.
-    return config if chosen and found else None, list(found.values()) or list(first)
+    return config if chosen and found else None, list(found.values() or explain(first).problems)
 
 
 def _parsed(overrides: Sequence[str]) -> tuple[list[Override], list[Problem]]:
@@ -198,16 +190,14 @@ def problems_of_command(
     composed. With a search path of the user's own, or a glob, the first mistake is all there is.
     """
     options = _options(arguments)
-    unreadable = _unreadable(Path(options.config_dir)) if options.config_dir else []
-    if unreadable:
-        return unreadable  # To Hydra such a folder is empty.
     first = explain(error).problems
     overrides: Sequence[str] = options.overrides
     # Such a search path, and what is globbed on it, the composition below does not know.
     unknown = any("hydra.searchpath" in each or "glob(" in each for each in overrides)
     if isinstance(error, SearchPathException) or options.config_path or unknown:
         return list(first) if isinstance(error, COMPOSITION_ERRORS) else []
-    path = _search_path(options)
+    folders = [f"file://{Path(options.config_dir).resolve()}"] if options.config_dir else []
+    path = f"hydra.searchpath={spelled(folders)}"
 
     def again(given: Sequence[str]) -> DictConfig:
         return compose(options.config_name, [path, *given], return_hydra_config=True)
@@ -215,8 +205,7 @@ def problems_of_command(
     with initialize_config_dir(str(directory), version_base="1.3"):
         if options.multirun and not _parsed(overrides)[1]:
             overrides = list(_first_values(overrides))
-        failed = error if overrides is options.overrides and overrides else None
-        config, found = compose_all(again, overrides, failed)
+        config, found = compose_all(again, overrides)
         if config is not None and found and not is_by_folder(config):
             try:
                 with running(config):
@@ -225,39 +214,9 @@ def problems_of_command(
                 found += invalid.problems
     if not found and not (options.cfg or options.info or options.resolve):
         return []
-    first = () if _without_experiment(overrides) else first
+    if _without_experiment(overrides) or isinstance(error, AttributeError | AssertionError):
+        first = ()
     return list({each.state: each for each in (*first, *found)}.values())
-
-
-def help_of_command(directory: Path, arguments: Sequence[str]) -> str | None:
-    """Returns what `--help` prints; None where it is not asked for, or Hydra has to print it.
-
-    Hydra lists the files of its own groups too, and copies all schemas for each: 1.2 s, not 0.5.
-
-    Raises:
-      HydraException: when the command does not compose, among `COMPOSITION_ERRORS`.
-    """
-    options = _options(arguments)
-    path = _search_path(options)
-    unreadable = options.config_dir and not Path(options.config_dir).is_dir()
-    if not options.help or unreadable or options.config_path or "hydra" in " ".join(arguments):
-        return None
-    with initialize_config_dir(str(directory), version_base="1.3"):
-        given = [path, *options.overrides]
-        config = compose(options.config_name, given, return_hydra_config=True)
-        template = config.hydra.help.template
-    groups: dict[str, set[str]] = {}
-    for source in config.hydra.runtime.config_sources:
-        folder = Path(source.path)
-        for file in folder.glob("*/**/*.yaml") if source.schema == "file" else ():
-            group = file.parent.relative_to(folder).as_posix()
-            groups.setdefault(group, set()).add(file.stem)
-    lines = [
-        f"{group}: {', '.join(sorted(groups[group]))}\n"
-        for group in sorted(groups)
-        if not group.startswith("hydra/")
-    ]
-    return Template(template).substitute(APP_CONFIG_GROUPS="".join(lines))
 
 
 def _without_experiment(overrides: Sequence[str]) -> dict[str, Problem]:
@@ -275,22 +234,6 @@ def _without_experiment(overrides: Sequence[str]) -> dict[str, Problem]:
     }
 
 
-def _unreadable(folder: Path) -> list[Problem]:
-    """Returns a problem for each folder of configs that this user may not list."""
-    problems = []
-    # What is below one that cannot be listed is not found here either.
-    for each in (folder, *(path for path in folder.glob("*/") if path.is_dir())):
-        try:
-            os.listdir(each)
-        except PermissionError:
-            cause = "its permissions do not allow it to this user, so no config of it is found"
-            remedy = f"chmod u+rx {shlex.quote(str(each))}, or be the user it belongs to"
-            problems.append(Problem(f"{each} cannot be read", cause, remedy))
-        except OSError:  # That there is no such folder, Hydra says.
-            continue
-    return problems
-
-
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     """Returns what Hydra's own options say, and the overrides."""
     parser = argparse.ArgumentParser(add_help=False)
@@ -300,15 +243,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         parser.add_argument(*names)
     parser.add_argument("--package", "-p")
     parser.add_argument("--info", "-i", nargs="?", const="all")
-    for flags in (("--multirun", "-m"), ("--resolve",), ("--help", "-h")):
+    for flags in (("--multirun", "-m"), ("--resolve",)):
         parser.add_argument(*flags, action="store_true")
     return parser.parse_known_args(arguments)[0]
-
-
-def _search_path(options: argparse.Namespace) -> str:
-    """Returns the override that puts `--config-dir` on the search path."""
-    folders = [f"file://{Path(options.config_dir).resolve()}"] if options.config_dir else []
-    return f"hydra.searchpath={spelled(folders)}"
 
 
 def _first_values(overrides: Sequence[str]) -> Iterator[str]:
@@ -327,6 +264,10 @@ def _first_values(overrides: Sequence[str]) -> Iterator[str]:
 def register() -> None:
     """Makes the schema known to Hydra as `runner_config`; calling it again changes nothing."""
     register_resolvers()
-    register_help()
+    OmegaConf.register_new_resolver("runner_help", help_of_keys)
+    store = ConfigStore.instance()
     # OmegaConf merges neither a list into a mapping nor the reverse, but either into null.
-    ConfigStore.instance().store(name="runner_config", node=RunConfig(scaffolds=None))
+    store.store(name="runner_config", node=RunConfig(scaffolds=None))
+    # Hydra copies its sources for each composition, and the store with them: 40 % of the time, and
+    # for nothing, because the store copies what it loads.
+    vars(store)["__deepcopy__"] = ConfigStore.instance

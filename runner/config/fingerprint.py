@@ -72,13 +72,9 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
     plain_values: dict[str, Any] = json.loads(json.dumps(plain, default=_spelling))
     for part in (plain_values["data"], plain_values["model"]):
         if "_target_" in part:
-            part["_target_"] = _in_repository(str(part["_target_"]))
+            # Runs of a checkout have the examples that a wheel ships by this name.
+            part["_target_"] = re.sub(r"^runner\.examples\.", "experiments.", str(part["_target_"]))
     return plain_values
-
-
-def _in_repository(target: str) -> str:
-    """Returns a target by the name that earlier runs have of the examples that a wheel ships."""
-    return re.sub(r"^runner\.examples\.", "experiments.", target)
 
 
 def fingerprint(plain: dict[str, Any]) -> str:

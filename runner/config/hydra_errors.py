@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import yaml
@@ -18,7 +17,7 @@ from omegaconf.errors import (
 
 from runner.config.keys import annotation, keys, options, paths, words
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, Problem, nearest, ranked, similar
+from runner.errors import ConfigError, Problem, ranked, similar
 
 if TYPE_CHECKING:
     from hydra.errors import MissingConfigException, OverrideParseException
@@ -37,9 +36,6 @@ def explain(error: BaseException) -> ConfigError:
     text = str(error)
     if match := re.match(_NOT_SET, text):
         return ConfigError(_not_there(match, error))
-    for pattern, problem in _BY_MESSAGE:
-        if match := re.match(pattern, text):
-            return ConfigError(problem(match))
     for pattern, *worded in _WORDED:
         if match := re.match(pattern, text):
             return ConfigError(Problem(*(each.format(**match.groupdict()) for each in worded)))
@@ -61,15 +57,6 @@ def unresolved(error: OmegaConfBaseException, known: Iterable[str] = ()) -> Prob
         f"fix the ${{...}} in {key}" + (", or give the key it names a value" if wrong else ""),
         similar(wrong["key"], known) if wrong else (),
     )
-
-
-def below_nothing(error: AttributeError) -> Problem | None:
-    """Returns the problem of an override below a key, such as `data`, that has no value.
-
-    OmegaConf trips over it, and names the key in its message; any other error has no problem.
-    """
-    found = re.search(r"^ +full_key: (\w+\.\S+)$", str(error), re.MULTILINE)
-    return without_experiment(found[1]) if found else None
 
 
 def without_experiment(key: str, *, by_folder: bool = False) -> Problem:
@@ -190,11 +177,6 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
                 "make `# @package _global_` its first line",
             )
         return unknown_key(key, source)
-    section = re.search(r"subclass of (?P<type>\w+)", first)
-    if section and not key:  # A merge error names the type and not the key.
-        kinds = {each: annotation(each, RunConfig) for each in paths(RunConfig)}
-        named = (each for each in kinds if getattr(kinds[each], "__name__", "") == section["type"])
-        key = next(named, "")
     return bad_value(key or source or "the configuration", first, source)
 
 
@@ -221,51 +203,28 @@ def _not_there(match: re.Match[str], error: BaseException) -> Problem:
     )
 
 
-def _chosen_twice(match: re.Match[str]) -> Problem:
-    group, name = match["group"], match["name"]
-    if group == "experiment":
-        return Problem(
-            "two experiments are named",
-            "a run has one experiment",
-            "name one, or sweep over both: -m +experiment=a,b",
-        )
-    return Problem(
-        f"{group} is chosen twice",
-        "one is chosen already, by default or by the experiment",
-        f"leave out the plus to override it: {group}={name}",
-    )
-
-
-def _sweep(match: re.Match[str]) -> Problem:
-    line = match["line"]
-    key, _, values = line.partition("=")
-    return Problem(
-        f"{line} holds several values",
-        "a single run takes one",
-        f"sweep over them with -m, or quote them if they are a single value: {key}=[{values}] is a "
-        f"list, '{key}=\"{values}\"' a string",
-    )
-
-
-def _no_directory(match: re.Match[str]) -> Problem:
-    path = Path(match["path"])
-    beside = [str(each) for each in path.parent.glob("*") if each.is_dir()]
-    return Problem(
-        f"--config-dir {path} is not a directory",
-        "nothing is there" if not path.exists() else "it is a file",
-        "name the folder that holds your `experiment` folder",
-        nearest(str(path), beside),
-    )
-
-
 _NOT_SET = r"Could not override '(?P<key>[^']+)'\.\nTo append .* use \+(?P<line>.+)"
-_BY_MESSAGE: tuple[tuple[str, Callable[[re.Match[str]], Problem]], ...] = (
-    (r"Multiple values for (?P<group>\S+)\. .*override \S+: (?P<name>[^']+)'", _chosen_twice),
-    (r"(Ambiguous value for argument|Sweep parameters) '(?P<line>.*)'", _sweep),
-    (r"Additional config directory '(?P<path>[^']+)' not found", _no_directory),
-)
 # Pattern, then state, cause and remedy, in which `{...}` is a group of the pattern.
 _WORDED = (
+    (
+        r"Multiple values for experiment\.",
+        "two experiments are named",
+        "a run has one experiment",
+        "name one, or sweep over both: -m +experiment=a,b",
+    ),
+    (
+        r"Multiple values for (?P<group>\S+)\. .*override \S+: (?P<name>[^']+)'",
+        "{group} is chosen twice",
+        "one is chosen already, by default or by the experiment",
+        "leave out the plus to override it: {group}={name}",
+    ),
+    (
+        r"(Ambiguous value for argument|Sweep parameters) '(?P<key>[^=']*)=(?P<values>.*)'",
+        "{key}={values} holds several values",
+        "a single run takes one",
+        "sweep over them with -m, or quote them if they are a single value: {key}=[{values}] is a "
+        "list, '{key}=\"{values}\"' a string",
+    ),
     (
         r"Could not override '(?P<group>[^']+)'\. No match .*\.\nTo append .* \+(?P<line>.+)",
         "{group} is not chosen by default, so it cannot be overridden",
@@ -273,10 +232,10 @@ _WORDED = (
         "put a plus before it: +{line}",
     ),
     (
-        r"(In '[^']+': )?Could not override '(?P<group>[^']+)'\. No match in the defaults list",
-        "{group} is not in the defaults list, so it cannot be overridden there",
+        r"Additional config directory '(?P<path>[^']+)' not found",
+        "--config-dir {path} is not a directory",
         "",
-        "fix the name, or leave out `override`: {group} is not chosen by default",
+        "name the folder that holds your `experiment` folder",
     ),
     (
         r"(Error merging override ~|Could not delete ')(?P<key>[^=']+)",
@@ -295,12 +254,6 @@ _WORDED = (
         "+{key} is set already, so it cannot be added",
         "",
         "leave out the plus: {line}",
-    ),
-    (
-        r"Error merging override (?P<key>scaffolds)=\[",
-        "{key} cannot change from a mapping to a list",
-        "the experiment writes it as a mapping",
-        "override one entry, as in {key}.NAME.KEY=..., or delete it: ~{key}",
     ),
     (
         r"Config group override must be a string or a list",

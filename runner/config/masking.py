@@ -6,11 +6,12 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from runner.config.schema import MaskConfig
+from runner.config import choices
 
 MASKED = "***"
 
@@ -20,6 +21,38 @@ _MIN_LENGTH = 5
 # A sweep's values in one override: `hydra.sweeper.params={data.token: [a, b]}`.
 _PARAMS = "hydra.sweeper.params"
 _KEY = re.compile(r"[\w.@/]+(?=\s*['\"]?\s*:)")
+
+
+@dataclass
+class MaskConfig:
+    """What counts as a secret, which is recorded as `***` in parameters, tags and artifacts."""
+
+    # Globs that match whole dotted keys of the configuration, ignoring case.
+    names: list[str] = field(
+        default_factory=lambda: [
+            "*password*",
+            "*passwd*",
+            "*secret*",
+            "*token",
+            "*api_key*",
+            "*apikey*",
+            "*access_key*",
+            "*private_key*",
+            "*credential*",
+        ]
+    )
+    # Regular expressions that match parts of strings; masks the first group, or else the whole
+    # match.
+    values: list[str] = field(
+        default_factory=lambda: [
+            r"://[^\s/@:]*:([^\s/@]+)@",
+            r"(?i)(?:password|passwd|secret|token|api_?key|access_key|credential)=([^\s,;&'\"]+)",
+            r"\bAKIA[0-9A-Z]{16}\b",
+            r"\b(?:gh[pousr]|github_pat|glpat|hf)[_-]\w{16,}",
+            r"\bsk-[\w-]{16,}",
+        ],
+        metadata=choices.PATTERNS,
+    )
 
 
 class Mask:

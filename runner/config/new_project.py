@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.config.command_line import program
+from runner.config.spelling import program
 from runner.errors import ConfigError, Problem
 
 # The template's folder and package, which take the name of the project.

@@ -1,6 +1,8 @@
-"""The configuration reference, generated from the structured configs and their comments.
+"""The configuration reference, made of the structured configs and their comments.
 
-`python -m runner.config.reference > docs/reference/configuration.md` writes the page.
+`python -m runner.config.reference > docs/reference/configuration.md` writes it as a page of the
+docs. In `--help` it is `${runner_help:}`, for which the template `conf/hydra/help/runner.yaml`
+asks; there it has the values of the composed experiment, if there is one.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ import dataclasses
 import importlib
 import inspect
 import json
+import shutil
+import textwrap
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +21,10 @@ from enum import Enum
 from functools import cache
 from typing import Any, Union, get_args, get_origin
 
-from omegaconf import MISSING
+from omegaconf import MISSING, OmegaConf
 
 from runner.config.choices import RULE, Rule
-from runner.config.keys import ENTRIES, hints
+from runner.config.keys import ENTRIES, hints, words
 from runner.config.schema import RunConfig
 
 _HEAD = """\
@@ -32,15 +36,27 @@ experiment. This page is generated from the source by `python -m runner.config.r
 """
 # Placeholders for names that the user chooses, below keys with one entry for each name.
 _NAMES = {"scaffolds": "NAME", "vocabulary": "PATTERN"}
-_WORDS: Mapping[Any, str] = {
-    bool: "`true` or `false`",
-    float: "number",
-    int: "whole number",
-    str: "string",
-    type(None): "null",
-    Any: "any value",
-}
 _LONG = 60
+# Keys that --help shows without an experiment, each with an example of a value.
+_FREQUENT = {
+    "train.steps": "2000",
+    "train.evaluate_every": "500",
+    "train.objective": "METRIC",
+    "train.goal": "maximize",
+    "seed": "1",
+    "scaffolds.NAME.checkpoint": "PATH",
+    "scaffolds.NAME.trainable": "false",
+    "run_dir": "FOLDER",
+    "tracking.uri": "http://HOST:PORT",
+    "cluster.workers": "2",
+}
+_EXAMPLES = {
+    "optimizer.learning_rate=0.1": "Arguments of the optimizer, or of the model, are keys too.",
+    "~scaffolds.NAME": "A tilde deletes a key; here, the part starts from its initializers.",
+    "+hook@hooks.stop=early_stopping": "A plus adds a key that the experiment does not set.",
+}
+# The width of lines without a terminal, and of the column of keys.
+_WIDTH, _LEFT, _INDENT = 99, 35, 6
 
 
 @dataclass(frozen=True)
@@ -146,24 +162,27 @@ def _members(node: ast.stmt) -> Iterator[tuple[str, str, int]]:
                     yield node.targets[0].id, str(key.value), key.lineno
 
 
+def _is_enum(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Enum)
+
+
 def _accepts(kind: Any, rule: Rule | None) -> str:
-    words = _words(kind)
     if rule is None or not rule.words:
-        return words
-    return rule.words if kind is Any else f"{words}, {rule.words}"
+        return _words(kind)
+    return rule.words if kind is Any else f"{_words(kind)}, {rule.words}"
 
 
 def _words(kind: Any) -> str:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return " or ".join(map(_words, arguments))
-    if isinstance(kind, type) and issubclass(kind, Enum):
+    if _is_enum(kind):
         return "one of the values below"
     if origin is list:
         return f"list of {_plural(arguments[0])}"
     if origin is dict:
         return "mapping" if arguments[1] is Any else f"mapping to {_plural(arguments[1])}"
-    return _WORDS[kind]
+    return "any value" if kind is Any else words(kind).removeprefix("a ")
 
 
 def _plural(kind: Any) -> str:
@@ -171,12 +190,12 @@ def _plural(kind: Any) -> str:
         return f"lists of {_plural(get_args(kind)[0])}"
     if dataclasses.is_dataclass(kind):
         return "mappings with the keys below"
-    return f"{_words(kind)}s" if kind in _WORDS else "the values below"
+    return "the values below" if _is_enum(kind) else f"{_words(kind)}s"
 
 
 def _choices(kind: Any) -> Mapping[str, str]:
     for each in (kind, *get_args(kind)):
-        if isinstance(each, type) and issubclass(each, Enum):
+        if _is_enum(each):
             meanings = _comments(each.__module__)
             return {name: meanings.get((each.__name__, name), "") for name in each.__members__}
     return {}
@@ -225,6 +244,75 @@ def _entry(key: Key) -> str:
         items = (item.replace("'", "''") for item in key.default.strip("[]").split(", "))
         lines += ["```yaml", *(f"- '{item}'" for item in items), "```", ""]
     return "\n".join(lines)
+
+
+def help_of_keys(_root_: Any) -> str:
+    """Returns what `${runner_help:}` stands for in a composed configuration."""
+    width = min(shutil.get_terminal_size((_WIDTH + 1, 24)).columns - 1, _WIDTH)
+    plain: Any = OmegaConf.to_container(_root_, resolve=False)
+    pairs = _frequent() if OmegaConf.is_missing(_root_, "name") else _of_experiment(plain)
+    lines = [line for left, right in pairs for line in _row(left, right, width)]
+    # Hydra substitutes `$NAME` in what it prints.
+    return "\n".join(lines).replace("$", "$$")
+
+
+def _row(left: str, right: str, width: int) -> Iterator[str]:
+    """Yields a key with its meaning beside it, or below it in a narrow terminal."""
+    beside = width >= 2 * _LEFT
+    indent = _LEFT if beside else _INDENT
+    text = textwrap.wrap(right, width - indent, break_on_hyphens=False)
+    first = f"  {left}"
+    if text and beside and len(first) < _LEFT - 1:
+        first = f"{first:{_LEFT}}{text.pop(0)}"
+    yield first
+    yield from (f"{' ' * indent}{line}" for line in text)
+
+
+@cache
+def _keys() -> Mapping[str, Key]:
+    return {key.name: key for section in sections() for key in section.keys}
+
+
+def _frequent() -> Iterator[tuple[str, str]]:
+    """Yields the most common keys, as they are typed, with their meanings."""
+    for name in ("mode", "resume"):
+        for value, meaning in _keys()[name].choices.items():
+            yield f"{name}={value}", first_sentence(meaning)
+    for name, value in _FREQUENT.items():
+        yield f"{name}={value}", first_sentence(_keys()[name].meaning)
+    yield from _EXAMPLES.items()
+
+
+def _of_experiment(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields every key of a composed experiment, as it can be typed, with its meaning."""
+    scaffolds = config["scaffolds"] or {}
+    if isinstance(scaffolds, list):
+        scaffolds = {str(index): each for index, each in enumerate(scaffolds)}
+    for name, key in _keys().items():
+        if name.startswith("scaffolds.NAME."):
+            path = name.split(".")[2:]
+            given = {each: _at(config, path) for each, config in scaffolds.items()}
+            given = {each: value for each, value in given.items() if value is not None}
+            for each, value in (given or {"NAME": key.default}).items():
+                yield from _leaves(name.replace("NAME", each), value, key.summary)
+        elif name != "scaffolds":
+            yield from _leaves(name, _at(config, name.split(".")), key.summary)
+
+
+def _leaves(name: str, value: Any, meaning: str) -> Iterator[tuple[str, str]]:
+    """Yields a key and, for a mapping that the user fills, every key below it."""
+    if isinstance(value, Mapping) and value:
+        yield f"{name}:", meaning
+        for key, each in value.items():
+            yield from _leaves(f"{name}.{key}", each, "")
+    else:
+        yield f"{name}={in_yaml(value)}", meaning
+
+
+def _at(config: Any, path: list[str]) -> Any:
+    for each in path:
+        config = config.get(each) if isinstance(config, Mapping) else None
+    return config
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ from omegaconf import MISSING
 from runner.config import choices
 from runner.config.choices import Mode, NonFinite, Resume, StateChoice, above, at_least
 from runner.config.keys import entries
-from runner.config.tracking import MaskConfig as MaskConfig
-from runner.config.tracking import TrackingConfig as TrackingConfig
+from runner.config.masking import MaskConfig as MaskConfig
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 TASKS = (CHIEF, WORKER, PS, EVALUATOR)
@@ -288,6 +287,25 @@ class SessionConfig:
     # step, saves and records it. When the time is up, the process ends at once; its last checkpoint
     # is intact.
     grace_seconds: float = 25.0
+
+
+@dataclass
+class TrackingConfig:
+    """Where runs are recorded."""
+
+    # An MLflow tracking URI; null records nothing in MLflow.
+    uri: str | None = "sqlite:///mlflow.db"
+    # True also writes TensorBoard event files, to `tensorboard` in the run directory.
+    tensorboard: bool = False
+    # True also records system metrics in MLflow, as `system/...`.
+    system_metrics: bool = False
+    # How long a run waits at its end until everything is delivered, in seconds. A sweep waits this
+    # long without progress.
+    close_seconds: float = 30.0
+    # How long delivery is retried without success after a run has ended, in seconds. The rest is
+    # delivered by `python -m runner.sync` or when the run resumes.
+    patience_seconds: float = 60.0
+    mask: MaskConfig = field(default_factory=MaskConfig)
 
 
 @dataclass

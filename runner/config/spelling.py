@@ -1,4 +1,4 @@
-"""Spells values in the grammar of Hydra's overrides, and in YAML.
+"""Spells values in overrides and in YAML, and commands that a user may copy into a shell.
 
 Hydra is imported where its grammar is needed: problems of a plan are also those of programs that
 use `runner.warm_start` without it.
@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -19,6 +22,9 @@ from omegaconf import OmegaConf
 _UNQUOTED = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
 _WORDS = ("null", "true", "false", "nan", "inf")
 _ESCAPED_IN_KEYS = re.compile(r"[\\()\[\]{}:=, ]")
+# A path that needs no quotes in Hydra's grammar.
+_PLAIN_PATH = re.compile(r"/[\w./@%+-]*", re.ASCII)
+_NEVER = re.compile(r"\+*resume=never")
 
 
 Value = str | Sequence[int]
@@ -118,3 +124,32 @@ def _element(value: str) -> Any:
 def plain_node(value: Any) -> Any:
     """Returns a value of Hydra's configuration without OmegaConf's containers."""
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+def called(program: Path, name: str) -> str:
+    """Returns the shortest command that calls a program of this environment from here."""
+    found = shutil.which(name)
+    if found and Path(found) == program:
+        return name
+    here = Path.cwd()
+    return shlex.quote(str(program.relative_to(here) if program.is_relative_to(here) else program))
+
+
+def program() -> str:
+    """Returns the command that calls the runner: `runner` if this process was started so."""
+    python = Path(sys.executable)
+    if Path(sys.argv[0]).name == "runner":
+        return called(python.with_name("runner"), "runner")
+    return f"{called(python, 'python')} -m runner"
+
+
+def on_run(mode: str, run_dir: Path) -> str:
+    """Returns the command that evaluates or exports a run by its directory, from any folder."""
+    path = str(run_dir.absolute())
+    value = path if _PLAIN_PATH.fullmatch(path) else quoted(path, double=True)
+    return f"{program()} mode={mode} {shlex.quote(f'run_dir={value}')}"
+
+
+def resuming(arguments: Sequence[str]) -> str:
+    """Returns the arguments of a command, quoted, without those that would start another run."""
+    return shlex.join(each for each in arguments if not _NEVER.fullmatch(each))

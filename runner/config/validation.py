@@ -1,32 +1,44 @@
 """Checks a composed configuration as a whole and reports every problem at once.
 
-The rules of single keys stand beside their fields in `schema`; those that concern several keys, or
-the contents of an open mapping, are here.
+The rules of single keys stand beside their fields in `schema`. Here are those of several keys, of
+the contents of open mappings, and of a graph of one's own (`graph` or `model_fn`).
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from numbers import Real
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.choices import MLFLOW_SCHEMES, SCAFFOLDS, Mode, rule_problems
+from runner.config.choices import MLFLOW_SCHEMES, SCAFFOLDS, EvaluatedSplit, Mode, rule_problems
 from runner.config.hydra_errors import unknown_key, unresolved
 from runner.config.keys import unknown_keys
 from runner.config.masking import flatten
-from runner.config.own_graph import own_graph_problems, without_parts
 from runner.config.scaffold_reading import read_scaffolds
-from runner.config.schema import RunConfig, ScaffoldConfig
+from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig
 from runner.errors import ConfigError, Problem, ranked
 
 TARGETS = ("data", "model", "optimizer")
 _EARLY_STOPPING = ("runner.hooks.EarlyStoppingHook", "runner.hooks.stop.EarlyStoppingHook")
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
+# The optimizer with which every configuration is composed: conf/optimizer/adam.yaml.
+SHIPPED = {
+    "_target_": "tensorflow.compat.v1.train.AdamOptimizer",
+    "learning_rate": 1e-3,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "epsilon": 1e-8,
+}
+_INPUTS = ("train", "validation", "test", "serving")
+_PARTS = ("data", "model", "loss", "metrics", "optimizer")
+# What the runner does in the update of a graph that it builds.
+_IN_THE_UPDATE = ("accumulate", "clip", "ema_decay", "evaluate_ema")
+_IN_THE_UPDATE_OF_A_PART = ("trainable", "freeze_until_step", "learning_rate_multiplier")
 
 
 def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
@@ -38,7 +50,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
       ConfigError: with every problem found.
     """
     config = _complete(config)
-    without_parts(config)
+    _without_parts(config)
     if OmegaConf.is_missing(config, "name"):
         raise ConfigError(no_experiment(experiments, config.mode))
     try:
@@ -58,12 +70,11 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     problems += scaffold_problems
     problems += _open_mapping_problems(resolved)
     problems += _cross_problems(resolved, scaffolds)
-    problems += own_graph_problems(resolved, scaffolds)
+    problems += _own_graph_problems(resolved, scaffolds)
     if problems:
         raise ConfigError(*problems)
     typed = OmegaConf.to_object(config)
-    if not isinstance(typed, RunConfig):
-        raise TypeError(f"the configuration is not composed over RunConfig but {type(typed)}")
+    assert isinstance(typed, RunConfig), "it is composed over `runner_config`"
     typed.scaffolds = scaffolds
     return typed
 
@@ -92,6 +103,11 @@ def is_by_folder(command: DictConfig) -> bool:
         return False
 
 
+def is_own_graph(config: RunConfig) -> bool:
+    """Whether a configuration brings a graph of its own."""
+    return config.graph is not None or config.model_fn is not None
+
+
 def _complete(config: DictConfig) -> DictConfig:
     """Returns a copy in which a key that the command line deleted has its default again."""
     completed = copy.deepcopy(config)
@@ -102,6 +118,15 @@ def _complete(config: DictConfig) -> DictConfig:
         for name in deleted:
             completed[name] = defaults[name]
     return completed
+
+
+def _without_parts(config: DictConfig) -> None:
+    """Empties the keys that a graph of one's own stands for, where they are not set."""
+    if config.get("graph") is None and config.get("model_fn") is None:
+        return
+    for key in ("data", "model", "loss", "optimizer"):
+        if OmegaConf.is_missing(config, key) or config[key] == SHIPPED:
+            config[key] = {}
 
 
 def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
@@ -118,11 +143,7 @@ def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
         yield from _measure_problems("loss", resolved["loss"])
     for key, value in given:
         if not isinstance(value, Mapping) or "_target_" not in value:
-            yield Problem(
-                f"{key} has no _target_",
-                "it must name the class or function to call",
-                f"give {key} a `_target_: package.module.Name`",
-            )
+            yield _no_target(key)
 
 
 def _measure_problems(key: str, value: Any) -> Iterator[Problem]:
@@ -134,11 +155,15 @@ def _measure_problems(key: str, value: Any) -> Iterator[Problem]:
         for index, each in enumerate(value):
             yield from _measure_problems(f"{key}.{index}", each)
     elif not value or not isinstance(value, str | Mapping):
-        yield Problem(
-            f"{key} has no _target_",
-            "it must name the class or function to call, or be a name that Keras knows",
-            f"give {key} a `_target_: package.module.Name`",
-        )
+        yield _no_target(key, ", or be a name that Keras knows")
+
+
+def _no_target(key: str, also: str = "") -> Problem:
+    return Problem(
+        f"{key} has no _target_",
+        f"it must name the class or function to call{also}",
+        f"give {key} a `_target_: package.module.Name`",
+    )
 
 
 def _open_mapping_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
@@ -218,6 +243,68 @@ def _early_stopping_problems(hooks: Mapping[str, Any], names: Sequence[str]) -> 
                 "no evaluation produces a metric of that name",
                 choices=ranked(str(metric), ("loss", *names)),
             )
+
+
+def _own_graph_problems(
+    resolved: Mapping[str, Any], scaffolds: Mapping[str, ScaffoldConfig]
+) -> Iterator[Problem]:
+    """Yields what does not go with the `graph` or `model_fn` of a configuration, or needs one."""
+    model_fn, inputs = resolved["model_fn"], resolved["input_fns"]
+    own = [key for key in ("graph", "model_fn") if resolved[key] is not None]
+    if len(own) == 2:
+        yield Problem(
+            "graph and model_fn are both set", "a run has one graph", "delete one of them"
+        )
+    if model_fn is None:
+        for key in ("params", "input_fns"):
+            if resolved[key]:
+                yield Problem(f"{key} is set without model_fn", "nothing else reads it")
+    for key in inputs:
+        if key not in _INPUTS:
+            yield Problem(
+                f"input_fns.{key} is not known",
+                "an input_fn is for one split, or for what is exported",
+                choices=ranked(key, _INPUTS),
+            )
+    if model_fn is not None:
+        for key in ("train", "validation"):
+            if key not in inputs:
+                yield Problem(
+                    f"input_fns.{key} is missing",
+                    "training reads the input of train, and is evaluated on that of validation",
+                    f"give input_fns.{key} the `_target_` of an input_fn",
+                )
+    if own:
+        yield from _unused_problems(own[0], resolved, scaffolds)
+
+
+def _unused_problems(
+    own: str, resolved: Mapping[str, Any], scaffolds: Mapping[str, ScaffoldConfig]
+) -> Iterator[Problem]:
+    cause = f"the {own} makes the whole graph, its update included"
+    for key in _PARTS:
+        if resolved[key]:
+            remedy = f"delete {key}; its values belong into " + (
+                "params" if own == "model_fn" else "the arguments of graph"
+            )
+            yield Problem(f"{key} is set beside {own}", cause, remedy)
+    if resolved["evaluate"]["split"] is EvaluatedSplit.train:
+        yield Problem(
+            f"evaluate.split is train beside {own}",
+            "in that mode it makes the training step",
+            "evaluate.split=test, with an input for mode test that reads the training data once",
+        )
+    if resolved["cluster"]["synchronous"]:
+        yield Problem(f"cluster.synchronous is set beside {own}", cause, "train asynchronously")
+    standard = asdict(TrainConfig())
+    for key in _IN_THE_UPDATE:
+        if resolved["train"][key] != standard[key]:
+            yield Problem(f"train.{key} is set beside {own}", cause, f"do it in the {own}")
+    for name, scaffold in scaffolds.items():
+        for key in _IN_THE_UPDATE_OF_A_PART:
+            if getattr(scaffold, key) != getattr(ScaffoldConfig(), key):
+                remedy = f"leave its variables out of the optimizer's var_list in the {own}"
+                yield Problem(f"scaffolds.{name}.{key} is set beside {own}", cause, remedy)
 
 
 def metric_names(config: Mapping[str, Any]) -> Iterator[str]:

@@ -15,16 +15,18 @@ from typing import Any
 import tensorflow as tf
 
 from runner.checkpoints.locate import latest_checkpoint
-from runner.estimator.evaluation import StopAfterBatches, write_summaries
 from runner.estimator.model_fn import ModelFn, evaluation_graph, serving_graph, training_graph
-from runner.estimator.predictions import chosen, examples
-from runner.estimator.run_config import RunConfig
-from runner.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
-from runner.estimator.train_and_eval_specs import check_positive, checked_listeners
-from runner.estimator.warm_start import warm_start_settings
-from runner.graph.experiment import GraphSpec
+from runner.estimator.results import StopAfterBatches, chosen, examples, write_summaries
+from runner.estimator.run_config import RunConfig, warm_start_settings
+from runner.estimator.spec import (
+    EstimatorSpec,
+    ModeKeys,
+    check_positive,
+    checked_hooks,
+    checked_listeners,
+)
+from runner.graph.graph_spec import GraphSpec, local_init_op, separate_evaluation
 from runner.graph.input_pipeline import TrainingInput
-from runner.graph.own_graph import local_init_op, separate_evaluation
 from runner.hooks import evaluate_checkpoint
 from runner.internals.tensorflow import add_listeners, get_timestamped_export_dir
 from runner.session.monitored_session import (

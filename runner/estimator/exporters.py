@@ -89,10 +89,7 @@ class LatestExporter(Exporter):
             checkpoint_path=checkpoint_path,
         )
         # Exports are named by the seconds since 1970, in ten digits.
-        found = [each for each in Path(export_path).iterdir() if len(each.name) == 10]
-        numbered = sorted(
-            (each for each in found if each.name.isdigit()), key=lambda each: each.name
-        )
+        numbered = sorted(Path(export_path).glob("[0-9]" * 10))
         for old in numbered[: -self._keep] if self._keep else ():
             shutil.rmtree(old, ignore_errors=True)
         return path

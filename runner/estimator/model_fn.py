@@ -20,7 +20,7 @@ from runner.estimator.export import (
 )
 from runner.estimator.run_config import RunConfig
 from runner.estimator.spec import EstimatorSpec, ModeKeys
-from runner.graph.experiment import GraphSpec
+from runner.graph.graph_spec import GraphSpec
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.internals.tensorflow import build_all_signature_defs
 

@@ -1,4 +1,4 @@
-"""`tf.estimator.RunConfig`: where and how often an Estimator saves, logs and summarises."""
+"""The settings of an `Estimator`: `tf.estimator.RunConfig` and `WarmStartSettings`."""
 
 from __future__ import annotations
 
@@ -8,36 +8,34 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+VocabInfo = tf.compat.v1.train.VocabInfo
 _DEFAULT: Any = object()
-_BOTH = "`save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set."
+_NOT_NEGATIVE = (
+    *("save_summary_steps", "save_checkpoints_steps", "save_checkpoints_secs"),
+    "keep_checkpoint_max",
+)
+_POSITIVE = (
+    *("keep_checkpoint_every_n_hours", "log_step_count_steps"),
+    "session_creation_timeout_secs",
+)
 # Field -> what a value other than None must be, and the message where it is not.
 _RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    **{name: (lambda value: value >= 0, f"{name} should be >= 0") for name in _NOT_NEGATIVE},
+    **{name: (lambda value: value > 0, f"{name} should be > 0") for name in _POSITIVE},
     "model_dir": (bool, "model_dir should be non-empty"),
-    "save_summary_steps": (lambda value: value >= 0, "save_summary_steps should be >= 0"),
-    "save_checkpoints_steps": (lambda value: value >= 0, "save_checkpoints_steps should be >= 0"),
-    "save_checkpoints_secs": (lambda value: value >= 0, "save_checkpoints_secs should be >= 0"),
     "session_config": (
         lambda value: isinstance(value, tf.compat.v1.ConfigProto),
         "session_config must be instance of ConfigProto",
     ),
-    "keep_checkpoint_max": (lambda value: value >= 0, "keep_checkpoint_max should be >= 0"),
-    "keep_checkpoint_every_n_hours": (
-        lambda value: value > 0,
-        "keep_checkpoint_every_n_hours should be > 0",
-    ),
-    "log_step_count_steps": (lambda value: value > 0, "log_step_count_steps should be > 0"),
     "tf_random_seed": (lambda value: isinstance(value, int), "tf_random_seed must be integer."),
     "experimental_max_worker_delay_secs": (
         lambda value: isinstance(value, int),
         "experimental_max_worker_delay_secs must be an integer if set.",
-    ),
-    "session_creation_timeout_secs": (
-        lambda value: value > 0,
-        "session_creation_timeout_secs should be > 0",
     ),
     "device_fn": (
         lambda value: callable(value) and list(inspect.signature(value).parameters) == ["op"],
@@ -112,7 +110,9 @@ class RunConfig:
 
     def _check(self) -> None:
         if None not in (self.save_checkpoints_steps, self.save_checkpoints_secs):
-            raise ValueError(_BOTH)
+            raise ValueError(
+                "`save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set."
+            )
         if self.model_dir is not None:
             self.model_dir = os.fspath(self.model_dir)
         for name, (holds, message) in _RULES.items():
@@ -190,3 +190,70 @@ class RunConfig:
         if self.task_type == "evaluator":
             return 0
         return len(jobs.get("worker", ())) + len(jobs.get("chief", ())) if jobs else 1
+
+
+class _Settings(NamedTuple):
+    ckpt_to_initialize_from: str
+    vars_to_warm_start: Any = ".*"
+    var_name_to_vocab_info: Mapping[str, Any] = {}
+    var_name_to_prev_var_name: Mapping[str, str] = {}
+
+
+class WarmStartSettings(_Settings):
+    """`tf.estimator.WarmStartSettings`: what `tf.compat.v1.train.warm_start` is called with.
+
+    In a configuration the same is said by a scaffold: `checkpoint`, `variables.include`,
+    `vocabulary` and `rename`.
+
+    Attributes:
+      ckpt_to_initialize_from: a checkpoint or a directory of checkpoints.
+      vars_to_warm_start: a regular expression over trainable variables, by default `.*`; a list of
+        them over all variables; a list of variables; or None for those with a vocabulary only.
+      var_name_to_vocab_info: variable -> `VocabInfo`, empty by default.
+      var_name_to_prev_var_name: variable -> its name in the checkpoint, empty by default.
+
+    Raises:
+      ValueError: when there is no checkpoint.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        ckpt_to_initialize_from: str,
+        vars_to_warm_start: Any = ".*",
+        var_name_to_vocab_info: Mapping[str, Any] | None = None,
+        var_name_to_prev_var_name: Mapping[str, str] | None = None,
+    ) -> WarmStartSettings:
+        """Checks that there is a checkpoint."""
+        if not ckpt_to_initialize_from:
+            raise ValueError("`ckpt_to_initialize_from` MUST be set in WarmStartSettings")
+        return super().__new__(
+            cls,
+            ckpt_to_initialize_from,
+            vars_to_warm_start,
+            var_name_to_vocab_info or {},
+            var_name_to_prev_var_name or {},
+        )
+
+
+def warm_start_settings(warm_start_from: Any) -> WarmStartSettings | None:
+    """Returns the settings that an Estimator's `warm_start_from` stands for.
+
+    Args:
+      warm_start_from: settings; the path of a checkpoint or a SavedModel; or None.
+
+    Raises:
+      ValueError: when it is something else.
+    """
+    if warm_start_from is None or isinstance(warm_start_from, WarmStartSettings):
+        return warm_start_from
+    if not isinstance(warm_start_from, str | bytes):
+        raise ValueError(
+            "warm_start_from must be a string or a WarmStartSettings, instead got "
+            f"{type(warm_start_from)}"
+        )
+    path = tf.compat.as_str(warm_start_from)
+    variables = Path(path, "variables", "variables")
+    saved_model = variables.with_suffix(".index").exists()
+    return WarmStartSettings(str(variables) if saved_model else path)

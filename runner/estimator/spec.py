@@ -101,11 +101,36 @@ def checked_hooks(hooks: Iterable[Any] | None, kind: str = "SessionRunHook") -> 
     Raises:
       TypeError: when one is not a `tf.compat.v1.train.SessionRunHook`.
     """
-    found = tuple(hooks or ())
-    for hook in found:
-        if not isinstance(hook, tf.compat.v1.train.SessionRunHook):
-            raise TypeError(f"All hooks must be {kind} instances, given: {hook}")
+    return _instances(hooks, tf.compat.v1.train.SessionRunHook, f"hooks must be {kind}")
+
+
+def checked_listeners(listeners: Iterable[Any] | None) -> tuple[Any, ...]:
+    """Returns the listeners as a tuple.
+
+    Raises:
+      TypeError: when one is not a `tf.compat.v1.train.CheckpointSaverListener`.
+    """
+    kind = tf.compat.v1.train.CheckpointSaverListener
+    return _instances(listeners, kind, "saving_listeners must be `CheckpointSaverListener`")
+
+
+def _instances(given: Iterable[Any] | None, kind: type, rule: str) -> tuple[Any, ...]:
+    found = tuple(given or ())
+    for each in found:
+        if not isinstance(each, kind):
+            raise TypeError(f"All {rule} instances, given: {each}")
     return found
+
+
+def check_positive(**given: int | None) -> None:
+    """Checks numbers of steps, where None means no limit.
+
+    Raises:
+      ValueError: when one is not positive.
+    """
+    for name, value in given.items():
+        if value is not None and value <= 0:
+            raise ValueError(f"Must specify {name} > 0, given: {value}")
 
 
 def _here(field: str, element: Any, name: str | None = None) -> None:

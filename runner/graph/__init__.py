@@ -2,7 +2,7 @@
 
 - `experiment`: the contracts of data, models, losses and metrics; `BuiltGraph`, what comes out.
 - `build`: `build_graph`, the door; `own_graph`: the same for a configuration with a graph of its
-  own.
+  own, which is a `graph_spec`.
 - `input_pipeline`: the training input, whose position checkpoints hold, and what of a step they do
   not hold.
 - `objective`: the loss, the metrics and the weights of examples; `measures`: those of functions,
@@ -10,8 +10,8 @@
 - `training_step`: forward pass, gradients, update; `optimization`: optimizers and their schedules,
   clipping, accumulation, moving averages; `keras_optimizer`: those of Keras as TensorFlow's;
   `precision`: seeds, 16 bits, XLA, threads.
-- `names`: names of variables, and what `${graph:NAME}` stands for in the arguments of hooks;
-  `variables`: what the planner and checkpoints know of them.
+- `variables`: their names, and what the planner and checkpoints know of them; `configured_hooks`:
+  the hooks of the configuration, and what `${graph:NAME}` in their arguments stands for.
 - `calls`: calls of an experiment's own code, which name the one that raised.
 - `replica`: the seam at which a cluster places the parts of a graph.
 

@@ -9,28 +9,21 @@ from typing import Any
 
 import tensorflow as tf
 
-from runner.config.instantiation import References, build_target
-from runner.config.own_graph import is_own_graph
+from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig, ScaffoldConfig
-from runner.config.validation import objective_problem
+from runner.config.validation import is_own_graph, objective_problem
 from runner.errors import ConfigError, Problem
 from runner.graph.calls import Calls
-from runner.graph.experiment import BuiltGraph, Data, Model, Sized, Split, Training
+from runner.graph.configured_hooks import first_hooks, graph_references
+from runner.graph.experiment import BuiltGraph, Data, Model, Sized, Split
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_optimizer import compiled_optimizer, optimizer_notes
 from runner.graph.measures import Batch
-from runner.graph.names import (
-    finder,
-    first_hooks,
-    graph_names,
-    name_variables,
-)
 from runner.graph.objective import Objective
 from runner.graph.optimization import Schedule
 from runner.graph.own_graph import build_own_graph
 from runner.graph.precision import (
     build_model,
-    check_compiled,
     dtype_policy,
     is_compiled,
     new_graph,
@@ -41,6 +34,7 @@ from runner.graph.training_step import TrainingStep
 from runner.graph.variables import (
     checkpoint_saver,
     keras_slots,
+    name_variables,
     saved_as,
     variable_specs,
     whole_name,
@@ -68,12 +62,11 @@ def build_graph(
     Raises:
       ConfigError: when a `_target_` cannot be built or does not keep its contract.
     """
-    if is_own_graph(config):
-        return build_own_graph(config, split, train=train, replica=replica or Replica())
-    return _build(config, split, replica or Replica(), train=train)
+    build = build_own_graph if is_own_graph(config) else _build
+    return build(config, split, train=train, replica=replica or Replica())
 
 
-def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> BuiltGraph:
+def _build(config: RunConfig, split: str, *, train: bool, replica: Replica) -> BuiltGraph:
     set_threads(config)
     with new_graph(config, replica) as graph, dtype_policy(config):
         data = build_data(config)
@@ -100,29 +93,20 @@ def _build(config: RunConfig, split: str, replica: Replica, *, train: bool) -> B
         trained = _trained({name: own[name] for name in own if trainable[name]}, policies)
         training = step.build([*trained.values()], evaluation.names, model) if step else None
         variables = name_variables(tf.compat.v1.global_variables(), keras_names, training)
-        hooks = _hooks(config, graph, variables, training)
+        hooks: Mapping[str, tf.compat.v1.train.SessionRunHook | None] = {}
+        if training:
+            hooks = first_hooks(config.hooks, graph_references(graph, variables, training))
         saver = _saver(config, variables, trained, source)
-    check_compiled(config, graph)
     specs = variable_specs(variables, trainable, policies, training, initializers(model))
-    about = data.sizes() if isinstance(data, Sized) else {}, calls, notes
-    layout = partial(weights_layout, model, weights) if weights else None
     of_fit = [name for name in weights if trainable.get(name)]
-    slots = keras_slots(variables, of_fit, training) if training else None
-    built = graph, variables, specs, training, evaluation, hooks, saver
-    return BuiltGraph(*built, *about, layout=layout, slots=slots)
-
-
-def _hooks(
-    config: RunConfig,
-    graph: tf.Graph,
-    variables: Mapping[str, tf.Variable],
-    training: Training | None,
-) -> dict[str, tf.compat.v1.train.SessionRunHook | None]:
-    """Builds the hooks of a training graph that need only the graph."""
-    if training is None:
-        return {}
-    names = graph_names(variables, training)
-    return first_hooks(config.hooks, References({"graph": names}, finder(graph)))
+    return BuiltGraph(
+        *(graph, variables, specs, training, evaluation, hooks, saver),
+        sizes=data.sizes() if isinstance(data, Sized) else {},
+        calls=calls,
+        notes=notes,
+        layout=partial(weights_layout, model, weights) if weights else None,
+        slots=keras_slots(variables, of_fit, training) if training else None,
+    )
 
 
 def _saver(
@@ -172,7 +156,7 @@ def _batches(split: str, data: Data) -> tf.data.Dataset:
 
 
 def _one_pass(split: str, data: Data) -> tuple[tf.data.Dataset, tf.Tensor | None]:
-    """Returns the batches of a split, and how many there are; None where they are known to end."""
+    """Returns the batches of a split, and how many; None where they are known to end."""
     batches = _batches(split, data)
     size = data.sizes().get("train") if split == "train" and isinstance(data, Sized) else None
     if size is None:
@@ -191,12 +175,6 @@ def _forward(calls: Calls, model: Model, objective: Objective, train: bool) -> A
     """Wraps the forward pass in a tf.function, whose side effects the graph keeps.
 
     After a plain call in a graph batch-norm statistics stand still and dropout repeats its mask.
-
-    Args:
-      calls: the calls of the graph.
-      model: the model.
-      objective: measures the batch, which the function returns; a batch of training by itself.
-      train: whether the model is called to train.
     """
 
     def forward(features: Any, labels: Any, weights: Any = None) -> Any:

@@ -11,20 +11,16 @@ import tensorflow as tf
 
 from runner.config.schema import RunConfig
 from runner.errors import Problem, UserCodeError
-from runner.internals.tensorflow import function_nodes
+from runner.internals.tensorflow import called_functions, function_nodes
 from runner.system.user_code import calling, raised_by_operation
 
-_NODE = re.compile(r"\[\[(?:\{\{node )?([^\s\]}]+)")
+_NODE = re.compile(r"(?:\[\[|\{\{node )+([^\s\]}]+)")
 _MEASURE = re.compile(r"(loss|metrics|weighted_metrics)\.")
 _NOT_IN_SCOPES = re.compile(r"[^A-Za-z0-9_.]")
 
 
 class Calls:
-    """The calls in one graph.
-
-    Args:
-      config: the run's configuration, which names what is called.
-    """
+    """The calls in one graph."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -81,10 +77,8 @@ class Calls:
             operation
             for graph in self._graphs
             for operation in graph.get_operations()
-            for value in operation.node_def.attr.values()
-            for function in (value.func, *value.list.func)
-            if function.name
-            and any(each.name == node for each in function_nodes(graph, function.name))
+            for function in called_functions(operation.node_def)
+            if any(each.name == node for each in function_nodes(graph, function))
         ]
         return found if len({operation.name for operation in found}) == 1 else []
 
@@ -102,11 +96,7 @@ class Calls:
 def per_example(place: str, function: Any, labels: Any, outputs: Any) -> tf.Tensor:
     """Returns the values of a function that is a loss or a metric; a metric's are floats.
 
-    Args:
-      place: its key in the configuration, which becomes the name scope of its operations.
-      function: takes labels and outputs.
-      labels: of a batch.
-      outputs: the model's.
+    `place` is its key in the configuration, which becomes the name scope of its operations.
     """
     given = f"it was called with labels {_described(labels)}, outputs {_described(outputs)}"
     with tf.name_scope(_NOT_IN_SCOPES.sub("_", place)), calling(place, given):

@@ -6,22 +6,18 @@ metrics may also be Keras's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
 
 from runner.graph.calls import Calls
+from runner.graph.graph_spec import EvaluationGraph, GraphSpec
+from runner.graph.input_pipeline import InputState
 from runner.graph.optimization import AveragedWeights
-from runner.restoration.keras_slots import Slots
 from runner.restoration.variables import VariableSpec
-from runner.restoration.weights_layout import WeightsLayout
-
-if TYPE_CHECKING:
-    from runner.graph.input_pipeline import TrainingInput
-
-_Hooks: TypeAlias = Sequence[tf.compat.v1.train.SessionRunHook]
+from runner.restoration.weights_layout import Slots, WeightsLayout
 
 
 @runtime_checkable
@@ -116,118 +112,6 @@ class Split:
 
 
 @dataclass(frozen=True)
-class EvaluationGraph:
-    """An evaluation in a graph of its own, for a session of its own.
-
-    Attributes:
-      name: `validation` or `test`.
-      graph: holds everything but `transfer`.
-      values: metric name -> its value over all batches since the session began.
-      update: evaluates one batch; it raises OutOfRangeError when the input has ended.
-      scaffold: its saver restores the model, its local init prepares the rest.
-      hooks: of the evaluation.
-      transfer: saves the model for that saver, in the graph of the session that holds it.
-      anew: builds it once more, as each evaluation by hooks does, whose `begin` may add operations
-        and start counting; None, the default, where the graph is used again.
-      once: whether `update` runs once, because it reads nothing that ends; by default not.
-      cardinality: as of `Split`.
-      calls: explain errors of its operations; None, the default, leaves them as they are.
-    """
-
-    name: str
-    graph: tf.Graph
-    values: Mapping[str, Any]
-    update: tf.Operation
-    scaffold: tf.compat.v1.train.Scaffold
-    hooks: _Hooks
-    transfer: tf.compat.v1.train.Saver
-    anew: Callable[[], EvaluationGraph] | None = None
-    once: bool = False
-    cardinality: tf.Tensor | None = None
-    calls: Calls | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the metrics."""
-        return tuple(self.values)
-
-
-@dataclass(frozen=True)
-class GraphSpec:
-    """A graph of one's own in one mode, which the target of `graph` adds to the default graph.
-
-    Attributes:
-      loss: a scalar; required to train. In an evaluation its mean over the batches is the metric
-        `loss`.
-      train_op: an operation or a tensor that trains one step and increments the global step; or a
-        function of the session that does, in several `session.run`s. Hooks see none of these:
-        `loss` and `metrics` are fetched afterwards, in a run of their own, so that they should be
-        read from variables. Required to train.
-      metrics: name -> scalar of a training step, recorded with the loss; empty by default.
-      evaluation: name -> (value, update_op), as `tf.compat.v1.metrics` returns them: the update ops
-        run until the input ends, and once where they read none. Required to evaluate, unless there
-        is a `loss`.
-      input: what the step reads; checkpoints keep its position. By default none is kept.
-      scaffold: as in `tf.compat.v1.train.MonitoredTrainingSession`. Its `init_op` and `init_fn` run
-        in a fresh start, before anything is restored; its `saver` replaces the run's.
-      hooks: of this mode, after those of the configuration; none by default.
-      chief_hooks: hooks of the training that one task of a cluster has; none by default.
-      signatures: name -> `SignatureDef` that `mode=export` exports; empty by default.
-      example: returns input of `serving_default` -> array, of one example, which MLflow keeps with
-        the exported model; None by default.
-
-    Raises:
-      TypeError: when a field is of another type, or what is recorded of a training step no scalar.
-    """
-
-    loss: tf.Tensor | None = None
-    train_op: tf.Operation | tf.Tensor | Callable[[tf.compat.v1.Session], object] | None = None
-    metrics: Mapping[str, tf.Tensor] = field(default_factory=dict)
-    evaluation: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-    input: TrainingInput | None = None
-    scaffold: tf.compat.v1.train.Scaffold = field(default_factory=tf.compat.v1.train.Scaffold)
-    hooks: _Hooks = ()
-    chief_hooks: _Hooks = ()
-    signatures: Mapping[str, Any] = field(default_factory=dict)
-    example: Callable[[], Mapping[str, Any]] | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.train_op, list | tuple):
-            raise TypeError(f"train_op must be one operation: tf.group(*{self.train_op})")
-        if isinstance(self.input, tf.data.Dataset):
-            raise TypeError("input must be a runner.TrainingInput, given: a tf.data.Dataset")
-        given: Mapping[str, Any] = self.evaluation
-        for name, pair in given.items():
-            if not isinstance(pair, list | tuple) or len(pair) != 2:
-                raise TypeError(f"evaluation[{name!r}] must be (value, update_op), given: {pair}")
-        scalar = tf.TensorShape([])
-        recorded = {"loss": self.loss, **self.metrics} if self.train_op is not None else {}
-        for name, value in recorded.items():
-            shape = getattr(value, "shape", scalar)
-            if isinstance(value, list | tuple) or not scalar.is_compatible_with(shape):
-                raise TypeError(f"{name} must be a scalar in training, given: {value}")
-
-
-@dataclass(frozen=True)
-class InputState:
-    """What a checkpoint keeps of the training input.
-
-    Attributes:
-      serialize: fails when the position cannot be saved.
-      serialize_strictly: fails also when state that the position does not hold, such as that of a
-        random generator, decides what comes.
-      leave_out: makes checkpoints hold no position, for the life of the session.
-      saved_as: the name of the position in checkpoints; another where the batches are dealt out
-        among another number of workers.
-    """
-
-    serialize: tf.Operation
-    serialize_strictly: tf.Operation
-    leave_out: tf.Operation
-    saved_as: str
-
-
-@dataclass(frozen=True)
 class Training:
     """The training step.
 
@@ -235,14 +119,14 @@ class Training:
       train_op: runs one step and increments the global step.
       step: the global step, an int64 scalar, read after the train op has run.
       values: metric name -> float32 scalar over the step's batches; `loss` is one of them.
-      learning_rate: of the step, a float32 scalar; None when the optimizer's config has none.
-      learning_rate_scale: multiplies the learning rate; None when nothing can change it.
       rollbacks: how often the run went back to a checkpoint; None when it cannot.
-      averages: moving averages of the weights; None when there are none.
       input_initializer: starts the training input at its beginning.
       input_seconds: how long the step waits for its input, a float64 scalar.
       input_state: what a checkpoint keeps of the training input.
       input_is_saved: whether the graph's saver keeps the position in the training input.
+      learning_rate: of the step, a float32 scalar; None when the optimizer's config has none.
+      learning_rate_scale: multiplies the learning rate; None when nothing can change it.
+      averages: moving averages of the weights; None when there are none.
       shared_state: what an optimizer keeps once for several variables -> these; operations' names.
       state_names: operation's name of a variable of a Keras optimizer -> what it would be called by
         one of TensorFlow's, see `runner.graph.keras_optimizer`.
@@ -251,16 +135,16 @@ class Training:
     train_op: tf.Operation
     step: tf.Tensor
     values: Mapping[str, tf.Tensor]
-    learning_rate: tf.Tensor | None
-    learning_rate_scale: tf.Variable | None
     rollbacks: tf.Variable | None
-    averages: AveragedWeights | None
     input_initializer: tf.Operation
     input_seconds: tf.Tensor
     input_state: InputState
     input_is_saved: bool
-    shared_state: Mapping[str, tuple[str, ...]]
-    state_names: Mapping[str, str]
+    learning_rate: tf.Tensor | None = None
+    learning_rate_scale: tf.Variable | None = None
+    averages: AveragedWeights | None = None
+    shared_state: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    state_names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,34 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from runner.config.schema import RunConfig
 from runner.errors import Problem
-from runner.graph.experiment import InputState
-from runner.internals.tensorflow import function_nodes
+from runner.internals.tensorflow import called_functions, function_nodes
+
+
+@dataclass(frozen=True)
+class InputState:
+    """What a checkpoint keeps of the training input.
+
+    Attributes:
+      serialize: fails when the position cannot be saved.
+      serialize_strictly: fails also when state that the position does not hold, such as that of a
+        random generator, decides what comes.
+      leave_out: makes checkpoints hold no position, for the life of the session.
+      saved_as: the name of the position in checkpoints; another where the batches are dealt out
+        among another number of workers.
+    """
+
+    serialize: tf.Operation
+    serialize_strictly: tf.Operation
+    leave_out: tf.Operation
+    saved_as: str
 
 
 class TrainingInput:
@@ -188,28 +207,33 @@ def not_resumed_exactly(train_op: tf.Operation) -> list[str]:
     return lines
 
 
-def _operations(train_op: tf.Operation) -> Iterator[tuple[str, str]]:
-    """Yields kind and name of what an operation runs, also inside functions."""
-    pending, seen = deque([train_op]), {train_op}
-    functions: set[str] = set()
+def needed(elements: Iterable[tf.Operation | tf.Tensor]) -> dict[tf.Operation, None]:
+    """Returns the operations that run when elements of a graph are fetched, the nearest first."""
+    found = dict.fromkeys(getattr(each, "op", each) for each in elements)
+    pending = deque(found)
     while pending:
         operation = pending.popleft()
+        for each in (*(tensor.op for tensor in operation.inputs), *operation.control_inputs):
+            if each not in found:
+                found[each] = None
+                pending.append(each)
+    return found
+
+
+def _operations(train_op: tf.Operation) -> Iterator[tuple[str, str]]:
+    """Yields kind and name of what an operation runs, also inside functions."""
+    functions: set[str] = set()
+    for operation in needed([train_op]):
         yield operation.type, operation.name
         yield from _called(operation.graph, operation.node_def, functions)
-        for each in (*(tensor.op for tensor in operation.inputs), *operation.control_inputs):
-            if each not in seen:
-                seen.add(each)
-                pending.append(each)
 
 
 def _called(
     graph: tf.Graph, node: tf.compat.v1.NodeDef, seen: set[str]
 ) -> Iterator[tuple[str, str]]:
-    for value in node.attr.values():
-        for function in [value.func] if value.HasField("func") else value.list.func:
-            if function.name in seen:
-                continue
-            seen.add(function.name)
-            for inner in function_nodes(graph, function.name):
+    for name in called_functions(node):
+        if name not in seen:
+            seen.add(name)
+            for inner in function_nodes(graph, name):
                 yield inner.op, f"{node.name}/{inner.name}"
                 yield from _called(graph, inner, seen)

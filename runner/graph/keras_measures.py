@@ -61,44 +61,6 @@ class Streaming(Measure):
         return scalars(self.key, {self._name: metric.result()})
 
 
-class OfOutput(Measure):
-    """A metric of one output.
-
-    Args:
-      metric: the metric.
-      key: the key of the configuration that names the output.
-      output: the output's name.
-      model: gives the order of its outputs.
-    """
-
-    def __init__(self, metric: Measure, key: str, output: str, model: Any) -> None:
-        self._metric, self.key, self._output, self._model = metric, key, output, model
-
-    @property
-    def variables(self) -> list[keras.Variable]:
-        """The metric's state."""
-        return self._metric.variables
-
-    def of_batch(self, batch: Batch) -> Values:
-        """Returns the metric of this batch alone."""
-        return self._metric.of_batch(self._part(batch))
-
-    def add(self, batch: Batch) -> Totals:
-        """Adds a batch to the pass."""
-        return self._metric.add(self._part(batch))
-
-    def reset(self) -> None:
-        """Begins a pass."""
-        self._metric.reset()
-
-    def of_pass(self) -> Values:
-        """Returns the metric of the pass."""
-        return self._metric.of_pass()
-
-    def _part(self, batch: Batch) -> Batch:
-        return batch.only(self.key, self._output, outputs_of(self._model))
-
-
 class Losses(Measure):
     """Losses as `keras.Model.compile` takes them, one for all outputs or one for each.
 

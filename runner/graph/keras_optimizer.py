@@ -36,8 +36,8 @@ _REFUSED = {
 }
 
 
-def refusals(optimizer: keras.optimizers.Optimizer, alone: bool) -> list[Problem]:
-    """Returns what of an optimizer does not work in a graph.
+def require_usable(optimizer: keras.optimizers.Optimizer, *, alone: bool) -> None:
+    """Raises a ConfigError for what of an optimizer does not work in a graph.
 
     Args:
       optimizer: the optimizer.
@@ -66,7 +66,8 @@ def refusals(optimizer: keras.optimizers.Optimizer, alone: bool) -> list[Problem
                 f"delete it, and set train.clip.global_norm={optimizer.global_clipnorm:g}",
             )
         )
-    return found
+    if found:
+        raise ConfigError(*found)
 
 
 def compiled_optimizer(model: Any) -> dict[str, Any]:
@@ -116,9 +117,7 @@ def _schedule_node(schedule: Any) -> dict[str, Any]:
 def optimizer_notes(config: RunConfig, model: Any) -> Iterator[str]:
     """Yields what of a compiled model's own optimizer is used, and what is left out, a line each.
 
-    Args:
-      config: the configuration with that optimizer.
-      model: the compiled model.
+    The configuration is the one with that optimizer.
     """
     yield f"optimizer: the compiled model's own, {config.optimizer['_target_'].rpartition('.')[2]}"
     scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)

@@ -79,10 +79,12 @@ class Measure:
 
     Attributes:
       key: the key of the configuration that names it, for the messages.
+      output: the model's output that is measured; None, the default, measures all together.
       variables: what it keeps between the batches of a pass, in no checkpoint.
     """
 
     key = "loss"
+    output: str | None = None
 
     @property
     def variables(self) -> list[keras.Variable]:

@@ -18,7 +18,7 @@ import tensorflow as tf
 from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, ranked
-from runner.graph.keras_measures import Losses, OfModel, OfOutput, Streaming, outputs_of
+from runner.graph.keras_measures import Losses, OfModel, Streaming, outputs_of
 from runner.graph.measures import Batch, Measure, PerExample, Totals, Values
 from runner.system.user_code import calling
 
@@ -66,7 +66,7 @@ class Objective:
     def means(self, batch: Batch) -> Values:
         """Returns the loss and the metrics of a batch of training, by name: float32 scalars."""
         batch = self._by_class(batch)
-        values = _merged(_called(each, each.of_batch, batch) for each in self._measures)
+        values = _merged(self._called(each, each.of_batch, batch) for each in self._measures)
         # A gradient of 0 for a metric would still be NaN wherever the metric's own derivative is.
         return {
             name: value if name == "loss" else tf.stop_gradient(value)
@@ -75,11 +75,11 @@ class Objective:
 
     def add(self, batch: Batch) -> Totals:
         """Adds a batch to a pass; returns metric name -> sum and count, for those that have it."""
-        return _merged(_called(each, each.add, batch) for each in self._measures)
+        return _merged(self._called(each, each.add, batch) for each in self._measures)
 
     def of_pass(self) -> Values:
         """Returns the other metrics of the pass, by name: float32 scalars."""
-        return _merged(_called(each, each.of_pass) for each in self._measures)
+        return _merged(self._called(each, each.of_pass) for each in self._measures)
 
     def begin(self) -> tf.Operation:
         """Returns the operation that begins a pass: initial values, then each metric's reset."""
@@ -175,7 +175,16 @@ class Objective:
                     continue
                 for inner, each in node.items():
                     metric = _metric(f"{name}_{inner}", f"{key}.{inner}", each, weighted=weighted)
-                    yield OfOutput(metric, key, name, self._model)
+                    metric.output = name
+                    yield metric
+
+    def _called(self, measure: Measure, function: Callable[..., Any], *batches: Batch) -> Any:
+        """Calls a method of a measure with batches, or with the parts of them that it measures."""
+        with calling(measure.key):
+            if measure.output is not None:
+                order = outputs_of(self._model)
+                batches = tuple(each.only(measure.key, measure.output, order) for each in batches)
+            return function(*batches)
 
     def _by_class(self, batch: Batch) -> Batch:
         """Returns a batch with the weights of its examples' classes."""
@@ -322,11 +331,6 @@ def _made_by_compile(model: keras.Model | None) -> list[tf.Variable]:
     kept = {each.value.ref() for each in model.variables}
     kept.add(tf.compat.v1.train.get_or_create_global_step().ref())
     return [each for each in tf.compat.v1.global_variables() if each.ref() not in kept]
-
-
-def _called(measure: Measure, function: Callable[..., dict[str, Any]], *arguments: Any) -> Any:
-    with calling(measure.key):
-        return function(*arguments)
 
 
 def _merged(groups: Iterable[dict[str, Any]]) -> dict[str, Any]:

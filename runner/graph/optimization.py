@@ -17,7 +17,8 @@ import tensorflow as tf
 from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import ClipConfig
 from runner.errors import ConfigError, Problem
-from runner.graph.keras_optimizer import KerasOptimizer, refusals
+from runner.graph.keras_optimizer import KerasOptimizer, require_usable
+from runner.restoration.variables import EMA_SUFFIX
 
 _Optimizer: TypeAlias = tf.compat.v1.train.Optimizer
 # As `tf.compat.v1.train.Optimizer` computes and applies them; None where the loss does not depend
@@ -57,16 +58,12 @@ def build_optimizers(
     schedules: Sequence[tuple[tf.Variable, Schedule]],
     global_step: tf.Variable,
     rate: tf.Tensor | None,
-    weights: Mapping[Any, keras.Variable] | None = None,
+    weights: Mapping[Any, keras.Variable],
 ) -> dict[Schedule, _Optimizer]:
     """Returns an optimizer for each schedule, in the order in which they first occur.
 
-    Args:
-      node: the optimizer's configuration.
-      schedules: the variables to train, each with its schedule.
-      global_step: the step counter, `${graph:global_step}` in the configuration.
-      rate: the learning rate, a float32 scalar; None uses the optimizer's own.
-      weights: the variables of a Keras model, see `KerasOptimizer`.
+    `rate` is the learning rate, a float32 scalar; None uses the optimizer's own. For `weights` see
+    `KerasOptimizer`.
 
     Raises:
       ConfigError: when the optimizer cannot be built, or has no learning rate to multiply.
@@ -76,21 +73,15 @@ def build_optimizers(
         each: build_optimizer(node, global_step, rate, each.learning_rate_multiplier)
         for each in found
     }
+    for optimizer in built.values():
+        if isinstance(optimizer, keras.optimizers.Optimizer):
+            require_usable(optimizer, alone=len(found) == 1)
     return {
         each: optimizer
         if isinstance(optimizer, tf.compat.v1.train.Optimizer)
-        else _in_graph(optimizer, weights or {}, alone=len(found) == 1)
+        else KerasOptimizer(optimizer, weights)
         for each, optimizer in built.items()
     }
-
-
-def _in_graph(
-    optimizer: keras.optimizers.Optimizer, weights: Mapping[Any, keras.Variable], *, alone: bool
-) -> KerasOptimizer:
-    problems = refusals(optimizer, alone)
-    if problems:
-        raise ConfigError(*problems)
-    return KerasOptimizer(optimizer, weights)
 
 
 def apply_gradients(
@@ -103,12 +94,6 @@ def apply_gradients(
 
     Variables of one schedule share an optimizer of their own. While a schedule freezes them, it
     changes neither them nor its slots.
-
-    Args:
-      optimizers: from `build_optimizers`.
-      gradients: of all variables.
-      schedules: the variables to train, each with its schedule.
-      global_step: the step counter.
     """
     if list(optimizers) == [Schedule()]:
         return optimizers[Schedule()].apply_gradients(gradients, global_step=global_step)
@@ -130,12 +115,8 @@ def shared_state(
 ) -> dict[str, tuple[str, ...]]:
     """Returns what each optimizer keeps once for all of its variables, such as Adam's powers.
 
-    Args:
-      optimizers: from `build_optimizers`, after `apply_gradients`.
-      schedules: the variables that train, each with its schedule.
-
-    Returns:
-      The operation's name of such a variable -> those of the variables that it is kept for.
+    That is the operation's name of each -> those of the variables that it is kept for, once the
+    gradients are applied.
     """
     shared = {}
     for schedule, optimizer in optimizers.items():
@@ -250,12 +231,6 @@ def accumulate(
     """Returns means over `count` batches, taken one after another so that memory holds one.
 
     Each run of the train op is one update; sparse gradients become dense.
-
-    Args:
-      one_batch: computes metrics and gradients of the next batch.
-      names: the metrics' names.
-      variables: what the gradients are for.
-      count: how many batches.
     """
     used: set[int] = set()
 
@@ -288,19 +263,14 @@ def accumulate(
     return means, list(zip(gradients, variables, strict=True)), waited
 
 
-# How `tf.train.ExponentialMovingAverage` names the average of a variable.
-AVERAGE_SUFFIX = "/ExponentialMovingAverage"
-
-
 class AveragedWeights:
-    """Moving averages of weights, which can change places with them."""
+    """Moving averages of weights, which can change places with them.
+
+    Args:
+      pairs: each weight with its average.
+    """
 
     def __init__(self, pairs: Sequence[tuple[tf.Variable, tf.Variable]]) -> None:
-        """Adds what exchanges them to the graph.
-
-        Args:
-          pairs: each weight with its average.
-        """
         # Apart from what the update waits for, which is the train op.
         with tf.control_dependencies(None), tf.name_scope("swap_averages"):
             values = [(tf.identity(one), tf.identity(other)) for one, other in pairs]
@@ -322,15 +292,11 @@ class AveragedWeights:
 
 
 def average_weights(
-    weights: Sequence[tf.Variable], decay: float, global_step: tf.Tensor | None = None
+    weights: Sequence[tf.Variable], decay: float, global_step: tf.Tensor
 ) -> tuple[AveragedWeights, tf.Operation]:
     """Returns `tf.train.ExponentialMovingAverage`s of the weights, and what updates them.
 
-    Args:
-      weights: the variables to average.
-      decay: how much of an average each update keeps.
-      global_step: makes the averages follow sooner at the start, by a decay of at most
-        (1 + step) / (10 + step); None decays alike at all times.
+    Each update keeps `decay` of an average, and at the start at most (1 + step) / (10 + step).
     """
     averages = tf.train.ExponentialMovingAverage(decay, num_updates=global_step)
     update = averages.apply(weights)
@@ -341,6 +307,6 @@ def averaged_names(variables: Mapping[str, tf.Variable], checkpoint: str) -> dic
     """Returns tensor name -> variable, with the checkpoint's averages where it has them."""
     known = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
     return {
-        f"{name}{AVERAGE_SUFFIX}" if f"{name}{AVERAGE_SUFFIX}" in known else name: variable
+        f"{name}{EMA_SUFFIX}" if f"{name}{EMA_SUFFIX}" in known else name: variable
         for name, variable in variables.items()
     }

@@ -7,7 +7,7 @@ evaluation runs in a separate session.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -16,17 +16,19 @@ import numpy as np
 import tensorflow as tf
 from hydra.utils import get_object
 
-from runner.config.choices import NonFinite
 from runner.config.cluster_spec import is_cluster
-from runner.config.instantiation import References, build_target
+from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, RunnerError, UserCodeError, ranked
 from runner.graph.calls import Calls
-from runner.graph.experiment import BuiltGraph, EvaluationGraph, GraphSpec, InputState, Training
-from runner.graph.names import finder, first_hooks, graph_names, name_variables
+from runner.graph.configured_hooks import first_hooks, graph_references
+from runner.graph.experiment import BuiltGraph, Training
+from runner.graph.graph_spec import EvaluationGraph, GraphSpec, separate_evaluation
+from runner.graph.input_pipeline import InputState, needed
 from runner.graph.precision import new_graph, set_threads
 from runner.graph.replica import Replica
-from runner.graph.variables import checkpoint_saver, saved_as, variable_specs
+from runner.graph.training_step import rollback_count
+from runner.graph.variables import checkpoint_saver, name_variables, saved_as, variable_specs
 from runner.restoration.model_variables import which_train
 from runner.system.user_code import located, raised, raised_by_operation
 
@@ -60,8 +62,7 @@ def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Repl
             raise ConfigError(*problems)
         training = _training(config, spec)
         variables = name_variables(tf.compat.v1.global_variables(), {})
-        names = graph_names(variables, training)
-        hooks = first_hooks(config.hooks, References({"graph": names}, finder(graph)))
+        hooks = first_hooks(config.hooks, graph_references(graph, variables, training))
         transfer = checkpoint_saver(config, saved_as(variables), None)
         saver = spec.scaffold.saver
         if saver is None:
@@ -77,12 +78,7 @@ def build_own_graph(config: RunConfig, split: str, *, train: bool, replica: Repl
 
 
 class _OwnCalls(Calls):
-    """The calls of the target of a graph, which makes all of its operations.
-
-    Args:
-      config: the run's configuration.
-      mode: `train` or the evaluated split.
-    """
+    """The calls of the target of a graph, which makes all of its operations."""
 
     def __init__(self, config: RunConfig, mode: str) -> None:
         super().__init__(config)
@@ -174,20 +170,8 @@ def _may_write(train_op: tf.Operation | tf.Tensor, variable: tf.Variable) -> boo
     """Whether an operation depends on one that may write a variable."""
     taken = variable.op.outputs[0].consumers()
     reads = ("ReadVariableOp", "VarIsInitializedOp", "IsVariableInitialized", "Identity")
-    needed = _needed([train_op])
-    return any(each in needed for each in taken if each.type not in reads)
-
-
-def _needed(elements: Iterable[tf.Operation | tf.Tensor]) -> set[tf.Operation]:
-    """Returns the operations that run when some elements of a graph are fetched."""
-    pending = [getattr(each, "op", each) for each in elements]
-    found = set(pending)
-    while pending:
-        operation = pending.pop()
-        inputs = [*(each.op for each in operation.inputs), *operation.control_inputs]
-        pending += [each for each in inputs if each not in found]
-        found.update(inputs)
-    return found
+    runs = needed([train_op])
+    return any(each in runs for each in taken if each.type not in reads)
 
 
 def _of_the_model(variables: Mapping[str, tf.Variable], loss: tf.Tensor | None) -> dict[str, bool]:
@@ -195,11 +179,11 @@ def _of_the_model(variables: Mapping[str, tf.Variable], loss: tf.Tensor | None) 
 
     Others are an optimizer's.
     """
-    needed = _needed([] if loss is None else [loss])
+    read = needed([] if loss is None else [loss])
     return {
         name: each.trainable
         for name, each in variables.items()
-        if each.trainable or each.op in needed
+        if each.trainable or each.op in read
     }
 
 
@@ -207,9 +191,6 @@ def _training(config: RunConfig, spec: GraphSpec) -> Training:
     loss, train_op = spec.loss, spec.train_op
     if loss is None or train_op is None:
         raise ValueError("checked before")
-    rollbacks = None
-    if config.train.non_finite.action is NonFinite["rollback"]:
-        rollbacks = tf.compat.v1.get_variable("rollbacks", initializer=0, trainable=False)
     global_step = tf.compat.v1.train.get_global_step()
     # A function has run before: what is left of its step is to read the global step.
     operation = tf.no_op() if callable(train_op) else getattr(train_op, "op", train_op)
@@ -224,18 +205,13 @@ def _training(config: RunConfig, spec: GraphSpec) -> Training:
             name: tf.cast(value, tf.float32)
             for name, value in {"loss": loss, **spec.metrics}.items()
         },
-        learning_rate=None,
-        learning_rate_scale=None,
-        rollbacks=rollbacks,
-        averages=None,
+        rollbacks=rollback_count(config),
         input_initializer=tf.no_op() if source is None else source.initializer,
         input_seconds=tf.constant(0.0, tf.float64) if source is None else source.seconds,
         input_state=no_position if source is None else source.state,
         input_is_saved=config.train.save_input
         and source is not None
         and spec.scaffold.saver is None,
-        shared_state={},
-        state_names={},
     )
 
 
@@ -266,7 +242,7 @@ def _evaluation(config: RunConfig, split: str) -> tuple[EvaluationGraph, dict[st
                 tuple(f"validation/{each}" for each in ranked(objective, numbers)),
             )
         )
-    ends = any(each.type.startswith(_ENDING) for each in _needed([evaluation.update]))
+    ends = any(each.type.startswith(_ENDING) for each in needed([evaluation.update]))
     changes: dict[str, Any] = {
         "values": numbers,
         "once": not ends,
@@ -274,29 +250,6 @@ def _evaluation(config: RunConfig, split: str) -> tuple[EvaluationGraph, dict[st
         "calls": _OwnCalls(config, split),
     }
     return replace(evaluation, **changes), variables
-
-
-def local_init_op(
-    own: tf.compat.v1.train.Scaffold | None, *others: tf.Operation
-) -> tf.Operation | None:
-    """Returns the `local_init_op` of a scaffold for the default graph.
-
-    None stands for TensorFlow's default, which is created after `begin` of the hooks and
-    initialises their local variables too. A program's own is grouped with the parts of the default
-    that it omits.
-
-    Args:
-      own: the scaffold of the program, if any.
-      *others: operations to run as well.
-    """
-    if own is None or own.local_init_op is None:
-        for each in others:
-            tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, each)
-        return None
-    done = _needed([own.local_init_op])
-    default = [each.initializer for each in tf.compat.v1.local_variables()]
-    default += tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS)
-    return tf.group(own.local_init_op, *others, *(each for each in default if each not in done))
 
 
 def _evaluation_anew(config: RunConfig, split: str) -> EvaluationGraph:
@@ -314,32 +267,3 @@ def _evaluation_anew(config: RunConfig, split: str) -> EvaluationGraph:
     finally:
         random.setstate(before)
         np.random.set_state(of_numpy)
-
-
-def separate_evaluation(
-    name: str, spec: GraphSpec, saver: tf.compat.v1.train.Saver
-) -> EvaluationGraph:
-    """Returns the evaluation of the default graph, for a separate session.
-
-    Args:
-      name: of the split.
-      spec: the graph.
-      saver: restores its variables, and is the `transfer` of the evaluation.
-    """
-    metrics = {} if spec.loss is None else {"loss": tf.compat.v1.metrics.mean(spec.loss)}
-    metrics |= spec.evaluation
-    own = spec.scaffold
-    local = local_init_op(own, *([] if spec.input is None else [spec.input.initializer]))
-    saver.build()
-    return EvaluationGraph(
-        name,
-        tf.compat.v1.get_default_graph(),
-        {
-            name: tf.nest.map_structure(tf.convert_to_tensor, value)
-            for name, (value, _) in metrics.items()
-        },
-        tf.group(*tf.nest.flatten([update for _, update in metrics.values()])),
-        tf.compat.v1.train.Scaffold(local_init_op=local, saver=saver, copy_from_scaffold=own),
-        spec.hooks,
-        saver,
-    )

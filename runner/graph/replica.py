@@ -43,11 +43,7 @@ class Replica:
     ) -> tf.Operation | None:
         """Adds one update for the gradients of all copies; None when each makes its own.
 
-        Args:
-          optimizer: applies the gradients.
-          gradients: those of this copy.
-          change: is applied to the averages, such as clipping.
-          global_step: counts the updates.
+        `change`, such as clipping, is applied to the averages of the gradients.
         """
         return None
 

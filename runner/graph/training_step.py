@@ -12,7 +12,7 @@ import tensorflow as tf
 from runner.config.choices import NonFinite
 from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
-from runner.config.validation import KEY, no_rate, rate_problems
+from runner.config.validation import KEY, no_rate
 from runner.errors import ConfigError, Problem
 from runner.graph.experiment import Model, Training
 from runner.graph.input_pipeline import TrainingInput
@@ -60,12 +60,6 @@ class TrainingStep:
         With several batches to a step it is part of a loop that needs the variables, and with
         `model.jit_compile` XLA compiles it together with the gradient; the model then makes its
         variables when it is called for evaluation.
-
-        Args:
-          config: the run's configuration.
-          source: the training input.
-          forward: the forward pass.
-          replica: the copy of the graph that this step belongs to.
         """
         self._replica = replica
         self._config, self._source, self._forward = config, source, forward
@@ -79,15 +73,10 @@ class TrainingStep:
         metrics: Sequence[str],
         model: Model,
     ) -> Training:
-        """Returns the training step.
-
-        Args:
-          schedules: the variables to train, each with its schedule.
-          metrics: the names of loss and metrics.
-          model: the model, whose Keras variables a Keras optimizer reads.
+        """Returns the training step; `metrics` are the names of loss and metrics.
 
         Raises:
-          ConfigError: when none are left, or the optimizer does not fit.
+          ConfigError: when no variable is left to train, or the optimizer does not fit.
         """
         config, global_step = self._config, self._global_step
         if not schedules:
@@ -107,7 +96,7 @@ class TrainingStep:
             values=means,
             learning_rate=rate,
             learning_rate_scale=scale,
-            rollbacks=self._rollbacks(),
+            rollbacks=rollback_count(config),
             averages=averages,
             input_initializer=self._source.initializer,
             input_seconds=waited,
@@ -184,18 +173,19 @@ class TrainingStep:
         batch, waited = self._source.next()
         return self._forward(*batch), waited
 
-    def _rollbacks(self) -> tf.Variable | None:
-        """Returns the count that checkpoints keep, so that a resumed run counts on."""
-        if self._config.train.non_finite.action is not NonFinite["rollback"]:
-            return None
-        return tf.compat.v1.get_variable("rollbacks", initializer=0, trainable=False)
-
     def _learning_rate(self) -> tuple[tf.Tensor | None, tf.Variable | None]:
         rate = learning_rate(self._config.optimizer, self._global_step.read_value())
         if rate is None or self._config.train.non_finite.action is not NonFinite["rollback"]:
             return rate, None
         scale = tf.compat.v1.get_variable("learning_rate_scale", initializer=1.0, trainable=False)
         return rate * scale, scale
+
+
+def rollback_count(config: RunConfig) -> tf.Variable | None:
+    """Returns the count that checkpoints keep, so that a resumed run counts on."""
+    if config.train.non_finite.action is not NonFinite["rollback"]:
+        return None
+    return tf.compat.v1.get_variable("rollbacks", initializer=0, trainable=False)
 
 
 def _nothing_trains(config: RunConfig) -> Problem:
@@ -220,9 +210,6 @@ def learning_rate(optimizer: Mapping[str, Any], global_step: tf.Tensor) -> tf.Te
     Raises:
       ConfigError: when it is neither, or a target does not fit.
     """
-    problems = rate_problems(optimizer)
-    if problems:
-        raise ConfigError(*problems)
     rate = node = optimizer.get("learning_rate", _default_rate(optimizer))
     if node is None:
         return None

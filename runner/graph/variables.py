@@ -1,4 +1,4 @@
-"""The variables of a graph, as the planner and checkpoints see them."""
+"""The variables of a graph: their names, and what the planner and checkpoints know of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,47 @@ from runner.checkpoints.reader import TensorSpec
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.graph.experiment import Training
 from runner.graph.input_pipeline import TrainingInput
-from runner.graph.names import partition_of
-from runner.graph.optimization import AVERAGE_SUFFIX
-from runner.restoration.keras_slots import Slots
+from runner.internals.tensorflow import slice_of
 from runner.restoration.model_variables import LEARNING_RATE
-from runner.restoration.variables import VariableSpec, classify
+from runner.restoration.variables import EMA_SUFFIX, Partition, VariableSpec, classify
+from runner.restoration.weights_layout import Slots
+
+
+def name_variables(
+    variables: list[tf.Variable],
+    known: dict[str, tf.Variable],
+    training: Training | None = None,
+) -> dict[str, tf.Variable]:
+    """Returns name -> variable for all of `variables`.
+
+    Args:
+      variables: the graph's global variables.
+      known: the names of the model's variables, from `model_variables`. An optimizer's slot
+        `model/kernel_3/Adam` takes the known name of `model/kernel_3` as its prefix.
+      training: the training step, once it is built.
+    """
+    by_op = {variable.op.name: name for name, variable in known.items()}
+    state_names = training.state_names if training else {}
+    named = {}
+    for variable in variables:
+        op_name = state_names.get(variable.op.name, variable.op.name)
+        if op_name in by_op:
+            named[by_op[op_name]] = variable
+            continue
+        owner, rest = op_name, ""
+        while owner not in by_op and "/" in owner:
+            owner, _, last = owner.rpartition("/")
+            rest = f"/{last}{rest}"
+        named[f"{by_op[owner]}{rest}" if owner in by_op else op_name] = variable
+    return named
+
+
+def partition_of(variable: tf.Variable) -> Partition | None:
+    """Returns which part of a partitioned variable this is; None for a whole one."""
+    part = slice_of(variable)
+    if part is None:
+        return None
+    return Partition(part.full_name, tuple(part.full_shape), tuple(part.var_offset))
 
 
 def variable_specs(
@@ -34,8 +70,7 @@ def variable_specs(
       own: the names of the model's -> whether the model lets them train.
       policies: variable name -> the scaffold that owns it.
       training: the training graph, if there is one.
-      initializers: variable name -> its initializer, where Keras knows it; the graph is asked for
-        that of the others.
+      initializers: variable name -> its initializer, where Keras knows it; else the graph does.
     """
     shared = training.shared_state if training is not None else {}
     wholes = {variable.op.name: whole_name(name, variable) for name, variable in variables.items()}
@@ -63,10 +98,7 @@ def keras_slots(
 ) -> Slots | None:
     """Returns what the optimizer of a training step keeps; None when it is not one of Keras.
 
-    Args:
-      variables: name -> variable of the graph.
-      trained: the trainable variables of the Keras model, in the model's order.
-      training: the training step.
+    `trained` are the trainable variables of the Keras model, in the model's order.
     """
     kept = {
         name: tuple(each.shape.as_list())
@@ -80,32 +112,21 @@ def keras_slots(
 def saved_as(
     variables: Mapping[str, tf.Variable], averaged: AbstractSet[str] = frozenset()
 ) -> dict[str, Any]:
-    """Returns tensor name -> what is saved and restored under it.
-
-    Args:
-      variables: name -> variable.
-      averaged: the variables that are read from their averages.
-    """
+    """Returns tensor name -> what is saved and restored under it; averages stand for `averaged`."""
     saved: dict[str, Any] = {}
     for name, variable in variables.items():
         if partition_of(variable) is not None:
             # The saver writes the parts of one variable as one tensor.
             saved.setdefault(whole_name(name, variable), []).append(variable)
         else:
-            saved[f"{name}{AVERAGE_SUFFIX}" if name in averaged else name] = variable
+            saved[f"{name}{EMA_SUFFIX}" if name in averaged else name] = variable
     return saved
 
 
 def checkpoint_saver(
     config: RunConfig, saved: Mapping[str, Any], source: TrainingInput | None
 ) -> tf.compat.v1.train.Saver:
-    """Returns the saver of a run's checkpoints, which keep the position in `source` if it is given.
-
-    Args:
-      config: the run's configuration.
-      saved: tensor name -> what is saved under it, see `saved_as`.
-      source: the training input.
-    """
+    """Returns the saver of a run's checkpoints, which keep the position in `source` if given."""
     position = {} if source is None else {source.saveable.name: source.saveable}
     return tf.compat.v1.train.Saver(
         {**saved, **position},

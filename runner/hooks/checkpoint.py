@@ -15,7 +15,7 @@ import tensorflow as tf
 from runner.config.choices import Goal
 from runner.config.schedule import When
 from runner.errors import NonFiniteLossError, Problem, RunnerError, SaveError
-from runner.graph.experiment import InputState
+from runner.graph.input_pipeline import InputState
 from runner.hooks.nan_loss import FiniteCheck
 from runner.hooks.scheduled import RunContext, RunValues, ScheduledHook, Session, present_step
 from runner.runs.saved_checkpoints import is_save_error, save

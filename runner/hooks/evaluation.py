@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from runner.config.schedule import When
 from runner.errors import ConfigError, Problem
-from runner.graph.experiment import EvaluationGraph, Split
+from runner.graph.experiment import Split
+from runner.graph.graph_spec import EvaluationGraph
 from runner.graph.optimization import AveragedWeights
 from runner.hooks.scheduled import ScheduledHook, Session, present_step
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
@@ -136,9 +137,11 @@ def evaluate_checkpoint(
         explaining = evaluation.calls.explaining() if evaluation.calls else nullcontext()
         with explaining, MonitoredSession(creator, [*evaluation.hooks, final]) as session:
             if evaluation.cardinality is not None:
-                _require_end(
-                    evaluation.name, session.run_step_fn(_fetching(evaluation.cardinality))
+                # Hooks do not take it for a step.
+                count = session.run_step_fn(
+                    lambda step_context: step_context.session.run(evaluation.cardinality)
                 )
+                _require_end(evaluation.name, count)
             while not session.should_stop():
                 session.run(evaluation.update)
                 batches += 1
@@ -151,15 +154,6 @@ def evaluate_checkpoint(
             Problem(f"the input of mode {evaluation.name} holds no batch to evaluate")
         )
     return dict(final.final_ops_values)
-
-
-def _fetching(tensor: tf.Tensor) -> Callable[[Any], Any]:
-    """Returns a step function that fetches a tensor, which hooks do not take for a step."""
-
-    def step_fn(step_context: Any) -> Any:
-        return step_context.session.run(tensor)
-
-    return step_fn
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,15 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `variables`: specs of variables, their classes of state, and which scaffolds claim them.
 - `patterns`: globs, regular expressions and renames over names.
 - `matching`: which tensors a claimed variable takes; `fitting`: by which conversions they fit.
-- `conversions`: the steps from a tensor to a variable; `layouts`, `torch_layouts`,
-  `named_conversions`: those between the layouts of frameworks, by name.
+- `conversions`: the steps from a tensor to a variable; `named_conversions`: those between the
+  layouts of frameworks, by name.
 - `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: its problems.
-- `report`, `json_report`, `html_report`: the doors for showing a plan; `rows`: their rows.
-- `restorer`: `Restorer`, the door for carrying a plan out; `reading`: how values are brought.
-- `sources`: opens the scaffolds' checkpoints; `model_variables`: the names of a model's variables;
-  `weights_layout`, `keras_slots`: where Keras saves them and its optimizers' slots.
-- `eager`: `plan` and `warm_start`, the doors for programs without a run; `callback`: the same for
-  `keras.Model.fit`; `scaffolds`: their input.
-- `starting_scaffold`: the scaffold that `runner.inspect --as-scaffold` prints.
+- `report`, `json_report`, `html_report`: the doors for showing a plan.
+- `restorer`: `Restorer`, the door for carrying a plan out; `reading`: reads and checks values.
+- `sources`: opens the scaffolds' checkpoints; `starting_scaffold`: the scaffold that
+  `runner.inspect --as-scaffold` prints.
+- `model_variables`: the names of a model's variables; `weights_layout`: where Keras saves them.
+- `eager`: `plan`, `warm_start` and the callback `WarmStart`, the doors for programs without a run.
 
 Planning needs no session and reads no tensor values. The room rests on `checkpoints`, for formats,
 and on `runs`, for provenance; `graph` and `session` rest on it.

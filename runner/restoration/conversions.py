@@ -1,11 +1,13 @@
-"""The steps from a tensor to a variable's value: casts, layouts, slices, vocabularies."""
+"""The steps from a tensor to a variable's value: casts, axes, slices, vocabularies."""
 
 from __future__ import annotations
 
 import abc
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -43,20 +45,39 @@ class Conversion(abc.ABC):
         """
 
 
-class Combination(abc.ABC):
-    """Makes one tensor of several of one checkpoint; each is a frozen dataclass with a `str`."""
+class Combination(Enum):
+    """Makes one tensor of several of the same shape."""
 
-    @abc.abstractmethod
+    SUM = "summed"
+    STACK = "stacked"  # along a new first axis
+    JOIN = "gates joined"  # along the last axis
+
     def shape(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """Returns the shape of the combined tensor.
 
         Raises:
           ValueError: when tensors of these shapes cannot be combined.
         """
+        first = shapes[0]
+        if len(set(shapes)) > 1 or (self is Combination.JOIN and not first):
+            raise ValueError(f"the tensors have the shapes {[list(shape) for shape in shapes]}")
+        if self is Combination.SUM:
+            return first
+        if self is Combination.STACK:
+            return (len(shapes), *first)
+        return (*first[:-1], len(shapes) * first[-1])
 
-    @abc.abstractmethod
     def apply(self, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """Returns the combined value."""
+        if self is Combination.JOIN:
+            return np.concatenate(values, axis=-1)
+        stacked = np.stack(values)
+        if self is Combination.STACK:
+            return stacked
+        return np.asarray(stacked.sum(axis=0, dtype=stacked.dtype))
+
+    def __str__(self) -> str:
+        return self.value
 
 
 @dataclass(frozen=True)
@@ -117,6 +138,8 @@ class Reshape(Conversion):
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """See `Conversion.shape`."""
+        if math.prod(shape) != math.prod(self.new):
+            raise ValueError(f"{list(shape)} cannot be reshaped to {list(self.new)}")
         return self.new
 
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:

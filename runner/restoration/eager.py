@@ -10,9 +10,10 @@ The planner and its rules are those of runs. No run, session or configuration of
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,6 @@ from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConf
 from runner.errors import ConfigError, Problem
 from runner.internals.keras import layers_of
 from runner.restoration import html_report, json_report, report
-from runner.restoration.keras_slots import Slots
 from runner.restoration.model_variables import (
     build_optimizer,
     eager_variables,
@@ -38,10 +38,8 @@ from runner.restoration.model_variables import (
     which_train,
 )
 from runner.restoration.plan import Assignment, RestorationPlan, make_plan
-from runner.restoration.reading import NonFinite, converted_values
-from runner.restoration.restorer import require_hashes, value_hash
-from runner.restoration.scaffolds import read_warm_start
-from runner.restoration.sources import Source, open_sources
+from runner.restoration.reading import NonFinite, converted_values, require_hashes, value_hash
+from runner.restoration.sources import Source, open_sources, read_warm_start
 from runner.restoration.variables import (
     WARM_STARTED,
     StateClass,
@@ -49,10 +47,12 @@ from runner.restoration.variables import (
     assign_owners,
     classify,
 )
-from runner.restoration.weights_layout import named_sources, weights_layout
+from runner.restoration.weights_layout import Slots, named_sources, weights_layout
 from runner.runs.provenance import Origin
 from runner.runs.run_directory import PROVENANCE
 from runner.tracking import open_store
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class WarmStartPlan(RestorationPlan):
         return html_report.html(self, f"{self.model}: plan")
 
     def to_json(self) -> str:
-        """Returns the plan as a JSON object; its keys are those of `json_report.plan_document`."""
+        """Returns the plan as a JSON object; its keys are those of `json_report.json_text`."""
         return json_report.json_text(self)
 
     def provenance(self) -> dict[str, Any]:
@@ -139,14 +139,7 @@ def warm_start(
 
     Every replica of `tf.distribute.MirroredStrategy` gets them. Variables of a scaffold with
     `trainable: false` become untrainable, so call it before `compile`. The values are in memory
-    once besides the model.
-
-    Args:
-      model: see `plan`, as for the other arguments.
-      scaffolds: see `plan`.
-      optimizer: see `plan`.
-      input_shape: see `plan`.
-      restoration: see `plan`.
+    once besides the model. The arguments are those of `plan`.
 
     Returns:
       The plan that was carried out.
@@ -162,45 +155,43 @@ def warm_start(
     return prepared.plan
 
 
-def freeze(
-    model: Any,
-    scaffolds: Any,
-    *,
-    restoration: RestorationConfig | Mapping[str, Any] | None = None,
-) -> None:
-    """Makes the variables of scaffolds with `trainable: false` untrainable; reads no checkpoint.
+class WarmStart(keras.callbacks.Callback):
+    """A callback of `keras.Model.fit` that calls `runner.warm_start` where training begins.
 
-    `warm_start` does so too; this is for a model that resumes from a checkpoint of its own.
+    It does nothing where the optimizer has made steps: when `keras.callbacks.BackupAndRestore`
+    resumes, and in a second `fit`. Variables of a scaffold with `trainable: false` stay untrainable
+    even so. Put it after `BackupAndRestore`, or the pretrained checkpoints are read in vain. The
+    arguments are those of `runner.plan`.
 
-    Args:
-      model: a built Keras model.
-      scaffolds: see `plan`.
-      restoration: see `plan`.
-
-    Raises:
-      ConfigError: when scaffolds or rules are not valid, or the model has no variables.
+    Attributes:
+      plan: what was carried out; None before, and where nothing was to be done.
     """
-    variables = eager_variables(model)
-    frozen = _frozen(variables, *read_warm_start(scaffolds, restoration))
-    _make_untrainable(variables[name] for name in frozen)
 
+    def __init__(
+        self,
+        scaffolds: Any,
+        *,
+        restoration: RestorationConfig | Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.plan: WarmStartPlan | None = None
+        self._scaffolds, self._restoration = scaffolds, restoration
 
-def _make_untrainable(variables: Iterable[Any]) -> None:
-    for variable in variables:
-        variable.trainable = False
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Warm-starts the model, unless it has trained; raises what `runner.warm_start` does."""
+        steps = int(self.model.optimizer.iterations)
+        if steps:
+            variables = eager_variables(self.model)
+            for name in _frozen(variables, *read_warm_start(self._scaffolds, self._restoration)):
+                variables[name].trainable = False
+            _LOGGER.warning("%s has trained %d steps: no warm start", self.model.name, steps)
+            return
+        self.plan = warm_start(self.model, self._scaffolds, restoration=self._restoration)
 
 
 @dataclass(frozen=True)
 class _WarmStart:
-    """A plan and what is needed to carry it out.
-
-    Attributes:
-      model: what is warm-started.
-      plan: the plan.
-      variables: name -> `keras.Variable` or `tf.Variable`.
-      sources: scaffold -> its checkpoint.
-      verify: whether every restored variable is read back and compared.
-    """
+    """A plan and what is needed to carry it out: variables by name and sources by scaffold."""
 
     model: Any
     plan: WarmStartPlan
@@ -213,25 +204,20 @@ class _WarmStart:
         self.plan.require_sound()
         restored = [each for each in self.plan.assignments if each.pieces]
         kept = {
-            each.variable.name: self._values(each)[0]
-            for each in restored
-            if any(piece.needs_initial for piece in each.pieces)
+            each.variable.name: self._values(each)[0] for each in restored if each.needs_initial
         }
         readers = {name: source.reader for name, source in self.sources.items()}
         non_finite = NonFinite()
         values = list(converted_values(restored, readers, kept, non_finite.look))
-        paths = {name: source.spec.path for name, source in self.sources.items()}
-        non_finite.report(paths, self.plan.finite)
+        non_finite.report(self.plan)
         for each, value in values:
             tensorflow_variable(self.variables[each.variable.name]).assign(value)
         for layer in layers_of(self.model) if isinstance(self.model, keras.Layer) else ():
             if isinstance(layer, keras.layers.Normalization):
                 layer.finalize_state()  # It computes with a copy, as Keras makes when it loads.
-        _make_untrainable(
-            self.variables[each.variable.name]
-            for each in self.plan.assignments
-            if each.variable.frozen
-        )
+        for each in self.plan.assignments:
+            if each.variable.frozen:
+                self.variables[each.variable.name].trainable = False
         if self.verify:
             require_hashes(
                 (each, value_hash(value), found)
@@ -281,12 +267,11 @@ def _prepare(
         kept = Slots(type(optimizer).__name__, shapes, tuple(trained)) if slots else None
         located = named_sources(located, partial(weights_layout, model, variables), kept)
     made = make_plan(specs, given, located, rules.collision, rules.expect)
-    values = {each.name: getattr(made, each.name) for each in fields(made)}
     origins = {name: source.origins for name, source in sources.items()}
     name = str(getattr(model, "name", "") or type(model).__name__)
     return _WarmStart(
         model,
-        WarmStartPlan(**values, origins=origins, model=name),
+        WarmStartPlan(**vars(made), origins=origins, model=name),
         {**variables, **slots},
         sources,
         rules.verify,
@@ -314,17 +299,16 @@ def _frozen(
         for name, owners in claims.items()
         if not scaffolds[owners[0]].trainable and variables[name].trainable
     )
-    fixed = [name for name in frozen if isinstance(variables[name], tf.Variable)]
-    owners_of_fixed = sorted({claims[name][0] for name in fixed})
+    fixed = {claims[name][0]: name for name in frozen if isinstance(variables[name], tf.Variable)}
     if fixed:
         raise ConfigError(
             *(
                 Problem(
-                    f"scaffolds.{owner}.trainable is false, and {min(fixed)} is a tf.Variable",
+                    f"scaffolds.{owner}.trainable is false, and {name} is a tf.Variable",
                     "only Keras's variables can be made untrainable",
                     "delete the key, and leave the variables out where gradients are applied",
                 )
-                for owner in owners_of_fixed
+                for owner, name in fixed.items()
             )
         )
     return frozen

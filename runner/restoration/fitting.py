@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +26,11 @@ from runner.restoration.conversions import (
     Transpose,
     VocabularyRemap,
     casts_freely,
+    read_vocabulary,
     remap,
 )
-from runner.restoration.layouts import Target
-from runner.restoration.named_conversions import NAMED_CONVERSIONS
-from runner.restoration.patterns import FirstMatch
+from runner.restoration.named_conversions import NAMED_CONVERSIONS, Target
+from runner.restoration.patterns import PATTERN_MAPS, FirstMatch
 from runner.restoration.problems import SAME_SHAPE
 from runner.restoration.variables import Partition, VariableSpec
 
@@ -84,8 +85,12 @@ class SourceTensor:
 
 @dataclass(frozen=True)
 class Rules:
-    """What the first patterns of `convert`, `transpose` and `vocabulary` say about a variable."""
+    """What the first patterns of `convert`, `transpose` and `vocabulary` say about a variable.
 
+    `name` is the variable's, or its owner's where it is a slot or an average.
+    """
+
+    name: str
     convert: str | None
     transpose: Sequence[int] | None
     vocabulary: VocabularyConfig | None
@@ -111,36 +116,22 @@ class Fitter:
       re.error: when a pattern is not valid.
     """
 
-    def __init__(
-        self, scaffold: str, config: ScaffoldConfig, vocabulary: Callable[[str], Sequence[str]]
-    ) -> None:
+    def __init__(self, scaffold: str, config: ScaffoldConfig) -> None:
         self.key = f"scaffolds.{scaffold}"
-        self._scaffold, self._config, self._read = scaffold, config, vocabulary
-        self._convert, self._transpose = FirstMatch(config.convert), FirstMatch(config.transpose)
-        self._vocabularies = FirstMatch(config.vocabulary)
-        self._tokens: dict[str, Sequence[str]] = {}
+        self._scaffold, self._config = scaffold, config
+        self._rules = {part: FirstMatch(getattr(config, part)) for part in PATTERN_MAPS}
+        self._read = functools.cache(read_vocabulary)
 
     def unused(self) -> dict[str, tuple[str, ...]]:
         """Returns for `convert`, `transpose` and `vocabulary` the patterns that nothing used."""
-        return {
-            "convert": self._convert.unused(),
-            "transpose": self._transpose.unused(),
-            "vocabulary": self._vocabularies.unused(),
-        }
+        return {part: rules.unused() for part, rules in self._rules.items()}
 
     def rules(self, name: str) -> Rules:
-        """Returns the rules for the variable `name`, its owner's for a slot or an average."""
-        return Rules(
-            self._convert.find(name), self._transpose.find(name), self._vocabularies.find(name)
-        )
+        """Returns the rules for the variable `name`."""
+        return Rules(name, **{part: rules.find(name) for part, rules in self._rules.items()})
 
-    def names(self, name: str, rules: Rules, wanted: str) -> tuple[str, ...]:
-        """Returns the names of the tensors needed.
-
-        Args:
-          name: the variable, the owner of a slot or an average.
-          rules: its rules.
-          wanted: its renamed name.
+    def names(self, rules: Rules, wanted: str) -> tuple[str, ...]:
+        """Returns the names of the tensors needed for a variable whose renamed name is `wanted`.
 
         Raises:
           MisfitError: when that name is not what the named conversion asks for.
@@ -148,64 +139,65 @@ class Fitter:
         if rules.convert is None:
             return (wanted,)
         try:
-            return NAMED_CONVERSIONS[rules.convert].names(name, wanted)
+            return NAMED_CONVERSIONS[rules.convert].names(rules.name, wanted)
         except ValueError as error:
             problem = Problem(
-                f"{self.key}: {name} cannot be converted",
+                f"{self.key}: {rules.name} cannot be converted",
                 str(error),
                 f"map it in {self.key}.rename to the name that is asked for",
             )
             raise MisfitError("name", problem) from error
 
     def fit(
-        self, variable: VariableSpec, tensors: Sequence[TensorSpec], rules: Rules, target: Target
+        self, variable: VariableSpec, tensors: Sequence[TensorSpec], rules: Rules
     ) -> tuple[SourceTensor | None, tuple[str, ...]]:
         """Returns the piece and notes; no piece where `shape: init` keeps the initial value.
 
-        Args:
-          variable: the variable; for a part the whole is fitted and then sliced.
-          tensors: the tensors, in the order of `names`.
-          rules: its rules.
-          target: the variable as named conversions see it.
+        The tensors are in the order of `names`. For a part of a variable the whole is fitted and
+        then sliced.
 
         Raises:
           MisfitError: when the tensors do not fit.
         """
         try:
-            combination, steps, shape = self._layout(tensors, rules, target)
-            moved = self._vocabulary(rules, shape, variable.full_shape)
+            combination, steps, shape = self._layout(variable, tensors, rules)
+            last: Conversion | None = self._vocabulary(rules, shape, variable.full_shape)
         except ValueError as error:
-            raise self._unconvertible(variable, tensors, error) from error
-        last: Conversion | None = moved
-        after = shape if moved is None else moved.shape(shape)
-        new = variable.full_shape
-        if after != new:
-            policy = self._config.shape
-            if policy is ShapePolicy.init:
+            joined = " + ".join(tensor.name for tensor in tensors)
+            problem = Problem(
+                f"{self.key}: {joined} cannot be converted for {variable.full_name}",
+                str(error),
+                "fix the rule in convert, transpose or vocabulary, or exclude the variable",
+            )
+            raise MisfitError("layout", problem) from error
+        after = shape if last is None else last.shape(shape)
+        if after != variable.full_shape:
+            if self._config.shape is ShapePolicy.init:
                 return None, (f"{tensors[0].name} has shape {list(after)}: initialised",)
-            if policy is ShapePolicy.reshape and math.prod(after) == math.prod(new):
-                steps.append(Reshape(new))
-                shape = new
-            elif policy is ShapePolicy.pad_or_slice and len(shape) == len(new) and moved is None:
-                last = PadOrSlice(shape, new, (0,) * len(shape))
-            else:
+            resize = self._resize(shape, variable.full_shape) if last is None else None
+            if resize is None:
                 raise MisfitError("shape", self._shape(variable, tensors[0], after))
+            if isinstance(resize, Reshape):
+                steps.append(resize)
+            else:
+                last = resize
         if variable.partition is not None:
             parts, last = _part(variable.partition, variable.tensor.shape, shape, last)
             steps += parts
         cast, notes = self._cast(variable, tensors)
         conversions = (*steps, *cast, *([last] if last else []))
         first, *others = tensors
-        piece = SourceTensor(self._scaffold, first, conversions, tuple(others), combination)
-        return piece, notes
+        return SourceTensor(self._scaffold, first, conversions, tuple(others), combination), notes
 
     def _layout(
-        self, tensors: Sequence[TensorSpec], rules: Rules, target: Target
+        self, variable: VariableSpec, tensors: Sequence[TensorSpec], rules: Rules
     ) -> tuple[Combination | None, list[Conversion], tuple[int, ...]]:
         shapes = [tensor.shape for tensor in tensors]
         steps: list[Conversion] = []
         combination = None
         if rules.convert is not None:
+            linear = rules.name != variable.full_name  # A slot or an average.
+            target = Target(rules.name, variable.full_shape, linear)
             layout = NAMED_CONVERSIONS[rules.convert].build(target, shapes)
             steps, combination = list(layout.conversions), layout.combination
         if rules.transpose is not None:
@@ -215,16 +207,13 @@ class Fitter:
             shape = step.shape(shape)
         return combination, steps, shape
 
-    def _unconvertible(
-        self, variable: VariableSpec, tensors: Sequence[TensorSpec], error: ValueError
-    ) -> MisfitError:
-        joined = " + ".join(tensor.name for tensor in tensors)
-        problem = Problem(
-            f"{self.key}: {joined} cannot be converted for {variable.full_name}",
-            str(error),
-            "fix the rule in convert, transpose or vocabulary, or exclude the variable",
-        )
-        return MisfitError("layout", problem)
+    def _resize(self, shape: tuple[int, ...], new: tuple[int, ...]) -> Conversion | None:
+        policy = self._config.shape
+        if policy is ShapePolicy.reshape and math.prod(shape) == math.prod(new):
+            return Reshape(new)
+        if policy is ShapePolicy.pad_or_slice and len(shape) == len(new):
+            return PadOrSlice(shape, new, (0,) * len(shape))
+        return None
 
     def _vocabulary(
         self, rules: Rules, shape: tuple[int, ...], new: tuple[int, ...]
@@ -235,17 +224,15 @@ class Fitter:
         if not -len(shape) <= config.axis < len(shape) or len(shape) != len(new):
             raise ValueError(f"{list(shape)} and {list(new)} have no common axis {config.axis}")
         axis = config.axis % len(shape)
-        old_tokens, new_tokens = self._load(config.old), self._load(config.new)
-        return remap(old_tokens, new_tokens, axis, shape[axis], new[axis])
+        old, new_tokens = self._tokens(config.old), self._tokens(config.new)
+        return remap(old, new_tokens, axis, shape[axis], new[axis])
 
-    def _load(self, path: str) -> Sequence[str]:
-        if path not in self._tokens:
-            try:
-                self._tokens[path] = self._read(path)
-            except (OSError, UnicodeDecodeError) as error:
-                reason = getattr(error, "strerror", None) or str(error)
-                raise ValueError(f"the vocabulary {path} cannot be read: {reason}") from error
-        return self._tokens[path]
+    def _tokens(self, path: str) -> Sequence[str]:
+        try:
+            return self._read(path)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ValueError(f"the vocabulary {path} cannot be read: {reason}") from error
 
     def _cast(
         self, variable: VariableSpec, tensors: Sequence[TensorSpec]

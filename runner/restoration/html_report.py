@@ -8,8 +8,14 @@ from string import Template
 
 from runner.console import plural, sized
 from runner.restoration.plan import RestorationPlan
-from runner.restoration.report import VariablePlacement, summary
-from runner.restoration.rows import Row, at_step, kept_value, report_rows
+from runner.restoration.report import (
+    Row,
+    VariablePlacement,
+    at_step,
+    kept_value,
+    report_rows,
+    summary,
+)
 from runner.restoration.variables import WARM_STARTED
 
 # Hues that people with colour blindness can distinguish; initializers are grey.

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.checkpoints.reader import CheckpointSpec, TensorSpec
+from runner.checkpoints.reader import CheckpointSpec
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.report import model_state
+from runner.restoration.report import model_counts
 from runner.runs import provenance
 from runner.runs.provenance import Origin
 
@@ -18,21 +18,14 @@ SCHEMA = 2
 
 
 def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -> str:
-    """Returns the plan as a JSON object in ASCII, indented; see `plan_document`."""
-    return json.dumps(plan_document(plan, devices), indent=2, allow_nan=False) + "\n"
-
-
-def plan_document(
-    plan: RestorationPlan, devices: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Returns the plan as plain values, with every variable and, in a cluster, its device.
+    """Returns the plan as a JSON object in ASCII, with all variables and, in a cluster, devices.
 
     The keys are:
 
     - `schema`: 2, the version of this layout.
     - `sound`: whether there are no problems.
     - `model`: {`variables`, `restored`, `unknown`, `bytes`, `restored_bytes`, `checkpoints`}, the
-      counts of `ModelState`.
+      counts of `report.model_counts`.
     - `problems`: a list of {`state`, `cause`, `remedy`, `choices`}.
     - `notes`: remarks on the plan as a whole.
     - `sources`: scaffold -> null without a checkpoint, else {`path`, `format`, `digest`, `step`
@@ -49,14 +42,12 @@ def plan_document(
     - `pieces`: a list of {`source` (scaffold), `tensors` (a list of {`name`, `shape`, `dtype`}),
       `conversions` (in words, in order)}; the value is the mean of several pieces.
     """
-    return {
+    document = {
         "schema": SCHEMA,
         "sound": not plan.problems,
-        "model": vars(model_state(plan)),
-        "problems": [
-            {**vars(problem), "choices": list(problem.choices)} for problem in plan.problems
-        ],
-        "notes": list(plan.notes),
+        "model": model_counts(plan),
+        "problems": [vars(problem) for problem in plan.problems],
+        "notes": plan.notes,
         "sources": {name: _source(plan, name, spec) for name, spec in plan.sources.items()},
         "unusable": sorted(plan.unusable),
         "variables": [
@@ -65,6 +56,7 @@ def plan_document(
             for assignment in plan.assignments
         ],
     }
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
 def provenance_document(
@@ -139,7 +131,7 @@ def _source(
         "step": source.step,
         "tensors": len(source.tensors),
         "bytes": sum(tensor.bytes for tensor in source.tensors.values()),
-        "unused": list(plan.unused[scaffold]),
+        "unused": plan.unused[scaffold],
         "non_finite": "error" if scaffold in plan.finite else "warning",
         "restored": len(restored),
         "restored_bytes": sum(each.variable.tensor.bytes for each in restored),
@@ -149,13 +141,8 @@ def _source(
 def _variable(assignment: Assignment, plan: RestorationPlan) -> dict[str, Any]:
     variable = assignment.variable
     origin = "unknown" if assignment.scaffold in plan.unusable else "initializer"
-    partition = variable.partition and {
-        "name": variable.partition.name,
-        "shape": list(variable.partition.shape),
-        "offset": list(variable.partition.offset),
-    }
     return {
-        **_tensor(variable.tensor),
+        **vars(variable.tensor),
         "state": variable.state.value,
         "bytes": variable.tensor.bytes,
         "scaffold": assignment.scaffold,
@@ -164,19 +151,15 @@ def _variable(assignment: Assignment, plan: RestorationPlan) -> dict[str, Any]:
         "pieces": [
             {
                 "source": piece.source,
-                "tensors": [_tensor(each) for each in (piece.tensor, *piece.others)],
-                "conversions": list(piece.steps),
+                "tensors": [vars(each) for each in (piece.tensor, *piece.others)],
+                "conversions": piece.steps,
             }
             for piece in assignment.pieces
         ],
-        "notes": list(assignment.notes),
+        "notes": assignment.notes,
         "trainable": variable.trainable,
         "frozen": variable.frozen,
         "freeze_until_step": assignment.freeze_until_step,
         "learning_rate_multiplier": assignment.learning_rate_multiplier,
-        "partition": partition,
+        "partition": variable.partition and vars(variable.partition),
     }
-
-
-def _tensor(tensor: TensorSpec) -> dict[str, Any]:
-    return {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype}

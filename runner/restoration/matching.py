@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
@@ -11,7 +11,6 @@ from runner.config.choices import Missing
 from runner.config.schema import ScaffoldConfig
 from runner.errors import Problem
 from runner.restoration.fitting import Fitter, MisfitError, SourceTensor
-from runner.restoration.layouts import Target
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.patterns import Renames, compile_pattern
 from runner.restoration.problems import (
@@ -23,7 +22,7 @@ from runner.restoration.problems import (
     unknown_conversions,
     unused_rule,
 )
-from runner.restoration.variables import EMA_SUFFIX, MovingAverages, StateClass, VariableSpec
+from runner.restoration.variables import EMA_SUFFIX, StateClass, VariableSpec, moving_average
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,6 @@ def match(
     source: CheckpointSpec,
     variables: Sequence[VariableSpec],
     owners: Mapping[str, str],
-    vocabulary: Callable[[str], Sequence[str]],
 ) -> Matches:
     """Matches the variables that a scaffold claims with the tensors of its checkpoint.
 
@@ -67,12 +65,15 @@ def match(
         return Matches(
             {variable.name: Match() for variable in variables}, tuple(bad), (*source.tensors,)
         )
-    matcher = _Matcher(config, source, owners, Fitter(scaffold, config, vocabulary))
-    by_variable = {variable.name: matcher.match(variable) for variable in variables}
+    matcher = _Matcher(config, source, owners, Fitter(scaffold, config))
+    found = [matcher.match(variable) for variable in variables]
     return Matches(
-        _with_shared(by_variable, variables),
+        {
+            variable.name: _with_shared(each, variable, matcher.takers)
+            for variable, each in zip(variables, found, strict=True)
+        },
         tuple(matcher.problems(scaffold, variables)),
-        tuple(name for name in source.tensors if name not in matcher.taken),
+        tuple(name for name in source.tensors if name not in matcher.takers),
     )
 
 
@@ -88,14 +89,23 @@ class _Matcher:
     ) -> None:
         self._config, self._source, self._owners, self._fitter = config, source, owners, fitter
         self._renames = Renames(config.rename)
-        self._averages = MovingAverages([*source.tensors, *source.aliases])
+        names = (*source.tensors, *source.aliases)
+        self._averages = {each for each in names if "average" in each.lower()}
         self._misses: dict[str, Miss] = {}
         self._misfits: dict[str, dict[str, Problem]] = {}
         self._found: list[str] = []
-        self.taken: set[str] = set()
+        # Tensor -> the variables that take it, in order.
+        self.takers: dict[str, dict[str, None]] = {}
 
     def match(self, variable: VariableSpec) -> Match:
         """Returns what the checkpoint gives to the variable."""
+        try:
+            return self._match(variable)
+        except MisfitError as error:
+            self._misfits.setdefault(error.kind, {})[variable.full_name] = error.problem
+            return Match()
+
+    def _match(self, variable: VariableSpec) -> Match:
         # The rules for a slot or an average are those of the variable that it belongs to.
         owner = self._owners.get(variable.full_name)
         rule_name = owner or variable.full_name
@@ -104,10 +114,7 @@ class _Matcher:
         renamed = exact or self._renames.find(rule_name)
         if rules.convert is not None and rules.convert not in NAMED_CONVERSIONS:
             return Match()  # A problem of its own.
-        try:
-            names = self._fitter.names(rule_name, rules, renamed or rule_name)
-        except MisfitError as error:
-            return self._misfit(variable, error)
+        names = self._fitter.names(rules, renamed or rule_name)
         if owner and exact is None:
             names = tuple(name + variable.full_name.removeprefix(owner) for name in names)
         names, notes = self._averaged(variable, names)
@@ -125,13 +132,9 @@ class _Matcher:
             wanted = names[tensors.index(None)]
             return self._missing(variable, wanted, renamed is not None, len(names) == 1)
         known = [tensor for tensor in tensors if tensor is not None]
-        try:
-            target = Target(rule_name, variable.full_shape, linear=owner is not None)
-            piece, fitted = self._fitter.fit(variable, known, rules, target)
-        except MisfitError as error:
-            return self._misfit(variable, error)
-        if piece is not None:
-            self.taken.update(piece.names)
+        piece, fitted = self._fitter.fit(variable, known, rules)
+        for name in piece.names if piece else ():
+            self.takers.setdefault(name, {})[variable.full_name] = None
         if renamed is None:
             self._found.append(variable.full_name)
         return Match(piece, (*notes, *fitted))
@@ -147,10 +150,8 @@ class _Matcher:
             for part, rules in unused.items():
                 problems += [unused_rule(f"{key}.{part}", rule, names) for rule in rules]
         if self._config.missing is Missing.error and self._misses:
-            misses = tuple(self._misses.values())
-            problems += missing_problems(
-                scaffold, self._source, misses, self._found, frozenset(self.taken)
-            )
+            misses, taken = tuple(self._misses.values()), self.takers.keys()
+            problems += missing_problems(scaffold, self._source, misses, self._found, taken)
         for kind, found in self._misfits.items():
             problems += combined(key, kind, found)
         return problems
@@ -179,7 +180,7 @@ class _Matcher:
         """Returns the names of the tensors to take, and notes: of the averages with `use_ema`."""
         if not self._config.use_ema or variable.state is not StateClass.WEIGHT:
             return names, ()
-        averages = [self._averages.find(name) for name in names]
+        averages = [moving_average(name, self._averages) for name in names]
         known = tuple(each for each in averages if each is not None)
         if len(known) == len(names):
             return known, ("its moving average",)
@@ -188,53 +189,35 @@ class _Matcher:
         return tuple(f"{name}{EMA_SUFFIX}" for name in names), ()
 
     def _missing(self, variable: VariableSpec, wanted: str, renamed: bool, alone: bool) -> Match:
-        owner = self._owners.get(variable.full_name)
-        miss = Miss(
-            variable.full_name,
-            wanted,
-            variable.full_shape,
-            renamed,
-            owner,
-            renameable=owner is None and alone,
-        )
+        owner, looked_up = self._owners.get(variable.full_name), wanted
+        renameable, cause, remedy = owner is None and alone, "", ""
         if self._config.use_ema and wanted.endswith(EMA_SUFFIX) and owner is None:
-            plain, key = wanted.removesuffix(EMA_SUFFIX), self._fitter.key
+            plain = wanted.removesuffix(EMA_SUFFIX)
             if self._tensor(plain) is None:
-                miss = replace(miss, wanted=plain)
+                looked_up = plain
             else:
-                miss = replace(
-                    miss,
-                    renameable=False,
-                    cause="use_ema asks for moving averages, and there is none of that name",
-                    remedy=f"set ++{key}.use_ema=false; an average of another name is then taken "
-                    "by a rename to it: {VARIABLE: AVERAGE}",
+                renameable = False
+                cause = "use_ema asks for moving averages, and there is none of that name"
+                remedy = (
+                    f"set ++{self._fitter.key}.use_ema=false; an average of another name is then "
+                    "taken by a rename to it: {VARIABLE: AVERAGE}"
                 )
+        shape = variable.full_shape
+        miss = Miss(variable.full_name, looked_up, shape, renamed, owner, renameable, cause, remedy)
         # The parts of one variable miss the same tensor once.
         self._misses[variable.full_name] = miss
         other = f" {wanted!r}" if wanted != variable.full_name else ""
         initialised = ": initialised" if self._config.missing is Missing.init else ""
         return Match(notes=(f"no tensor{other}{initialised}",))
 
-    def _misfit(self, variable: VariableSpec, error: MisfitError) -> Match:
-        self._misfits.setdefault(error.kind, {})[variable.full_name] = error.problem
-        return Match()
-
 
 def _with_shared(
-    by_variable: Mapping[str, Match], variables: Sequence[VariableSpec]
-) -> dict[str, Match]:
+    found: Match, variable: VariableSpec, takers: Mapping[str, Iterable[str]]
+) -> Match:
     """Adds a note where one tensor gives several variables their value, other than parts of one."""
-    users: dict[str, dict[str, None]] = {}
-    for variable in variables:
-        piece = by_variable[variable.name].piece
-        for name in piece.names if piece else ():
-            users.setdefault(name, {})[variable.full_name] = None
-    result = dict(by_variable)
-    for variable in variables:
-        found = by_variable[variable.name]
-        for name in found.piece.names if found.piece else ():
-            others = [each for each in users[name] if each != variable.full_name]
-            if others:
-                note = f"{name} is also taken by {some(others)}"
-                result[variable.name] = replace(found, notes=(*found.notes, note))
-    return result
+    notes = list(found.notes)
+    for name in found.piece.names if found.piece else ():
+        others = [each for each in takers[name] if each != variable.full_name]
+        if others:
+            notes.append(f"{name} is also taken by {some(others)}")
+    return Match(found.piece, tuple(notes))

@@ -61,10 +61,6 @@ def which_train(model: Any, variables: Mapping[str, Any]) -> dict[str, bool]:
     """Returns name -> whether the variable trains; of a Keras model, whether `fit` would train it.
 
     A layer with `trainable = False` decides for its variables, of which TensorFlow's do not know.
-
-    Args:
-      model: the model.
-      variables: name -> variable, `keras.Variable` or `tf.Variable`.
     """
     found = {name: bool(each.trainable) for name, each in variables.items()}
     if isinstance(model, keras.Layer):
@@ -115,7 +111,12 @@ def eager_variables(model: Any) -> dict[str, Any]:
         found = dict(model)
         wrong = [name for name, each in found.items() if not isinstance(each, _VARIABLES)]
         if wrong:
-            raise ConfigError(*(_no_variable(name, found[name]) for name in wrong))
+            raise ConfigError(
+                *(
+                    Problem(f"{name} is a {type(found[name]).__name__}", "it is not a tf.Variable")
+                    for name in wrong
+                )
+            )
     elif isinstance(model, keras.Layer):
         found = keras_variables(model)
     elif isinstance(model, tf.Module):
@@ -139,10 +140,6 @@ def eager_variables(model: Any) -> dict[str, Any]:
 
 
 _VARIABLES = (tf.Variable, keras.Variable)
-
-
-def _no_variable(name: str, given: object) -> Problem:
-    return Problem(f"{name} is a {type(given).__name__}", "it is not a tf.Variable")
 
 
 def _of_module(module: tf.Module) -> Iterator[tuple[str, Any]]:
@@ -175,16 +172,12 @@ _OPTIMIZER = "optimizer"
 
 
 def optimizer_variables(optimizer: Any, trained: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns name -> variable of a built Keras optimizer.
+    """Returns name -> variable of a built Keras optimizer that trains the variables `trained`.
 
     A slot is named after the variable that it belongs to (`cnn/conv1/kernel/momentum`), what is
     kept for all of them after the optimizer (`optimizer/iteration`). Keras joins the parts of both
     names to one (`adam/model_cnn_conv1_kernel_momentum`). The learning rate is left out. Those of
     the optimizer within a `LossScaleOptimizer` have its names, the scale's own `loss_scale/...`.
-
-    Args:
-      optimizer: the optimizer.
-      trained: name -> variable that it trains.
     """
     by_prefix = {slot_prefix(each): name for name, each in trained.items()}
     prefixes = sorted(by_prefix, key=len, reverse=True)

@@ -1,48 +1,106 @@
-"""The named conversions that `scaffolds.NAME.convert` accepts, between layouts people meet."""
+"""The named conversions that `scaffolds.NAME.convert` accepts, between layouts people meet.
+
+Those from PyTorch make a variable's name PyTorch's where the renamed name still ends as Keras's
+does: the parts are joined by dots, and `kernel` is `weight`. A name that `rename` gives whole is
+taken as it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.restoration.conversions import Combination, Conversion, Slice
-from runner.restoration.layouts import Layout, NamedConversion, Shape, Target
-from runner.restoration.torch_layouts import TORCH, recurrent_leaf
+from runner.restoration.conversions import Combination, Conversion, Reshape, Slice, Transpose
 
-# i: input gate, f: forget gate, c: candidate (PyTorch writes g, TensorFlow 1 j), o: output gate.
-KERAS = "ifco"
-TF1 = "icfo"
-
-
-class _OfGates(Conversion):
-    """A step on a tensor that holds the four gates along its last axis, each a block of units."""
-
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """See `Conversion.shape`."""
-        if not shape or shape[-1] % 4:
-            raise ValueError(f"the last axis of {list(shape)} does not hold four gates")
-        return shape
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class GateOrder(_OfGates):
-    """Reorders the gates of a TensorFlow 1 cell for Keras."""
+class Target:
+    """The variable that a conversion is built for.
+
+    Attributes:
+      name: its name, or its owner's where it is a slot or an average.
+      shape: its whole shape.
+      linear: whether constants must not be added, as for optimizer slots.
+    """
+
+    name: str
+    shape: Shape
+    linear: bool = False
+
+    @property
+    def leaf(self) -> str:
+        """The last part of the name."""
+        return self.name.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How tensors become one variable's value: a combination if there are several, then steps."""
+
+    conversions: tuple[Conversion, ...]
+    combination: Combination | None = None
+
+
+Build = Callable[[Target, Sequence[Shape]], Layout]
+
+
+@dataclass(frozen=True)
+class NamedConversion:
+    """One entry of the registry.
+
+    Attributes:
+      build: makes the steps for a variable and the shapes of its tensors; a ValueError reports
+        what does not fit.
+      names: makes the tensors' names from the variable's name and the renamed name.
+    """
+
+    build: Build
+    names: Callable[[str, str], tuple[str, ...]] = lambda own, name: (name,)
+
+
+# A layer's gates are blocks of the last axis, one letter each. Of an LSTM i: input, f: forget,
+# c: candidate (PyTorch writes g, TensorFlow 1 j), o: output; of a GRU r: reset, z: update, n: new.
+KERAS, TF1 = "ifco", "icfo"
+KERAS_GRU, TORCH_GRU = "zrn", "rzn"
+
+
+def _units(shape: Shape, gates: str) -> int:
+    if not shape or shape[-1] % len(gates):
+        raise ValueError(f"the last axis of {list(shape)} does not hold {len(gates)} gates")
+    return shape[-1] // len(gates)
+
+
+@dataclass(frozen=True)
+class GateOrder(Conversion):
+    """Reorders the gates along the last axis."""
+
+    old: str
+    new: str
+
+    def shape(self, shape: Shape) -> Shape:
+        """See `Conversion.shape`."""
+        _units(shape, self.old)
+        return shape
 
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
-        gates = np.split(value, 4, axis=-1)
-        return np.concatenate([gates[TF1.index(gate)] for gate in KERAS], axis=-1)
+        gates = dict(zip(self.old, np.split(value, len(self.old), axis=-1), strict=True))
+        return np.concatenate([gates[gate] for gate in self.new], axis=-1)
 
     def __str__(self) -> str:
-        return f"gates {TF1} to {KERAS}"
+        return f"gates {self.old} to {self.new}"
 
 
 @dataclass(frozen=True)
-class AddForgetBias(_OfGates):
+class AddForgetBias(Conversion):
     """Adds a constant to the forget gate's bias, which a TensorFlow 1 cell adds at every step."""
 
     amount: float
@@ -51,57 +109,29 @@ class AddForgetBias(_OfGates):
         """See `Conversion.apply`."""
         result = value.copy()
         # The split gives views of the copy.
-        np.split(result, 4, axis=-1)[KERAS.index("f")][...] += self.amount
+        np.split(result, len(KERAS), axis=-1)[KERAS.index("f")][...] += self.amount
         return result
 
     def __str__(self) -> str:
         return f"forget bias +{self.amount:g}"
 
 
-@dataclass(frozen=True)
-class TakeGate(_OfGates):
-    """Takes one gate, named by its letter, out of the four."""
-
-    gate: str
-
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """See `Conversion.shape`."""
-        return (*super().shape(shape)[:-1], shape[-1] // 4)
-
-    def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
-        """See `Conversion.apply`."""
-        gate: NDArray[Any] = np.split(value, 4, axis=-1)[KERAS.index(self.gate)]
-        return gate
-
-    def __str__(self) -> str:
-        return f"gate {self.gate} of {KERAS}"
+def _transposed(target: Target, shapes: Sequence[Shape]) -> Layout:
+    return Layout((Transpose((1, 0)),))
 
 
-@dataclass(frozen=True)
-class JoinGates(Combination):
-    """Joins the gates, one tensor each, along the last axis in the order given."""
-
-    def shape(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-        """See `Combination.shape`."""
-        if len(set(shapes)) != 1 or not shapes[0]:
-            raise ValueError(f"the gates have the shapes {[list(shape) for shape in shapes]}")
-        return (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
-
-    def apply(self, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """See `Combination.apply`."""
-        return np.concatenate(values, axis=-1)
-
-    def __str__(self) -> str:
-        return "gates joined"
+def _recurrent_leaf(target: Target) -> str:
+    if target.leaf not in _RECURRENT:
+        raise ValueError(
+            f"{target.leaf!r} is not a Keras LSTM's or GRU's kernel, recurrent_kernel or bias"
+        )
+    return target.leaf
 
 
-GATE = "{gate}"
-
-
-def _tf1_lstm(forget_bias: float) -> Callable[[Target, Sequence[Shape]], Layout]:
+def _tf1_lstm(forget_bias: float) -> Build:
     def build(target: Target, shapes: Sequence[Shape]) -> Layout:
-        order = GateOrder()
-        leaf = recurrent_leaf(target)
+        order = GateOrder(TF1, KERAS)
+        leaf = _recurrent_leaf(target)
         if leaf == "bias":
             plain = target.linear or not forget_bias
             return Layout((order,) if plain else (order, AddForgetBias(forget_bias)))
@@ -115,33 +145,159 @@ def _tf1_lstm(forget_bias: float) -> Callable[[Target, Sequence[Shape]], Layout]
     return build
 
 
+GATE = "{gate}"
+
+
 def _join_names(own: str, name: str) -> tuple[str, ...]:
     if GATE not in name:
         raise ValueError(f"{name!r} has no {GATE} in the place of the gate's letter")
     return tuple(name.replace(GATE, gate) for gate in KERAS)
 
 
-def _take_gate(gate: str) -> NamedConversion:
-    return NamedConversion(
-        f"gate {gate} alone, from a Keras LSTM's tensor of all gates ({', '.join(KERAS)})",
-        lambda target, shapes: Layout((TakeGate(gate),)),
-    )
+def _take_gate(gate: str) -> Build:
+    def build(target: Target, shapes: Sequence[Shape]) -> Layout:
+        units, others = _units(shapes[0], KERAS), shapes[0][:-1]
+        offset = (*(0 for _ in others), units * KERAS.index(gate))
+        return Layout((Slice(offset, (*others, units)),))
+
+    return build
+
+
+def _torch_conv(target: Target, shapes: Sequence[Shape]) -> Layout:
+    rank = len(shapes[0])
+    if rank < 3:
+        raise ValueError(f"{list(shapes[0])} is not a convolution kernel (out, in, spatial...)")
+    return Layout((Transpose((*range(2, rank), 1, 0)),))
+
+
+def _torch_depthwise(target: Target, shapes: Sequence[Shape]) -> Layout:
+    # PyTorch counts the outputs channel by channel: index = channel * multiplier + m.
+    if len(shapes[0]) != 4 or shapes[0][1] != 1 or len(target.shape) != 4:
+        raise ValueError(f"{list(shapes[0])} is not a depthwise kernel (out, 1, height, width)")
+    out, _, height, width = shapes[0]
+    channels = target.shape[2]
+    if not channels or out % channels:
+        raise ValueError(f"{out} outputs are not a multiple of the {channels} channels")
+    split = Reshape((channels, out // channels, height, width))
+    return Layout((split, Transpose((2, 3, 0, 1))))
+
+
+def _torch_lstm(target: Target, shapes: Sequence[Shape]) -> Layout:
+    # The gates are i, f, g, o, which is Keras' order.
+    if _recurrent_leaf(target) != "bias":
+        return _transposed(target, shapes)
+    if target.linear:
+        raise ValueError("slots and averages of two biases do not add up to those of their sum")
+    return Layout((), Combination.SUM)
+
+
+def _torch_gru(target: Target, shapes: Sequence[Shape]) -> Layout:
+    order = GateOrder(TORCH_GRU, KERAS_GRU)
+    if _recurrent_leaf(target) != "bias":
+        return Layout((Transpose((1, 0)), order))
+    if len(target.shape) != 2:
+        raise ValueError("one bias cannot stand for PyTorch's two: make the GRU with reset_after")
+    return Layout((order,), Combination.STACK)
+
+
+def _torch(target: Target, shapes: Sequence[Shape]) -> Layout:
+    if target.leaf not in _PLAIN:
+        known = ", ".join(_PLAIN)
+        raise ValueError(f"{target.leaf!r} is none of a plain layer's variables: {known}")
+    if target.leaf != "kernel":
+        return Layout(())
+    return (_transposed if len(shapes[0]) == 2 else _torch_conv)(target, shapes)
+
+
+def _torch_attention(target: Target, shapes: Sequence[Shape]) -> Layout:
+    last = "/".join(target.name.split("/")[-2:])
+    if last not in _ATTENTION:
+        raise ValueError(f"{last!r} is none of a MultiHeadAttention's: {', '.join(_ATTENTION)}")
+    part, leaf = last.split("/")
+    steps: list[Conversion] = []
+    rows = shapes[0][0] if shapes[0] else 0
+    own = math.prod(target.shape[1:] if leaf == "kernel" else target.shape)
+    if part in _PROJECTIONS and rows == 3 * own:
+        # Query, key and value are in one tensor, one after the other.
+        at = own * _PROJECTIONS.index(part)
+        others = shapes[0][1:]
+        steps.append(Slice((at, *(0 for _ in others)), (own, *others)))
+    if leaf == "kernel":
+        steps.append(Transpose((1, 0)))
+    # PyTorch has one axis for all heads.
+    return Layout((*steps, Reshape(target.shape)))
+
+
+# The ends of Keras's names -> PyTorch's.
+_PLAIN = {
+    "kernel": "weight",
+    "bias": "bias",
+    "embeddings": "weight",
+    "gamma": "weight",
+    "beta": "bias",
+    "moving_mean": "running_mean",
+    "moving_variance": "running_var",
+}
+_RECURRENT = {
+    "kernel": "weight_ih_l0",
+    "recurrent_kernel": "weight_hh_l0",
+    "bias": "bias_ih_l0",
+}
+_PROJECTIONS = ("query", "key", "value")
+_ATTENTION = {
+    **{f"{part}/kernel": "in_proj_weight" for part in _PROJECTIONS},
+    **{f"{part}/bias": "in_proj_bias" for part in _PROJECTIONS},
+    "attention_output/kernel": "out_proj.weight",
+    "attention_output/bias": "out_proj.bias",
+}
+# A Keras layer holds its variables in a cell, PyTorch's has none.
+_CELL = re.compile(r"(^|.*\.)(lstm|gru)_cell(_\d+)?\.")
+
+
+def _torch_name(own: str, name: str, ends: Mapping[str, str], parts: int = 1) -> str:
+    """Returns PyTorch's name where the renamed `name` still ends in as many parts as `own` does."""
+    last = "/".join(own.split("/")[-parts:])
+    stem = name.removesuffix(last)
+    if last not in ends or stem == name or (stem and stem[-1] not in "/."):
+        return name
+    return stem.replace("/", ".") + ends[last]
+
+
+def _recurrent_names(own: str, name: str) -> tuple[str, ...]:
+    named = _torch_name(own, name, _RECURRENT)
+    if named != name:
+        named = _CELL.sub(r"\1", named)
+    if not own.endswith("bias"):
+        return (named,)
+    if "bias_ih" not in named:
+        raise ValueError(
+            f"{name!r} is not the name of a tensor bias_ih..., whose partner is bias_hh..."
+        )
+    return (named, named.replace("bias_ih", "bias_hh"))
 
 
 NAMED_CONVERSIONS: dict[str, NamedConversion] = {
-    **TORCH,
-    "tf1_lstm": NamedConversion(
-        "TensorFlow 1 LSTMCell kernel (inputs + units, 4 * units) and bias (gates i, c, f, o) to a "
-        "Keras LSTM's kernel, recurrent_kernel and bias, forget_bias=1.0 folded in",
-        _tf1_lstm(1.0),
+    # PyTorch's Linear, Conv, BatchNorm, LayerNorm and Embedding.
+    "torch": NamedConversion(_torch, lambda own, name: (_torch_name(own, name, _PLAIN),)),
+    # (out, in, spatial...) to (spatial..., in, out); also OIHW to HWIO.
+    "torch_conv": NamedConversion(_torch_conv),
+    # (channels * multiplier, 1, h, w) to (h, w, channels, multiplier).
+    "torch_depthwise": NamedConversion(_torch_depthwise),
+    # (out, in) to (in, out).
+    "torch_dense": NamedConversion(_transposed),
+    # weight_ih, weight_hh and bias_ih + bias_hh of layer 0, with gates i, f, g, o.
+    "torch_lstm": NamedConversion(_torch_lstm, _recurrent_names),
+    # Likewise with gates r, z, n, and both biases as in Keras's reset_after=True.
+    "torch_gru": NamedConversion(_torch_gru, _recurrent_names),
+    # in_proj and out_proj to query, key, value and attention_output.
+    "torch_attention": NamedConversion(
+        _torch_attention, lambda own, name: (_torch_name(own, name, _ATTENTION, parts=2),)
     ),
-    "tf1_lstm_no_forget_bias": NamedConversion(
-        "as tf1_lstm, from a cell made with forget_bias=0.0", _tf1_lstm(0.0)
-    ),
-    "lstm_join": NamedConversion(
-        f"one tensor for each gate to a Keras LSTM's; rename to a name with {GATE} for i, f, c, o",
-        lambda target, shapes: Layout((), JoinGates()),
-        _join_names,
-    ),
-    **{f"lstm_gate_{gate}": _take_gate(gate) for gate in KERAS},
+    # LSTMCell's kernel (inputs + units, 4 * units) and bias, with gates i, c, f, o.
+    "tf1_lstm": NamedConversion(_tf1_lstm(forget_bias=1.0)),
+    "tf1_lstm_no_forget_bias": NamedConversion(_tf1_lstm(forget_bias=0.0)),
+    # One tensor for each gate: rename to a name with {gate}, which stands for i, f, c, o.
+    "lstm_join": NamedConversion(lambda target, shapes: Layout((), Combination.JOIN), _join_names),
+    # One gate alone, from a Keras LSTM's tensor of all gates.
+    **{f"lstm_gate_{gate}": NamedConversion(_take_gate(gate)) for gate in KERAS},
 }

@@ -12,18 +12,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import Collision, Expect, Missing, StateChoice
 from runner.config.schema import ScaffoldConfig
 from runner.errors import PlanError, Problem, nearest
-from runner.restoration.conversions import read_vocabulary
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.matching import Match, Matches, match
 from runner.restoration.patterns import compile_pattern
@@ -46,7 +41,7 @@ class Assignment:
       scaffold: the scaffold that owns it, the first one where `collision: mean` joins several;
         None when none does.
       pieces: the source tensors: none when the initializer gives the value, usually one, several
-        when the value is their mean (see `mean`).
+        when the value is their mean.
       notes: what a reader should know, e.g. a cast or why the initializer is used.
       freeze_until_step: the variable does not train before this global step.
       learning_rate_multiplier: multiplies its learning rate.
@@ -59,18 +54,10 @@ class Assignment:
     freeze_until_step: int = 0
     learning_rate_multiplier: float = 1.0
 
-
-def mean(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Returns the mean of the converted pieces, computed in float64, in their own dtype.
-
-    The mean of integers is rounded to the nearest, halves to even.
-    """
-    dtype = values[0].dtype
-    total = np.zeros(values[0].shape, np.float64)
-    for value in values:
-        total += value.astype(np.float64)
-    total /= len(values)
-    return (np.rint(total) if dtype.kind in "iu" else total).astype(dtype)
+    @property
+    def needs_initial(self) -> bool:
+        """Whether the variable keeps a part of its initial value."""
+        return any(piece.needs_initial for piece in self.pieces)
 
 
 @dataclass(frozen=True)
@@ -133,7 +120,6 @@ def make_plan(
     located: LocatedSources,
     collision: Collision = Collision.error,
     expect: Mapping[str, Expect] | None = None,
-    vocabulary: Callable[[str], Sequence[str]] = read_vocabulary,
 ) -> RestorationPlan:
     """Plans a warm start: variables + checkpoints + rules -> an assignment for every variable.
 
@@ -146,7 +132,6 @@ def make_plan(
       located: their checkpoints.
       collision: what happens to a variable that several scaffolds claim.
       expect: a scaffold, or a pattern over variables -> how many of them must be restored.
-      vocabulary: reads the tokens of a vocabulary file.
     """
     states = {spec.full_name: spec.state for spec in variables}
     kept_for = {spec.full_name: spec.kept_for for spec in variables}
@@ -156,7 +141,7 @@ def make_plan(
     matches: dict[str, Matches] = {}
     for scaffold, config in scaffolds.items():
         claimed = [spec for spec in variables if scaffold in claimants[spec.name]]
-        matches[scaffold] = _match(scaffold, config, located, claimed, owners, vocabulary)
+        matches[scaffold] = _match(scaffold, config, located, claimed, owners)
     assignments = tuple(
         _assignment(spec, claimants[spec.name], scaffolds, matches) for spec in variables
     )
@@ -179,17 +164,16 @@ def _match(
     located: LocatedSources,
     claimed: Sequence[VariableSpec],
     owners: Mapping[str, str],
-    vocabulary: Callable[[str], Sequence[str]],
 ) -> Matches:
     source, unusable = located.specs[scaffold], located.problems.get(scaffold)
     if unusable:
         # Reports what is wrong with the rules too, whatever the checkpoint holds.
         config, source = replace(config, missing=Missing.init), CheckpointSpec("", None, {})
-        found = match(scaffold, config, source, claimed, owners, vocabulary)
+        found = match(scaffold, config, source, claimed, owners)
         return Matches({}, (*unusable, *found.problems))
     if source is None:
         return Matches({}, ())
-    return match(scaffold, config, source, claimed, owners, vocabulary)
+    return match(scaffold, config, source, claimed, owners)
 
 
 def _assignment(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
@@ -18,8 +18,6 @@ from runner.restoration.patterns import PATTERN_MAPS, Renames, compile_pattern
 _NAMED = 3
 # The most prefixes that a suggested rename may have.
 _PREFIXES = 4
-
-
 SAME_SHAPE = "a tensor restores a variable of the same shape"
 
 
@@ -53,7 +51,7 @@ def missing_problems(
     source: CheckpointSpec,
     misses: Sequence[Miss],
     found: Iterable[str],
-    taken: frozenset[str],
+    taken: Collection[str],
 ) -> list[Problem]:
     """Returns the problems of all that is missing: one, with its remedy, if a rename finds it.
 
@@ -78,13 +76,7 @@ def suggest(
 ) -> dict[str, str] | None:
     """Returns prefix renames that map every missing name to a tensor, e.g. `{cnn/: features/}`.
 
-    Args:
-      missing: the names that must become names of tensors.
-      found: names that must stay as they are, because their tensors are found.
-      tensors: the names of the tensors that no variable takes.
-
-    Returns:
-      The rename rules, or None when no change of one prefix finds all that is missing.
+    They leave `found` names alone. None when no change of one prefix finds all that is missing.
     """
     if not missing:
         return None

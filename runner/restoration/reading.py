@@ -1,178 +1,26 @@
-"""Brings a plan's tensors to its variables: bundles inside the graph, everything else streamed.
-
-Reading bundles with `RestoreV2` instead of streaming them saves 0.3 s of 2.1 s from session to
-restored for ResNet-50 with Adam (750 variables), a quarter of that time for BERT-base with Adam
-(593 variables), and a third for 1 GB in three bundles.
-"""
+"""Reads the values that variables take from checkpoints, and checks them."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.checkpoints.reader import Bundle, CheckpointReader
-from runner.config.schema import CHIEF, PS
+from runner.checkpoints.reader import CheckpointReader
 from runner.errors import CheckpointError, Problem
-from runner.restoration.conversions import Slice, is_float
+from runner.restoration.conversions import is_float
 from runner.restoration.fitting import SourceTensor
-from runner.restoration.plan import Assignment, mean
+from runner.restoration.plan import Assignment, RestorationPlan
 
-# So much of each source is in memory at once besides the variables while `RestoreV2` reads.
-CHUNK_BYTES = 32 << 20
-# So much is in memory besides the variables while values are streamed. Every batch is one run of
-# the session, which takes a fraction of a second to prepare, in proportion to the whole graph.
-BATCH_BYTES = 64 << 20
+_LOGGER = logging.getLogger(__name__)
 
-Variables: TypeAlias = Mapping[str, tf.Variable]
 # Called with (source, tensor name, value, where the value begins in the tensor or None).
 Look: TypeAlias = Callable[[str, str, NDArray[Any], tuple[int, ...] | None], None]
-
-
-def restored_in_graph(assignment: Assignment) -> bool:
-    """Returns whether the value is one tensor or a block of it, without further conversion."""
-    if len(assignment.pieces) != 1 or assignment.pieces[0].combination is not None:
-        return False
-    steps = assignment.pieces[0].conversions
-    return not steps or (len(steps) == 1 and isinstance(steps[0], Slice))
-
-
-def restore_operation(
-    assignments: Sequence[Assignment],
-    variables: Variables,
-    bundles: Mapping[str, Bundle],
-    look: Look,
-) -> tf.Operation:
-    """Adds the operation that assigns variables from bundles to the default graph.
-
-    Sources are read at the same time, each in chunks one after the other.
-
-    Args:
-      assignments: assignments for which `restored_in_graph`.
-      variables: variable name -> variable.
-      bundles: scaffold name -> the bundle that its checkpoint is.
-      look: called with every floating-point value that is read, from threads of TensorFlow, before
-        the run returns.
-    """
-    chains: dict[tuple[str, str], list[Assignment]] = {}
-    for assignment in assignments:
-        device = variables[assignment.variable.name].device
-        chains.setdefault((assignment.pieces[0].source, device), []).append(assignment)
-    ends = []
-    with tf.name_scope("restore_bundles"):
-        for (source, device), chain in chains.items():
-            keys = bundles[source].keys
-            # In the order of the file, which is by key.
-            chain.sort(key=lambda each: keys[each.pieces[0].tensor.name])
-            end: list[tf.Operation] = []
-            for chunk in _bounded(chain, CHUNK_BYTES):
-                with tf.control_dependencies(end):
-                    end = [_restore_chunk(chunk, variables, bundles[source], device, look)]
-            ends += end
-        return tf.group(*ends, name="restore")
-
-
-def _restore_chunk(
-    chunk: Sequence[Assignment], variables: Variables, bundle: Bundle, device: str, look: Look
-) -> tf.Operation:
-    place = tf.DeviceSpec.from_string(device)
-    if place.job == PS:
-        # A parameter server may not have the files, and has no Python function of this process.
-        place = place.replace(job=CHIEF, task=0)
-    host = place.replace(device_type="CPU", device_index=0).to_string()
-    pieces = [each.pieces[0] for each in chunk]
-    with tf.device(host):
-        values = tf.raw_ops.RestoreV2(
-            prefix=bundle.prefix,
-            tensor_names=[bundle.keys[piece.tensor.name] for piece in pieces],
-            shape_and_slices=[slice_spec(piece) for piece in pieces],
-            dtypes=[variables[each.variable.name].dtype.base_dtype for each in chunk],
-        )
-    done = []
-    for each, value in zip(chunk, values, strict=True):
-        variable = variables[each.variable.name]
-        value.set_shape(variable.shape)
-        done.append(variable.assign(value, read_value=False))
-    looked = [
-        (piece, value)
-        for piece, value in zip(pieces, values, strict=True)
-        if value.dtype.is_floating or value.dtype.is_complex
-    ]
-
-    def look_at_all(*arrays: NDArray[Any]) -> None:
-        for (piece, _), array in zip(looked, arrays, strict=True):
-            block = _block(piece)
-            look(piece.source, piece.tensor.name, array, block.offset if block else None)
-
-    if looked:
-        # One operation a chunk: one a tensor would be thousands of operations.
-        with tf.device(host):
-            done.append(tf.numpy_function(look_at_all, [value for _, value in looked], []))
-    return tf.group(*done)
-
-
-def slice_spec(piece: SourceTensor) -> str:
-    """Returns how `RestoreV2` spells the block of a tensor that is taken; empty for the whole."""
-    block = _block(piece)
-    if block is None:
-        return ""
-    ranges = (f"{at},{size}" for at, size in zip(block.offset, block.size, strict=True))
-    return f"{' '.join(map(str, piece.tensor.shape))} {':'.join(ranges)}"
-
-
-def _block(piece: SourceTensor) -> Slice | None:
-    return next((step for step in piece.conversions if isinstance(step, Slice)), None)
-
-
-def _bounded(assignments: Sequence[Assignment], limit: int) -> Iterator[list[Assignment]]:
-    """Yields the assignments in runs of variables of at most `limit` bytes, a larger one alone."""
-    run: list[Assignment] = []
-    size = 0
-    for assignment in assignments:
-        needed = assignment.variable.tensor.bytes
-        if run and size + needed > limit:
-            yield run
-            run, size = [], 0
-        run.append(assignment)
-        size += needed
-    if run:
-        yield run
-
-
-def batches(assignments: Sequence[Assignment], variables: Variables) -> Iterator[list[Assignment]]:
-    """Yields the assignments in runs of at most `BATCH_BYTES`, a larger variable alone.
-
-    Variables made from one and the same initial value are never in one batch, because that value
-    is what is fed.
-    """
-    for run in _bounded(assignments, BATCH_BYTES):
-        batch: list[Assignment] = []
-        fed: set[str] = set()
-        for each in run:
-            key = _initial_value(variables[each.variable.name]).name
-            if key in fed:
-                yield batch
-                batch, fed = [], set()
-            batch.append(each)
-            fed.add(key)
-        yield batch
-
-
-def assign(session: tf.compat.v1.Session, values: Sequence[tuple[tf.Variable, Any]]) -> None:
-    """Assigns values to variables by feeding their initializers, so that no operation is added."""
-    session.run(
-        [variable.initializer for variable, _ in values],
-        {_initial_value(variable): value for variable, value in values},
-    )
-
-
-def _initial_value(variable: tf.Variable) -> tf.Tensor:
-    return variable.initializer.inputs[1]
 
 
 def converted_values(
@@ -192,11 +40,12 @@ def converted_values(
     Raises:
       CheckpointError: when a tensor is damaged, or its value cannot be converted.
     """
+    needed: dict[str, list[str]] = {}
+    for piece in (piece for assignment in assignments for piece in assignment.pieces):
+        needed.setdefault(piece.source, []).extend(piece.names)
     # One pass over each source, in the order in which its tensors are needed.
     streams = {
-        source: _stream(source, reader, names, look)
-        for source, reader in readers.items()
-        if (names := _names(source, assignments))
+        source: _stream(source, readers[source], names, look) for source, names in needed.items()
     }
     for assignment in assignments:
         values = [
@@ -208,11 +57,17 @@ def converted_values(
         yield assignment, values[0] if len(values) == 1 else mean(values)
 
 
-def _names(source: str, assignments: Sequence[Assignment]) -> list[str]:
-    pieces = [
-        piece for assignment in assignments for piece in assignment.pieces if piece.source == source
-    ]
-    return [name for piece in pieces for name in piece.names]
+def mean(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Returns the mean of the converted pieces, computed in float64, in their own dtype.
+
+    The mean of integers is rounded to the nearest, halves to even.
+    """
+    dtype = values[0].dtype
+    total = np.zeros(values[0].shape, np.float64)
+    for value in values:
+        total += value.astype(np.float64)
+    total /= len(values)
+    return (np.rint(total) if dtype.kind in "iu" else total).astype(dtype)
 
 
 def _stream(
@@ -269,9 +124,6 @@ def in_scaffold(source: str, error: CheckpointError) -> CheckpointError:
     )
 
 
-_LOGGER = logging.getLogger(__name__)
-
-
 class NonFinite:
     """Counts NaN and infinite values in the tensors of one restoration."""
 
@@ -281,14 +133,7 @@ class NonFinite:
     def look(
         self, source: str, tensor: str, value: NDArray[Any], offset: tuple[int, ...] | None = None
     ) -> None:
-        """Counts the elements that are not finite.
-
-        Args:
-          source: the scaffold in whose checkpoint the tensor is.
-          tensor: its name.
-          value: its value, of any dtype, or that of a block.
-          offset: where the block begins in the tensor; None for the whole.
-        """
+        """Counts the elements of a tensor, or of the block at `offset`, that are not finite."""
         if value.dtype.kind == "c" or is_float(value.dtype):
             with np.errstate(over="ignore", invalid="ignore"):
                 if np.isfinite(value.sum()):  # A third of the time of looking at each.
@@ -297,21 +142,20 @@ class NonFinite:
             if count:
                 self._counts.setdefault((source, tensor), {})[offset] = count
 
-    def report(self, paths: Mapping[str, str], refused: frozenset[str]) -> None:
+    def report(self, plan: RestorationPlan) -> None:
         """Logs a warning for every tensor found, and forgets them.
 
-        Both arguments are by scaffold; those in `refused` have `finite: true`.
-
         Raises:
-          CheckpointError: with every tensor found in a checkpoint of a `refused` scaffold.
+          CheckpointError: with every tensor found whose scaffold has `finite: true`.
         """
         found, self._counts = self._counts, {}
         problems = []
         for (source, tensor), blocks in found.items():
             count = blocks.get(None, sum(blocks.values()))
-            key = f"scaffolds.{source}"
-            state = f"{key}: {tensor} in {paths[source]} holds {count} NaN or infinite values"
-            if source in refused:
+            key, spec = f"scaffolds.{source}", plan.sources[source]
+            path = spec.path if spec else ""
+            state = f"{key}: {tensor} in {path} holds {count} NaN or infinite values"
+            if source in plan.finite:
                 problems.append(
                     Problem(
                         state,
@@ -324,3 +168,46 @@ class NonFinite:
                 _LOGGER.warning("%s; %s.finite=true refuses them", state, key)
         if problems:
             raise CheckpointError(*problems)
+
+
+def value_hash(value: NDArray[Any]) -> str:
+    """Returns a hash of dtype, shape and every byte of a value; of strings, of their characters."""
+    digest = hashlib.blake2b(f"{value.dtype.name} {value.shape}".encode(), digest_size=16)
+    if value.dtype.kind == "O":
+        for each in value.ravel():
+            data = each if isinstance(each, bytes) else str(each).encode()
+            digest.update(f"{len(data)} ".encode() + data)
+    elif value.size:
+        # Some element types (those of `ml_dtypes`) have no buffer of their own.
+        digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def require_hashes(found: Iterable[tuple[Assignment, str, NDArray[Any]]]) -> None:
+    """Compares values that were read back with the hashes of their sources.
+
+    Args:
+      found: for each assignment the `value_hash` of its source, and its variable's value.
+
+    Raises:
+      CheckpointError: with every variable that differs.
+    """
+    problems = []
+    for each, expected, value in found:
+        actual = value_hash(value)
+        if actual != expected:
+            sources = ", ".join(
+                f"{'+'.join(piece.names)} of {piece.source}" for piece in each.pieces
+            )
+            problems.append(
+                Problem(
+                    f"{each.variable.name} does not hold what was restored from {sources}",
+                    f"its hash is {actual}, that of its source {expected}",
+                    "look for what else assigns to it during the start (an init_fn, a hook, "
+                    "another restore) and remove it; start again if the checkpoint was being "
+                    "written; if neither, memory or disk gave wrong bytes: restore the file from a "
+                    "copy",
+                )
+            )
+    if problems:
+        raise CheckpointError(*problems)

@@ -1,69 +1,137 @@
-"""The report of a plan on a terminal: its summary, a table of variables, and its problems."""
+"""The report of a plan on a terminal: its summary, a table of variables, and its problems.
+
+The table has a row for each model variable, and one for each other class of state.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from runner.console import Listing, as_text, plural, short
+from runner.checkpoints.reader import CheckpointSpec
+from runner.console import Listing, as_text, plural, shaped, short, sized
 from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.rows import at_step, kept_value, report_rows, training
-from runner.restoration.variables import WARM_STARTED, VariableSpec
+from runner.restoration.variables import WARM_STARTED, StateClass, VariableSpec
+
+# Of more model variables than these, numbered layers that agree share a row.
+_ONE_BY_ONE = 60
+# How many unused tensors of a source are listed, unless in full.
+_UNUSED = 5
+_COLUMNS = ("variable", "shape", "value from", "training", "notes")
 
 
-@dataclass(frozen=True)
-class ModelState:
-    """Where the model's variables come from: weights and batch-norm statistics.
+def table(plan: RestorationPlan, *, full: bool = False, whole: bool = False) -> RenderableType:
+    """Returns the summary, variables, unused tensors and problems, for a rich console.
 
-    Attributes:
-      variables: how many there are.
-      restored: how many are restored from a checkpoint, at least in part.
-      unknown: how many belong to a scaffold whose checkpoint cannot be used.
-      bytes: their total size.
-      restored_bytes: the total size of the restored ones.
-      checkpoints: how many checkpoints they are restored from.
+    With `full`, every variable and every unused tensor is listed; with `whole`, digests are whole.
     """
-
-    variables: int
-    restored: int
-    unknown: int
-    bytes: int
-    restored_bytes: int
-    checkpoints: int
-
-
-def model_state(plan: RestorationPlan) -> ModelState:
-    """Counts the model's variables and bytes."""
-    model = [each for each in plan.assignments if each.variable.state in WARM_STARTED]
-    restored = [each for each in model if each.pieces]
-    sources = {piece.source for each in restored for piece in each.pieces}
-    return ModelState(
-        len(model),
-        len(restored),
-        sum(each.scaffold in plan.unusable for each in model),
-        sum(each.variable.tensor.bytes for each in model),
-        sum(each.variable.tensor.bytes for each in restored),
-        len({spec.path for name, spec in plan.sources.items() if spec and name in sources}),
+    rows: list[list[str | Text]] = [
+        [
+            row.variable,
+            row.shape,
+            Text(row.origin, style="green" if row.source else ""),
+            row.training,
+            row.notes,
+        ]
+        for row in report_rows(plan, full=full)
+    ]
+    problems = [str(problem) for problem in plan.problems]
+    if problems:
+        problems.insert(0, f"\n{plural(len(problems), 'problem')}:")
+    return Group(
+        *map(Text, summary(plan, whole=whole)),
+        Listing(_COLUMNS, rows),
+        *map(Text, _details(plan, full)),
+        *(Text(problem, style="red") for problem in problems),
     )
 
 
-def headline(plan: RestorationPlan) -> str:
+def text(plan: RestorationPlan, *, full: bool = False, whole: bool = True) -> str:
+    """Returns the table as plain text without wrapping."""
+    return as_text(table(plan, full=full, whole=whole))
+
+
+def summary(plan: RestorationPlan, *, whole: bool = False) -> list[str]:
+    """Returns the headline, a line for each source, and one for frozen variables."""
+    lines = [_headline(plan)]
+    for scaffold, source in plan.sources.items():
+        owned = [assignment for assignment in plan.assignments if assignment.scaffold == scaffold]
+        if scaffold in plan.unusable:
+            lines.append(f"{scaffold}: {_count(owned)}, the checkpoint cannot be used")
+            continue
+        if source is None:
+            lines.append(f"{scaffold}: {_count(owned)} {kept_value(plan)}, no checkpoint")
+            continue
+        restored = _count(plan.restored(scaffold))
+        line = f"{scaffold}: {restored} from {source.path}{at_step(source)}"
+        initialised = sum(not assignment.pieces for assignment in owned)
+        if initialised:
+            line += f", {initialised} initialised"
+        line += f"; {plural(len(plan.unused[scaffold]), 'tensor')} unused"
+        digest = source.digest if whole else short(source.digest)
+        lines.append(line + (f"; {digest}" if digest else ""))
+    frozen = [assignment for assignment in plan.assignments if training(assignment) == "frozen"]
+    if frozen:
+        lines.append(f"frozen: {_count(frozen)}")
+    return lines
+
+
+def _details(plan: RestorationPlan, full: bool) -> Iterator[str]:
+    for scaffold, unused in plan.unused.items():
+        if unused:
+            named = unused if full else unused[:_UNUSED]
+            rest = f" and {len(unused) - len(named):,} more" if len(unused) > len(named) else ""
+            yield f"unused in {scaffold}: {', '.join(named)}{rest}"
+    yield from (f"note: {note}" for note in plan.notes)
+
+
+def _count(assignments: Sequence[Assignment]) -> str:
+    values = sum(math.prod(assignment.variable.tensor.shape) for assignment in assignments)
+    return f"{plural(len(assignments), 'variable')} ({plural(values, 'value')})"
+
+
+def model_counts(plan: RestorationPlan) -> dict[str, int]:
+    """Counts weights and batch-norm statistics.
+
+    Returns:
+      `variables`; how many of them are `restored` from a checkpoint, at least in part; how many are
+      `unknown`, as their scaffold's checkpoint cannot be used; `bytes` of all; `restored_bytes`;
+      and from how many `checkpoints` they are restored.
+    """
+    model = [each for each in plan.assignments if each.variable.state in WARM_STARTED]
+    restored = [each for each in model if each.pieces]
+    sources = {piece.source for each in restored for piece in each.pieces}
+    paths = {spec.path for name, spec in plan.sources.items() if spec and name in sources}
+    return {
+        "variables": len(model),
+        "restored": len(restored),
+        "unknown": sum(each.scaffold in plan.unusable for each in model),
+        "bytes": sum(each.variable.tensor.bytes for each in model),
+        "restored_bytes": sum(each.variable.tensor.bytes for each in restored),
+        "checkpoints": len(paths),
+    }
+
+
+def _headline(plan: RestorationPlan) -> str:
     """Returns e.g. `15 of 20 model variables (99.4 % of their bytes) from 2 checkpoints, 5 ...`."""
-    state, parts = model_state(plan), []
-    rest = state.variables - state.restored - state.unknown
-    if state.restored:
-        share = math.floor(1000 * state.restored_bytes / max(1, state.bytes)) / 10
-        of = f"{state.restored:,} of {plural(state.variables, 'model variable')}"
-        source = plural(state.checkpoints, "checkpoint")
+    count, parts = model_counts(plan), []
+    restored, unknown = count["restored"], count["unknown"]
+    if restored:
+        share = math.floor(1000 * count["restored_bytes"] / max(1, count["bytes"])) / 10
+        of = f"{restored:,} of {plural(count['variables'], 'model variable')}"
+        source = plural(count["checkpoints"], "checkpoint")
         parts.append(f"{of} ({share:g} % of their bytes) from {source}")
-    others = {kept_value(plan): rest, "from a checkpoint that cannot be used": state.unknown}
-    for origin, count in others.items():
-        if count:
-            parts.append(f"{count if parts else plural(count, 'model variable')} {origin}")
+    rest = count["variables"] - restored - unknown
+    others = {kept_value(plan): rest, "from a checkpoint that cannot be used": unknown}
+    for origin, other in others.items():
+        if other:
+            parts.append(f"{other if parts else plural(other, 'model variable')} {origin}")
     problems = f"; {plural(len(plan.problems), 'problem')}" if plan.problems else ""
     return (", ".join(parts) or "no model variables") + problems
 
@@ -103,79 +171,195 @@ class VariablePlacement:
         return lines
 
 
-# How many unused tensors of a source are listed, unless in full.
-_UNUSED = 5
-_COLUMNS = ("variable", "shape", "value from", "training", "notes")
+@dataclass(frozen=True)
+class Row:
+    """One variable, or several that agree or are of one class of state.
 
-
-def table(plan: RestorationPlan, *, full: bool = False, whole: bool = False) -> RenderableType:
-    """Returns the summary, variables, unused tensors and problems, for a rich console.
-
-    Args:
-      plan: the plan.
-      full: whether to list every variable and every unused tensor.
-      whole: whether to show whole digests.
+    Attributes:
+      variable: its name; of several `body/layer_{0..11}/kernel`, or `26 optimizer slots`.
+      shape: e.g. `3x3x8`, `scalar int64`; for a class of state its size.
+      origin: where its value comes from.
+      training: whether and how it trains; empty for state that never trains.
+      notes: remarks, e.g. on a cast.
+      source: the scaffold it is restored from; empty if it is not.
+      state: its class of state.
+      scaffold: the scaffold that owns it, if any.
+      bytes: their total size.
     """
-    rows: list[list[str | Text]] = [
-        [
-            row.variable,
-            row.shape,
-            Text(row.origin, style="green" if row.source else ""),
-            row.training,
-            row.notes,
-        ]
-        for row in report_rows(plan, full=full)
+
+    variable: str
+    shape: str
+    origin: str
+    training: str
+    notes: str
+    source: str
+    state: StateClass
+    scaffold: str | None
+    bytes: int
+
+
+def report_rows(plan: RestorationPlan, *, full: bool = False) -> list[Row]:
+    """Returns a row for each model variable and one for each other class of state.
+
+    With `full`, every variable has its own row. Otherwise, in a model with very many variables,
+    numbered layers that agree share one.
+    """
+    also = {
+        name: {tensor: alias for alias, tensor in source.aliases.items()} if source else {}
+        for name, source in plan.sources.items()
+    }
+    rows = [
+        Row(
+            assignment.variable.name,
+            shaped(assignment.variable.tensor.shape, assignment.variable.tensor.dtype),
+            _origin(assignment, plan, also),
+            training(assignment),
+            "; ".join(assignment.notes),
+            assignment.pieces[0].source if assignment.pieces else "",
+            assignment.variable.state,
+            assignment.scaffold,
+            assignment.variable.tensor.bytes,
+        )
+        for assignment in plan.assignments
     ]
-    problems = [str(problem) for problem in plan.problems]
-    if problems:
-        problems.insert(0, f"\n{plural(len(problems), 'problem')}:")
-    return Group(
-        *map(Text, summary(plan, whole=whole)),
-        Listing(_COLUMNS, rows),
-        *map(Text, _details(plan, full)),
-        *(Text(problem, style="red") for problem in problems),
+    if full:
+        return rows
+    model = [row for row in rows if row.state in WARM_STARTED]
+    others: dict[StateClass, list[Row]] = {}
+    for row in rows:
+        if row.state not in WARM_STARTED:
+            others.setdefault(row.state, []).append(row)
+    model = collapse(model) if len(model) > _ONE_BY_ONE else model
+    return [*model, *(_folded(group, plan) for group in others.values())]
+
+
+def _folded(rows: Sequence[Row], plan: RestorationPlan) -> Row:
+    """Returns the variables of one class of state as one row."""
+    if len(rows) == 1:
+        return rows[0]
+    kept = kept_value(plan).removeprefix("from ")
+    origins = Counter(row.source or kept for row in rows)
+    notes = {row.notes for row in rows if row.notes}
+    size = sum(row.bytes for row in rows)
+    return replace(
+        rows[0],
+        variable=plural(len(rows), rows[0].state.value),
+        shape=sized(size),
+        origin=", ".join(origins)
+        if len(origins) == 1
+        else ", ".join(f"{count:,} {origin}" for origin, count in origins.items()),
+        training="",
+        notes=notes.pop() if len(notes) == 1 else f"{len(notes)} notes" * bool(notes),
+        source="" if kept in origins else rows[0].source,
+        bytes=size,
     )
 
 
-def text(plan: RestorationPlan, *, full: bool = False, whole: bool = True) -> str:
-    """Returns the table as plain text without wrapping."""
-    return as_text(table(plan, full=full, whole=whole))
+def _origin(
+    assignment: Assignment, plan: RestorationPlan, also: Mapping[str, Mapping[str, str]]
+) -> str:
+    """Returns e.g. `cnn`, `cnn: features/kernel (cast to float32)` or `GlorotUniform`.
+
+    `also` is scaffold -> tensor -> its more readable name.
+    """
+    variable = assignment.variable
+    if not assignment.pieces:
+        if assignment.scaffold in plan.unusable:
+            return f"{assignment.scaffold}: its checkpoint cannot be used"
+        return variable.initializer or "unchanged"
+    origins = []
+    for piece in assignment.pieces:
+        names = [also[piece.source].get(name, name) for name in piece.names]
+        same = names == [variable.full_name]
+        how = f" ({', '.join(piece.steps)})" if piece.steps else ""
+        origins.append(piece.source + ("" if same else f": {' + '.join(names)}") + how)
+    return ", ".join(origins)
 
 
-def summary(plan: RestorationPlan, *, whole: bool = False) -> list[str]:
-    """Returns the headline, a line for each source, and one for frozen variables."""
-    lines = [headline(plan)]
-    for scaffold, source in plan.sources.items():
-        owned = [assignment for assignment in plan.assignments if assignment.scaffold == scaffold]
-        if scaffold in plan.unusable:
-            lines.append(f"{scaffold}: {_count(owned)}, the checkpoint cannot be used")
-            continue
-        if source is None:
-            lines.append(f"{scaffold}: {_count(owned)} {kept_value(plan)}, no checkpoint")
-            continue
-        restored = _count(plan.restored(scaffold))
-        line = f"{scaffold}: {restored} from {source.path}{at_step(source)}"
-        initialised = sum(not assignment.pieces for assignment in owned)
-        if initialised:
-            line += f", {initialised} initialised"
-        line += f"; {plural(len(plan.unused[scaffold]), 'tensor')} unused"
-        digest = source.digest if whole else short(source.digest)
-        lines.append(line + (f"; {digest}" if digest else ""))
-    frozen = [assignment for assignment in plan.assignments if training(assignment) == "frozen"]
-    if frozen:
-        lines.append(f"frozen: {_count(frozen)}")
-    return lines
+def at_step(source: CheckpointSpec | None) -> str:
+    """Returns ` @ step 7`, or nothing for a checkpoint without a step."""
+    return "" if source is None or source.step is None else f" @ step {source.step}"
 
 
-def _details(plan: RestorationPlan, full: bool) -> Iterator[str]:
-    for scaffold, unused in plan.unused.items():
-        if unused:
-            named = unused if full else unused[:_UNUSED]
-            rest = f" and {len(unused) - len(named):,} more" if len(unused) > len(named) else ""
-            yield f"unused in {scaffold}: {', '.join(named)}{rest}"
-    yield from (f"note: {note}" for note in plan.notes)
+def training(assignment: Assignment) -> str:
+    """Returns whether and how it trains: `trains`, `trains from step 9`, `frozen`, or nothing."""
+    variable = assignment.variable
+    if not variable.trainable:
+        return "frozen" if variable.frozen else ""
+    how = ["trains"]
+    if assignment.freeze_until_step:
+        how.append(f"from step {assignment.freeze_until_step}")
+    if assignment.learning_rate_multiplier != 1.0:
+        how.append(f"at rate x{assignment.learning_rate_multiplier:g}")
+    return " ".join(how)
 
 
-def _count(assignments: Sequence[Assignment]) -> str:
-    values = sum(math.prod(assignment.variable.tensor.shape) for assignment in assignments)
-    return f"{plural(len(assignments), 'variable')} ({plural(values, 'value')})"
+def kept_value(plan: RestorationPlan) -> str:
+    """Returns a description of where variables that are not restored get their values."""
+    # Eager variables already have values, and their initializers are not known.
+    eager = any(not assignment.variable.initializer for assignment in plan.assignments)
+    return "unchanged" if eager else "from initializers"
+
+
+# A number in a name, or what stands for several: `{0..3,7}`.
+_NUMBER = re.compile(r"(\{[\d.,]+\}|\d+)")
+
+
+def collapse(rows: Sequence[Row]) -> list[Row]:
+    """Joins rows whose names differ in one number, repeatedly from the innermost number.
+
+    Everything else must agree, except that numbers in the origin and the notes may differ from the
+    number in the name by a constant: `layer_{0..11}` from `block{1..12}`. Joined rows take the
+    place of the first of them.
+    """
+    found = list(rows)
+    for turn in range(max((len(_NUMBER.findall(row.variable)) for row in rows), default=0)):
+        groups: dict[object, list[int]] = {}
+        for at, row in enumerate(found):
+            groups.setdefault(_but_for_a_number(row, turn) or at, []).append(at)
+        joined: dict[int, Row] = {}
+        for group in groups.values():
+            one = _joined([found[at] for at in group], turn) if len(group) > 1 else None
+            joined |= {group[0]: one} if one else {at: found[at] for at in group}
+        found = [joined[at] for at in sorted(joined)]
+    return found
+
+
+def _but_for_a_number(row: Row, turn: int) -> object:
+    """Returns what rows that can be joined agree in; None where the name has too few numbers."""
+    name = _NUMBER.split(row.variable)
+    place = len(name) - 2 - 2 * turn
+    others = re.sub(r"\d+", "#", f"{row.origin}\n{row.notes}")
+    same = (others, row.shape, row.training, row.source, row.scaffold)
+    return (tuple(name[:place]), tuple(name[place + 1 :]), *same) if place > 0 else None
+
+
+def _joined(group: Sequence[Row], turn: int) -> Row | None:
+    """Returns the rows as one; None if other numbers do not change along with the name's."""
+    place = len(_NUMBER.split(group[0].variable)) - 2 - 2 * turn
+    texts = [_NUMBER.split(f"{row.variable}\n{row.origin}\n{row.notes}") for row in group]
+    own = [text[place] for text in texts]
+    parts = []
+    for values in zip(*texts, strict=True):
+        pairs = zip(values, own, strict=True)
+        if len(set(values)) == 1:
+            parts.append(values[0])
+        elif all(map(str.isdigit, values)) and len({int(n) - int(m) for n, m in pairs}) == 1:
+            parts.append(_ranges(values))
+        else:
+            return None
+    variable, origin, notes = "".join(parts).split("\n", 2)
+    size = sum(row.bytes for row in group)
+    return replace(group[0], variable=variable, origin=origin, notes=notes, bytes=size)
+
+
+def _ranges(numbers: Sequence[str]) -> str:
+    """Returns e.g. `{0..3,7}`."""
+    runs: list[list[str]] = []
+    for number in sorted(numbers, key=int):
+        if runs and int(number) == int(runs[-1][-1]) + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = (run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
+    return "{" + ",".join(texts) + "}"

@@ -1,30 +1,33 @@
-"""Opens the checkpoints that scaffolds name."""
+"""Opens the checkpoints that scaffolds name, and outside a run reads the scaffolds themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.locate import LATEST, Artifacts, resolve
 from runner.checkpoints.open import AverageReader, averaged, open_checkpoint
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.config.choices import EXPERIMENT, OPTIONAL
-from runner.config.schema import ScaffoldConfig
-from runner.errors import CheckpointError, Problem, TrackingError
+from runner.config.hydra_errors import unresolved
+from runner.config.scaffold_reading import read_restoration, read_scaffolds
+from runner.config.schema import RestorationConfig, ScaffoldConfig
+from runner.errors import CheckpointError, ConfigError, Problem, TrackingError
 from runner.restoration.plan import LocatedSources
 from runner.runs.provenance import Origin, origin
 
 
 @dataclass(frozen=True)
 class Source:
-    """The checkpoint of a scaffold, or the mean of several.
-
-    Attributes:
-      spec: what it holds.
-      origins: the checkpoints that it was resolved to, several where they are averaged.
-      reader: reads it.
-    """
+    """The checkpoint of a scaffold, or the mean of several, which are its `origins`."""
 
     spec: CheckpointSpec
     origins: tuple[Origin, ...]
@@ -36,11 +39,7 @@ def open_source(
 ) -> Source | None:
     """Returns the checkpoint of a scaffold; None when it is absent and optional.
 
-    Args:
-      scaffold: its configuration.
-      place: where its `checkpoint` is: the same, or the run directory of an experiment.
-      which: which checkpoint of a directory; None for the latest.
-      artifacts: downloads what is in MLflow.
+    It is at `place`, which is the scaffold's `checkpoint` or the run directory of an experiment.
 
     Raises:
       CheckpointError: when it cannot be used.
@@ -65,18 +64,18 @@ def open_sources(
 ) -> tuple[LocatedSources, dict[str, Source]]:
     """Opens the checkpoints of scaffolds outside a run, where no experiment can be trained.
 
-    Args:
-      scaffolds: name -> configuration.
-      artifacts: downloads what is in MLflow.
-
-    Returns:
-      What was found, with the problems of what was not, and scaffold -> source.
+    Returns what was found, with the problems of what was not, and scaffold -> source.
     """
     found: dict[str, Source] = {}
     problems: dict[str, tuple[Problem, ...]] = {}
     for name, scaffold in scaffolds.items():
+        place = scaffold.checkpoint
+        if place is None:
+            continue
         try:
-            source = _outside_a_run(scaffold, artifacts)
+            if place.startswith(EXPERIMENT):
+                raise CheckpointError(_not_trained_here(place))
+            source = open_source(scaffold, place, scaffold.which, artifacts)
         except (CheckpointError, TrackingError) as error:
             where = f"scaffolds.{name}.checkpoint"
             problems[name] = tuple(
@@ -89,17 +88,65 @@ def open_sources(
     return LocatedSources(specs, problems), found
 
 
-def _outside_a_run(scaffold: ScaffoldConfig, artifacts: Artifacts | None) -> Source | None:
-    place = scaffold.checkpoint
-    if place is None:
-        return None
-    if place.startswith(EXPERIMENT):
-        name = place.removeprefix(EXPERIMENT)
-        raise CheckpointError(
+def _not_trained_here(place: str) -> Problem:
+    run = f"runs/{place.removeprefix(EXPERIMENT)}/001"
+    return Problem(
+        f"{place} names an experiment",
+        "only `python -m runner` composes and trains experiments",
+        f"name a run of it, for example checkpoint={run} and which=best",
+    )
+
+
+def read_warm_start(
+    scaffolds: Any, restoration: Any = None
+) -> tuple[dict[str, ScaffoldConfig], RestorationConfig]:
+    """Returns the scaffolds, in order of application, and the rules for all of them.
+
+    Args:
+      scaffolds: name -> keys of a scaffold, or a `ScaffoldConfig`; a list of such keys with a
+        `name`; or the path of a YAML file that holds one of these, alone or below `scaffolds`.
+      restoration: a mapping or a `RestorationConfig`; None for that of the file, if any.
+
+    Raises:
+      ConfigError: with everything that is not valid.
+    """
+    if isinstance(scaffolds, str | Path):
+        content = _read(scaffolds)
+        if isinstance(content, Mapping) and "scaffolds" in content:
+            restoration = content.get("restoration") if restoration is None else restoration
+            content = content["scaffolds"]
+        scaffolds = content
+    found, problems = read_scaffolds(scaffolds)
+    rules, wrong = read_restoration(restoration or {})
+    problems += [*wrong, *(each for name in found for each in _in_training(name, found[name]))]
+    if problems:
+        raise ConfigError(*problems)
+    return found, rules
+
+
+def _read(path: str | Path) -> Any:
+    where = os.fspath(path)
+    try:
+        return OmegaConf.to_container(OmegaConf.load(where), resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(unresolved(error)) from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(
             Problem(
-                f"{place} names an experiment",
-                "only `python -m runner` composes and trains experiments",
-                f"name a run of it, for example checkpoint=runs/{name}/001 and which=best",
+                f"{where} cannot be read as YAML",
+                " ".join(str(error).split()),
+                "name a file with `scaffolds:`, a mapping name -> scaffold",
             )
-        )
-    return open_source(scaffold, place, scaffold.which, artifacts)
+        ) from error
+
+
+def _in_training(name: str, scaffold: ScaffoldConfig) -> Iterator[Problem]:
+    """Yields a problem for each key that only the training step of a run can honour."""
+    for key, default in (("freeze_until_step", 0), ("learning_rate_multiplier", 1.0)):
+        value = getattr(scaffold, key)
+        if value != default:
+            yield Problem(
+                f"scaffolds.{name}.{key} is {value:g}",
+                "a warm start gives values; it is the training step of a run that honours this key",
+                "delete it, or train by `python -m runner`",
+            )

@@ -26,10 +26,7 @@ _RECURRENT = {4: "torch_lstm", 3: "torch_gru"}
 def scaffold_yaml(path: str, spec: CheckpointSpec, classes: Mapping[str, StateClass]) -> str:
     """Returns the YAML of one scaffold that takes every weight of a checkpoint.
 
-    Args:
-      path: the checkpoint as the user names it.
-      spec: what it holds.
-      classes: tensor name -> class of state.
+    `path` is the checkpoint as the user names it, `classes` the class of state of each tensor.
     """
     also = {name: alias for alias, name in spec.aliases.items()}
     names = [also.get(name, name) for name in spec.tensors if classes[name] in WARM_STARTED]

@@ -131,30 +131,18 @@ def owners_of(states: Mapping[str, StateClass]) -> dict[str, str]:
     return found
 
 
-class MovingAverages:
-    """Finds the moving average of a variable in a checkpoint, however its writer named it."""
+def moving_average(name: str, tensors: Collection[str]) -> str | None:
+    """Returns which of the tensors is the average of the weight that their checkpoint calls `name`.
 
-    def __init__(self, names: Collection[str]) -> None:
-        self._names = names
-        self._keras: dict[str, set[str]] = {}
-        for name in names:
-            last = name.rpartition("/")[2]
-            if last.endswith("_average"):
-                # A Keras optimizer joins the variable's whole path, the root model's name first.
-                parts = last.removesuffix("_average").split("_")
-                for start in range(len(parts)):
-                    self._keras.setdefault("_".join(parts[start:]), set()).add(name)
-
-    def find(self, name: str) -> str | None:
-        """Returns the name of the average of the weight that the checkpoint calls `name`.
-
-        `NAME/ExponentialMovingAverage` of `tf.train.ExponentialMovingAverage` comes first, then
-        `..._average` of a Keras optimizer with `use_ema=True`, if exactly one fits.
-        """
-        if name + EMA_SUFFIX in self._names:
-            return name + EMA_SUFFIX
-        found = self._keras.get(re.sub(r"[/.]", "_", name), set())
-        return next(iter(found)) if len(found) == 1 else None
+    `NAME/ExponentialMovingAverage` of `tf.train.ExponentialMovingAverage` comes first, then
+    `..._average` of a Keras optimizer with `use_ema=True`, if exactly one fits.
+    """
+    if name + EMA_SUFFIX in tensors:
+        return name + EMA_SUFFIX
+    # A Keras optimizer joins the variable's whole path, the root model's name first.
+    ending = f"_{re.sub('[/.]', '_', name)}_average"
+    found = [each for each in tensors if f"_{each.rpartition('/')[2]}".endswith(ending)]
+    return found[0] if len(found) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -181,11 +169,8 @@ def assign_owners(
 ) -> Ownership:
     """Matches the scaffolds' patterns, in order, over the variables.
 
-    Args:
-      states: variable name -> its class of state.
-      scaffolds: scaffold name -> its configuration, in order of application.
-      collision: what happens to a variable that several scaffolds claim.
-      kept_for: what an optimizer keeps for several variables -> those variables, if any.
+    `states` maps these to their class of state, `kept_for` what an optimizer keeps for several
+    variables to those.
     """
     claims: dict[str, list[str]] = {}
     problems: list[Problem] = []
@@ -257,24 +242,15 @@ def _empty_classes(
 ) -> list[Problem]:
     present = {CHOICES[state] for state in claimed}
     key = f"scaffolds.{scaffold}"
-    if not present and not matched.selected:
-        return [
-            Problem(
-                f"{key} owns no variable",
-                "nothing is included, or all of it is excluded again",
-                f"fix {key}.variables, or delete the scaffold: ~{key}",
-            )
-        ]
     if not present:
-        return [
-            Problem(
-                f"{key} owns no variable",
-                "its patterns match only variables of other classes than "
-                + ", ".join(each.value for each in config.state),
-                f"fix {key}.variables, or add the class to its `state`",
-                tuple(choice.value for choice in StateChoice),
-            )
-        ]
+        state, remedy = f"{key} owns no variable", f"fix {key}.variables, or "
+        cause = "nothing is included, or all of it is excluded again"
+        if not matched.selected:
+            return [Problem(state, cause, f"{remedy}delete the scaffold: ~{key}")]
+        classes = ", ".join(each.value for each in config.state)
+        cause = f"its patterns match only variables of other classes than {classes}"
+        choices = tuple(choice.value for choice in StateChoice)
+        return [Problem(state, cause, f"{remedy}add the class to its `state`", choices)]
     return [
         Problem(
             f"{key}.state: no selected variable is of the class {choice.value}",

@@ -1,7 +1,8 @@
 """Where Keras saves the variables of a model, which names the tensors in a weights file.
 
 A weights file numbers the variables of a layer: `layers/conv2d/vars/0`. It has the names of layers,
-but neither those of variables nor their scopes, so these come from the model.
+but neither those of variables nor their scopes, so these come from the model; those of an
+optimizer's numbered variables come from the model's optimizer.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +18,11 @@ import tensorflow as tf
 
 from runner.checkpoints.reader import CheckpointSpec
 from runner.internals.keras import saved_groups
-from runner.restoration.keras_slots import Slots
 from runner.restoration.plan import LocatedSources
 
 _LOGGER = logging.getLogger(__name__)
 _COUNTED = re.compile(r"_\d+$")
+_OPTIMIZER = "optimizer"
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,9 @@ class WeightsLayout:
         A file of the model, or of a part of it, is matched by the names of its layers, or by
         position, as Keras does, if it has the same layers in the same places and their names differ
         only in the numbers that Keras appends. The file of a part has names without that part's.
-
-        Args:
-          spec: the spec.
         """
         file = _of_file(spec)
-        aliases = {**spec.aliases, **self._by_kind(file), **self._of_parts(file), **self._in(file)}
+        aliases = {**spec.aliases, **self._of_parts(file), **self._in(file)}
         known = {name: each for name, each in aliases.items() if name not in spec.tensors}
         return replace(spec, aliases=known)
 
@@ -78,24 +76,6 @@ class WeightsLayout:
             for name, tensor in self._part(part)._in(file).items():
                 found.setdefault(name, set()).add(tensor)
         return {name: tensors.pop() for name, tensors in found.items() if len(tensors) == 1}
-
-    def _by_kind(self, file: WeightsLayout) -> dict[str, str]:
-        """Returns name -> tensor for layers whose class or attribute the model has too.
-
-        All layers of that class in the model must name their variables alike.
-        """
-        leaves: dict[tuple[str, frozenset[str]], set[tuple[tuple[str, str], ...]]] = {}
-        for group, variables in self.variables.items():
-            called = tuple((n, name.rpartition("/")[2]) for n, name in variables.items())
-            leaves.setdefault((_kind(group), frozenset(variables)), set()).add(called)
-        found: dict[str, list[str]] = {}
-        for group, tensors in file.variables.items():
-            called_alike = leaves.get((_kind(group), frozenset(tensors)), set())
-            if len(called_alike) == 1 and file.path(group):
-                for number, leaf in next(iter(called_alike)):
-                    path = "/".join((*file.path(group), leaf))
-                    found.setdefault(path, []).append(tensors[number])
-        return {name: tensors[0] for name, tensors in found.items() if len(tensors) == 1}
 
     def _by_name(self) -> dict[tuple[str, ...], str]:
         """Returns the names of a group's layers -> the group, where no other has the same."""
@@ -136,15 +116,82 @@ class WeightsLayout:
         )
 
 
+@dataclass(frozen=True)
+class Slots:
+    """The variables of a built Keras optimizer, without its learning rate.
+
+    Attributes:
+      kind: the optimizer's class, e.g. `AdamW`.
+      shapes: name -> shape, in the order of creation. Slots are named after their variables.
+      trained: the model's trainable variables, in the model's order.
+    """
+
+    kind: str
+    shapes: Mapping[str, tuple[int, ...]]
+    trained: Sequence[str]
+
+    def named(self, spec: CheckpointSpec) -> CheckpointSpec:
+        """Returns the spec of a weights file with the names of the optimizer's tensors as aliases.
+
+        There are none if the file's optimizer is of another class or trained other variables. The
+        file only numbers its variables, so all shapes must agree.
+        """
+        counted = _COUNTED.sub("", spec.layers.get(_OPTIMIZER, ""))
+        if counted.replace("_", "").lower() != self.kind.lower():
+            return spec
+        numbered = {
+            int(number): tensor
+            for tensor in spec.tensors
+            if (number := tensor.removeprefix(f"{_OPTIMIZER}/vars/")).isdecimal()
+        }
+        tensors = [numbered[number] for number in sorted(numbered)]
+        names = self._in_file()
+        if len(tensors) == len(names) + 1:
+            del tensors[1]  # The learning rate, unless that is a schedule.
+        shapes = [spec.tensors[each].shape for each in tensors]
+        if shapes != [self.shapes[each] for each in names]:
+            return spec
+        return replace(spec, aliases={**spec.aliases, **dict(zip(names, tensors, strict=True))})
+
+    def _in_file(self) -> list[str]:
+        """Returns the names in the order of the file, in which Keras trains the whole model."""
+        order = {name: at for at, name in enumerate(self.trained)}
+        found = []
+        for block in self._blocks():
+            found += sorted(block, key=lambda name: order.get(_owner(name, order), -1))
+        return found
+
+    def _blocks(self) -> Iterator[list[str]]:
+        """Yields the names that the optimizer created in a pass over the variables, or at once."""
+        passed: dict[str, None] = {}
+        block: list[str] = []
+        for name in self.shapes:
+            owner = _owner(name, self.trained)
+            again = owner in passed and owner != next(reversed(passed))
+            if block and (again or not owner):
+                yield block
+                block, passed = [], {}
+            if owner:
+                passed[owner] = None
+            block.append(name)
+        yield block
+
+
+def _owner(name: str, variables: Sequence[str] | Mapping[str, int]) -> str:
+    """Returns the variable that a slot is named after; empty if it belongs to none."""
+    owner = name
+    while owner and owner not in variables:
+        owner = owner.rpartition("/")[0]
+    return owner
+
+
 def named_sources(
     located: LocatedSources, layout: Callable[[], WeightsLayout], slots: Slots | None = None
 ) -> LocatedSources:
     """Returns the checkpoints of scaffolds, with a model's names for Keras weights files.
 
-    Args:
-      located: the checkpoints.
-      layout: returns the model's layout; called only if needed, as it takes 1 ms per layer.
-      slots: the variables of the model's optimizer; None if they are not restored.
+    `layout` is called only if needed, as it takes 1 ms per layer. `slots` are None if they are not
+    restored.
     """
     files = {name: spec for name, spec in located.specs.items() if spec and spec.layers}
     if not files:
@@ -157,12 +204,7 @@ def named_sources(
 
 
 def weights_layout(model: Any, variables: Mapping[str, Any]) -> WeightsLayout:
-    """Returns the layout of a Keras model's weights file.
-
-    Args:
-      model: the model.
-      variables: name -> variable of Keras.
-    """
+    """Returns the layout of the weights file of a Keras model with these variables, by name."""
     names = {id(each): name for name, each in variables.items()}
     layers, held = _groups(model)
     return WeightsLayout(
@@ -201,7 +243,7 @@ def _of_file(spec: CheckpointSpec) -> WeightsLayout:
     variables: dict[str, dict[str, str]] = {}
     for tensor in spec.tensors:
         group, _, number = f"/{tensor}".rpartition("/vars/")
-        if number.isdecimal() and not group.startswith("/optimizer"):
+        if number.isdecimal() and not group.startswith(f"/{_OPTIMIZER}"):
             variables.setdefault(group.removeprefix("/"), {})[number] = tensor
     return WeightsLayout({group: name for group, name in spec.layers.items() if group}, variables)
 

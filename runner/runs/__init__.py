@@ -4,8 +4,8 @@
 - `resumption`: which run is resumed or extended, and which is nearest to a configuration
 - `recorded_config`: the configuration of a run that is named by its folder
 - `saved_checkpoints`: its checkpoints, saved and recovered so that a crash leaves a whole one
-- `provenance`: its code, machine and packages, and where its variables' values came from
-- `lineage`: the runs that it started from
+- `provenance`: its code, machine and packages, where its variables' values came from, and the runs
+  that it started from
 
 It rests on `checkpoints` and `tracking`. Nothing here trains: later rooms decide what a run does.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from filelock import FileLock
 
@@ -53,10 +53,10 @@ def interrupted_run(
         that is not to be resumed, or a `dedicated` one holds a run of another warm start.
     """
     if resume == "extend":
-        return _furthest(container, record, settings or record.settings)
-    for directory, found in runs(container) if resume != "never" else ():
-        same = found.fingerprint == record.fingerprint and found.status not in _ENDED
-        if same and record.trial in ("", found.trial):
+        found = _extendable(container, record, settings or record.settings)
+        return found[0][0] if found else _refuse_to_extend(container, record)
+    for directory, each in runs(container) if resume != "never" else ():
+        if _is_interrupted(each, record) and record.trial in ("", each.trial):
             return directory
     if resume == "must" and not record.trial:
         raise RunDirectoryError(_nothing_to_resume(container, record))
@@ -125,8 +125,7 @@ def left_alone(
     The arguments are those of `interrupted_run`. There is no line on an unfinished run of the same
     configuration.
     """
-    for directory, taken in _to_extend(container, record, settings or record.settings):
-        found = directory.require()
+    for directory, found, taken in _extendable(container, record, settings or record.settings):
         if found.fingerprint != record.fingerprint and found.status != Status.RUNNING:
             return [
                 f"{directory.path} has taken {taken} steps, and only {_STEPS} differs: "
@@ -139,34 +138,22 @@ def left_alone(
     return []
 
 
-def _furthest(container: Path, record: RunRecord, settings: Mapping[str, Any]) -> RunDirectory:
-    """Returns the run that `extend` continues: of those that can be, the one with most steps."""
-    interrupted = [
-        (directory, _steps_taken(directory))
-        for directory, found in runs(container)
-        if found.fingerprint == record.fingerprint
-        and found.status not in _ENDED
-        and record.trial in ("", found.trial)
-    ]
-    candidates = [*_to_extend(container, record, settings), *interrupted]
-    if not candidates:
-        raise RunDirectoryError(_nothing_to_extend(container, record))
-    return max(candidates, key=lambda each: each[1])[0]
-
-
-def _to_extend(
+def _extendable(
     container: Path, record: RunRecord, settings: Mapping[str, Any]
-) -> list[tuple[RunDirectory, int]]:
-    """Returns the runs that can be extended, with their steps taken, most steps first."""
-    found = [
-        (directory, _steps_taken(directory))
-        for directory, each in runs(container)
-        if each.status != Status.PRUNED
-        and record.trial in ("", each.trial)
-        and _is_shorter(each, settings)
-    ]
-    possible = [(path, taken) for path, taken in found if 0 < taken < _steps(settings)]
-    return sorted(possible, key=lambda each: -each[1])
+) -> list[tuple[RunDirectory, RunRecord, int]]:
+    """Returns the runs that `extend` can continue, with their steps taken, most steps first."""
+    found = []
+    for directory, each in runs(container):
+        taken = _steps_taken(directory)
+        shorter = 0 < taken < _steps(settings) and _is_shorter(each, settings)
+        if record.trial in ("", each.trial) and (shorter or _is_interrupted(each, record)):
+            found.append((directory, each, taken))
+    return sorted(found, key=lambda each: -each[2])
+
+
+def _is_interrupted(found: RunRecord, record: RunRecord) -> bool:
+    """Whether a run has the record's configuration and has not ended."""
+    return found.fingerprint == record.fingerprint and found.status not in _ENDED
 
 
 def _is_shorter(found: RunRecord, settings: Mapping[str, Any]) -> bool:
@@ -175,7 +162,9 @@ def _is_shorter(found: RunRecord, settings: Mapping[str, Any]) -> bool:
     Values of the optimizer that followed `train.steps`, such as a schedule's decay, may too.
     """
     old, new = _steps(found.settings), _steps(settings)
-    if old > new or (old == new and found.status != Status.FINISHED):
+    if found.status == Status.PRUNED or old > new:
+        return False
+    if old == new and found.status != Status.FINISHED:
         return False
     optimizer = _following(settings["optimizer"], found.settings.get("optimizer"), new, old)
     train = {**settings["train"], "steps": old}
@@ -228,29 +217,22 @@ def nearest(
     return min(compared, key=lambda each: len(each[2]))
 
 
-def _nothing_to_extend(container: Path, record: RunRecord) -> Problem:
+def _refuse_to_extend(container: Path, record: RunRecord) -> NoReturn:
     """Explains why no run in `container` can be extended by the record's configuration."""
-    found = [(d, r) for d, r in runs(container) if r.status != Status.PRUNED]
     state = f"{container} holds no run that resume=extend can continue"
     remedy = "use resume=auto to start a run"
+    found = [(d, r) for d, r in runs(container) if r.status != Status.PRUNED]
     if not found:
-        return Problem(state, "it holds no run at all", remedy)
+        raise RunDirectoryError(Problem(state, "it holds no run at all", remedy))
     directory, old, changes = nearest(found, record)
     taken, before, steps = _steps_taken(directory), _steps(old.settings), _steps(record.settings)
-    if not set(changes) <= set(_following_changes(changes, before, steps)):
-        cause = f"more than {_STEPS} differs from {directory.path}: {'; '.join(changes)}"
-        return Problem(state, cause, f"repeat its configuration, or {remedy}")
-    if taken >= steps or before > steps:
+    if taken == 0 or taken >= steps or before > steps:
         cause = f"{directory.path} has taken {taken} of {before} steps, and {_STEPS} is {steps}"
-        return Problem(state, cause, f"give a larger {_STEPS}")
-    cause = f"differs: {_UNSEEN}" if taken else "has no checkpoint"
-    return Problem(state, f"{directory.path} {cause}", remedy)
-
-
-def _following_changes(changes: Sequence[str], old: int, new: int) -> list[str]:
-    """Returns the differences that an extension may have."""
-    prefixes, end = (f"{_STEPS}: ", "optimizer."), f": {old} -> {new}"
-    return [each for each in changes if each.startswith(prefixes) and each.endswith(end)]
+        raise RunDirectoryError(Problem(state, cause, f"give a larger {_STEPS}, or {remedy}"))
+    # The values that followed the steps may differ too.
+    others = "; ".join(each for each in changes if not each.endswith(f": {before} -> {steps}"))
+    cause = f"more than {_STEPS} differs from {directory.path}: {others or _UNSEEN}"
+    raise RunDirectoryError(Problem(state, cause, f"repeat its configuration, or {remedy}"))
 
 
 def _steps(settings: Mapping[str, Any]) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 
-from runner.errors import ConfigError, InterruptedRunError, Problem, SweepError
+from runner.errors import ConfigError, Problem, SweepError
 from runner.sweeps.sweep_directory import DIED, FAILURES, Attempt, AttemptFile, SweepDirectory
 from runner.system.locks import this_process
 from runner.system.signals import Interruption
@@ -80,7 +80,7 @@ class Execution:
           InterruptedRunError: after a signal.
         """
         ended: dict[int, Attempt] = {}
-        turns = [_Turn(attempt) for attempt in attempts]
+        turns = [_Turn(self._numbered(attempt, 1)) for attempt in attempts]
         while turns:
             batch = self._batch(turns)
             chosen = {turn.attempt.trial for turn in batch}
@@ -102,7 +102,7 @@ class Execution:
     def _run_batch(self, turns: Sequence[_Turn], ended: dict[int, Attempt]) -> list[_Turn]:
         """Launches once, adds to `ended`, and returns what is to be launched again."""
         self._directory.release_held()
-        numbers = self._directory.add([self._marked(each.attempt) for each in turns])
+        numbers = self._directory.add([turn.attempt for turn in turns])
         files = [self._directory.attempt(number) for number in numbers]
         crash = self._launched([each.attempt.overrides for each in turns], numbers[0], files)
         # Some libraries append a traceback to the first line of their errors' messages.
@@ -140,8 +140,6 @@ class Execution:
             try:
                 with self._interruption.notifying(lambda: self._cancel(files)):
                     self._launch(overrides, first)
-            except InterruptedRunError:
-                raise
             except Exception as error:  # noqa: BLE001 - launchers raise their libraries' errors
                 crash = error
             self._interruption.check()
@@ -159,14 +157,12 @@ class Execution:
         seconds = self._interruption.remaining() or 0.0
         waiting = [file for file in files if file.read().status is Status.WAITING]
         self._withdraw({int(file.path.stem) for file in waiting})
-        announced = False
+        if any(file.runs_elsewhere() for file in files):
+            # Not print: the main thread may hold the stream's lock.
+            os.write(2, b"runner: waiting for trials to save their last step\n")
         while (self._interruption.remaining() or 0.0) > _RESERVED * seconds:
             if not any(file.runs_elsewhere() for file in files):
                 return
-            if not announced:
-                # Not print: the main thread may hold the stream's lock.
-                os.write(2, b"runner: waiting for trials to save their last step\n")
-                announced = True
             time.sleep(_LOOK_SECONDS)
 
     def _following(self, turn: _Turn, attempt: Attempt, *, crashed: bool, of: int) -> _Turn | None:
@@ -179,12 +175,13 @@ class Execution:
         if ended_with_others and attempt.message.startswith(DIED):
             return replace(turn, alone=True, before=attempt)
         if attempt.status in FAILURES and turn.attempt.number <= self._retries:
-            retry = replace(turn.attempt, number=turn.attempt.number + 1)
+            retry = self._numbered(turn.attempt, turn.attempt.number + 1)
             return replace(turn, attempt=retry, before=attempt)
         return None
 
-    def _marked(self, attempt: Attempt) -> Attempt:
-        return replace(attempt, last=attempt.number > self._retries, sweeper=this_process())
+    def _numbered(self, attempt: Attempt, number: int) -> Attempt:
+        last = number > self._retries
+        return replace(attempt, number=number, last=last, sweeper=this_process())
 
 
 SERIAL = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
@@ -208,11 +205,6 @@ class LauncherKind:
     def __init__(self, config: Any) -> None:
         self._config = config
         self._target = str(config.get("_target_", ""))
-
-    @property
-    def is_serial(self) -> bool:
-        """Whether trials run one after the other in this process."""
-        return self._target == SERIAL
 
     @property
     def is_local(self) -> bool:
@@ -241,35 +233,17 @@ class LauncherKind:
             )
         )
 
-    def launch(self, launcher: Launcher) -> Launch:
-        """Returns what launches jobs; with the serial launcher, each in a call of its own.
-
-        It would keep what every job returns, with two copies of its configuration, to the end.
-        """
-        if not self.is_serial:
-            return launcher.launch
-
-        def launch(overrides: Sequence[Sequence[str]], first: int) -> None:
-            for number, each in enumerate(overrides, first):
-                launcher.launch([each], number)
-
-        return launch
-
-    def withdraw(self, numbers: Collection[int]) -> list[str]:
+    def withdraw(self, numbers: Collection[int]) -> None:
         """Cancels the jobs in Slurm's queue of those attempts, by number, that have not started.
 
-        Hydra's launcher keeps its jobs to itself; but the arguments of each are in its folder.
-
-        Returns:
-          Slurm's names of the jobs. If one cannot be cancelled, a warning is logged: it does
-          nothing when its turn comes.
+        Hydra's launcher keeps its jobs to itself; but the arguments of each are in its folder. If
+        one cannot be cancelled, a warning is logged: it does nothing when its turn comes.
         """
         if self._target != SLURM:
-            return []
+            return
         import submitit  # An extra, installed where there are such jobs.
 
         folder = str(self._config.submitit_folder)
-        cancelled = []
         place = re.sub("%[jAat]", "*", glob.escape(folder))
         for file in sorted(glob.glob(f"{place}/*{_SUBMITTED}")):
             name = Path(file).name.removesuffix(_SUBMITTED)
@@ -277,10 +251,8 @@ class LauncherKind:
                 job: submitit.SlurmJob[object] = submitit.SlurmJob(folder, name)
                 if job.submission().args[JOB_NUMBER] in numbers:
                     job.cancel(check=False)
-                    cancelled.append(name)
             except Exception as error:  # noqa: BLE001 - submitit's, and what unpickling raises
                 logger.warning("The job %s cannot be taken out of the queue: %r", name, error)
-        return cancelled
 
 
 def requeue_signals(environment: Mapping[str, str]) -> tuple[signal.Signals, ...]:

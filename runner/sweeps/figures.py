@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib
 from matplotlib import pyplot
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import LogFormatter, MaxNLocator
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _Value = bool | int | float | str
+# Plots in a figure of Pyplot's, which is then the current one.
+Plot = Callable[[], object]
 
 # Okabe and Ito's colours, which colour-blind readers distinguish; yellow is too pale for a line.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -54,30 +57,47 @@ def show_literally(figure: Figure) -> None:
                     label.set_parse_math(True)
 
 
-def draw_bands(
-    found: Sequence[Band], objective: Objective, folder: Path, settings: SweepConfig
-) -> list[Path]:
-    """Draws the bands and returns the file; none where there are no curves, or too many.
+def draw(plots: Mapping[str, Plot], folder: Path) -> list[Path]:
+    """Draws figures, by name, and returns their files.
 
-    A figure that cannot be drawn is left out, with a warning: the trials are worth more.
+    One that cannot be drawn is left out, with a warning: the trials are worth more.
     """
+    matplotlib.use("Agg")
+    files = []
+    for name, plot in plots.items():
+        path = folder / f"{name}.png"
+        # Optuna's figures have the size of Pyplot's, and change its style.
+        style = matplotlib.rc_context({"figure.figsize": (10, 6)})
+        with warnings.catch_warnings(), style:
+            warnings.simplefilter("ignore")  # The plots' own, about few trials.
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                plot()
+                figure = pyplot.gcf()
+                show_literally(figure)
+                figure.savefig(path, bbox_inches="tight", dpi=120)
+            except Exception as error:  # noqa: BLE001 - of whatever library draws
+                logger.warning("The figure %s is left out: %s", name, error)
+                continue
+            finally:
+                pyplot.close("all")
+        files.append(path)
+    return files
+
+
+def band_plots(
+    found: Sequence[Band], objective: Objective, settings: SweepConfig
+) -> dict[str, Plot]:
+    """Returns the figure of the bands; none where there are no curves, or too many."""
     drawn = [band for band in found if band.steps]
     if not 1 <= len(drawn) <= MOST:
-        return []
-    path = folder / "learning_curves.png"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        band_figure(drawn, objective, settings).savefig(path, dpi=120)
-    except Exception as error:  # noqa: BLE001 - of whatever library draws
-        logger.warning("The figure %s is left out: %s", path.stem, error)
-        return []
-    return [path]
+        return {}
+    return {"learning_curves": partial(plot_bands, drawn, objective, settings)}
 
 
-def band_figure(drawn: Sequence[Band], objective: Objective, settings: SweepConfig) -> Figure:
-    """Returns the figure of at most `MOST` bands."""
-    figure = Figure(figsize=(8.0, 4.8), layout="constrained")
-    axes = figure.add_subplot()
+def plot_bands(drawn: Sequence[Band], objective: Objective, settings: SweepConfig) -> Axes:
+    """Plots at most `MOST` bands in a new figure of Pyplot's."""
+    figure, axes = pyplot.subplots(figsize=(8.0, 4.8), layout="constrained")
     for index, band in enumerate(drawn):
         colour = _COLOURS[index]
         axes.plot(
@@ -112,8 +132,7 @@ def band_figure(drawn: Sequence[Band], objective: Objective, settings: SweepConf
         axes.spines[side].set_visible(False)
     # Below the axes, where it hides no curve.
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="small")
-    show_literally(figure)
-    return figure
+    return axes
 
 
 def _title(drawn: Sequence[Band], objective: Objective, repeated_over: Sequence[str]) -> str:
@@ -174,56 +193,20 @@ def importances(
         with warnings.catch_warnings():
             # It warns to mind the sign, which `_loss` does.
             warnings.simplefilter("ignore")
-            target = _loss(index, objective) if len(objectives) > 1 else None
             found[objective.name] = dict(
-                optuna.importance.get_param_importances(study, target=target)
+                optuna.importance.get_param_importances(study, target=_loss(index, objective))
             )
     return found
 
 
-def draw(
-    study: optuna.Study,
-    objectives: Sequence[Objective],
-    folder: Path,
-    besides: Collection[str] = (),
-) -> list[Path]:
-    """Draws Optuna's figures, except those named in `besides`, and returns their files.
-
-    One that cannot be drawn of these trials is left out, with a warning.
-    """
-    matplotlib.use("Agg")
-    folder.mkdir(exist_ok=True)
-    found = []
-    for name, plot in _figures(study, objectives).items():
-        if name in besides:
-            continue
-        path = folder / f"{name}.png"
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # The plots' own, about few trials.
-            try:
-                plot()
-                figure = pyplot.gcf()
-                show_literally(figure)
-                figure.set_size_inches(10, 6)
-                figure.savefig(path, bbox_inches="tight", dpi=120)
-            except Exception as error:  # noqa: BLE001 - of whatever library draws
-                logger.warning("The figure %s is left out: %s", name, error)
-                continue
-            finally:
-                pyplot.close("all")
-        found.append(path)
-    return found
-
-
-def _figures(
-    study: optuna.Study, objectives: Sequence[Objective]
-) -> Mapping[str, Callable[[], Any]]:
+def study_plots(study: optuna.Study, objectives: Sequence[Objective]) -> dict[str, Plot]:
+    """Returns Optuna's figures, by name; fewer where the trials do not differ."""
     from optuna.visualization import matplotlib as plots
 
     if not _complete(study):
         return {}
     several = len(objectives) > 1
-    figures: dict[str, Callable[[], Any]] = {}
+    figures: dict[str, Plot] = {}
     for index, objective in enumerate(objectives):
         given: dict[str, Any] = {"study": study, "target_name": objective.name}
         # Optuna draws best values so far, and pruned trials, only without a target.
@@ -236,8 +219,7 @@ def _figures(
             figures[f"slices{end}"] = partial(plots.plot_slice, **given)
             parallel = partial(plots.plot_parallel_coordinate, **given)
             figures[f"parallel_coordinates{end}"] = parallel
-            if several:
-                given = {**given, "target": _loss(index, objective)}
+            given["target"] = _loss(index, objective)
             figures[f"importances{end}"] = partial(plots.plot_param_importances, **given)
     if any(trial.intermediate_values for trial in study.get_trials(deepcopy=False)):
         figures["learning_curves"] = partial(plots.plot_intermediate_values, study)

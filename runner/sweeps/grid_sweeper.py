@@ -50,7 +50,7 @@ class GridSweeper(RunnerSweeper):
             if each.status is Status.FINISHED
         }
         done: dict[int, Attempt] = {}
-        first: list[Attempt] = []
+        left: list[Attempt] = []
         for number, each in zip(numbers, composed, strict=True):
             known = finished.get((number, each.fingerprint))
             if known is not None:
@@ -58,12 +58,14 @@ class GridSweeper(RunnerSweeper):
                 continue
             overrides, values = each.point.overrides, each.point.values
             metric = each.config.train.objective
-            first.append(Attempt(number, 1, overrides, values, each.fingerprint, metric))
+            left.append(Attempt(number, 1, overrides, values, each.fingerprint, metric))
         if done:
             self.screen.line(f"{len(done)} of {len(composed)} trials have finished before")
-        deaths = _deaths(before)
-        first.sort(key=lambda each: deaths.get(each.trial, -1))
-        done |= {attempt.trial: attempt for attempt in execution.run(first)}
+        # A trial whose process died may end this one too: it runs after all others, and of several
+        # the one that died longest ago runs first.
+        deaths = {a.trial: place for place, a in enumerate(before) if a.message.startswith(DIED)}
+        left.sort(key=lambda each: deaths.get(each.trial, -1))
+        done |= {attempt.trial: attempt for attempt in execution.run(left)}
         return [done[number] for number in numbers]
 
 
@@ -140,64 +142,30 @@ def _given_twice(overrides: Sequence[Override]) -> list[Problem]:
 
 def _same_value_twice(swept: Sequence[Override]) -> list[Problem]:
     """Returns a problem for each value that several trials would share."""
-    lists = [each for each in swept if not each.is_interval_sweep()]
-    problems = []
-    for each in lists:
-        values = [plain(value) for value in _values(each)]
-        counts = Counter(map(_as_number, values))
-        spelled = {_as_number(value): value for value in reversed(values)}
-        problems += [
-            Problem(
-                f"{each.input_line} lists {spelled[value]!r} {count} times",
-                "trials of the same values give the same result",
-                "list it once; to repeat a trial, give it several seeds: seed=1,2",
-            )
-            for value, count in counts.items()
-            if count > 1
-        ]
-    return problems
+    return [
+        Problem(
+            f"{each.input_line} lists {value!r} {count} times",
+            "trials of the same values give the same result",
+            "list it once; to repeat a trial, give it several seeds: seed=1,2",
+        )
+        for each in swept
+        if not each.is_interval_sweep()
+        for value, count in Counter(_spelled_once(plain(one)) for one in _values(each)).items()
+        if count > 1
+    ]
 
 
-def _as_number(value: str) -> float | str:
-    """Returns the number that a value is, so that 1 and 1.0 are equal, or the value itself."""
+def _spelled_once(value: str) -> str:
+    """Returns a number in one spelling, so that 1 and 1.0 are equal; any other value as it is."""
     try:
-        return float(value)
+        return str(float(value)).removesuffix(".0")
     except ValueError:
         return value
 
 
 def _numbers(points: Sequence[Point], attempts: Sequence[Attempt]) -> list[int]:
-    """Returns the number of each trial: the one it had before, even if the order has changed.
-
-    The same command may give its keys in another order. If several trials have the same values, the
-    first of them keeps the first number.
-    """
-    before: dict[frozenset[tuple[str, str]], list[int]] = {}
-    for attempt in attempts:
-        known = before.setdefault(frozenset(attempt.values.items()), [])
-        if attempt.trial not in known:
-            known.append(attempt.trial)
-    unused = itertools.count(max((each.trial for each in attempts), default=-1) + 1)
-    numbers = []
-    for point in points:
-        known = before.get(frozenset(point.values.items()), [])
-        numbers.append(known.pop(0) if known else next(unused))
-    return numbers
-
-
-def _deaths(attempts: Sequence[Attempt]) -> dict[int, int]:
-    """Returns trial -> position of its last attempt, for trials whose process died in it.
-
-    Such a trial may end the sweeping process every time, so it runs after all others. Of several,
-    the one that died longest ago runs first.
-    """
-    started = {
-        attempt.trial: (position, attempt)
-        for position, attempt in enumerate(attempts)
-        if attempt.status is not Status.SKIPPED
-    }
-    return {
-        trial: position
-        for trial, (position, attempt) in started.items()
-        if attempt.status is Status.KILLED and attempt.message.startswith(DIED)
-    }
+    """Returns the number of each trial: the one it had before, also with keys in another order."""
+    known = {frozenset(attempt.values.items()): attempt.trial for attempt in attempts}
+    unused = itertools.count(max(known.values(), default=-1) + 1)
+    values = [frozenset(point.values.items()) for point in points]
+    return [known[each] if each in known else next(unused) for each in values]

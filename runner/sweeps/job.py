@@ -245,7 +245,7 @@ def _trained(
     job: Job, attempt: Attempt, trial: Trial, train: Train, interruption: Interruption
 ) -> _Outcome:
     try:
-        with interruption.prompt(), _working_directory_kept():
+        with interruption.prompt():
             trial.report = _report(job, attempt)
             objective = _train_when_free(trial, train)
         if objective is not None and math.isnan(objective):
@@ -268,16 +268,6 @@ def _trained(
         # Of a cluster's chief, the error holds no more than the exit code.
         outcome = replace(outcome, message=_NAN)
     return replace(outcome, objective=objective)
-
-
-@contextmanager
-def _working_directory_kept() -> Iterator[None]:
-    """Restores the working directory: later trials in this process have relative paths."""
-    before = Path.cwd()
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def _train_when_free(trial: Trial, train: Train) -> float | None:

@@ -112,12 +112,10 @@ def objectives_of(
     return [Objective(name, Goal[goal]) for name, goal in given.items()] or [default]
 
 
-def constraints(
-    settings: Mapping[str, Any], metrics: Sequence[str] | None = None
-) -> dict[str, Constraint]:
+def constraints(settings: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, Constraint]:
     """Returns name -> function of a trial's metrics; at most 0 is feasible.
 
-    `metrics` are those of an evaluation; None does not check names.
+    `metrics` are those of an evaluation, such as `validation/loss`.
 
     Raises:
       ConfigError: with every mistake: an entry has neither bounds nor a `_target_`, a bound is not
@@ -137,7 +135,7 @@ def constraints(
                 problems += error.problems
             continue
         metric = name.removeprefix("validation/")
-        if metrics is not None and f"validation/{metric}" not in metrics:
+        if f"validation/{metric}" not in metrics:
             problems.append(_unknown_metric("constraints", name, metrics))
         problems += _bound_problems(key, name, node)
         found[name] = _bounds(metric, node)

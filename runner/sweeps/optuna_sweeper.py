@@ -7,7 +7,8 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import Any
 
 from filelock import FileLock
 from hydra.core.override_parser.types import Override
@@ -16,21 +17,28 @@ from runner.config.choices import Resume
 from runner.config.schema import RunConfig
 from runner.config.spelling import plain_node
 from runner.errors import ConfigError, Problem, SweepError, require_all
-from runner.sweeps.execution import Execution, require_extra
-from runner.sweeps.objectives import Objective, constraints, judged, objectives_of, ranked_trials
+from runner.sweeps.execution import Execution
+from runner.sweeps.objectives import (
+    Constraint,
+    Objective,
+    constraints,
+    judged,
+    objectives_of,
+    ranked_trials,
+)
 from runner.sweeps.points import ComposedPoint, Point, compose_points
+from runner.sweeps.search import Search, try_search
+from runner.sweeps.search_space import SearchSpace, search_space
+from runner.sweeps.study import (
+    DECIDED,
+    SearchStudy,
+    build_pruner,
+    build_sampler,
+    open_storage,
+    open_study,
+)
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
-from runner.system.status import Status
-
-# Optuna is an optional extra: modules that need it are imported where they are used.
-if TYPE_CHECKING:
-    from runner.sweeps.search_space import SearchSpace
-    from runner.sweeps.study import SearchStudy
-
-# Trials that may be infeasible.
-_FEASIBLE = (Status.FINISHED, Status.PRUNED)
-_DONE = (*_FEASIBLE, Status.FAILED)
 
 # Settings with a `_target_`, with an example of each.
 _NODES = {
@@ -38,6 +46,11 @@ _NODES = {
     "pruner": "hydra/sweeper/pruner=median",
     "custom_search_space": "'hydra.sweeper.custom_search_space={_target_: my.space}'",
     "storage": "hydra.sweeper.storage=sqlite:///study.db",
+}
+# What else they may be.
+_OTHERWISE: dict[str, tuple[type, ...]] = {
+    "custom_search_space": (NoneType,),
+    "storage": (str, NoneType),
 }
 
 
@@ -69,15 +82,13 @@ class OptunaSweeper(RunnerSweeper):
         self._settings: Mapping[str, Any] = {k: plain_node(v) for k, v in sweeper.items()}
         self._space: SearchSpace
         self._objectives: list[Objective] = []
-        self._study: SearchStudy | None = None
+        self._constraints: dict[str, Constraint] = {}
+        self.study: SearchStudy | None
         self._complete = False
 
     def points(self, overrides: Sequence[Override]) -> list[Point]:
         """Returns points with every choice and every end of a range."""
-        require_extra("optuna", "hydra/sweeper=optuna")
         _check_settings(self._settings)
-        from runner.sweeps.search_space import search_space
-
         params = self.parsed_params(self._settings.get("params"), overrides)
         custom = self._settings.get("custom_search_space")
         self._space = search_space([*params, *overrides], custom)
@@ -97,9 +108,6 @@ class OptunaSweeper(RunnerSweeper):
         Raises:
           ConfigError: with every mistake that can be found in the sweeper's configuration.
         """
-        from runner.sweeps.search import try_search
-        from runner.sweeps.study import build_pruner, build_sampler, open_storage
-
         settings = self._settings
         (own,) = super().objectives(config)
         metrics = [f"validation/{name}" for name in ("loss", *config.metrics)]
@@ -111,6 +119,7 @@ class OptunaSweeper(RunnerSweeper):
             lambda: settings.get("storage") and open_storage(Path(), settings["storage"]),
         )
         self._objectives = objectives_of(settings, own, metrics)
+        self._constraints = constraints(settings, metrics)
         drawn = try_search(settings, self._space, self._objectives)
         if self._space.custom is not None:
             self.check_trials(compose_points(drawn, self.compose))
@@ -142,11 +151,13 @@ class OptunaSweeper(RunnerSweeper):
           ConfigError: for such a mistake before any trial has ended.
           SweepError: for a mistake of the launcher or the sampler before any trial has ended.
         """
-        from runner.sweeps.search import Search
-
-        study, wanted = self._opened(composed[0].config, directory), self._settings["n_trials"]
-        search = Search(
-            study, self._space, self._settings, self._objectives, directory, self.screen
+        wanted = self._settings["n_trials"]
+        self.study = study = open_study(
+            open_storage(directory.path, self._settings.get("storage")),
+            self._study_name(composed[0].config, directory),
+            self._settings,
+            self._objectives,
+            self._constraints,
         )
         before = study.finished()
         if before > wanted:
@@ -154,9 +165,10 @@ class OptunaSweeper(RunnerSweeper):
         elif before:
             self.screen.line(f"{before} of {wanted} trials have finished before")
         try:
+            search = Search(study, self._space, self._settings, directory, self.screen)
             search.run(execution, self.compose)
         except (ConfigError, SweepError) as error:
-            if not any(file.read().status in _DONE for file in directory.attempts()):
+            if not any(file.read().status in DECIDED for file in directory.attempts()):
                 raise
             self.cut_short = error
         self._complete = study.finished() >= wanted
@@ -169,18 +181,9 @@ class OptunaSweeper(RunnerSweeper):
         attempts = [judged(file.read(), self._objectives) for file in directory.attempts()]
         infeasible = study.infeasible()
         return [
-            replace(each, infeasible=each.trial in infeasible and each.status in _FEASIBLE)
+            replace(each, infeasible=each.trial in infeasible)
             for each in {each.trial: each for each in [*study.ended(), *attempts]}.values()
         ]
-
-    def _opened(self, config: RunConfig, directory: SweepDirectory) -> SearchStudy:
-        from runner.sweeps.study import open_storage, open_study
-
-        storage = open_storage(directory.path, self._settings.get("storage"))
-        name = self._study_name(config, directory)
-        study = open_study(storage, name, self._settings, self._objectives, self._space)
-        self._study = study
-        return study
 
     def _study_name(self, config: RunConfig, directory: SweepDirectory) -> str:
         """Returns the name of the study, the same whenever this sweep is resumed."""
@@ -209,21 +212,13 @@ class OptunaSweeper(RunnerSweeper):
 
         None of them violates a constraint.
         """
-        numbers = {each.number for each in self._study.best_trials} if self._study else set()
+        numbers = {each.number for each in self.study.best_trials} if self.study else set()
         found = [each for each in ranked_trials(trials, objectives) if each.trial in numbers]
         return found if len(objectives) > 1 else found[:1]
 
-    def study(self) -> Any:
-        """Returns the study."""
-        return self._study
 
-
-def _lacks_target(key: str, value: Any) -> bool:
-    if key == "storage" and not isinstance(value, Mapping):
-        return False  # A URL, or the default.
-    if key == "custom_search_space" and value is None:
-        return False
-    return not isinstance(value, Mapping) or "_target_" not in value
+def _has_target(value: Any) -> bool:
+    return isinstance(value, Mapping) and "_target_" in value
 
 
 def _check_settings(settings: Mapping[str, Any]) -> None:
@@ -241,7 +236,8 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
             f"for example {example}",
         )
         for key, example in _NODES.items()
-        if _lacks_target(key, settings.get(key))
+        if not _has_target(settings.get(key))
+        and not isinstance(settings.get(key), _OTHERWISE.get(key, ()))
     ]
     if problems:
         raise ConfigError(*problems)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from runner.config.masking import Mask
 from runner.config.schema import RunConfig
-from runner.runs.lineage import name_tracked_run
-from runner.runs.provenance import environment_tags
+from runner.runs.provenance import environment_tags, name_tracked_run
 from runner.runs.run_directory import RunDirectory, settle_killed_runs
 from runner.sweeps.points import ComposedPoint
 from runner.sweeps.sweep_directory import FAILURES, Attempt, AttemptFile, SweepDirectory
@@ -19,8 +18,6 @@ from runner.tracking import Tracker, is_tracked, open_store
 from runner.training.watch import SWEEP_TAG
 
 _UNOPENED, _RECORDED = "unopened", "attempt"
-# MLflow refuses longer tags.
-_TAG_LENGTH = 5000
 
 
 class ParentRun:
@@ -43,13 +40,13 @@ class ParentRun:
         self._directory, self._config = directory, config
         self._mask = mask or Mask(config.tracking.mask, asdict(config))
 
-    def open(self, name: str | None, overrides: Sequence[str]) -> None:
+    def open(self, names: Collection[str], overrides: Sequence[str]) -> None:
         """Opens the run, or the one recorded from the sweep's directory before.
 
         Delivers what trials have recorded that ended before, and whose sweep was killed before it
         was delivered.
 
-        `name` is the experiment's; None for a sweep over experiments.
+        `names` are those of the experiments: with several, the run is named after none.
 
         Raises:
           TrackingError: another process records from the directory.
@@ -58,8 +55,11 @@ class ParentRun:
         shown = " ".join(self._mask.overrides(overrides))
         tags = {"runner.overrides": shown, **environment_tags(Path.cwd())}
         store = open_store(tracking, asdict(self._config), self._mask)
-        run_name = f"{name} sweep" if name is not None else "sweep"
-        self.tracker = store.open(self._directory.path, name or "sweep", run_name, tags)
+        name, run_name = "sweep", "sweep"
+        if len(names) == 1:
+            (name,) = names
+            run_name = f"{name} sweep"
+        self.tracker = store.open(self._directory.path, name, run_name, tags)
         for run_directory in (*self._run_directories(), *self.unopened()):
             store.settle(run_directory)
 
@@ -136,7 +136,7 @@ class ParentRun:
         tracker.set_tags(
             {
                 **{f"{SWEEP_TAG}.{key}": value for key, value in values.items()},
-                "runner.exception": attempt.message[:_TAG_LENGTH],
+                "runner.exception": attempt.message,
             }
         )
         tracker.close(attempt.status)

@@ -6,7 +6,6 @@ its `_target_` entries, and whether its checkpoints exist.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,10 +36,9 @@ from runner.config.composition import (
 )
 from runner.config.fingerprint import Identity, in_scaffold
 from runner.config.instantiation import check_signature
-from runner.config.own_graph import is_own_graph
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
 from runner.config.spelling import spelled
-from runner.config.validation import validate
+from runner.config.validation import is_own_graph, validate
 from runner.errors import CheckpointError, ConfigError, Problem, RunnerError
 from runner.runs.run_directory import runs
 from runner.system.imports import import_tensorflow, without_collections
@@ -142,15 +140,14 @@ def check_targets(composed: Sequence[ComposedPoint]) -> None:
     """
     first = "tensorflow" not in sys.modules
     import_tensorflow()
-    known: dict[str, Sequence[Problem]] = {}
     problems = _Problems()
     with without_collections() if first else nullcontext():
         for each in composed:
             for key, node in _targets(each.config):
-                asked = json.dumps([key, node], default=repr)
-                if asked not in known:
-                    known[asked] = _target_problems(key, node)
-                problems.add(known[asked], each.point)
+                try:
+                    check_signature(key, node)
+                except ConfigError as error:
+                    problems.add(error.problems, each.point)
     problems.require_none(len(composed))
 
 
@@ -170,14 +167,6 @@ def _targets(config: RunConfig) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield from ((f"{group}.{name}", node) for name, node in getattr(config, group).items())
 
 
-def _target_problems(key: str, node: Mapping[str, Any]) -> Sequence[Problem]:
-    try:
-        check_signature(key, node)
-    except ConfigError as error:
-        return error.problems
-    return ()
-
-
 def check_sources(composed: Sequence[ComposedPoint]) -> None:
     """Checks that checkpoints are where trials look for them, as a run does before it starts.
 
@@ -189,13 +178,18 @@ def check_sources(composed: Sequence[ComposedPoint]) -> None:
       ConfigError: with every problem of every trial.
     """
     written = {folder for each in composed for folder in _written(each.config)}
-    begun: dict[str, set[str]] = {}
+    begun = {
+        (run_dir, record.fingerprint)
+        for run_dir in {each.config.run_dir for each in composed}
+        for _, record in runs(Path(run_dir).absolute())
+    }
     known: dict[str, Sequence[Problem]] = {}
     problems = _Problems()
     for each in composed:
-        if _has_begun(each, begun):
-            continue
-        for name, scaffold in each.config.scaffolds.items():
+        config = each.config
+        if config.resume is not Resume.never and (config.run_dir, each.fingerprint) in begun:
+            continue  # A run that has found its sources.
+        for name, scaffold in config.scaffolds.items():
             place = (scaffold.checkpoint, scaffold.which, scaffold.average, scaffold.optional)
             asked = repr((name, place))
             if asked not in known:
@@ -211,17 +205,6 @@ def _written(config: RunConfig) -> Iterator[Path]:
     for scaffold in config.scaffolds.values():
         if (scaffold.checkpoint or "").startswith(EXPERIMENT):
             yield own.parent / str(scaffold.checkpoint).removeprefix(EXPERIMENT)
-
-
-def _has_begun(point: ComposedPoint, begun: dict[str, set[str]]) -> bool:
-    """Whether a run of the configuration exists, which has found its sources."""
-    config = point.config
-    if config.resume is Resume.never:
-        return False
-    if config.run_dir not in begun:
-        found = runs(Path(config.run_dir).absolute())
-        begun[config.run_dir] = {record.fingerprint for _, record in found}
-    return point.fingerprint in begun[config.run_dir]
 
 
 def _source_problems(name: str, scaffold: ScaffoldConfig, written: set[Path]) -> Sequence[Problem]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,16 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from runner.config.command_line import on_run
 from runner.config.masking import Mask
 from runner.config.schema import SweepConfig
+from runner.config.spelling import on_run
 from runner.console import Screen
-from runner.errors import ConfigError, Problem, SweepError, nearest
+from runner.errors import Problem, SweepError
 from runner.sweeps.objectives import Objective, ranked_trials
 from runner.sweeps.sweep_directory import FAILURES, Attempt
 from runner.system.status import Status
 from runner.tracking import Tracker
 from runner.tracking.tracker import DESCRIPTION_TAG
-
-# Not a whole number: seeds may differ in their last digits.
-_FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
 def rows(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[list[str]]:
@@ -52,11 +50,15 @@ def rows(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[lis
 
 
 def short_value(value: str) -> str:
-    """Returns a swept number with a fraction to six significant digits; all else as it is."""
-    if not _FRACTION.fullmatch(value):
-        return value
-    short = _number(float(value))
-    return short if float(short) != float(value) else value
+    """Returns a swept number with a fraction to six significant digits; all else as it is.
+
+    Seeds, which have none, may differ in their last digits.
+    """
+    with suppress(ValueError):
+        short = _number(float(value))
+        if "." in value and float(short) != float(value):
+            return short
+    return value
 
 
 def _number(value: float | None) -> str:
@@ -129,28 +131,6 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
     """Returns key -> its last part, or the whole key where two end alike."""
     ends = [key.rpartition(".")[2] for key in keys]
     return {key: end if ends.count(end) == 1 else key for key, end in zip(keys, ends, strict=True)}
-
-
-def check_bands(repeated_over: Collection[str], swept: Collection[str] | None) -> None:
-    """Checks `sweep.bands`, whose default suits every sweep, unless `swept` is not known yet.
-
-    Raises:
-      ConfigError: one of them is not swept.
-    """
-    if swept is None:
-        return
-    problems = [
-        Problem(
-            f"sweep.bands names {each!r}",
-            "that is no key of this sweep",
-            "name keys that are swept, which repeat a trial",
-            nearest(each, swept),
-        )
-        for each in repeated_over
-        if each not in {*SweepConfig().bands, *swept}
-    ]
-    if problems:
-        raise ConfigError(*problems)
 
 
 def bands(
@@ -309,11 +289,10 @@ class Results:
           SweepError: trials failed.
         """
         self.screen.line("")
-        table = rich_table(rows(self.trials, self.objectives), "trials, the best first")
-        self.screen.show(table, self._summary())
-        if self.screen.is_terminal:
-            for line in failures(self.trials):
-                self.screen.line(line)
+        cells = rows(self.trials, self.objectives)
+        self.screen.show(rich_table(cells, "trials, the best first"), columns(cells))
+        for line in failures(self.trials):
+            self.screen.line(line)
         steps = self._steps_to_threshold()
         if steps:
             plain = f"\n{self._steps_title}\n{columns(steps)}"
@@ -350,27 +329,29 @@ class Results:
 
     def _steps_to_threshold(self) -> list[list[str]]:
         """Returns the table; empty where none is wanted or no trial has finished."""
-        found = bands(self.trials, self.objectives[0], self.settings.bands)
         threshold = self.settings.threshold
-        if threshold is None or not found:
+        if threshold is None or not self._bands:
             return []
-        return threshold_rows(found, self.objectives[0], threshold)
+        return threshold_rows(self._bands, self.objectives[0], threshold)
+
+    @cached_property
+    def _bands(self) -> list[Band]:
+        return bands(self.trials, self.objectives[0], self.settings.bands)
 
     def _draw(self, tracker: Tracker, folder: Path) -> dict[str, str]:
         # Importing Matplotlib takes time that a sweep without figures need not wait for.
         from runner.sweeps import figures
 
-        found = bands(self.trials, self.objectives[0], self.settings.bands)
-        files = figures.draw_bands(found, self.objectives[0], folder, self.settings)
-        tags = {}
+        plots, tags = {}, {}
         try:
             study = self.study or figures.study_of(self.trials, self.objectives)
         except ImportError as error:
             self.screen.line(f'no further figures: {error}; pip install "runner[optuna]"')
         else:
-            files += figures.draw(study, self.objectives, folder, {file.stem for file in files})
-            found_importances = figures.importances(study, self.objectives)
-            tags["runner.sweep.importances"] = json.dumps(found_importances)
-        for file in files:
+            plots = figures.study_plots(study, self.objectives)
+            importances = figures.importances(study, self.objectives)
+            tags["runner.sweep.importances"] = json.dumps(importances)
+        plots |= figures.band_plots(self._bands, self.objectives[0], self.settings)
+        for file in figures.draw(plots, folder):
             tracker.log_artifact(file, "figures")
         return tags

@@ -21,15 +21,12 @@ from runner.config.composition import Compose
 from runner.console import Screen
 from runner.errors import ConfigError, SweepError
 from runner.sweeps.execution import Execution
-from runner.sweeps.objectives import Objective, constraints, judged
+from runner.sweeps.objectives import Objective
 from runner.sweeps.points import Point, check_targets, compose_points
 from runner.sweeps.search_space import SearchSpace
-from runner.sweeps.study import OWNER, SearchStudy, open_study
+from runner.sweeps.study import DECIDED, OWNER, SearchStudy, open_study
 from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
 from runner.system.locks import is_held, this_process
-from runner.system.status import Status
-
-_DECIDED = (Status.FINISHED, Status.PRUNED, Status.FAILED)
 
 
 class Search:
@@ -40,13 +37,11 @@ class Search:
         study: SearchStudy,
         space: SearchSpace,
         settings: Mapping[str, Any],
-        objectives: Sequence[Objective],
         directory: SweepDirectory,
         screen: Screen,
     ) -> None:
         self._study, self._space, self._settings = study, space, settings
-        self._objectives, self._directory, self._screen = objectives, directory, screen
-        self._constraints = constraints(settings)
+        self._directory, self._screen = directory, screen
         # In a container that is started again, host and process have the same numbers as before.
         self._name = f"{this_process().replace(':', '_')}_{uuid.uuid4().hex[:8]}"
         self._replaced: set[int] | None = None
@@ -72,15 +67,13 @@ class Search:
                     attempts = [] if claimed else self._ask(living, compose)
                 for file in claimed:
                     attempt = file.settle(say=self._screen.line)
-                    if attempt.status in _DECIDED:
+                    if attempt.status in DECIDED:
                         self._record(attempt)
                     else:
                         attempts.append(_again(attempt))
                 if not claimed and not attempts:
-                    if (
-                        self._study.exhausted()
-                        and self._study.finished() < self._settings["n_trials"]
-                    ):
+                    left = self._settings["n_trials"] - self._study.finished()
+                    if left > 0 and self._study.exhausted():
                         self._screen.line("the sampler has nothing more to try")
                     return
                 for attempt in execution.run(attempts):
@@ -112,7 +105,7 @@ class Search:
         return [self._attempt(trial, point) for trial, point in zip(drawn, points, strict=True)]
 
     def _attempt(self, trial: optuna.Trial, point: Point) -> Attempt:
-        metric = self._objectives[0].name
+        metric = self._study.objectives[0].name
         reference = {
             "name": self._study.study_name,
             "trial": trial.number,
@@ -125,7 +118,7 @@ class Search:
             point.overrides,
             point.values,
             metric=metric,
-            study=reference if len(self._objectives) == 1 else None,
+            study=reference if len(self._study.objectives) == 1 else None,
         )
 
     def _counts(self, trial: FrozenTrial, living: Collection[str]) -> bool:
@@ -157,11 +150,8 @@ class Search:
         return [last[number] for number in claimed]
 
     def _record(self, attempt: Attempt) -> None:
-        if attempt.status not in _DECIDED:
-            return
-        if judged(attempt, self._objectives).status is not attempt.status:
-            self._directory.failed()
-        self._study.record(attempt, self._constraints)
+        if self._study.record(attempt).status is not attempt.status:
+            self._directory.failed()  # An objective is NaN or missing.
 
     def _trials(self) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False)
@@ -201,7 +191,7 @@ def try_search(
       ConfigError: the sampler cannot draw from the space, or not for as many objectives; or the
         custom function fails.
     """
-    study = open_study(InMemoryStorage(), "tried", settings, objectives, space)
+    study = open_study(InMemoryStorage(), "tried", settings, objectives, {})
     points: list[Point] = []
     while len(points) < 2 and not study.exhausted():
         try:

@@ -142,8 +142,6 @@ def _distribution(override: Override) -> Distribution:
     if isinstance(value, IntervalSweep):
         if value.start is None or value.end is None:
             raise ValueError("it has no two ends")
-        if value.start > value.end:
-            raise ValueError(f"its end {value.end} is below its start {value.start}")
         if isinstance(value.start, int) and isinstance(value.end, int):
             return IntDistribution(value.start, value.end, log=log)
         return FloatDistribution(float(value.start), float(value.end), log=log)

@@ -16,7 +16,6 @@ from typing import Any
 
 import optuna
 from filelock import FileLock
-from optuna.distributions import BaseDistribution, check_distribution_compatibility
 from optuna.exceptions import OptunaError
 from optuna.samplers import BaseSampler, GridSampler, QMCSampler
 from optuna.storages import InMemoryStorage, RDBStorage
@@ -25,7 +24,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from runner.config.instantiation import build_target, locate_target
-from runner.errors import ConfigError, Problem, SweepError, require_all
+from runner.errors import ConfigError, Problem, SweepError
 from runner.sweeps.objectives import Constraint, Objective, judged, violation
 from runner.sweeps.search_space import SearchSpace, as_shown
 from runner.sweeps.sweep_directory import Attempt
@@ -48,6 +47,8 @@ _STATES = {
     Status.FAILED: TrialState.FAIL,
 }
 _STATUSES = {state: status for status, state in _STATES.items()}
+DECIDED = tuple(_STATES)
+"""Statuses of attempts that end their trial."""
 
 _DATABASE = "study.db"
 _SAMPLER = "hydra.sweeper.sampler"
@@ -72,9 +73,17 @@ def open_storage(directory: Path, storage: Any) -> Any:
     Raises:
       ConfigError: it cannot be opened, or not by another process.
     """
-    opened = _opened(directory, storage)
-    if _is_private(opened):
-        named = storage["_target_"] if isinstance(storage, Mapping) else storage
+    if storage is None:
+        # Two processes that create the tables at once disturb each other.
+        with FileLock(directory / "study.lock"):
+            # Only its owner may read it: it holds the values drawn, secrets included.
+            (directory / _DATABASE).touch(mode=0o600)
+            return _database(f"sqlite:///{directory / _DATABASE}")
+    if isinstance(storage, Mapping):
+        named, opened = storage["_target_"], build_target("hydra.sweeper.storage", storage)
+    else:
+        named, opened = storage, _of_url(storage)
+    if isinstance(opened, InMemoryStorage) or ":memory:" in named:
         raise ConfigError(
             Problem(
                 f"hydra.sweeper.storage is {named}, which is in the memory of one process",
@@ -86,29 +95,13 @@ def open_storage(directory: Path, storage: Any) -> Any:
     return opened
 
 
-def _is_private(storage: Any) -> bool:
-    """Whether another process that opens the same storage finds an empty one."""
-    if isinstance(storage, RDBStorage):
-        url = storage.engine.url
-        return url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:")
-    return isinstance(storage, InMemoryStorage)
-
-
-def _opened(directory: Path, storage: Any) -> Any:
-    if isinstance(storage, Mapping):
-        return build_target("hydra.sweeper.storage", storage)
-    if storage is None:
-        # Two processes that create the tables at once disturb each other.
-        with FileLock(directory / "study.lock"):
-            # Only its owner may read it: it holds the values drawn, secrets included.
-            (directory / _DATABASE).touch(mode=0o600)
-            return _database(f"sqlite:///{directory / _DATABASE}")
+def _of_url(url: str) -> RDBStorage:
     try:
-        return _database(storage)
+        return _database(url)
     except Exception as first:  # noqa: BLE001 - the second attempt's is reported
         logger.info("opening the study's database again: %s", first)
     try:
-        return _database(storage)  # By now, another process may have created the tables.
+        return _database(url)  # By now, another process may have created the tables.
     except Exception as error:
         raise ConfigError(
             Problem(
@@ -160,11 +153,17 @@ class SearchStudy(optuna.Study):
     """A study that exists in the storage, as one process of a sweep sees it."""
 
     def __init__(
-        self, name: str, storage: Any, settings: Mapping[str, Any], objectives: Sequence[Objective]
+        self,
+        name: str,
+        storage: Any,
+        settings: Mapping[str, Any],
+        objectives: Sequence[Objective],
+        constraints: Mapping[str, Constraint],
     ) -> None:
         sampler, pruner = build_sampler(settings), build_pruner(settings["pruner"])
         super().__init__(study_name=name, storage=storage, sampler=sampler, pruner=pruner)
-        self._settings, self._objectives, self._kept = settings, objectives, storage
+        self.objectives = objectives
+        self._settings, self._constraints, self._kept = settings, constraints, storage
         self._sampler_setting = json.dumps(settings["sampler"], sort_keys=True, default=str)
 
     def stop(self) -> None:
@@ -182,19 +181,15 @@ class SearchStudy(optuna.Study):
         """Gives the sampler another seed than it had when the present trials were drawn."""
         self.sampler = build_sampler(self._settings, len(self.get_trials(deepcopy=False)))
 
-    def check(self, space: SearchSpace) -> None:
-        """Checks that the study, which may have trials, has the same objectives and values.
+    def check_objectives(self) -> None:
+        """Checks that the study, which may have trials, has the same objectives.
 
         Raises:
-          ConfigError: it has other objectives, or values were drawn that Optuna does not mix with
-            those of the space: other choices, or another kind of number.
+          ConfigError: it has others.
         """
-        require_all(self._check_objectives, lambda: self._check_space(space))
-
-    def _check_objectives(self) -> None:
         found = [direction.name.lower() for direction in self.directions]
-        wanted = [objective.name for objective in self._objectives]
-        goals = [objective.goal.value for objective in self._objectives]
+        wanted = [objective.name for objective in self.objectives]
+        goals = [objective.goal.value for objective in self.objectives]
         names = self.user_attrs.get(_OBJECTIVES)
         if found != goals or names not in (None, wanted):
             raise ConfigError(
@@ -206,37 +201,20 @@ class SearchStudy(optuna.Study):
                 )
             )
 
-    def _check_space(self, space: SearchSpace) -> None:
-        drawn: dict[str, BaseDistribution] = {}
-        for trial in self.get_trials(deepcopy=False):
-            drawn |= trial.distributions
-        problems = []
-        for name, distribution in space.distributions().items():
-            try:
-                check_distribution_compatibility(drawn.get(name, distribution), distribution)
-            except ValueError:
-                problems.append(
-                    Problem(
-                        f"the study {self.study_name!r} exists, with other values of {name}",
-                        f"it has drawn from {drawn[name]}, and this sweep draws from"
-                        f" {distribution}",
-                        "give hydra.sweeper.study_name another name, or repeat its values; without"
-                        " a name, resume=never begins another study",
-                    )
-                )
-        if problems:
-            raise ConfigError(*problems)
-
     def finished(self) -> int:
         """Returns how many trials have finished or were pruned."""
+        return len(self._finished())
+
+    def _finished(self) -> list[FrozenTrial]:
         states = (TrialState.COMPLETE, TrialState.PRUNED)
-        return len(self.get_trials(deepcopy=False, states=states))
+        return self.get_trials(deepcopy=False, states=states)
 
     def draw(self, space: SearchSpace, owner: str) -> optuna.Trial:
         """Asks the sampler for a trial from `space`, for the process named `owner`.
 
         Raises:
-          SweepError: the sampler draws none, or the study does not take what it draws.
+          SweepError: the sampler draws none, or the study has values that Optuna does not mix
+            with what it draws: other choices, or another kind of number.
         """
         try:
             trial = self.ask(space.distributions())
@@ -257,20 +235,20 @@ class SearchStudy(optuna.Study):
         """Makes another process the owner of an unfinished trial."""
         self._trial(number).set_user_attr(OWNER, owner)
 
-    def record(self, attempt: Attempt, constraints: Mapping[str, Constraint]) -> None:
-        """Brings the study up to date with a trial's last attempt.
+    def record(self, attempt: Attempt) -> Attempt:
+        """Brings the study up to date with a trial's last attempt, and returns it as judged.
 
         A trial that was killed or skipped remains RUNNING in the study, and can be resumed.
         """
-        attempt = judged(attempt, self._objectives)
-        if attempt.status not in _STATES:
-            return
+        attempt = judged(attempt, self.objectives)
+        if attempt.status not in DECIDED:
+            return attempt
         trial = self._trial(attempt.trial)
         for name, value in attempt.metrics.items():
             trial.set_user_attr(name, value)
-        for name, constraint in constraints.items():
+        for name, constraint in self._constraints.items():
             trial.set_constraint(name, violation(constraint, attempt.metrics))
-        values = [objective.of(attempt) for objective in self._objectives]
+        values = [objective.of(attempt) for objective in self.objectives]
         finished = attempt.status is Status.FINISHED
         self.tell(
             attempt.trial,
@@ -278,16 +256,17 @@ class SearchStudy(optuna.Study):
             state=_STATES[attempt.status],
             skip_if_finished=True,
         )
+        return attempt
 
     def ended(self) -> list[Attempt]:
         """Returns the trials that have ended, as far as the study knows them."""
         stored = self.get_trials(deepcopy=False, states=tuple(_STATUSES))
-        return [attempt_of(trial, self._objectives) for trial in stored]
+        return [attempt_of(trial, self.objectives) for trial in stored]
 
     def infeasible(self) -> set[int]:
         """Returns the numbers of the trials that violate a constraint."""
-        stored = self.get_trials(deepcopy=False)
-        return {trial.number for trial in stored if max(trial.constraints.values(), default=0) > 0}
+        found = self._finished()
+        return {trial.number for trial in found if max(trial.constraints.values(), default=0) > 0}
 
     def _trial(self, number: int) -> optuna.Trial:
         return optuna.Trial(self, _trial_id(self._kept, self.study_name, number))
@@ -298,17 +277,17 @@ def open_study(
     name: str,
     settings: Mapping[str, Any],
     objectives: Sequence[Objective],
-    space: SearchSpace,
+    constraints: Mapping[str, Constraint],
 ) -> SearchStudy:
     """Creates a study, or opens the one of this name.
 
     Raises:
-      ConfigError: the sampler or pruner cannot be built, or the study does not fit; see `check`.
+      ConfigError: the sampler or pruner cannot be built, or the study has other objectives.
     """
     goals = [StudyDirection[objective.goal.value.upper()] for objective in objectives]
     optuna.create_study(storage=storage, study_name=name, directions=goals, load_if_exists=True)
-    study = SearchStudy(name, storage, settings, objectives)
-    study.check(space)
+    study = SearchStudy(name, storage, settings, objectives, constraints)
+    study.check_objectives()
     if _OBJECTIVES not in study.user_attrs:
         study.set_user_attr(_OBJECTIVES, [objective.name for objective in objectives])
     return study

@@ -13,15 +13,23 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.core.plugins import Plugins
 from hydra.core.utils import env_override
+from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 from runner.config.choices import Mode
 from runner.config.masking import Mask
-from runner.config.schema import RunConfig
+from runner.config.schema import RunConfig, SweepConfig
 from runner.console import Screen
-from runner.errors import ConfigError, InterruptedRunError, Problem, RunnerError, require_all
+from runner.errors import (
+    ConfigError,
+    InterruptedRunError,
+    Problem,
+    RunnerError,
+    nearest,
+    require_all,
+)
 from runner.sweeps.execution import Execution, LauncherKind
 from runner.sweeps.objectives import Objective, ranked_trials
 from runner.sweeps.parent_run import ParentRun
@@ -33,7 +41,7 @@ from runner.sweeps.points import (
     compose_points,
     params_as_typed,
 )
-from runner.sweeps.results import Results, check_bands, masked_trials
+from runner.sweeps.results import Results, masked_trials
 from runner.sweeps.sweep_directory import (
     FAILURES,
     Attempt,
@@ -70,6 +78,8 @@ class RunnerSweeper(Sweeper):
         self.screen = Screen()
         # What ended the sweep early; raised once the results have been reported.
         self.cut_short: RunnerError | None = None
+        # Optuna's, if the sweep has one.
+        self.study: Any = None
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -126,10 +136,6 @@ class RunnerSweeper(Sweeper):
         ranked = ranked_trials(trials, objectives)
         return [each for each in ranked if each.status is Status.FINISHED][:1]
 
-    def study(self) -> Any:
-        """Returns Optuna's study of the sweep; None if it has none."""
-        return None
-
     def parsed_params(self, params: Any, overrides: Sequence[Override]) -> list[Override]:
         """Returns `hydra.sweeper.params` as overrides; the command line's win over them."""
         return self._parsed(params_as_typed(params, overrides))
@@ -148,13 +154,7 @@ class RunnerSweeper(Sweeper):
         composed = compose_points(points, self.compose)
         config = composed[0].config
         objectives = self.objectives(config)
-        if len({each.config.mode for each in composed}) > 1:
-            raise ConfigError(
-                Problem("mode is swept over", "the trials of a sweep do the same thing")
-            )
-        swept = self.swept(points)
-        _check_settings(swept)
-        check_bands(config.sweep.bands, swept)
+        check_swept(self.swept(points), config.sweep.bands)
         self._launcher.require_installed()
         if config.mode is Mode.train:
             start_delivery(config.tracking)  # Its imports overlap those of targets.
@@ -198,21 +198,18 @@ class RunnerSweeper(Sweeper):
         if config.mode is not Mode.train:
             if config.mode is Mode.evaluate:
                 objectives = [objective.on("test") for objective in objectives]
-            trials = self.run_trials(composed, execution, directory)
+            trials = self.trials(composed, execution, directory)
             return self._results(trials, objectives, config, mask)
-        parent = ParentRun(directory, config, mask)
         if directory.joined:
             # The process that opened the parent run may end before this one.
-            self.run_trials(composed, execution, directory, parent)
+            self.trials(composed, execution, directory)
             directory.lock.acquire()
+        parent = ParentRun(directory, config, mask)
         names = {each.config.name for each in composed}
-        parent.open(
-            config.name if len(names) == 1 else None,
-            [str(override.input_line) for override in overrides],
-        )
+        parent.open(names, [str(override.input_line) for override in overrides])
         status, tags = Status.FAILED, {}
         try:
-            trials = self.run_trials(composed, execution, directory, parent)
+            trials = self.trials(composed, execution, directory)
             parent.record_unopened(composed)
             results = self._results(trials, objectives, config, mask)
             tags = results.record(parent.tracker, directory.path)
@@ -224,6 +221,7 @@ class RunnerSweeper(Sweeper):
             status = Status.KILLED
             raise
         finally:
+            parent.settle_trials([each.config for each in composed])
             parent.close(status, tags, interruption.remaining())
         self.screen.line(f"sweep:   {parent.tracker.location()}")
         self.screen.line(f"files:   {directory.path}")
@@ -234,26 +232,12 @@ class RunnerSweeper(Sweeper):
     ) -> Execution:
         return Execution(
             directory,
-            self._launcher.launch(self._launching(directory)),
+            self._launching(directory).launch,
             config.sweep.retries,
             interruption,
             collective=self._launcher.is_collective,
             withdraw=self._launcher.withdraw,
         )
-
-    def run_trials(
-        self,
-        composed: Sequence[ComposedPoint],
-        execution: Execution,
-        directory: SweepDirectory,
-        parent: ParentRun | None = None,
-    ) -> list[Attempt]:
-        """Runs the trials, and however that ends, records which of them were killed."""
-        try:
-            return self.trials(composed, execution, directory)
-        finally:
-            if parent is not None:
-                parent.settle_trials([each.config for each in composed])
 
     def _results(
         self,
@@ -270,7 +254,7 @@ class RunnerSweeper(Sweeper):
             config.sweep,
             self.best(shown, objectives),
             # A search's study holds values as they are.
-            None if secret else self.study(),
+            None if secret else self.study,
             self.failures(shown),
             self.again,
             self.screen,
@@ -282,7 +266,7 @@ class RunnerSweeper(Sweeper):
     ) -> Iterator[SweepDirectory]:
         config = composed[0].config
         if config.mode is not Mode.train:
-            with unrecorded_sweep(shared=not self._launcher.is_serial) as directory:
+            with unrecorded_sweep(shared=not self._launcher.is_local) as directory:
                 yield directory
             return
         deciding = [
@@ -306,7 +290,7 @@ class RunnerSweeper(Sweeper):
     def _launcher(self) -> LauncherKind:
         return LauncherKind(self.config.hydra.launcher)
 
-    def _launching(self, directory: SweepDirectory) -> Any:
+    def _launching(self, directory: SweepDirectory) -> Launcher:
         """Returns the launcher, whose jobs find the sweep's directory in Hydra's configuration."""
         place = QuotedString(str(directory.path), Quote.single).with_quotes()
         with open_dict(self.config):
@@ -324,16 +308,33 @@ def _mask(composed: Sequence[ComposedPoint]) -> Mask:
     return Mask(configs[0].tracking.mask, {}, (asdict(config) for config in configs))
 
 
-def _check_settings(swept: Collection[str] | None) -> None:
-    """Raises ConfigError where keys of `sweep` are swept, which have one value for all trials."""
+def check_swept(swept: Collection[str] | None, bands: Sequence[str]) -> None:
+    """Checks the keys that are swept, unless they are not known yet.
+
+    Raises:
+      ConfigError: one of them is `mode` or of `sweep`; or one of `sweep.bands`, whose default
+        suits every sweep, is not swept.
+    """
+    if swept is None:
+        return
     problems = [
         Problem(
             f"{name} is swept over",
             "it holds for the sweep, not for a trial",
             f"give it one value, {name}=...",
         )
-        for name in sorted(swept or ())
-        if name.split(".")[0] == "sweep"
+        for name in sorted(swept)
+        if name == "mode" or name.split(".")[0] == "sweep"
+    ]
+    problems += [
+        Problem(
+            f"sweep.bands names {each!r}",
+            "that is no key of this sweep",
+            "name keys that are swept, which repeat a trial",
+            nearest(each, swept),
+        )
+        for each in bands
+        if each not in {*SweepConfig().bands, *swept}
     ]
     if problems:
         raise ConfigError(*problems)

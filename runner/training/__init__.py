@@ -6,8 +6,7 @@
   plans with them (`plan_run`).
 - `loop`: `train_run`, the session and the loop; `loop_hooks`: its hooks, in their order,
   and where their metrics go.
-- `recording`: what is recorded of a run at its start and its end; `last_lines`: what it prints at
-  its end.
+- `recording`: what is recorded of a run at its start and its end, and its last lines.
 - `evaluation`, `export`: `mode=evaluate` and `mode=export` of a run's checkpoint.
 
 `runner.run` calls these in turn. Plans and graphs are made in the rooms before this one; clusters

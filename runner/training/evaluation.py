@@ -22,7 +22,6 @@ from runner.hooks import evaluate
 from runner.restoration.json_report import provenance_document
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import summary
-from runner.restoration.restorer import Restorer
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.signals import Interruption
@@ -135,7 +134,7 @@ def _started(run: Run, folder: Path) -> str:
     _require_trained(run, plan)
     for line in summary(plan):
         run.screen.line(line)
-    settings, built = run.config.restoration, run.built
+    built = run.built
     identity = {
         "experiment": run.config.name,
         "run_dir": str(run.container.resolve()),
@@ -145,44 +144,32 @@ def _started(run: Run, folder: Path) -> str:
     document = provenance_document(plan, identity, run.sources.origins())
     (folder / PROVENANCE).write_text(json.dumps(document, indent=1) + "\n")
     with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
-        restorer = Restorer(
-            plan,
-            built.variables,
-            run.sources.open,
-            initialize=settings.initialize,
-            verify=settings.verify,
-        )
+        restorer = run.restorer(plan)
         session.run(restorer.build())
-        if built.own is not None:
-            _initialize_as(built.own.scaffold, session)
+        own = None if built.own is None else built.own.scaffold
+        # What the scaffold of a graph of one's own does in a fresh start.
+        if own is not None and own.init_op is not None:
+            session.run(own.init_op, own.init_feed_dict)
+        if own is not None and own.init_fn is not None:
+            own.init_fn(session)
         restorer.restore(session)
         saver = tf.compat.v1.train.Saver(saved_as(built.variables))
         return str(saver.save(session, str(folder / "model.ckpt"), write_meta_graph=False))
 
 
-def _initialize_as(scaffold: tf.compat.v1.train.Scaffold, session: tf.compat.v1.Session) -> None:
-    """Does what the scaffold of a graph of one's own does in a fresh start."""
-    if scaffold.init_op is not None:
-        session.run(scaffold.init_op, scaffold.init_feed_dict)
-    if scaffold.init_fn is not None:
-        scaffold.init_fn(session)
-
-
 def _require_trained(run: Run, plan: RestorationPlan) -> None:
     """Refuses a plan with an experiment that would be trained first."""
-    missing = [name for name, spec in plan.sources.items() if spec is not None]
-    missing = [name for name in missing if name not in run.sources.origins()]
-    if missing:
-        raise CheckpointError(
-            *(
-                Problem(
-                    f"scaffolds.{name}.checkpoint is {run.config.scaffolds[name].checkpoint}",
-                    f"mode={run.config.mode.value} trains nothing, and it is not trained yet",
-                    "train it first, or name a checkpoint",
-                )
-                for name in missing
-            )
+    problems = [
+        Problem(
+            f"scaffolds.{name}.checkpoint is {run.config.scaffolds[name].checkpoint}",
+            f"mode={run.config.mode.value} trains nothing, and it is not trained yet",
+            "train it first, or name a checkpoint",
         )
+        for name, spec in plan.sources.items()
+        if spec is not None and name not in run.sources.origins()
+    ]
+    if problems:
+        raise CheckpointError(*problems)
 
 
 def step_of(prefix: str) -> int:

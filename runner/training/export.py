@@ -13,11 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from runner.checkpoints.locate import BEST_OF_RUN
-from runner.config.own_graph import is_own_graph
 from runner.config.schema import RunConfig
+from runner.config.validation import is_own_graph
 from runner.errors import ConfigError, Problem, RunDirectoryError, TrackingError
 from runner.graph.build import build_data
-from runner.graph.experiment import Data, GraphSpec
+from runner.graph.experiment import Data
+from runner.graph.graph_spec import GraphSpec
 from runner.graph.optimization import averaged_names
 from runner.graph.own_graph import build_spec
 from runner.graph.precision import build_model, dtype_policy, full_precision, new_graph
@@ -200,29 +201,19 @@ def _write_model(config: RunConfig, folder: Path, prefix: str) -> None:
         names = model_variables(model)
         restored = averaged_names(names, prefix) if config.train.evaluate_ema else names
         tf.compat.v1.train.Saver(restored or None).restore(session, prefix)
-        _save(session, folder, features, outputs, names)
-
-
-def _save(
-    session: tf.compat.v1.Session,
-    folder: Path,
-    features: object,
-    outputs: object,
-    names: Mapping[str, tf.Variable],
-) -> None:
-    """Saves as `simple_save` does, the variables under their names in checkpoints."""
-    signature = tf.compat.v1.saved_model.predict_signature_def(
-        named("features", features), named("outputs", outputs)
-    )
-    builder = tf.compat.v1.saved_model.Builder(str(folder))
-    builder.add_meta_graph_and_variables(
-        session,
-        [tf.saved_model.SERVING],
-        {SIGNATURE: signature},
-        clear_devices=True,
-        saver=tf.compat.v1.train.Saver(dict(names)) if names else None,
-    )
-    builder.save()
+        signature = tf.compat.v1.saved_model.predict_signature_def(
+            named("features", features), named("outputs", outputs)
+        )
+        # As `simple_save` does, but with the variables under their names in checkpoints.
+        builder = tf.compat.v1.saved_model.Builder(str(folder))
+        builder.add_meta_graph_and_variables(
+            session,
+            [tf.saved_model.SERVING],
+            {SIGNATURE: signature},
+            clear_devices=True,
+            saver=tf.compat.v1.train.Saver(dict(names)) if names else None,
+        )
+        builder.save()
 
 
 def named(prefix: str, structure: Any) -> dict[str, Any]:

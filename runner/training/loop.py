@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,14 @@ import tensorflow as tf
 from runner.checkpoints import contents
 from runner.errors import ConfigError, InterruptedRunError, Problem
 from runner.graph.experiment import BuiltGraph, Training
+from runner.graph.graph_spec import local_init_op
 from runner.graph.input_pipeline import input_ended, not_resumed_exactly
-from runner.graph.own_graph import local_init_op
 from runner.graph.variables import saved_as
-from runner.restoration.restorer import Restorer
+from runner.hooks import ProgressHook
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
 from runner.system.user_code import raised
-from runner.training.last_lines import of_finished, of_interrupted
 from runner.training.loop_hooks import ConfiguredHooks, loop_hooks
-from runner.training.recording import recorded
+from runner.training.recording import interrupted_lines, recorded, result_lines
 from runner.training.run import Run
 
 
@@ -45,10 +45,10 @@ def train_run(run: Run, configured: ConfiguredHooks) -> float:
             run.watch.check()
             run.watch.judge(best)
     except InterruptedRunError:
-        for line in of_interrupted(run):
+        for line in interrupted_lines(run):
             run.screen.line(line)
         raise
-    for line in of_finished(run):
+    for line in result_lines(run):
         run.screen.line(line)
     run.interruption.check()  # A signal while the run was closed still ends a sweep.
     return best
@@ -60,25 +60,24 @@ def _loop(run: Run, configured: ConfiguredHooks) -> float:
         return _number(run.directory.require().objective)
     with run.built.graph.as_default():
         creator = _session_creator(run)
-        hooks = loop_hooks(run, configured)
+        progress = ProgressHook(training.step, run.config.train.steps, run.screen)
+        hooks = loop_hooks(run, configured, progress)
         for line in not_resumed_exactly(training.train_op):
             run.screen.line(line)
-        try:
-            with (
-                run.built.calls.explaining(),
-                configured.explaining(),
-                run.interruption.deferred(),
-                run.coordinator.leading(run),
-            ):
-                with MonitoredSession(creator, hooks.all) as session:
-                    _train(session, run, configured)
-                reached = configured.best.best()
-                resumes_later = run.interruption.received() or run.watch.pruned
-                if not resumes_later:
-                    _report_early_end(run)
-                run.directory.update(objective=reached, trained=not resumes_later)
-        finally:
-            hooks.progress.close()
+        with (
+            closing(progress),
+            run.built.calls.explaining(),
+            configured.explaining(),
+            run.interruption.deferred(),
+            run.coordinator.leading(run),
+        ):
+            with MonitoredSession(creator, hooks) as session:
+                _train(session, run, configured)
+            reached = configured.best.best()
+            resumes_later = run.interruption.received() or run.watch.pruned
+            if not resumes_later:
+                _report_early_end(run)
+            run.directory.update(objective=reached, trained=not resumes_later)
     return _number(reached)
 
 
@@ -131,19 +130,13 @@ def _number(objective: float | None) -> float:
 
 
 def _session_creator(run: Run) -> ChiefSessionCreator:
-    training, built, settings = run.training, run.built, run.config.restoration
+    training, built = run.training, run.built
     initializers: list[tf.Operation] = []
     restorer = None
     if run.plan is None:
         initializers.append(tf.compat.v1.global_variables_initializer())
     else:
-        restorer = Restorer(
-            run.plan,
-            built.variables,
-            run.sources.open,
-            initialize=settings.initialize,
-            verify=settings.verify,
-        )
+        restorer = run.restorer(run.plan)
         restorer.build([training.input_initializer])  # The session manager has it initialise.
     own = None if built.own is None else built.own.scaffold
     if own is not None and own.init_op is not None:

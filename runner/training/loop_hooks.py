@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow as tf
 
 from runner.config.choices import NonFinite, OnError
 from runner.config.instantiation import References
 from runner.errors import NonFiniteLossError, RunnerError
-from runner.graph.names import build_hook, finder, graph_names
+from runner.graph.configured_hooks import build_hook, graph_names, graph_references
 from runner.hooks import (
     BestCheckpoint,
     CheckpointHook,
@@ -77,19 +76,6 @@ class ConfiguredHooks:
         return None
 
 
-@dataclass(frozen=True)
-class LoopHooks:
-    """The hooks of a loop.
-
-    Attributes:
-      all: in the order in which the session calls them.
-      progress: one of them, to be closed also when the training fails.
-    """
-
-    all: Sequence[tf.compat.v1.train.SessionRunHook]
-    progress: ProgressHook
-
-
 def configured_hooks(run: Run) -> ConfiguredHooks:
     """Makes the hooks of the configuration, in the graph of a run.
 
@@ -103,8 +89,7 @@ def configured_hooks(run: Run) -> ConfiguredHooks:
     saves = _save_policy(run)
     best = _best_checkpoint(run, saves)
     evaluation = _evaluation(run, best)
-    names = graph_names(run.built.variables, run.training)
-    known = _known(run, names, evaluation)
+    known = _known(run, evaluation)
     first = run.built.hooks
     hooks = {
         name: first[name] or build_hook(name, node, known)
@@ -113,22 +98,27 @@ def configured_hooks(run: Run) -> ConfiguredHooks:
     return ConfiguredHooks(hooks, evaluation, best, saves)
 
 
-def loop_hooks(run: Run, configured: ConfiguredHooks) -> LoopHooks:
-    """Makes the hooks of a run, in its graph.
+def loop_hooks(
+    run: Run, configured: ConfiguredHooks, progress: ProgressHook
+) -> list[tf.compat.v1.train.SessionRunHook]:
+    """Makes the hooks of a run, in its graph, in the order in which the session calls them.
 
     Args:
       run: the run, opened and recorded.
       configured: those of the configuration.
+      progress: shows the run's metrics.
     """
     config, training = run.config, run.training
-    progress = ProgressHook(training.step, config.train.steps, run.screen)
     names = graph_names(run.built.variables, training)
     first, last = run.coordinator.hooks(run)
-    hooks = [
+    input_state = (
+        [InputStateHook(training.input_state, run.screen.line)] if training.input_is_saved else []
+    )
+    return [
         *first,
         # First, so that nothing is recorded or saved of a step whose loss is NaN.
         _nan_loss(run),
-        *_input_state(run),
+        *input_state,
         StopAtStepHook(config.train.steps),
         RewindHook(run.tracker.rewind),
         _metrics(run, names["metrics"], progress),
@@ -149,7 +139,6 @@ def loop_hooks(run: Run, configured: ConfiguredHooks) -> LoopHooks:
         # Last, so that a signal during the other hooks' work costs no further step.
         StopWhenHook(lambda: run.interruption.received() or run.watch.pruned),
     ]
-    return LoopHooks(hooks, progress)
 
 
 def _best_checkpoint(run: Run, saves: SavePolicy) -> BestCheckpoint:
@@ -200,12 +189,6 @@ def _nan_loss(run: Run) -> NanLossHook:
     )
 
 
-def _input_state(run: Run) -> list[InputStateHook]:
-    if not run.training.input_is_saved:
-        return []
-    return [InputStateHook(run.training.input_state, run.screen.line)]
-
-
 def _metrics(run: Run, values: Mapping[str, tf.Tensor], progress: ProgressHook) -> MetricsHook:
     training = run.training
 
@@ -254,7 +237,7 @@ def _own(run: Run) -> list[tf.compat.v1.train.SessionRunHook]:
     return hooks
 
 
-def _known(run: Run, graph: Mapping[str, Any], evaluation: EvaluationHook) -> References:
+def _known(run: Run, evaluation: EvaluationHook) -> References:
     """Returns what `${graph:NAME}` stands for, and `${run:NAME}` for each of `RUN_NAMES`."""
 
     def record(metrics: Mapping[str, float], step: int) -> None:
@@ -267,4 +250,5 @@ def _known(run: Run, graph: Mapping[str, Any], evaluation: EvaluationHook) -> Re
         "record": record,
         "saver": another_saver(run.built.saver, 0),
     }
-    return References({"graph": graph, "run": names}, finder(run.built.graph))
+    known = graph_references(run.built.graph, run.built.variables, run.training)
+    return known.also("run", names)

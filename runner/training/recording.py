@@ -1,9 +1,11 @@
-"""Records a run: its configuration, where its variables came from, and how it ended."""
+"""Records a run: its configuration, its plan, and how it ended; and the last lines it prints."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,21 +15,27 @@ from pathlib import Path
 import tensorflow as tf
 from omegaconf import OmegaConf
 
+from runner.checkpoints import contents
 from runner.config.masking import flatten
+from runner.config.spelling import on_run, program, resuming
 from runner.errors import InterruptedRunError, PrunedRunError, UserCodeError
 from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text, provenance_document
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import summary, text
-from runner.runs.lineage import DIGEST, SOURCE_TAG, name_tracked_run, source_run_tags
-from runner.runs.provenance import environment_tags
+from runner.runs.provenance import (
+    DIGEST,
+    SOURCE_TAG,
+    environment_tags,
+    name_tracked_run,
+    source_run_tags,
+)
 from runner.runs.run_directory import PROVENANCE
 from runner.system.atomic_files import write_text
 from runner.system.status import Status
 from runner.tracking import Tracker
 from runner.tracking.journal import Dataset
 from runner.tracking.tracker import COMMAND_TAG, DESCRIPTION_TAG, RUN_DIR_TAG
-from runner.training.last_lines import best_value
 from runner.training.run import Run
 from runner.training.sources import FINGERPRINT_TAG
 from runner.training.watch import SWEEP_TAG
@@ -84,7 +92,7 @@ def recorded(run: Run) -> Iterator[None]:
 
 def _describe(run: Run) -> None:
     """Sets the description: the best value so far, what the run started from, and the command."""
-    best = best_value(run)
+    best = _best_value(run)
     start = "\n".join(f"- {line}" for line in run.directory.require().start.splitlines())
     command = run.mask.command(_environment(Path.cwd())[COMMAND_TAG])
     parts = [f"Best: **{best}**" if best else "", start, f"```sh\n{command}\n```"]
@@ -205,3 +213,51 @@ def _record_end(run: Run) -> None:
         tracker.log_artifact(beside, "checkpoints")
     if directory.best_record.is_file():
         tracker.log_artifact(directory.best)
+
+
+def result_lines(run: Run) -> Iterator[str]:
+    """Yields the last lines of a finished run: its result, where to find it, and what is next."""
+    if best := _best_value(run):
+        yield f"best:    {best}"
+    yield f"time:    {_duration(time.monotonic() - run.started)}"
+    yield f"results: {run.tracker.location()}"
+    yield f"files:   {run.directory.path}"
+    if command := run.store.open_command():
+        yield f"open:    {command}"
+    page = run.store.page(run.directory.path)
+    if page and page not in run.tracker.location():
+        yield f"page:    {page}"
+    if run.suggests:
+        yield f"test:    {on_run('evaluate', run.directory.path)}"
+        yield f"export:  {on_run('export', run.directory.path)}"
+
+
+def interrupted_lines(run: Run) -> Iterator[str]:
+    """Yields the last lines of a run ended by a signal; none if another process reports that."""
+    if not run.suggests:
+        return
+    steps = contents.steps(str(run.directory.checkpoints))
+    yield f"saved:   {f'step {max(steps)}' if steps else 'nothing yet'}"
+    if best := _best_value(run):
+        yield f"best:    {best}"
+    yield f"files:   {run.directory.path}"
+    yield f"resume:  {program()} {run.mask.command(resuming(sys.argv[1:]))}"
+
+
+def _best_value(run: Run) -> str:
+    """Returns the objective, its best value so far and its step; empty before an evaluation."""
+    if not run.directory.best_record.is_file():
+        return ""
+    content = json.loads(run.directory.best_record.read_text())
+    objective = run.config.train.objective
+    value = content["metrics"][objective.removeprefix("validation/")]
+    return f"{objective} {value:.4g} at step {content['step']}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = ((hours, "h"), (minutes, "min"), (rest, "s"))
+    first = next((index for index, (count, _) in enumerate(parts) if count), 2)
+    # Two units are enough.
+    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2])

@@ -26,6 +26,7 @@ from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph, Training
 from runner.graph.replica import Replica
 from runner.restoration.plan import RestorationPlan
+from runner.restoration.restorer import Restorer
 from runner.runs.resumption import discard, interrupted_run, nearest, open_run
 from runner.runs.run_directory import RunDirectory, RunRecord, runs
 from runner.session.monitored_session import ChiefSessionCreator
@@ -171,6 +172,17 @@ class Run:
           ConfigError: when the experiment of a source does not compose or build.
         """
         return plan_run(self.config, self.built, self.sources)
+
+    def restorer(self, plan: RestorationPlan) -> Restorer:
+        """Returns what initialises and restores the variables of `built` as planned."""
+        settings = self.config.restoration
+        return Restorer(
+            plan,
+            self.built.variables,
+            self.sources.open,
+            initialize=settings.initialize,
+            verify=settings.verify,
+        )
 
     def finished(self) -> RunDirectory:
         """Returns the newest finished run of this configuration in `run_dir`.

@@ -47,7 +47,6 @@ class Sources:
         self._config, self._store = config, store
         self._identity = Identity(config)
         self._origins: dict[str, tuple[Origin, ...]] = {}
-        self._pinned: dict[str, list[tuple[str, str]]] = {}
 
     def settings(self) -> dict[str, object]:
         """Returns what identifies the run, with its sources' experiments identified likewise.
@@ -133,7 +132,7 @@ class Sources:
         Raises:
           CheckpointError: when its content is no longer what it was then.
         """
-        return open_pinned(self._pinned[scaffold])
+        return open_pinned([(each.spec.path, each.spec.digest) for each in self._origins[scaffold]])
 
     def origins(self) -> Mapping[str, tuple[Origin, ...]]:
         """Returns scaffold -> the checkpoints that `expected` resolved it to, several averaged."""
@@ -155,7 +154,6 @@ class Sources:
         found = open_source(scaffold, place, which, self._store)
         if found is None:
             return None
-        self._pinned[name] = [(each.spec.path, each.spec.digest) for each in found.origins]
         self._origins[name] = found.origins
         return found.spec
 

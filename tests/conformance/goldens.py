@@ -66,6 +66,23 @@ class Golden:
     checksums: bool = True
 
 
+def save_bundle(prefix: Path | str, values: Mapping[str, Any]) -> str:
+    """Saves arrays or tensors in a bundle, and returns its prefix."""
+    tf.raw_ops.SaveV2(
+        prefix=str(prefix),
+        tensor_names=list(values),
+        shape_and_slices=[""] * len(values),
+        tensors=[tf.convert_to_tensor(each) for each in values.values()],
+    )
+    return str(prefix)
+
+
+def save_npz(path: Path, **values: Any) -> str:
+    """Saves arrays, or what makes arrays, and returns the path."""
+    np.savez(path, allow_pickle=False, **{name: np.asarray(each) for name, each in values.items()})
+    return str(path)
+
+
 Maker = Callable[[Path, Tensors], object]
 MAKERS: dict[str, tuple[Maker, dict[str, Any]]] = {}
 
@@ -124,16 +141,10 @@ def bundle_sharded(folder: Path, values: Tensors) -> object:
     stored = everything(values)
     prefix = str(folder / "model.ckpt-1234")
     names = sorted(stored)
-    parts = []
-    for shard in (0, 1):
-        chosen = names[shard::2]
-        parts.append(f"{prefix}_part{shard}")
-        tf.raw_ops.SaveV2(
-            prefix=parts[-1],
-            tensor_names=chosen,
-            shape_and_slices=[""] * len(chosen),
-            tensors=[tf.constant(stored[name]) for name in chosen],
-        )
+    parts = [
+        save_bundle(f"{prefix}_part{shard}", {name: stored[name] for name in names[shard::2]})
+        for shard in (0, 1)
+    ]
     tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=prefix)
     return prefix
 

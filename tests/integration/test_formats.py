@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +24,26 @@ from tests.conformance.goldens import STEP, make, tensors
 from tests.tiny.composing import composing
 
 NORM = ("gamma", "beta", "moving_mean", "moving_variance")
-Compose = Callable[..., RunConfig]
 
 
 @pytest.fixture(scope="module")
-def compose(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compose]:
-    """Composes the tiny experiment with a scaffold `norm` whose tensors every golden holds."""
+def composed(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    """The tiny experiment with a scaffold `norm` whose tensors every golden holds."""
+    scaffold = "{variables: {include: ['body/norm/*']}, rename: {body/norm/: norm/}}"
     with composing(tmp_path_factory.mktemp("conf")):
+        given = [f"++scaffolds.norm={scaffold}", "++scaffolds.norm.checkpoint=unused"]
+        return validate(compose_experiment("tiny", [*given, "tracking.uri=null"]))
 
-        def make_config(checkpoint: str, *overrides: str) -> RunConfig:
-            scaffold = (
-                "{variables: {include: ['body/norm/*']}, rename: {body/norm/: norm/}, "
-                f"checkpoint: '{checkpoint}'}}"
-            )
-            given = [f"++scaffolds.norm={scaffold}", "tracking.uri=null", *overrides]
-            return validate(compose_experiment("tiny", given))
 
-        yield make_config
+def starting_from(config: RunConfig, checkpoint: str, which: str | None = None) -> RunConfig:
+    """Returns the configuration with another checkpoint."""
+    norm = replace(config.scaffolds["norm"], checkpoint=checkpoint, which=which)
+    return replace(config, scaffolds={"norm": norm})
 
 
 @pytest.fixture(scope="module")
-def built(compose: Compose) -> BuiltGraph:
-    return build_graph(compose("unused"), "validation", train=True)
+def built(composed: RunConfig) -> BuiltGraph:
+    return build_graph(composed, "validation", train=True)
 
 
 def _restored(config: RunConfig, built: BuiltGraph) -> dict[str, Any]:
@@ -76,28 +74,28 @@ READERS = (
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_run_starts_from_it(
-    name: str, tmp_path: Path, compose: Compose, built: BuiltGraph
+    name: str, tmp_path: Path, composed: RunConfig, built: BuiltGraph
 ) -> None:
     golden = make(name, tmp_path)
-    values = _restored(compose(golden.path), built)
+    values = _restored(starting_from(composed, golden.path), built)
     assert values["step"] == golden.step
     for variable in NORM:
         assert np.array_equal(values[variable], tensors()[f"norm/{variable}"]), variable
 
 
 def test_a_step_of_a_directory_is_a_source(
-    tmp_path: Path, compose: Compose, built: BuiltGraph
+    tmp_path: Path, composed: RunConfig, built: BuiltGraph
 ) -> None:
     make("bundle", tmp_path)
-    config = compose(str(tmp_path), f"++scaffolds.norm.which={STEP}")
+    config = starting_from(composed, str(tmp_path), str(STEP))
     assert _restored(config, built)["step"] == STEP
     with pytest.raises(PlanError, match="holds no checkpoint of step 99"):
-        _restored(compose(str(tmp_path), "++scaffolds.norm.which=99"), built)
+        _restored(starting_from(composed, str(tmp_path), "99"), built)
 
 
-def test_what_was_pinned_is_not_exchanged_on_the_way(tmp_path: Path, compose: Compose) -> None:
+def test_what_was_pinned_is_not_exchanged_on_the_way(tmp_path: Path, composed: RunConfig) -> None:
     golden = make("npz", tmp_path)
-    sources = Sources(compose(golden.path), RunStore())
+    sources = Sources(starting_from(composed, golden.path), RunStore())
     sources.expected()
     sources.open("norm")
     make("npz", tmp_path, tensors(1.0))

@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import pytest
 import tensorflow.compat.v1 as tf
 import yaml
 
-from runner.config.schema import TrackingConfig
-from runner.tracking.tracking_directory import TrackingDirectory
+from runner.tracking import Tracker
+from tests.tiny.configs import LINEAR, PLAIN
 from tests.tiny.runs import directory, run, saved, short, written
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "hook"
@@ -52,7 +51,7 @@ def test_every_stock_hook_by_config(tmp_path: Path, logged: pytest.LogCaptureFix
     hooks: dict[str, dict[str, Any]] = {
         "log": {
             "_target_": f"{TRAIN}.LoggingTensorHook",
-            "tensors": {"the_loss": "${graph:loss}", "kernel": "${graph:body/dense/kernel}"},
+            "tensors": {"the_loss": "${graph:loss}", "kernel": "${graph:body/kernel}"},
             "every_n_iter": 5,
         },
         "stop": {"_target_": f"{TRAIN}.StopAtStepHook", "last_step": 12},
@@ -98,7 +97,7 @@ def test_every_stock_hook_by_config(tmp_path: Path, logged: pytest.LogCaptureFix
             "output_dir": str(tmp_path / "profile"),
         },
     }
-    run(tmp_path / "runs", hooks=hooks)
+    run(tmp_path / "runs", hooks=hooks, **PLAIN)
 
     known = {name for name in dir(tf.train) if name.endswith("Hook")}
     used = {str(entry["_target_"]).rpartition(".")[2] for entry in hooks.values()}
@@ -119,7 +118,7 @@ def test_every_stock_hook_by_config(tmp_path: Path, logged: pytest.LogCaptureFix
     # Fed a learning rate of 0, nothing moves.
     whole = tf.train.load_checkpoint(str(directory(tmp_path / "runs").checkpoints))
     first = tf.train.load_checkpoint(str(checkpoints / "model.ckpt-0"))
-    name = "body/dense/kernel"
+    name = "body/kernel"
     assert (whole.get_tensor(name) == first.get_tensor(name)).all()
 
 
@@ -128,8 +127,16 @@ def _shipped(name: str, **changes: Any) -> dict[str, Any]:
     return {name: {**yaml.safe_load((CONF / f"{name}.yaml").read_text()), **changes}}
 
 
-@pytest.mark.usefixtures("forked_followers")
-def test_the_shipped_hooks_work_together_and_are_tracked(tmp_path: Path, database: Path) -> None:
+def test_the_shipped_hooks_work_together_and_are_tracked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracked: dict[str, dict[int, float]] = {}
+
+    def log(self: Tracker, metrics: Mapping[str, float], step: int) -> None:
+        for name, value in metrics.items():
+            tracked.setdefault(name, {})[step] = value
+
+    monkeypatch.setattr(Tracker, "log_metrics", log)
     hooks = {
         **_shipped("early_stopping", patience=2, min_delta=100.0),
         **_shipped("wall_clock"),
@@ -145,14 +152,12 @@ def test_the_shipped_hooks_work_together_and_are_tracked(tmp_path: Path, databas
         "decay_steps": 20,
         "end_learning_rate": 0.0,
     }
-    uri = f"sqlite:///{database}"
-    lines = run(
-        tmp_path / "runs",
-        hooks=hooks,
-        tracking=TrackingConfig(uri),
-        optimizer={"_target_": f"{TRAIN}.AdamOptimizer", "learning_rate": decay},
-        train=short(steps=50, log_every=4, evaluate_every=4),
-    )
+    changes = {
+        **LINEAR,
+        "optimizer": {"_target_": f"{TRAIN}.AdamOptimizer", "learning_rate": decay},
+        "train": short(steps=50, log_every=4, evaluate_every=4),
+    }
+    lines = run(tmp_path / "runs", hooks=hooks, **changes)
     # The first evaluation, at 4, is the best; those at 8 and 12 exhaust the patience.
     assert saved(tmp_path / "runs", "global_step") == 12
     assert not any("learning_rate" in line for line in lines)
@@ -164,13 +169,8 @@ def test_the_shipped_hooks_work_together_and_are_tracked(tmp_path: Path, databas
     assert dict(found["train/learning_rate"]) == pytest.approx(rates)
     assert dict(found["validation/loss"]) == pytest.approx(dict(history))
 
-    client = mlflow.MlflowClient(uri)
-    run_id = TrackingDirectory(path).position(uri).run_id
-    assert run_id is not None
-    recorded = client.get_metric_history(run_id, "train/learning_rate")
     expected = {step: rates[step] for step in (4, 8, 12)}
-    assert {each.step: each.value for each in recorded} == pytest.approx(expected)
+    assert tracked["train/learning_rate"] == pytest.approx(expected)
     for name in ("time/step", "time/input", "time/compute", "memory/peak_mib"):
-        timed = client.get_metric_history(run_id, name)
-        assert [each.step for each in timed] == [4, 8, 12]
-        assert all(each.value >= 0 for each in timed)
+        assert list(tracked[name]) == [4, 8, 12]
+        assert all(value >= 0 for value in tracked[name].values())

@@ -87,10 +87,9 @@ def unpack(request: pytest.FixtureRequest, tmp_path: Path, forks: Forks) -> Unpa
     return unpacked
 
 
-# The grid below resumes interrupted runs in their place.
-@pytest.mark.parametrize(
-    ("name", "moved"), [pytest.param("killed", False, marks=pytest.mark.soak), ("terminated", True)]
-)
+# The grid below resumes interrupted runs too.
+@pytest.mark.soak
+@pytest.mark.parametrize(("name", "moved"), [("killed", False), ("terminated", True)])
 def test_an_interrupted_run_ends_as_if_it_had_not_been(
     unpack: Unpack, name: str, moved: bool
 ) -> None:
@@ -106,7 +105,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(
     assert "runner.metrics_recorded_differently" not in run.data.tags
 
 
-def test_a_finished_run_is_evaluated_and_exported(unpack: Unpack) -> None:
+def test_a_finished_run_is_evaluated(unpack: Unpack) -> None:
     old = unpack()
     (before,) = old.tracked("points")
     evaluated = old.points(before.info.run_id, "test/")
@@ -117,6 +116,10 @@ def test_a_finished_run_is_evaluated_and_exported(unpack: Unpack) -> None:
     assert old.points(after.info.run_id, "test/") == evaluated * 2
     assert (after.info.status, after.info.end_time) == ("FINISHED", before.info.end_time)
 
+
+@pytest.mark.soak
+def test_a_finished_run_is_exported(unpack: Unpack) -> None:
+    old = unpack()
     done = old.again("points", "mode=export")
     assert "model:   models:/" in done.stdout
     exported = tensors(old.path("points/001/export/variables/variables"))

@@ -13,6 +13,16 @@ from hydra._internal.hydra import Hydra
 from runner import __main__ as command_line
 
 CONF = ("--config-dir", str(Path(__file__).resolve().parent / "conf"))
+# The model of one weight of `tests.tiny.configs.LINEAR`.
+LINEAR = (
+    "+experiment=tiny",
+    "model._target_=tests.tiny.odd.Linear",
+    "loss={_target_: tests.tiny.odd.Sum}",
+    "~loss.from_logits",
+    "~loss._partial_",
+    "~metrics.accuracy",
+    "optimizer=sgd",
+)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
+# Of a session of a few steps: optimising its graph would take longer than running it.
+UNOPTIMISED = tf.ConfigProto()
+UNOPTIMISED.graph_options.rewrite_options.disable_meta_optimizer = True
+
 
 @dataclass
 class Counter:
@@ -27,7 +31,9 @@ class Counter:
     ) -> int:
         """Runs until a hook stops it, at most `limit` steps, and returns how many steps it took."""
         creator = tf.train.ChiefSessionCreator(
-            tf.train.Scaffold(saver=self.saver), checkpoint_dir=str(own) if own else None
+            tf.train.Scaffold(saver=self.saver),
+            config=UNOPTIMISED,
+            checkpoint_dir=str(own) if own else None,
         )
         count = 0
         with tf.train.MonitoredSession(creator, hooks) as session:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import functools
-import gc
 import importlib
 import json
 import os
@@ -26,7 +25,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from runner.system.imports import LEVEL, without_import_notes
+from hydra._internal.hydra import Hydra
+from hydra.core.plugins import Plugins
+
+from runner.system.imports import LEVEL, without_collections, without_import_notes
 from runner.system.lifeline import LIFELINE
 from tests.tiny.forked import Forked
 
@@ -38,12 +40,16 @@ _OUT_OF_THE_WAY = 500
 
 # What a run, its follower, a sweep, a task of a cluster and the experiments of the tests import.
 MODULES = (
+    "alembic.command",
     "experiments.digits",
     "experiments.models",
     "hydra_plugins.runner_sweepers.grid",
     "hydra_plugins.runner_sweepers.optuna",
     "mlflow",
+    "mlflow.store.model_registry.sqlalchemy_store",
+    "mlflow.store.tracking.sqlalchemy_workspace_store",
     "optuna.samplers",
+    "optuna.storages._rdb.models",
     "runner.__main__",
     "runner.cluster.chief",
     "runner.inspect",
@@ -63,10 +69,11 @@ MODULES = (
 
 
 def import_everything() -> None:
-    """Imports `MODULES`."""
-    with without_import_notes():
+    """Imports `MODULES`, and the plugins that Hydra finds."""
+    with without_import_notes(), without_collections():
         for module in MODULES:
             importlib.import_module(module)
+        Plugins.instance()
     del os.environ[LEVEL]
     for module in ("runner.__main__", "runner.inspect", "runner.sync", "tests.tiny.recording"):
         # They are run as `__main__`, and no module imports them.
@@ -166,9 +173,12 @@ def become(address: str, request: dict[str, Any]) -> None:
     import runner.cluster.local
     import runner.tracking.follower_process
 
-    # Any: a module, one of whose functions is exchanged.
+    # Any: modules and a class whose functions are exchanged.
     system: Any = os
     system.getppid = functools.partial(parent_of, request)
+    # Hydra composes each command once more, to see if a configuration sets `hydra.mode`: none does.
+    composing: Any = Hydra
+    composing.get_mode = lambda *_, **__: None
     if request["session"]:
         os.setsid()
     os.chdir(request["folder"])
@@ -200,7 +210,6 @@ if __name__ == "__main__":
     assert threading.active_count() == 1, "a thread does not survive a fork"
     # Python 3.12 warns of Arrow's thread too, which sees to forks itself.
     warnings.filterwarnings("ignore", ".* is multi-threaded", DeprecationWarning)
-    gc.freeze()
     server = Server(sys.argv[1])
     request = server.serve()
     if request is not None:

@@ -15,6 +15,7 @@ from runner.graph.build import build_graph
 from runner.graph.experiment import BuiltGraph, Training
 from runner.hooks import evaluate
 from tests.tiny.configs import tiny
+from tests.tiny.counter import UNOPTIMISED
 
 
 @dataclass
@@ -76,7 +77,7 @@ def opened(
     It is initialized, unless a checkpoint is given to restore.
     """
     built = graph if isinstance(graph, BuiltGraph) else build(graph)
-    with built.graph.as_default(), tf.Session() as session:
+    with built.graph.as_default(), tf.Session(config=UNOPTIMISED) as session:
         if restore is None:
             start = training_of(built).input_initializer
             session.run([tf.global_variables_initializer(), start])

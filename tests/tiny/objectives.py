@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import keras
@@ -69,14 +68,12 @@ def scored() -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden), name="scored")
 
 
-def half_frozen(before: bool) -> keras.Model:
-    """Returns a model whose base does not train, as is said before or after it is built."""
-    kinds = {"dense": partial(keras.layers.Dense, 4), "norm": keras.layers.BatchNormalization}
-    layers = [make(name=name, trainable=not before) for name, make in kinds.items()]
+def half_frozen() -> keras.Model:
+    """Returns a model whose base does not train, as is said after it is built."""
+    layers = [keras.layers.Dense(4, name="dense"), keras.layers.BatchNormalization(name="norm")]
     base = keras.Sequential(layers, name="base")
     base.build((None, 8))
-    if not before:
-        base.trainable = False
+    base.trainable = False
     return keras.Sequential([keras.Input((8,)), base, keras.layers.Dense(1, name="head")])
 
 
@@ -85,7 +82,6 @@ def tagged() -> keras.Model:
     return keras.Sequential(
         [
             keras.layers.Embedding(6, 4, mask_zero=True),
-            keras.layers.LSTM(4, return_sequences=True),
             keras.layers.Dense(3, "softmax"),
         ],
         name="tagged",

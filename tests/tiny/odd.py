@@ -271,15 +271,15 @@ def partitioned(features: Any, training: bool = False) -> Any:
 
 
 class Recurrent(keras.Model):
-    """An LSTM over the features, one a step."""
+    """A recurrent layer over the features, one a step."""
 
     def __init__(self) -> None:
         super().__init__(name="recurrent")
-        self.lstm = keras.layers.LSTM(4, name="lstm")
+        self.layer = keras.layers.SimpleRNN(4, name="layer")
         self.head = keras.layers.Dense(2, name="head")
 
     def call(self, features: Any, training: bool = False) -> Any:
-        return self.head(self.lstm(features[:, :, None], training=training))
+        return self.head(self.layer(features[:, :, None], training=training))
 
 
 def digits(labels: Any, outputs: Any) -> Any:

@@ -23,18 +23,6 @@ def digits(split: str, batch_size: int = 32) -> tf.data.Dataset:
     return batches.batch(batch_size)
 
 
-def cnn(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
-    """A convolution and two dense layers, by variables."""
-    with tf.variable_scope("conv"):
-        kernel = tf.get_variable("kernel", [3, 3, 1, 8])
-        hidden = tf.nn.relu(tf.nn.conv2d(features["image"], kernel, 2, "SAME"))
-        hidden = tf.reshape(hidden, [-1, 4 * 4 * 8])
-    with tf.variable_scope("head"):
-        kernel = tf.get_variable("kernel", [4 * 4 * 8, 10])
-        logits = tf.matmul(hidden, kernel) + tf.get_variable("bias", [10])
-    return classified(logits, labels, mode, tf.train.AdamOptimizer(params["learning_rate"]))
-
-
 def cnn_of_layers(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
     """A CNN of `tf_keras.layers` and `tf.layers`, with batch norm and dropout."""
     import tf_keras
@@ -118,7 +106,7 @@ def layer_norm(inputs: tf.Tensor) -> tf.Tensor:
     return tf.nn.batch_normalization(inputs, mean, variance, beta, gamma, 1e-6)
 
 
-def bert_encoder(tokens: tf.Tensor, layers: int = 2, size: int = 8, heads: int = 2) -> tf.Tensor:
+def bert_encoder(tokens: tf.Tensor, layers: int = 1, size: int = 8, heads: int = 2) -> tf.Tensor:
     """A transformer encoder in the variable names of BERT."""
     with tf.variable_scope("bert"):
         with tf.variable_scope("embeddings"):

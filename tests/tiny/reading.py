@@ -25,6 +25,18 @@ def taken(make: Callable[[], tf.data.Dataset], count: int = 100) -> list[Any]:
         return batches
 
 
+def check_shuffled(make: Callable[[int], Any], count: int) -> None:
+    """Checks that an epoch of `count` batches has the order of its seed, and the next another."""
+
+    def order(seed: int) -> list[bytes]:
+        return [x.tobytes() + y.tobytes() for x, y in taken(make(seed).train, 2 * count)]
+
+    first = order(0)
+    assert first == order(0) != order(1)
+    assert first[:count] != first[count:]
+    assert sorted(first[:count]) == sorted(first[count:])
+
+
 def resumed(make: Callable[[], tf.data.Dataset], prefix: str) -> tuple[list[Any], list[Any]]:
     """Returns batches 2 to 5 of one process, and what another gives that resumes at batch 2."""
 

@@ -99,22 +99,3 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 def finished(whole: Runs, tmp_path: Path) -> Runs:
     """A copy of the finished run, to be used."""
     return whole.copy(tmp_path / "runs")
-
-
-@pytest.fixture(scope="session")
-def _failed(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    from runner.errors import UserCodeError
-    from tests.tiny.runs import Runs, disturbed
-
-    folder = tmp_path_factory.mktemp("failed")
-    hooks = disturbed("FailOnce", step=13, marker=str(folder / "marker"))
-    runs = Runs(folder / "runs", hooks=hooks)
-    with pytest.raises(UserCodeError, match="the hook failed"):
-        runs.run()
-    return runs
-
-
-@pytest.fixture
-def failed(_failed: Runs, tmp_path: Path) -> Runs:
-    """A copy of a run that failed after step 13, with a checkpoint of step 10."""
-    return _failed.copy(tmp_path / "runs")

@@ -149,7 +149,7 @@ from runner.__main__ import main
 rooms = sys.argv[1:]
 def report(*what):
     print(*what, *{"tensorflow", "keras", "mlflow", "torch", "pandas"} & set(sys.modules))
-for command in ("--help", "+experiment=lstm_cnn --cfg job", "+experiment=lstm_cnn train.steps=0"):
+for command in ("--help", "+experiment=lstm_cnn train.steps=0"):
     sys.argv[1:] = command.split()
     try:
         code = main()
@@ -180,7 +180,6 @@ def test_commands_and_rooms_around_the_graph_wait_for_no_large_library(tmp_path:
     reports = [each for each in done.stdout.splitlines() if each.startswith(("rooms", "exit"))]
     assert reports == [
         "exit 0 --help",
-        "exit 0 +experiment=lstm_cnn --cfg job",
         "exit 2 +experiment=lstm_cnn train.steps=0",
         "rooms",
     ]

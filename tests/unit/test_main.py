@@ -29,7 +29,6 @@ MISTAKES_FOUND_LATER = {
         "model._target_ is 'tests.tiny.experiment.Nett'",
         "tests.tiny.experiment.Net",
     ),
-    "model._target_=nosuch.Net": ("model._target_ is 'nosuch.Net'", "on the Python path"),
     "tracking.uri=5": ("tracking.uri='5' cannot be used", "sqlite:///mlflow.db"),
 }
 
@@ -50,7 +49,6 @@ def test_a_mistake_that_only_the_run_finds(command: Command, mistake: str, tmp_p
     "arguments",
     [
         ("+experiment=tiny", *CONF, "train.steps=0"),
-        ("+experiment=tiny", "train.steps=0", *CONF),
         ("train.steps=0", f"--config-dir={CONF[1]}", "+experiment=tiny"),
     ],
 )
@@ -93,7 +91,7 @@ def test_a_folder_given_for_the_run_is_dedicated_to_it(
     assert (outcome.code, seen) == (0, [dedicated])
 
 
-@pytest.mark.parametrize("kind", [ValueError, RuntimeError])
+@pytest.mark.parametrize("kind", [ValueError, AttributeError])
 def test_an_error_of_the_run_itself_is_not_explained_away(
     command: Command, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:

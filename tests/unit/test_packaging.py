@@ -91,16 +91,31 @@ def test_the_wheel_holds_the_packages_with_their_configs_and_nothing_else(wheel:
     # With an __init__.py of ours, Hydra would find no other project's plugins.
     assert "hydra_plugins/__init__.py" not in expected
     assert {"runner/__init__.py", "runner/py.typed", "runner/conf/config.yaml"} <= expected
-    names = zipfile.ZipFile(wheel).namelist()
-    assert expected == {name for name in names if ".dist-info/" not in name}
+    packed = zipfile.ZipFile(wheel)
+    names = {name for name in packed.namelist() if ".dist-info/" not in name}
+    assert expected == names
+    # Installed, they are `runner.examples`.
+    assert not [name for name in names if b"from experiments" in packed.read(name)]
 
 
 NETS = "from runner.examples.models import DigitClassifier as Net\n"
-COMMAND = "import sys; from runner.__main__ import command; command()"
+COMMAND = """
+from importlib.util import find_spec
+from runner.__main__ import command
+print([find_spec(each).origin for each in ("experiments.nets", "runner.examples.models")])
+command()
+"""
 
 
+@pytest.mark.parametrize(
+    ("argument", "shown"),
+    [
+        ("--cfg=job", "_target_: experiments.nets.Net"),
+        pytest.param("mode=plan", "14 model variables from initializers", marks=pytest.mark.soak),
+    ],
+)
 def test_an_installed_wheel_beside_experiments_of_the_users_own(
-    wheel: Path, tmp_path: Path
+    argument: str, shown: str, wheel: Path, tmp_path: Path
 ) -> None:
     site, mine = tmp_path / "site", tmp_path / "mine"
     (mine / "experiments").mkdir(parents=True)
@@ -109,7 +124,7 @@ def test_an_installed_wheel_beside_experiments_of_the_users_own(
     zipfile.ZipFile(wheel).extractall(site)
     scripts = zipfile.ZipFile(wheel).read("runner-0.1.0.dist-info/entry_points.txt").decode()
     assert "runner = runner.__main__:command" in scripts
-    overrides = ["model._target_=experiments.nets.Net", "mode=plan", "tracking=none"]
+    overrides = ["model._target_=experiments.nets.Net", argument, "tracking=none"]
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, "+experiment=digits_cnn", *overrides],
         cwd=mine,
@@ -119,7 +134,9 @@ def test_an_installed_wheel_beside_experiments_of_the_users_own(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "14 model variables from initializers" in done.stdout
+    modules = [str(mine / "experiments/nets.py"), str(site / "runner/examples/models.py")]
+    assert done.stdout.startswith(f"{modules}\n")
+    assert shown in done.stdout
 
 
 def test_an_editable_install_leaves_no_copy_of_the_configs(tmp_path: Path) -> None:

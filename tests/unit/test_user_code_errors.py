@@ -8,170 +8,181 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from runner.errors import UserCodeError
+from runner.errors import ConfigError, UserCodeError
 from runner.graph.build import build_graph
-from tests.tiny.command_line import CONF, Command, in_process
-from tests.tiny.configs import tiny
+from tests.tiny.command_line import CONF, LINEAR, in_process
+from tests.tiny.configs import OWN_GRAPH, PLAIN, tiny
+from tests.tiny.runs import Runs, evaluations, short
 
 HERE = "tests.tiny.faulty"
 
 
 class Case(NamedTuple):
-    """What is overridden; the first line printed; the functions shown; a part of the last line."""
+    """What is changed; the first line; the functions shown; a part of the last line."""
 
-    overrides: str
+    changes: dict[str, Any]
     first: str
     functions: tuple[str, ...] = ()
     last: str = ""
 
 
-CASES = [
-    Case(
-        f"model._target_={HERE}.Failing +model.when=called",
+def _target(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"_target_": f"{HERE}.{name}", **arguments}
+
+
+def _partial(name: str) -> dict[str, Any]:
+    return _target(name, _partial_=True)
+
+
+def _check(error: UserCodeError, case: Case) -> None:
+    first, *lines = f"{error}\n{error.details}".rstrip("\n").splitlines()
+    assert first.startswith(case.first)
+    shown = re.findall(r'  File "(.*)", line \d+, in (.+)', error.details)
+    assert tuple(name for _, name in shown) == case.functions
+    assert {Path(file).name for file, _ in shown} <= {"faulty.py"}
+    assert case.last in (lines or [first])[-1]
+    assert len(lines) <= 20
+
+
+OF_BUILDING = {
+    "called": Case(
+        {"model": _target("Failing", when="called")},
         "model raised RuntimeError: there are too few units",
         ("call", "_hidden"),
         "training=True",  # The last of Keras's list of arguments.
     ),
-    Case(
-        f"model._target_={HERE}.Failing +model.when=run",
-        "model raised InvalidArgumentError: Shape of tensor ",
-        ("call", "_hidden"),
-        "InvalidArgumentError: Shape of tensor ",
-    ),
-    Case(
-        f"model._target_={HERE}.Failing +model.when=keyed",
+    "keyed": Case(
+        {"model": _target("Failing", when="keyed")},
         "model raised KeyError: units",
         ("call", "_hidden"),
         "training=True",
     ),
-    Case(
-        f"model._target_={HERE}.Failing +model.when=nothing",
+    "nothing": Case(
+        {"model": _target("Failing", when="nothing")},
         "model returned None",
         (),
         "remedy: end its `call` with `return`",
     ),
-    Case(
-        f"model._target_={HERE}.Refusing",
+    "refusing": Case(
+        {"model": _target("Refusing")},
         "model raised RuntimeError: no such device",
         ("__init__",),
         "RuntimeError: no such device",
     ),
-    Case(f"loss._target_={HERE}.none ~loss.from_logits", "loss returned None"),
-    Case(
-        f"loss._target_={HERE}.checked ~loss.from_logits",
-        "loss raised InvalidArgumentError: assertion failed: ",
-        ("checked",),
-        "InvalidArgumentError: assertion failed: ",
-    ),
-    Case(
-        f"optimizer._target_={HERE}.Momentum ~optimizer.beta1 ~optimizer.beta2 ~optimizer.epsilon",
-        "optimizer raised RuntimeError: no slot of that name",
-        ("update_step",),
-        "RuntimeError: no slot of that name",
-    ),
-    Case(
-        f"+metrics.wrong._target_={HERE}.misspelt +metrics.wrong._partial_=true",
-        "metrics.wrong raised AttributeError: 'SymbolicTensor' object has no attribute 'shapes'",
-        ("misspelt",),
-        "AttributeError: 'SymbolicTensor' object has no attribute 'shapes'",
-    ),
-    Case(
-        f"data._target_={HERE}.Labels +data.kind=strings ~metrics.accuracy",
-        "loss raised UnimplementedError: Cast string to int64 is not supported",
-        (),
-        "UnimplementedError: Cast string to int64 is not supported",
-    ),
-    Case(
-        f"data._target_={HERE}.Labels +data.kind=rank",
+    "none": Case({**PLAIN, "loss": _partial("none")}, "loss returned None"),
+    "ranks": Case(
+        {**PLAIN, "data": _target("Labels", kind="rank")},
         "loss raised ValueError: Argument `output` must have rank (ndim) `target.ndim - 1`.",
         (),
         "Received: target.shape=(None, 1, 2), output.shape=(None, 2)",
     ),
-    Case(
-        "loss=categorical_crossentropy",
-        "loss raised ValueError: Arguments `target` and `output` must have the same ",
-        (),
-        "shape",
+    "optimizer": Case(
+        {**PLAIN, "optimizer": _target("Momentum", learning_rate=0.1)},
+        "optimizer raised RuntimeError: no slot of that name",
+        ("update_step",),
+        "RuntimeError: no slot of that name",
     ),
-    Case(
-        f"data._target_={HERE}.Breaking",
+    "metric": Case(
+        {**PLAIN, "metrics": {"wrong": _partial("misspelt")}},
+        "metrics.wrong raised AttributeError: 'SymbolicTensor' object has no attribute 'shapes'",
+        ("misspelt",),
+        "AttributeError: 'SymbolicTensor' object has no attribute 'shapes'",
+    ),
+    "graph": Case(
+        {**OWN_GRAPH, "graph": _target("graph")},
+        "graph raised KeyError: 'hidden_units'",
+        ("graph",),
+        "KeyError: 'hidden_units'",
+    ),
+}
+OF_RUNNING = {
+    "model": Case(
+        {"model": _target("Failing", when="run"), "metrics": {}},
+        "model raised InvalidArgumentError: Shape of tensor ",
+        ("call", "_hidden"),
+        "InvalidArgumentError: Shape of tensor ",
+    ),
+    "assertion": Case(
+        {**PLAIN, "loss": _partial("checked")},
+        "loss raised InvalidArgumentError: assertion failed: ",
+        ("checked",),
+        "InvalidArgumentError: assertion failed: ",
+    ),
+    "strings": Case(
+        {**PLAIN, "data": _target("Labels", kind="strings")},
+        "loss raised UnimplementedError: Cast string to int64 is not supported",
+        (),
+        "UnimplementedError: Cast string to int64 is not supported",
+    ),
+    "generator": Case(
+        {"data": _target("Breaking")},
         "data.train() raised KeyError: 'row 24 has no label'",
         ("batches", "_labels"),
         "KeyError: 'row 24 has no label'",
     ),
-    Case(
-        f"+hooks.drift._target_={HERE}.Drift",
-        "hooks.drift raised ValueError: the drift is 3.5",
-        ("after_run", "_check"),
-        "ValueError: the drift is 3.5",
-    ),
-    Case(
-        f"+hooks.drift._target_={HERE}.Drift +hooks.drift.rows=3",
+    "iterator": Case(
+        {"hooks": {"drift": _target("Drift", rows=3)}},
         "hooks.drift raised StopIteration",
         ("after_run",),
         "StopIteration",
     ),
-]
+}
 
 
-@pytest.fixture
-def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Command:
-    """Runs the command line in this process, in an empty directory."""
-    return in_process(tmp_path, monkeypatch, capfd, *CONF, "+experiment=tiny", "tracking=none")
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.overrides)
-def test_what_an_error_in_an_experiments_code_prints(case: Case, command: Command) -> None:
-    outcome = command(*case.overrides.split())
-    # Where an earlier test has imported TensorFlow, its C++ writes notes too.
-    printed = outcome.err[outcome.err.index("runner: ") :]
-    first, *lines = printed.rstrip("\n").splitlines()
-    assert outcome.code == 1
-    assert first.startswith(f"runner: {case.first}")
-    shown = re.findall(r'  File "(.*)", line \d+, in (.+)', printed)
-    assert tuple(name for _, name in shown) == case.functions
-    assert {Path(file).name for file, _ in shown} <= {"faulty.py"}
-    assert case.last in lines[-1]
-    assert len(lines) <= 20
-
-
-def test_a_graph_of_ones_own_has_its_place() -> None:
-    parts: dict[str, Any] = {key: {} for key in ("data", "model", "loss", "metrics", "optimizer")}
-    config = tiny(graph={"_target_": f"{HERE}.graph"}, **parts)
+@pytest.mark.parametrize("case", OF_BUILDING.values(), ids=OF_BUILDING)
+def test_an_error_as_the_graph_is_built(case: Case) -> None:
     with pytest.raises(UserCodeError) as caught:
-        build_graph(config, "validation", train=True)
-    assert str(caught.value) == (
-        f"graph raised KeyError: 'hidden_units'\n  {HERE}.graph was called for mode validation"
-    )
+        build_graph(tiny(**case.changes), "validation", train=True)
+    _check(caught.value, case)
 
 
-def test_a_hook_of_the_run_that_refuses_its_arguments_leaves_no_run(
-    command: Command, tmp_path: Path
+@pytest.mark.parametrize("case", OF_RUNNING.values(), ids=OF_RUNNING)
+def test_an_error_in_a_step(case: Case, cheap: Runs) -> None:
+    # All but the `LINEAR` ones have a model of their own.
+    runs = Runs(cheap.folder) if "model" in case.changes else cheap
+    with pytest.raises(UserCodeError) as caught:
+        runs.run(**case.changes)
+    _check(caught.value, case)
+
+
+def test_the_arguments_of_what_is_called_are_shown() -> None:
+    for changes, line in (
+        (
+            {**PLAIN, "metrics": {"wrong": _partial("misspelt")}},
+            "it was called with labels int64 [None], outputs float32 [None, 2]",
+        ),
+        ({**OWN_GRAPH, "graph": _target("graph")}, f"{HERE}.graph was called for mode validation"),
+    ):
+        with pytest.raises(UserCodeError) as caught:
+            build_graph(tiny(**changes), "validation", train=True)
+        assert str(caught.value).splitlines()[1:] == [f"  {line}"]
+
+
+def test_what_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    drift = [f"+hooks.drift._target_={HERE}.Drift", "+hooks.drift.limit=-1"]
-    outcome = command(*drift, "+hooks.drift.directory='${run:directory}'")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith(f"runner: hooks.drift: {HERE}.Drift refuses its arguments\n")
-    assert not list(tmp_path.glob("runs/tiny/0*"))
+    command = in_process(tmp_path, monkeypatch, capfd, *CONF, *LINEAR, "tracking=none")
+    outcome = command(f"+hooks.drift._target_={HERE}.Drift")
+    # Where an earlier test has imported TensorFlow, its C++ writes notes too.
+    first, *lines = outcome.err[outcome.err.index("runner: ") :].splitlines()
+    assert (outcome.code, first) == (1, "runner: hooks.drift raised ValueError: the drift is 3.5")
+    assert [each.rpartition(" ")[2] for each in lines if "File " in each] == ["after_run", "_check"]
+    assert lines[-1] == "ValueError: the drift is 3.5"
 
 
-def test_the_arguments_of_what_is_called_are_shown(command: Command) -> None:
-    overrides = f"+metrics.wrong._target_={HERE}.misspelt +metrics.wrong._partial_=true mode=plan"
-    assert command(*overrides.split()).err.splitlines()[1] == (
-        "  it was called with labels int64 [None], outputs float32 [None, 2]"
-    )
+def test_a_hook_of_the_run_that_refuses_its_arguments_leaves_no_run(cheap: Runs) -> None:
+    drift = _target("Drift", limit=-1, directory="${run:directory}")
+    with pytest.raises(ConfigError, match=rf"hooks\.drift: {HERE}\.Drift refuses its arguments"):
+        cheap.run(hooks={"drift": drift})
+    assert (cheap.count(), cheap.lines()) == (0, [])
 
 
-def test_metrics_of_booleans_and_whole_numbers_are_averaged(command: Command) -> None:
-    names = ("exact", "hits")
-    metrics = [f"+metrics.{name}._target_={HERE}.{name}" for name in names]
-    partial = [f"+metrics.{name}._partial_=true" for name in names]
-    outcome = command("train.steps=10", *metrics, *partial)
-    assert outcome.code == 0
+def test_metrics_of_booleans_and_whole_numbers_are_averaged(plain: Runs) -> None:
+    metrics = {name: _partial(name) for name in ("exact", "hits")}
+    _, lines = plain.run(train=short(steps=10), metrics={**tiny().metrics, **metrics})
+    assert evaluations(lines) == [10]
     for line in ("step 5/10 ", "step 10  validation"):
-        (shown,) = [each for each in outcome.out.splitlines() if each.startswith(line)]
+        (shown,) = [each for each in lines if each.startswith(line)]
         values = re.findall(r"(?:accuracy|exact|hits) ([\d.]+)", shown)
         assert len(values) == 3
         assert len(set(values)) == 1

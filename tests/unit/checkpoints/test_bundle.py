@@ -11,18 +11,15 @@ import tensorflow as tf
 from runner.checkpoints.bundle import BundleReader, ObjectBasedReader, object_path
 from runner.checkpoints.open import open_checkpoint
 from runner.errors import CheckpointError
+from tests.conformance.goldens import save_bundle
 
 
 def _save_parts(prefix: str, shards: int) -> None:
     """A bundle in several shards, of which each holds a tensor of 400 bytes."""
-    parts = [f"{prefix}_part{shard}" for shard in range(shards)]
-    for shard, part in enumerate(parts):
-        tf.raw_ops.SaveV2(
-            prefix=part,
-            tensor_names=[f"tensor{shard}"],
-            shape_and_slices=[""],
-            tensors=[tf.ones([100])],
-        )
+    parts = [
+        save_bundle(f"{prefix}_part{shard}", {f"tensor{shard}": tf.ones([100])})
+        for shard in range(shards)
+    ]
     tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=prefix)
 
 
@@ -119,13 +116,7 @@ def test_keras_exports_are_known_by_the_variables_names(tmp_path: Path) -> None:
 
 def test_an_object_graph_that_ends_in_zeros_is_read_whole(tmp_path: Path) -> None:
     """NumPy's own bytes would lose them."""
-    prefix = str(tmp_path / "model")
-    tf.raw_ops.SaveV2(
-        prefix=prefix,
-        tensor_names=["text"],
-        shape_and_slices=[""],
-        tensors=[tf.constant(b"ends in zeros\x00\x00")],
-    )
+    prefix = save_bundle(tmp_path / "model", {"text": b"ends in zeros\x00\x00"})
     ((_, value),) = BundleReader(prefix).read(["text"])
     assert value.item() == b"ends in zeros\x00\x00"
 

@@ -56,6 +56,21 @@ def test_an_archive_without_weights_is_refused(member: str, cause: str, tmp_path
         KerasArchiveReader(str(path)).spec()
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_weights_in_an_archive_are_read_whether_compressed_or_not(
+    method: int, tmp_path: Path
+) -> None:
+    kernel = np.random.default_rng(0).normal(size=(64, 64))
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        file["layers/mine/vars/0"] = kernel
+    with zipfile.ZipFile(tmp_path / "net.keras", "w", method) as archive:
+        archive.writestr("config.json", "{}")
+        archive.write(tmp_path / "w.h5", "model.weights.h5")
+    reader = open_checkpoint(str(tmp_path / "net.keras"))
+    ((_, read),) = reader.read(["layers/mine/vars/0"])
+    np.testing.assert_array_equal(read, kernel)
+
+
 def _write(path: Path, layers: dict[str, dict[str, float]]) -> str:
     with h5py.File(path, "w") as file:
         weights = file.create_group("model_weights")

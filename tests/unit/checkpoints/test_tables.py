@@ -8,6 +8,7 @@ import tensorflow as tf
 from runner.checkpoints.bundle import BundleReader, V1Reader
 from runner.checkpoints.tables import require_intact
 from runner.errors import CheckpointError
+from tests.conformance.goldens import save_bundle
 from tests.tiny.tables import recompressed, stored
 
 COUNT = 400
@@ -18,12 +19,7 @@ DAMAGED = r"cannot be read as a TensorFlow checkpoint\n.*checksum mismatch in th
 def index(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The index of a bundle, which has several blocks."""
     path = tmp_path_factory.mktemp("bundle") / "model"
-    tf.raw_ops.SaveV2(
-        prefix=str(path),
-        tensor_names=[f"{number:03d}{'x' * 1000}" for number in range(COUNT)],
-        shape_and_slices=[""] * COUNT,
-        tensors=[tf.zeros([1])] * COUNT,
-    )
+    save_bundle(path, {f"{number:03d}{'x' * 1000}": tf.zeros([1]) for number in range(COUNT)})
     content = path.with_suffix(".index").read_bytes()
     assert len(content) > 400_000
     return content

@@ -53,7 +53,8 @@ def test_what_operators_add_is_accepted() -> None:
     )
 
 
-HOSTS = st.lists(st.from_regex(r"[a-z][a-z0-9.-]{0,8}:[1-9][0-9]{0,3}", fullmatch=True), max_size=3)
+ADDRESS = st.builds("{}:{}".format, st.sampled_from(["a", "b-1.lan", "10.0.0.1"]), st.integers(1))
+HOSTS = st.lists(ADDRESS, max_size=3)
 
 
 @drawn(chief=HOSTS.filter(bool), worker=HOSTS, ps=HOSTS, kind=st.sampled_from(["worker", "ps"]))

@@ -108,9 +108,9 @@ def test_settings_are_plain_and_survive_json() -> None:
     assert plain["train"]["goal"] == "minimize"
 
 
-@pytest.fixture
-def conf(tmp_path: Path) -> Iterator[Path]:
-    with composing(tmp_path / "conf") as folder:
+@pytest.fixture(scope="module")
+def conf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with composing(tmp_path_factory.mktemp("conf")) as folder:
         yield folder
 
 

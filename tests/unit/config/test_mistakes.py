@@ -90,9 +90,10 @@ def test_a_folder_of_configs_that_may_not_be_read() -> None:
         closed.mkdir(mode=0o000)
         arguments = ["--config-dir", str(folder), "+experiment=mine"]
         with without_privileges():
-            (found,) = problems_of_command(folder, arguments, PermissionError())
-        assert found.state == f"{closed} cannot be read"
-        assert "permissions" in found.cause
+            with pytest.raises(PermissionError) as error:
+                list(closed.iterdir())
+            found, *_ = problems_of_command(folder, arguments, error.value)
+        assert found.state == f"[Errno 13] Permission denied: '{closed}'"
 
 
 def test_every_problem_has_a_cause_or_a_remedy() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
+import types
 from pathlib import Path
 
 import pytest
 
 from tests.tiny.command_line import Command
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_a_new_project_passes_its_own_test(
@@ -23,9 +24,20 @@ def test_a_new_project_passes_its_own_test(
         assert file.is_dir() or "my_project" not in file.read_text(encoding="utf-8")
     assert (project / "my_points" / "model.py").is_file()
     assert len((project / "README.md").read_text(encoding="utf-8").splitlines()) <= 16
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    test = runpy.run_path(str(project / "tests" / "test_experiments.py"))
-    test["test_the_second_experiment_starts_from_the_first"](tmp_path)
+    # In this process, which has imported TensorFlow.
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend(str(project))
+    test = runpy.run_path(str(project / "tests" / "test_experiments.py"))[
+        "test_the_second_experiment_starts_from_the_first"
+    ]
+
+    def run(arguments: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        assert arguments[:3] == [sys.executable, "-m", "runner"]
+        done = command(*arguments[3:])
+        return subprocess.CompletedProcess(arguments, done.code, done.out, done.err)
+
+    monkeypatch.setitem(test.__globals__, "subprocess", types.SimpleNamespace(run=run))
+    test(tmp_path)
     assert {each.name for each in project.iterdir()} <= {
         ".gitignore", "README.md", "conf", "my_points", "tests"
     }  # fmt: skip

@@ -13,14 +13,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.config.choices import Goal, Missing, Mode, StateChoice
 from runner.config.composition import register
-from runner.config.own_graph import SHIPPED
 from runner.config.schema import (
     RunConfig,
     ScaffoldConfig,
     VariablesConfig,
     VocabularyConfig,
 )
-from runner.config.validation import no_experiment, validate
+from runner.config.validation import SHIPPED, no_experiment, validate
 from runner.errors import ConfigError, Problem
 from tests.tiny.composing import CONF
 
@@ -274,10 +273,3 @@ def test_what_is_in_mlflow_needs_a_store() -> None:
         "scaffolds.a.average: runs:/1/best is in MLflow, and tracking is off",
     ]
     validate(composed(scaffolds={"a": entry}))
-
-
-def test_a_configuration_over_another_schema_is_a_programming_error() -> None:
-    plain = OmegaConf.create(OmegaConf.to_container(composed()))
-    assert isinstance(plain, DictConfig)
-    with pytest.raises(TypeError, match="not composed over RunConfig but <class 'dict'>"):
-        validate(plain)

@@ -28,6 +28,7 @@ from runner.errors import ConfigError, UserCodeError
 from runner.graph.build import build_graph
 from runner.graph.own_graph import build_spec
 from runner.hooks import evaluate
+from tests.conformance.goldens import save_bundle
 from tests.tiny.configs import OWN_GRAPH, program
 from tests.tiny.runs import Runs, disturbed
 
@@ -76,7 +77,7 @@ class Program:
     objective: str = "validation/loss"
 
 
-LAYER_1 = "bert/encoder/layer_1/output/dense"
+LAYER = "bert/encoder/layer_0/output/dense"
 CLASSIFIED = {"class", "probabilities"}
 GAN: dict[str, Any] = {
     "steps": 80,
@@ -92,15 +93,6 @@ GAN: dict[str, Any] = {
     "objective": "validation/distance",
 }
 PROGRAMS: dict[str, Program] = {
-    "cnn": Program(
-        digits("cnn", {"learning_rate": 0.01}),
-        steps=60,
-        below=0.8,
-        sources=({"conv/kernel": [3, 3, 1, 8]}, {"head/bias": [10]}),
-        selected=("conv/*", "head/bias"),
-        rate=0.01,
-        served=("image", tf.zeros([3, 8, 8, 1]), CLASSIFIED),
-    ),
     "lstm": Program(
         sequences("lstm", {"units": 8, "learning_rate": 0.05}),
         steps=30,
@@ -119,10 +111,10 @@ PROGRAMS: dict[str, Program] = {
         steps=12,
         below=1.2,
         sources=(
-            {"bert/embeddings/word_embeddings": [4, 8], f"{LAYER_1}/kernel": [16, 8]},
-            {f"{LAYER_1}/kernel": [16, 8], f"{LAYER_1}/bias": [8]},
+            {"bert/embeddings/word_embeddings": [4, 8], f"{LAYER}/kernel": [16, 8]},
+            {f"{LAYER}/kernel": [16, 8], f"{LAYER}/bias": [8]},
         ),
-        selected=(None, f"{LAYER_1}/*"),
+        selected=(None, f"{LAYER}/*"),
         rate=0.01,
         served=("features", tf.zeros([3, 4], tf.int32), CLASSIFIED),
         saved={"bert/pooler/dense/kernel", "bert/encoder/layer_0/attention/self/query/bias/Adam"},
@@ -136,12 +128,7 @@ def checkpoint(path: Path, shapes: Shapes) -> dict[str, np.ndarray]:
     """Saves random values, as another program did, and returns them."""
     generator = np.random.default_rng(ord(path.name))
     values = {name: generator.normal(0, 0.3, shape).astype("f") for name, shape in shapes.items()}
-    tf.raw_ops.SaveV2(
-        prefix=str(path),
-        tensor_names=list(values),
-        shape_and_slices=[""] * len(values),
-        tensors=[tf.constant(each) for each in values.values()],
-    )
+    save_bundle(path, values)
     return values
 
 
@@ -174,15 +161,17 @@ def test_an_assignment_map_and_a_scaffold_start_a_transformer(tmp_path: Path) ->
     started_from(runs, each, values)
     plan = runs.directory().plan.read_text()
     assert f"init_from_checkpoint {tmp_path / 'a'}: bert/embeddings/word_embeddings" in plan
-    assert f"{LAYER_1}/bias" in plan
+    assert f"{LAYER}/bias" in plan
+    names = [name for name, _ in tf.train.list_variables(str(runs.directory().checkpoints))]
+    assert any("iterator" in name.lower() for name in names), "the position in the input is saved"
 
 
-LONG = ("transformer", "gan")
+SHORT = "gan_by_a_function"
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(each, marks=[pytest.mark.soak] * (each in LONG)) for each in PROGRAMS],
+    [pytest.param(each, marks=[pytest.mark.soak] * (each != SHORT)) for each in PROGRAMS],
 )
 def test_a_program_from_two_sources_to_its_export(tmp_path: Path, name: str) -> None:
     each = PROGRAMS[name]
@@ -209,8 +198,6 @@ def test_a_program_from_two_sources_to_its_export(tmp_path: Path, name: str) -> 
     for variable, value in expected.items():
         np.testing.assert_array_equal(found[variable], value, variable)
 
-    (shown,) = runs.shown(mode=Mode.evaluate)
-    assert f"{each.objective.removeprefix('validation/')} " in shown
     runs.shown(mode=Mode.export)
     served = tf.saved_model.load(str(runs.directory().export)).signatures["serving_default"]
     name, zeros, outputs = each.served
@@ -225,7 +212,7 @@ def test_layers_of_tensorflow_1_by_tf_keras(
 ) -> None:
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
     changes = digits("cnn_of_layers", {"learning_rate": 0.02})
-    train = TrainConfig(60, log_every=20, evaluate_every=30, objective="validation/accuracy")
+    train = TrainConfig(60, log_every=60, evaluate_every=60, objective="validation/accuracy")
     train.goal = Goal.maximize
     runs = Runs(tmp_path / "runs", **changes, train=train)
     assert runs.run()[0] > 0.85
@@ -233,6 +220,8 @@ def test_layers_of_tensorflow_1_by_tf_keras(
     assert {"conv/kernel", "head/kernel", "batch_normalization/gamma/Adam"} <= set(values)
     assert np.ptp(values["batch_normalization/moving_mean"]) > 0.0
     runs.shown(mode=Mode.export)
+    served = tf.saved_model.load(str(runs.directory().export)).signatures["serving_default"]
+    assert set(served(image=tf.zeros([3, 8, 8, 1]))) == CLASSIFIED
 
 
 def test_hooks_an_init_fn_and_what_is_chosen_to_be_evaluated_and_exported(
@@ -253,11 +242,12 @@ def test_hooks_an_init_fn_and_what_is_chosen_to_be_evaluated_and_exported(
     ]
 
     weights = {}
-    for which in ("scaffolds", "3", "latest"):
+    for which in ("scaffolds", "3"):
         (*_, shown) = runs.shown(mode=Mode.evaluate, evaluate=EvaluateConfig(which=which))
         weights[which] = float(shown.split()[-1])
-    assert weights["scaffolds"] == 5.0
-    assert weights["latest"] < weights["3"] < 5.0
+    third = tf.train.load_variable(str(runs.directory().checkpoints / "model.ckpt-3"), "weight")
+    assert weights == {"scaffolds": 5.0, "3": pytest.approx(third, rel=1e-3)}
+    assert runs.values()["weight"] < third < 5.0
     runs.shown(mode=Mode.export, export=ExportConfig(which="3"))
     path = runs.directory().path / "export-3"
     scaled = tf.saved_model.load(str(path)).signatures["serving_default"]

@@ -31,94 +31,50 @@ def scalar() -> tf.Tensor:
     return tf.constant(1.0, name="here")
 
 
-SPECS: list[tuple[str, Callable[[], dict[str, Any]], type[Exception], str]] = [
-    ("train", lambda: {"loss": scalar()}, ValueError, "Missing train_op"),
-    ("train", lambda: {"train_op": tf.no_op()}, ValueError, "Missing loss"),
-    ("eval", dict, ValueError, "Missing loss"),
-    ("infer", dict, ValueError, "Missing predictions"),
-    ("eval", lambda: {"loss": 1.0}, TypeError, "loss must be Tensor, given: 1.0"),
-    ("eval", lambda: {"loss": tf.zeros([2])}, ValueError, "Loss must be scalar, given"),
-    ("eval", lambda: {"loss": FOREIGN}, ValueError, 'loss with "foreign:0" must be from the def'),
+HERE = object()  # Stands for a tensor of the default graph.
+GRAPH = "from the default graph"
+SPECS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
+    ("train", {"loss": HERE}, ValueError, "Missing train_op"),
+    ("train", {"train_op": HERE}, ValueError, "Missing loss"),
+    ("eval", {}, ValueError, "Missing loss"),
+    ("infer", {}, ValueError, "Missing predictions"),
+    ("eval", {"loss": 1.0}, TypeError, "loss must be Tensor, given: 1.0"),
+    ("eval", {"loss": FOREIGN}, ValueError, f'loss with "foreign:0" must be {GRAPH}'),
+    ("train", {"loss": HERE, "train_op": FOREIGN}, ValueError, 'train_op with "foreign:0" must be'),
+    ("train", {"loss": HERE, "train_op": "step"}, TypeError, "must be Operation or Tensor, given"),
+    ("infer", {"predictions": [1]}, TypeError, "predictions must be Tensor"),
+    ("infer", {"predictions": {"a": 1}}, TypeError, r"predictions\[a\] must be Tensor"),
     (
-        "train",
-        lambda: {"loss": scalar(), "train_op": FOREIGN},
-        ValueError,
-        'train_op with "foreign:0" must be from the default graph',
+        *("infer", {"predictions": {"a": FOREIGN}}, ValueError),
+        f'prediction values with "a: foreign:0" must be {GRAPH}',
     ),
+    ("infer", {"predictions": HERE, "export_outputs": []}, TypeError, "outputs` must be dict"),
+    ("infer", {"predictions": HERE, "export_outputs": {"a": HERE}}, TypeError, "be ExportOutput"),
+    ("eval", {"loss": HERE, "eval_metric_ops": []}, TypeError, "eval_metric_ops must be a dict"),
     (
-        "train",
-        lambda: {"loss": scalar(), "train_op": "step"},
-        TypeError,
-        "train_op must be Operation or Tensor, given: step",
-    ),
-    ("infer", lambda: {"predictions": [1]}, TypeError, "predictions must be Tensor"),
-    ("infer", lambda: {"predictions": {"a": 1}}, TypeError, r"predictions\[a\] must be Tensor"),
-    (
-        "infer",
-        lambda: {"predictions": {"a": FOREIGN}},
-        ValueError,
-        'prediction values with "a: foreign:0" must be from the default graph',
-    ),
-    (
-        "infer",
-        lambda: {"predictions": scalar(), "export_outputs": []},
-        TypeError,
-        "`export_outputs` must be dict",
-    ),
-    (
-        "infer",
-        lambda: {"predictions": scalar(), "export_outputs": {"a": scalar()}},
-        TypeError,
-        "must be ExportOutput objects",
-    ),
-    (
-        "infer",
-        lambda: {
-            "predictions": scalar(),
-            "export_outputs": {each: export.PredictOutput(scalar()) for each in ("a", "b")},
-        },
-        ValueError,
-        "none of them are specified as the default",
-    ),
-    (
-        "eval",
-        lambda: {"loss": scalar(), "eval_metric_ops": []},
-        TypeError,
-        "eval_metric_ops must be a dict",
-    ),
-    (
-        "eval",
-        lambda: {"loss": scalar(), "eval_metric_ops": {"a": scalar()}},
-        TypeError,
+        *("eval", {"loss": HERE, "eval_metric_ops": {"a": HERE}}, TypeError),
         r"must be \(metric_value, update_op\) tuples, given: .* for key: a",
     ),
     (
-        "eval",
-        lambda: {"loss": scalar(), "eval_metric_ops": {"a": (FOREIGN, FOREIGN)}},
-        ValueError,
-        'eval_metric_ops with "a: foreign:0" must be from the default graph',
+        *("eval", {"loss": HERE, "eval_metric_ops": {"a": (FOREIGN, FOREIGN)}}, ValueError),
+        f'eval_metric_ops with "a: foreign:0" must be {GRAPH}',
     ),
-    (
-        "eval",
-        lambda: {"loss": scalar(), "evaluation_hooks": ["a"]},
-        TypeError,
-        "All hooks must be SessionRunHook instances, given: a",
-    ),
-    (
-        "eval",
-        lambda: {"loss": scalar(), "scaffold": "a"},
-        TypeError,
-        "scaffold must be tf.train.Scaffold. Given: a",
-    ),
+    ("eval", {"loss": HERE, "evaluation_hooks": ["a"]}, TypeError, "must be SessionRunHook inst"),
+    ("eval", {"loss": HERE, "scaffold": "a"}, TypeError, "scaffold must be tf.train.Scaffold"),
 ]
 
 
 @pytest.mark.parametrize(("mode", "fields", "kind", "message"), SPECS)
 def test_a_wrong_field_of_a_spec(
-    mode: str, fields: Callable[[], dict[str, Any]], kind: type[Exception], message: str
+    mode: str, fields: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
+    def given(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: given(each) for name, each in value.items()}
+        return scalar() if value is HERE else value
+
     with tf.Graph().as_default(), pytest.raises(kind, match=message):
-        EstimatorSpec(mode, **fields())
+        EstimatorSpec(mode, **given(fields))
 
 
 def test_a_spec_is_what_tensorflow_made_of_it() -> None:
@@ -140,6 +96,11 @@ def test_a_spec_is_what_tensorflow_made_of_it() -> None:
             trained._replace(mode="eval")
         with pytest.raises(TypeError, match="unexpected keyword argument 'los'"):
             EstimatorSpec("eval", los=scalar())
+        with pytest.raises(ValueError, match="Loss must be scalar, given"):
+            EstimatorSpec("eval", loss=tf.zeros([2]))
+        two = {each: export.PredictOutput(scalar()) for each in ("a", "b")}
+        with pytest.raises(ValueError, match="none of them are specified as the default"):
+            EstimatorSpec("infer", scalar(), export_outputs=two)
 
 
 def nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -11,7 +12,8 @@ import tensorflow.compat.v1 as tf
 
 from runner.config.instantiation import References
 from runner.errors import ConfigError
-from runner.graph.names import finder, first_hooks, name_variables
+from runner.graph.configured_hooks import first_hooks, graph_references
+from runner.graph.variables import name_variables
 from runner.restoration.model_variables import model_variables
 from tests.tiny.experiment import Net
 
@@ -63,12 +65,14 @@ def test_slots_take_the_name_of_their_variable() -> None:
 
 
 def test_tensorflows_own_names_are_found() -> None:
-    tensor = tf.constant(1, name="one")
-    find = finder(tf.get_default_graph())
-    assert find("one:0") is tensor
-    assert find("one") is tensor.op
-    assert find("two") is None
-    assert find("one:7") is None
+    tensor, nothing = tf.constant(1, name="one"), SimpleNamespace()
+    training: Any = SimpleNamespace(
+        values={}, learning_rate=None, step=nothing, train_op=nothing, input_seconds=nothing
+    )
+    known = graph_references(tf.get_default_graph(), {}, training)
+    assert known.resolve(["${graph:one:0}", "${graph:one}"]) == [tensor, tensor.op]
+    assert known.problems("hooks", ["${graph:one:0}"]) == []
+    assert len(known.problems("hooks", ["${graph:two}", "${graph:one:7}"])) == 2
 
 
 def test_a_hook_over_the_graph_is_built_at_once_and_one_over_the_run_later() -> None:

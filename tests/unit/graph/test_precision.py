@@ -11,7 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.config.schema import ScaffoldConfig, SessionConfig, TrainConfig, VariablesConfig
-from runner.errors import ConfigError
+from runner.errors import ConfigError, UserCodeError
 from runner.graph.experiment import BuiltGraph
 from runner.graph.precision import set_threads
 from tests.tiny.configs import LINEAR, tiny
@@ -59,31 +59,37 @@ RISING = {
 
 
 @pytest.mark.parametrize(
-    ("model", "changes", "steps", "tolerance"),
+    ("model", "changes", "evaluates", "tolerance"),
     [
-        (LINEAR_16, {**RISING, "train": TrainConfig(accumulate=2)}, 3, 1e-3),
+        (LINEAR_16, {**RISING, "train": TrainConfig(accumulate=2)}, True, 1e-3),
         # Its gradient reads TensorLists of the forward pass, which XLA hands to no other function.
-        ({"_target_": "tests.tiny.odd.Recurrent"}, {}, 50, 1e-4),
+        ({"_target_": "tests.tiny.odd.Recurrent"}, {}, False, 1e-4),
     ],
 )
 def test_forward_pass_loss_and_gradient_are_compiled_as_one_and_give_the_same(
-    model: dict[str, Any], changes: dict[str, Any], steps: int, tolerance: float
+    model: dict[str, Any], changes: dict[str, Any], evaluates: bool, tolerance: float
 ) -> None:
     losses, compiled = [], []
     for choice in ({}, {"jit_compile": True}):
         with opened(tiny(model={**model, **choice}, **changes)) as run:
-            losses.append([*run.train(steps), run.evaluate()["loss"]])
+            evaluated = [run.evaluate()["loss"]] * evaluates
+            losses.append([*run.train(3), *evaluated])
         compiled.append(_compiled(run.built))
     assert losses[0] == pytest.approx(losses[1], rel=tolerance)
     assert compiled == [0, 2], "the training step and the evaluation"
 
 
-def test_an_operation_that_xla_cannot_compile_is_refused_by_name() -> None:
-    config = tiny(metrics={"named": {"_target_": "tests.tiny.odd.digits", "_partial_": True}})
-    build(config)
-    config.model["jit_compile"] = True
-    with pytest.raises(ConfigError, match=r"compile .*AsString \(AsString\).*StringLength"):
-        build(config)
+def test_an_operation_that_xla_cannot_compile_is_named() -> None:
+    digits = {"_target_": "tests.tiny.odd.digits", "_partial_": True}
+    model = {"_target_": "tests.tiny.odd.Linear", "jit_compile": True}
+    config = tiny(**{**LINEAR, "model": model, "metrics": {"named": digits}})
+    message = "metrics.named raised InvalidArgumentError: Detected unsupported .* AsString"
+    with (
+        opened(config) as run,
+        pytest.raises(UserCodeError, match=message),
+        run.built.calls.explaining(),
+    ):
+        run.train()
 
 
 def test_threads_that_this_process_cannot_change_any_more_are_a_warning(

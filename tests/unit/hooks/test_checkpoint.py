@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from runner.config.choices import Goal
 from runner.errors import NonFiniteLossError
-from runner.graph.experiment import InputState
+from runner.graph.input_pipeline import InputState
 from runner.hooks import (
     BestCheckpoint,
     CheckpointHook,

@@ -11,7 +11,7 @@ from runner.errors import ConfigError
 from runner.graph.experiment import Data
 from runner.inputs import ImageFolder, Npz
 from runner.inputs.split_data import split
-from tests.tiny.reading import resumed, taken
+from tests.tiny.reading import check_shuffled, resumed, taken
 
 
 @pytest.fixture
@@ -67,16 +67,7 @@ def test_splits_share_nothing_leave_nothing_out_and_stay_the_same(
 
 
 def test_training_is_shuffled_by_its_seed_and_anew_each_epoch(npz_file: str) -> None:
-    count = _npz(npz_file).sizes()["train"]
-
-    def order(seed: int) -> list[bytes]:
-        data = _npz(npz_file, seed=seed, batch_size=1)
-        return [x.tobytes() + y.tobytes() for x, y in taken(data.train, 2 * count)]
-
-    first = order(0)
-    assert first == order(0) != order(1)
-    assert first[:count] != first[count:]
-    assert sorted(first[:count]) == sorted(first[count:])
+    check_shuffled(lambda seed: _npz(npz_file, seed=seed, batch_size=1), 24)
 
 
 def test_the_position_is_kept(npz_file: str, tmp_path: Path) -> None:

@@ -110,16 +110,7 @@ def test_a_cast_within_range(value: Any, dtype: str, expected: list[Any]) -> Non
 OLD, NEW = ("the", "cat", "sat"), ("sat", "dog", "the", "cat", "ran")
 
 
-def test_every_known_token_keeps_its_row_and_a_new_one_its_initial_value() -> None:
-    conversion = remap(OLD, NEW, 0, old_size=3, new_size=5)
-    value, initial = np.arange(6.0).reshape(3, 2), np.full((5, 2), -1.0)
-    assert conversion.needs_initial
-    assert conversion.shape((3, 2)) == (5, 2)
-    assert conversion.apply(value, initial).tolist() == [[4, 5], [-1, -1], [0, 1], [2, 3], [-1, -1]]
-    assert str(conversion) == "3 tokens moved along axis 0, 2 keep their initial value"
-
-
-def test_columns_move_likewise() -> None:
+def test_columns_move_with_their_tokens() -> None:
     columns = remap(OLD, ("cat", "the"), 1, old_size=3, new_size=2)
     assert not columns.needs_initial
     assert columns.apply(np.array([[1, 2, 3], [4, 5, 6]])).tolist() == [[2, 1], [5, 4]]

@@ -47,6 +47,7 @@ KEPT = ", the rest keeps its initial value"
         (PAD, (5, 2), (2, 3), [f"common part [2, 2] of [2, 3] and [5, 2]{KEPT}"]),
         (TRANSPOSE, (3, 2), (2, 3), ["transposed (1, 0)"]),
         (CONV, (3, 3, 8, 16), (16, 8, 3, 3), ["transposed (2, 3, 1, 0)"]),
+        (CONV, (3, 8, 16), (16, 8, 3), ["transposed (2, 1, 0)"]),
         (TRANSPOSE | RESHAPE, (6,), (2, 3), ["transposed (1, 0)", "reshaped to [6]"]),
         (TRANSPOSE | PAD, (2, 2), (2, 3), ["transposed (1, 0)", "common part [2, 2] of [3, 2]"]),
     ],

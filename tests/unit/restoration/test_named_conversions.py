@@ -1,7 +1,9 @@
-"""Each named conversion against a computation of its own: real cells, or formulas written out."""
+"""Each named conversion against a computation of its own: real cells, or formulas in NumPy."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -10,24 +12,209 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 
+import runner
+from runner.errors import PlanError
 from runner.restoration.conversions import Combination, Conversion
-from runner.restoration.layouts import Target
 from runner.restoration.named_conversions import (
     NAMED_CONVERSIONS,
     AddForgetBias,
     GateOrder,
-    JoinGates,
-    TakeGate,
+    Target,
 )
-from runner.restoration.torch_layouts import Sum
 
 Array = NDArray[Any]
-GENERATOR = np.random.default_rng(7)
-INPUTS, UNITS, BATCH, STEPS = 3, 5, 2, 4
+layers = keras.layers
+RANDOM = np.random.default_rng(0)
 
 
 def random(*shape: int) -> Array:
-    return GENERATOR.normal(size=shape).astype(np.float32)
+    return RANDOM.normal(size=shape).astype(np.float32)
+
+
+def sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+# What `torch.nn` computes from `state_dict()`, with channels after the batch.
+
+
+def linear(state: dict[str, Array], x: Array) -> Array:
+    return x @ state["weight"].T + state["bias"]
+
+
+def conv2d(state: dict[str, Array], x: Array) -> Array:
+    weight = state["weight"]
+    high, wide = weight.shape[2:]
+    rows = [
+        [
+            np.einsum("bchw,ochw->bo", x[:, :, at : at + high, left : left + wide], weight)
+            for left in range(x.shape[3] - wide + 1)
+        ]
+        for at in range(x.shape[2] - high + 1)
+    ]
+    moved: Array = np.moveaxis(np.array(rows), (0, 1), (2, 3))
+    return np.asarray(moved + state["bias"][:, None, None])
+
+
+def batch_norm(state: dict[str, Array], x: Array) -> Array:
+    scaled = (x - state["running_mean"]) / np.sqrt(state["running_var"] + 1e-5)
+    return scaled * state["weight"] + state["bias"]
+
+
+def embedding(state: dict[str, Array], x: Array) -> Array:
+    return np.asarray(state["weight"][x.astype(int)])
+
+
+def gru(state: dict[str, Array], x: Array) -> Array:
+    hidden = np.zeros((len(x), state["weight_hh_l0"].shape[1]), np.float32)
+    for at in range(x.shape[1]):
+        given = np.split(x[:, at] @ state["weight_ih_l0"].T + state["bias_ih_l0"], 3, axis=1)
+        kept = np.split(hidden @ state["weight_hh_l0"].T + state["bias_hh_l0"], 3, axis=1)
+        reset, update = (sigmoid(given[n] + kept[n]) for n in (0, 1))
+        new = np.tanh(given[2] + reset * kept[2])
+        hidden = (1 - update) * new + update * hidden
+    return hidden
+
+
+def lstm(state: dict[str, Array], x: Array) -> Array:
+    hidden = cell = np.zeros((len(x), state["weight_hh_l0"].shape[1]), np.float32)
+    for at in range(x.shape[1]):
+        gates = x[:, at] @ state["weight_ih_l0"].T + state["bias_ih_l0"]
+        gates = gates + hidden @ state["weight_hh_l0"].T + state["bias_hh_l0"]
+        into, forget, new, out = np.split(gates, 4, axis=1)
+        cell = sigmoid(forget) * cell + sigmoid(into) * np.tanh(new)
+        hidden = sigmoid(out) * np.tanh(cell)
+    return hidden
+
+
+def attention(state: dict[str, Array], x: Array) -> Array:
+    heads, width = 2, x.shape[-1]
+    parts = np.split(x @ state["in_proj_weight"].T + state["in_proj_bias"], 3, axis=-1)
+    query, key, value = (
+        np.moveaxis(part.reshape(*x.shape[:2], heads, width // heads), 2, 1) for part in parts
+    )
+    scores = query @ np.moveaxis(key, 2, 3) / np.sqrt(width / heads)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    joined = np.moveaxis(weights @ value, 1, 2).reshape(x.shape)
+    return np.asarray(joined @ state["out_proj.weight"].T + state["out_proj.bias"])
+
+
+def recurrent(gates: int) -> dict[str, Array]:
+    units, inputs = 4, 3
+    return {
+        "weight_ih_l0": random(gates * units, inputs),
+        "weight_hh_l0": random(gates * units, units),
+        "bias_ih_l0": random(gates * units),
+        "bias_hh_l0": random(gates * units),
+    }
+
+
+NORM = {"weight": random(3), "bias": random(3)}
+MOVING = {"running_mean": random(3), "running_var": np.exp(random(3))}
+ATTENTION = {
+    "in_proj_weight": random(18, 6),
+    "in_proj_bias": random(18),
+    "out_proj.weight": random(6, 6),
+    "out_proj.bias": random(6),
+}
+Formula = Callable[[dict[str, Array], Array], Array]
+CASES: dict[str, tuple[str, keras.Layer, dict[str, Array], Formula, Array]] = {
+    "dense": (
+        *("torch", layers.Dense(2), {"weight": random(2, 3), "bias": random(2)}, linear),
+        random(5, 3),
+    ),
+    "conv2d": (
+        *("torch", layers.Conv2D(2, (2, 3)), {"weight": random(2, 3, 2, 3), "bias": random(2)}),
+        *(conv2d, random(2, 4, 5, 3)),
+    ),
+    "batch_norm": (
+        *("torch", layers.BatchNormalization(epsilon=1e-5), {**NORM, **MOVING}, batch_norm),
+        random(4, 3),
+    ),
+    "embedding": (
+        *("torch", layers.Embedding(7, 3), {"weight": random(7, 3)}, embedding),
+        np.array([[0, 6], [3, 1]]),
+    ),
+    "gru": ("torch_gru", layers.GRU(4), recurrent(3), gru, random(2, 5, 3)),
+    "lstm": ("torch_lstm", layers.LSTM(4), recurrent(4), lstm, random(2, 5, 3)),
+    "attention": (
+        *("torch_attention", layers.MultiHeadAttention(2, 3), ATTENTION, attention),
+        random(2, 5, 6),
+    ),
+}
+
+
+def save(folder: Path, state: Mapping[str, Array]) -> None:
+    np.savez(folder / "torch.npz", **dict[str, Any](state))
+
+
+def started(path: Path, layer: keras.Layer, convert: str, **keys: Any) -> runner.WarmStartPlan:
+    found = runner.warm_start(
+        layer,
+        {
+            "all": {
+                "variables": {"include": ["*"]},
+                "checkpoint": path,
+                "convert": {"*": convert},
+                **keys,
+            }
+        },
+    )
+    assert isinstance(found, runner.WarmStartPlan)
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_keras_layer_computes_what_pytorchs_does(case: str, tmp_path: Path) -> None:
+    convert, layer, state, formula, x = CASES[case]
+    arguments = [x, x] if case == "attention" else [x]
+    layer(*arguments)
+    save(tmp_path, {f"enc.net.{name}": each for name, each in state.items()})
+    rename = {"re:(.*)": r"enc/net/\1"}
+    plan = started(tmp_path / "torch.npz", layer, convert, rename=rename)
+    assert plan.unused["all"] == ()
+    ours = np.asarray(layer(*arguments))
+    if "conv" in case:
+        theirs = np.moveaxis(formula(state, np.moveaxis(x, -1, 1)), 1, -1)
+    else:
+        theirs = formula(state, x)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_names_that_are_given_whole_and_projections_one_by_one(tmp_path: Path) -> None:
+    layer = layers.MultiHeadAttention(2, 3, use_bias=False)
+    x = random(2, 5, 6)
+    layer(x, x)
+    parts = dict(zip("qkv", np.split(ATTENTION["in_proj_weight"], 3), strict=True))
+    state = {f"{part}_proj.weight": each for part, each in parts.items()}
+    save(tmp_path, {**state, "o": ATTENTION["out_proj.weight"]})
+    rename = {f"{name}/kernel": f"{name[0]}_proj.weight" for name in ("query", "key", "value")}
+    rename["attention_output/kernel"] = "o"
+    started(tmp_path / "torch.npz", layer, "torch_attention", rename=rename)
+    biases = {"in_proj_bias": np.zeros(18), "out_proj.bias": np.zeros(6)}
+    theirs = attention({**ATTENTION, **biases}, x)
+    np.testing.assert_allclose(np.asarray(layer(x, x)), theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layer", "convert", "message"),
+    [
+        (layers.GRU(4, reset_after=False), "torch_gru", "make the GRU with reset_after"),
+        (layers.LSTM(4), "torch", "'recurrent_kernel' is none of a plain layer's variables"),
+        (layers.LSTM(4), "torch_attention", "is none of a MultiHeadAttention's"),
+    ],
+)
+def test_other_layers_are_refused(
+    layer: keras.Layer, convert: str, message: str, tmp_path: Path
+) -> None:
+    layer.build((None, 5, 3))
+    names = ("kernel", "recurrent_kernel", "bias")
+    state = {f"w.{name}": np.zeros((12, 3), np.float32) for name in names}
+    state |= {"w.weight": state["w.bias"], **{f"w.{n}": e for n, e in recurrent(3).items()}}
+    save(tmp_path, state)
+    with pytest.raises(PlanError, match=message):
+        started(tmp_path / "torch.npz", layer, convert, rename={"re:.*/(.*)": r"w.\1"})
 
 
 def convert(
@@ -35,13 +222,11 @@ def convert(
 ) -> Array:
     """Converts as a plan does; the shapes are those foretold, and the tensors stay as they are."""
     before = [each.copy() for each in values]
-    layout = NAMED_CONVERSIONS[name].build(
-        Target(leaf, shape, linear), [value.shape for value in values]
-    )
-    value, foretold = values[0], values[0].shape
+    shapes = [each.shape for each in values]
+    layout = NAMED_CONVERSIONS[name].build(Target(leaf, shape, linear), shapes)
+    value, foretold = values[0], shapes[0]
     if layout.combination is not None:
-        value = layout.combination.apply(values)
-        foretold = layout.combination.shape([each.shape for each in values])
+        value, foretold = layout.combination.apply(values), layout.combination.shape(shapes)
     for step in layout.conversions:
         value, foretold = step.apply(value), step.shape(foretold)
     assert value.shape == foretold == shape
@@ -50,22 +235,7 @@ def convert(
     return value
 
 
-def sigmoid(x: Array) -> Array:
-    result: Array = 1 / (1 + np.exp(-x))
-    return result
-
-
-def keras_lstm(weights: list[Array], inputs: Array) -> Array:
-    layer = keras.layers.LSTM(UNITS, return_sequences=True)
-    layer.build(inputs.shape)
-    layer.set_weights(weights)
-    return np.asarray(layer(inputs))
-
-
-def assert_close(found: Any, expected: Any) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
+INPUTS, UNITS, BATCH, STEPS = 3, 5, 2, 4
 SHAPES = {
     "kernel": (INPUTS, 4 * UNITS),
     "recurrent_kernel": (UNITS, 4 * UNITS),
@@ -102,81 +272,26 @@ def tf1_cell(kernel: Array, bias: Array, inputs: Array, forget_bias: float) -> A
 def test_a_tf1_cell_continues_as_a_keras_lstm(name: str, forget_bias: float) -> None:
     kernel, bias = random(INPUTS + UNITS, 4 * UNITS), random(4 * UNITS)
     inputs = random(BATCH, STEPS, INPUTS)
-    weights = [
-        convert(name, leaf, shape, bias if leaf == "bias" else kernel)
-        for leaf, shape in SHAPES.items()
-    ]
+    layer = layers.LSTM(UNITS, return_sequences=True)
+    layer.build(inputs.shape)
+    layer.set_weights(
+        [
+            convert(name, leaf, shape, bias if leaf == "bias" else kernel)
+            for leaf, shape in SHAPES.items()
+        ]
+    )
     expected = tf1_cell(kernel, bias, inputs, forget_bias)
-    assert_close(keras_lstm(weights, inputs), expected)
+    np.testing.assert_allclose(layer(inputs), expected, rtol=1e-4, atol=1e-5)
 
 
-def textbook_lstm(parts: dict[str, dict[str, Array]], inputs: Array) -> Array:
-    """The textbook's LSTM with matrices of its own for each gate."""
-    hidden = cell = np.zeros((BATCH, UNITS))
-    outputs = []
-    for step in range(STEPS):
-        x = inputs[:, step]
-        i, f, c, o = (
-            x @ parts["kernel"][gate]
-            + hidden @ parts["recurrent_kernel"][gate]
-            + parts["bias"][gate]
-            for gate in "ifco"
-        )
-        cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(c)
-        hidden = sigmoid(o) * np.tanh(cell)
-        outputs.append(hidden)
-    return np.stack(outputs, axis=1)
-
-
-def test_a_pytorch_lstm_continues_as_a_keras_lstm() -> None:
-    weight_ih, weight_hh = random(4 * UNITS, INPUTS), random(4 * UNITS, UNITS)
-    bias_ih, bias_hh = random(4 * UNITS), random(4 * UNITS)
-    inputs = random(BATCH, STEPS, INPUTS)
-    weights = [
-        convert("torch_lstm", "kernel", SHAPES["kernel"], weight_ih),
-        convert("torch_lstm", "recurrent_kernel", SHAPES["recurrent_kernel"], weight_hh),
-        convert("torch_lstm", "bias", SHAPES["bias"], bias_ih, bias_hh),
-    ]
-    by_leaf = {"kernel": weight_ih.T, "recurrent_kernel": weight_hh.T, "bias": bias_ih + bias_hh}
-    # PyTorch documents its gates as i, f, g, o, in rows.
-    parts = {
-        leaf: dict(zip("ifco", np.split(value, 4, axis=-1), strict=True))
-        for leaf, value in by_leaf.items()
-    }
-    assert_close(keras_lstm(weights, inputs), textbook_lstm(parts, inputs))
-
-
-def test_unfused_gates_join_into_a_keras_lstm_that_divides_into_them() -> None:
-    parts = {
-        leaf: {gate: random(*shape[:-1], UNITS) for gate in "ifco"}
-        for leaf, shape in SHAPES.items()
-    }
-    inputs = random(BATCH, STEPS, INPUTS)
-    weights = [
-        convert("lstm_join", leaf, shape, *(parts[leaf][gate] for gate in "ifco"))
-        for leaf, shape in SHAPES.items()
-    ]
-    assert_close(keras_lstm(weights, inputs), textbook_lstm(parts, inputs))
-    for (leaf, gates), whole in zip(parts.items(), weights, strict=True):
-        for gate, value in gates.items():
-            found = convert(f"lstm_gate_{gate}", leaf, value.shape, whole)
-            np.testing.assert_array_equal(found, value)
-
-
-def test_a_pytorch_convolution() -> None:
-    weight, image = random(4, 3, 2, 2), random(1, 5, 6, 3)
-    kernel = convert("torch_conv", "kernel", (2, 2, 3, 4), weight)
-    expected = np.zeros((1, 4, 5, 4))
-    for row, column, out in np.ndindex(4, 5, 4):
-        window = image[0, row : row + 2, column : column + 2]  # Height, width, channels.
-        expected[0, row, column, out] = sum(
-            weight[out, channel, y, x] * window[y, x, channel]
-            for channel, y, x in np.ndindex(3, 2, 2)
-        )
-    assert_close(tf.nn.conv2d(image, kernel, 1, "VALID"), expected)
-    of_signals = random(4, 3, 2)
-    kernel = convert("torch_conv", "kernel", (2, 3, 4), of_signals)
-    np.testing.assert_array_equal(kernel, of_signals.transpose(2, 1, 0))
+@pytest.mark.parametrize("shape", [(INPUTS, UNITS), (UNITS,)])
+def test_unfused_gates_join_into_a_tensor_that_divides_into_them(shape: tuple[int, ...]) -> None:
+    parts = [random(*shape) for _ in "ifco"]
+    whole = np.concatenate(parts, axis=-1)
+    np.testing.assert_array_equal(convert("lstm_join", "kernel", whole.shape, *parts), whole)
+    for gate, part in zip("ifco", parts, strict=True):
+        found = convert(f"lstm_gate_{gate}", "kernel", shape, whole)
+        np.testing.assert_array_equal(found, part)
 
 
 def test_a_pytorch_depthwise_convolution() -> None:
@@ -189,16 +304,7 @@ def test_a_pytorch_depthwise_convolution() -> None:
         window = image[0, row : row + 2, column : column + 2, out // multiplier]
         expected[0, row, column, out] = np.sum(weight[out, 0] * window)
     result = tf.nn.depthwise_conv2d(image, kernel, [1, 1, 1, 1], "VALID")
-    assert_close(result, expected)
-
-
-def test_a_pytorch_linear_layer() -> None:
-    weight, features = random(4, 3), random(2, 3)
-    layer = keras.layers.Dense(4, use_bias=False)
-    layer.build((None, 3))
-    layer.set_weights([convert("torch_dense", "kernel", (3, 4), weight)])
-    expected = [[np.dot(weight[out], row) for out in range(4)] for row in features]
-    assert_close(layer(features), expected)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_slots_take_the_layout_but_no_constant() -> None:
@@ -238,6 +344,8 @@ def test_names_of_the_tensors() -> None:
         ("tf1_lstm", Target("kernel", (3, 8)), (2, 8), r"is not a kernel \(inputs \+ units"),
         ("tf1_lstm", Target("kernel", (3, 8)), (8,), "is not a kernel"),
         ("tf1_lstm", Target("w_f_diag", (3,)), (3,), "'w_f_diag' is not"),
+        ("lstm_gate_c", Target("bias", (3,)), (6,), r"axis of \[6\] does not hold 4 gates"),
+        ("lstm_gate_c", Target("bias", (3,)), (), r"axis of \[\] does not hold 4 gates"),
     ],
 )
 def test_what_a_conversion_refuses(
@@ -247,34 +355,25 @@ def test_what_a_conversion_refuses(
         NAMED_CONVERSIONS[name].build(target, [tensor])
 
 
-STEPS_IN_WORDS = {
-    GateOrder(): "gates icfo to ifco",
-    TakeGate("c"): "gate c of ifco",
-    AddForgetBias(1.0): "forget bias +1",
-    JoinGates(): "gates joined",
-    Sum(): "summed",
-}
-
-
-def test_steps_in_words() -> None:
-    assert [str(each) for each in STEPS_IN_WORDS] == list(STEPS_IN_WORDS.values())
-
-
-@pytest.mark.parametrize("shape", [(), (3, 6)])
 @pytest.mark.parametrize(
-    "step", [each for each in STEPS_IN_WORDS if isinstance(each, Conversion)], ids=str
+    ("step", "words"),
+    [
+        (GateOrder("icfo", "ifco"), "gates icfo to ifco"),
+        (AddForgetBias(1.0), "forget bias +1"),
+        (Combination.JOIN, "gates joined"),
+        (Combination.SUM, "summed"),
+        (Combination.STACK, "stacked"),
+    ],
 )
-def test_the_last_axis_holds_four_gates(step: Conversion, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="does not hold four gates"):
-        step.shape(shape)
+def test_steps_in_words(step: Conversion | Combination, words: str) -> None:
+    assert str(step) == words
 
 
-@pytest.mark.parametrize(
-    ("step", "shapes"),
-    [(JoinGates(), [(2,), (3,)]), (JoinGates(), [(), ()]), (Sum(), [(2,), (3,)])],
-)
-def test_tensors_of_different_shapes_do_not_combine(
-    step: Combination, shapes: list[tuple[int, ...]]
-) -> None:
+def test_gates_that_are_not_there_and_tensors_that_differ_are_refused() -> None:
+    with pytest.raises(ValueError, match="does not hold 3 gates"):
+        GateOrder("rzn", "zrn").shape((3, 8))
+    for combination in Combination:
+        with pytest.raises(ValueError, match=r"the tensors have the shapes \[\[2\], \[3\]\]"):
+            combination.shape([(2,), (3,)])
     with pytest.raises(ValueError, match="have the shapes"):
-        step.shape(shapes)
+        Combination.JOIN.shape([(), ()])

@@ -15,18 +15,13 @@ import tensorflow as tf
 
 from runner.checkpoints.reader import Bundle, CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError, Problem
-from runner.restoration import reading
+from runner.restoration import restorer
 from runner.restoration.conversions import Slice
 from runner.restoration.fitting import SourceTensor
-from runner.restoration.plan import Assignment
-from runner.restoration.reading import (
-    NonFinite,
-    batches,
-    converted_values,
-    restore_operation,
-    restored_in_graph,
-)
-from tests.tiny.plans import variable
+from runner.restoration.plan import Assignment, RestorationPlan
+from runner.restoration.reading import NonFinite, converted_values
+from runner.restoration.restorer import batches, restore_operation, restored_in_graph
+from tests.tiny.plans import checkpoint, variable
 from tests.tiny.restoring import save_bundle
 
 tf1 = tf.compat.v1
@@ -63,7 +58,7 @@ def block(name: str, offset: int, size: int) -> Assignment:
 
 
 def test_batches_are_bounded_and_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "BATCH_BYTES", 20)
+    monkeypatch.setattr(restorer, "BATCH_BYTES", 20)
     sizes = (1, 4, 1, 9, 2, 3)
     assignments = [assignment(f"v{at}", size, ("a", "x")) for at, size in enumerate(sizes)]
     with tf.Graph().as_default():
@@ -137,7 +132,7 @@ def test_only_tensors_and_blocks_without_further_conversion_are_restored_in_the_
 def test_chunks_of_a_source_are_bounded_and_read_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reading, "CHUNK_BYTES", 20)
+    monkeypatch.setattr(restorer, "CHUNK_BYTES", 20)
     names = [f"v{at}" for at in range(6)]
     sizes = dict(zip(names, (1, 4, 1, 9, 2, 3), strict=True))
     with tf.Graph().as_default() as graph:
@@ -192,7 +187,10 @@ def test_what_is_on_a_parameter_server_is_read_by_the_chief() -> None:
     assert places == {"/job:chief/task:0/device:CPU:0"}
 
 
-PATHS = {"cnn": "a/model", "lstm": "b/model"}
+def finite(*scaffolds: str) -> RestorationPlan:
+    """A plan whose scaffolds cnn and lstm refuse NaN and infinity if they are named."""
+    sources = {"cnn": checkpoint(path="a/model"), "lstm": checkpoint(path="b/model")}
+    return RestorationPlan((), sources, {}, finite=frozenset(scaffolds))
 
 
 @pytest.mark.parametrize(
@@ -216,8 +214,8 @@ def test_nan_and_infinity_are_warned_of_once(
     found = NonFinite()
     found.look("cnn", "x", value)
     with caplog.at_level(logging.WARNING):
-        found.report(PATHS, frozenset({"lstm"}))
-        found.report(PATHS, frozenset({"cnn"}))
+        found.report(finite("lstm"))
+        found.report(finite("cnn"))
     assert [record.message for record in caplog.records] == [
         f"scaffolds.cnn: x in a/model holds {count} NaN or infinite values; "
         "scaffolds.cnn.finite=true refuses them"
@@ -226,11 +224,11 @@ def test_nan_and_infinity_are_warned_of_once(
 
 def test_all_findings_of_sources_that_must_be_finite_are_one_error() -> None:
     found = NonFinite()
-    for source in PATHS:
+    for source in ("cnn", "lstm"):
         for tensor in ("x", "y"):
             found.look(source, tensor, np.array([np.nan]))
     with pytest.raises(CheckpointError, match=r"scaffolds\.lstm: x in b/model holds 1") as caught:
-        found.report(PATHS, frozenset({"lstm"}))
+        found.report(finite("lstm"))
     assert len(caught.value.problems) == 2
 
 
@@ -241,5 +239,5 @@ def test_what_is_found_in_blocks_of_a_tensor_is_added(
     found = NonFinite()
     for offset in offsets:
         found.look("cnn", "x", np.array([[np.nan, 1.0]]), offset)
-    found.report(PATHS, frozenset())
+    found.report(finite())
     assert f"x in a/model holds {count} NaN" in caplog.text

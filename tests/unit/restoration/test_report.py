@@ -23,17 +23,24 @@ from runner.config.choices import Collision, Missing, Mode, PlanFormat, StateCho
 from runner.config.schema import ClusterConfig, PlanConfig
 from runner.errors import Problem
 from runner.restoration.html_report import html
-from runner.restoration.json_report import json_text, plan_document, provenance_document
+from runner.restoration.json_report import json_text, provenance_document
 from runner.restoration.plan import RestorationPlan
-from runner.restoration.report import VariablePlacement, headline, summary, table, text
-from runner.restoration.rows import Row, collapse, report_rows
+from runner.restoration.report import (
+    Row,
+    VariablePlacement,
+    collapse,
+    report_rows,
+    summary,
+    table,
+    text,
+)
 from runner.restoration.variables import Partition, StateClass
 from runner.runs.provenance import Origin, chain
 from tests.tiny import runs
 from tests.tiny.plans import checkpoint, one, plan, scaffold, slot, variable
 
 GOLDENS = Path(__file__).parent / "goldens"
-LAYERS = [f"body/layer_{number}/kernel" for number in range(12)]
+LAYERS = [f"body/layer_{number}/kernel" for number in range(3)]
 EVIL = "<script>alert('1')</script>&\"ä[bold]"
 
 
@@ -92,11 +99,11 @@ def test_a_report_is_what_its_golden_holds(name: str) -> None:
 
 
 def test_the_documented_keys_of_the_json_are_the_keys() -> None:
-    text, parsed = json_text(example()), plan_document(example())
+    text = json_text(example())
+    parsed = json.loads(text)
     assert text.isascii()
-    assert json.loads(text) == parsed
     assert parsed["schema"] == 2
-    documented = plan_document.__doc__ or ""
+    documented = json_text.__doc__ or ""
     parts = [parsed["model"], parsed["sources"]["body"]]
     for keys in (parsed, *parts, parsed["variables"][0], parsed["problems"][0]):
         for key in keys:
@@ -168,7 +175,7 @@ def test_the_first_line_counts_the_models_variables(
         },
         unusable={name: [Problem("gone")] for name in unusable},
     )
-    assert summary(made)[0] == headline(made) == text(made).splitlines()[0] == line
+    assert summary(made)[0] == text(made).splitlines()[0] == line
     rows = report_rows(made)
     assert [each.variable for each in rows[:3]] == [each.name for each in MODEL]
     assert [(each.variable, each.shape) for each in rows[3:]] == [
@@ -230,7 +237,7 @@ def test_a_mean_names_all_its_sources() -> None:
 
 
 def row(variable: str, origin: str = "Zeros", shape: str = "2x3") -> Row:
-    return Row(variable, shape, origin, "trains", "", "", StateClass.WEIGHT, None, 1, 24)
+    return Row(variable, shape, origin, "trains", "", "", StateClass.WEIGHT, None, 24)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +261,7 @@ def row(variable: str, origin: str = "Zeros", shape: str = "2x3") -> Row:
     ],
 )
 def test_numbered_layers_that_agree_can_share_a_row(rows: list[str], expected: list[str]) -> None:
-    assert [each.variable for each in collapse(row(name) for name in rows)] == expected
+    assert [each.variable for each in collapse([row(name) for name in rows])] == expected
 
 
 @pytest.mark.parametrize(
@@ -295,9 +302,9 @@ NAMES = st.from_regex(r"n[0-2]/l[0-3]/(k|b2)", fullmatch=True)
 
 @given(st.dictionaries(NAMES, st.sampled_from(["2x3", "9"]), min_size=1))
 def test_no_variable_is_lost_or_invented(every: dict[str, str]) -> None:
-    collapsed = collapse(row(name, shape=shape) for name, shape in every.items())
+    collapsed = collapse([row(name, shape=shape) for name, shape in every.items()])
     assert {name: each.shape for each in collapsed for name in expand(each.variable)} == every
-    assert sum(each.count for each in collapsed) == len(every)
+    assert sum(each.bytes for each in collapsed) == 24 * len(every)
 
 
 class Page(HTMLParser):

@@ -15,7 +15,8 @@ import tensorflow as tf
 from runner.config.choices import Initialize
 from runner.errors import CheckpointError, PlanError, Problem
 from runner.restoration.conversions import PadOrSlice, Slice, Transpose
-from runner.restoration.restorer import Restorer, remaining, value_hash
+from runner.restoration.reading import value_hash
+from runner.restoration.restorer import Restorer, remaining
 from runner.restoration.variables import Partition
 from tests.tiny.restoring import SAVE, Case, make_variable, numbers, save_bundle, save_npz
 
@@ -115,20 +116,6 @@ def test_a_part_that_no_source_gives_keeps_its_initial_value(
     case.take(grown, ("cnn", "x", (PadOrSlice((2,), (3,), (0,)),)))
     values = case.run(initialize=initialize, verify=True)
     np.testing.assert_array_equal(values["grown"], [*numbers(2), 5.0])
-
-
-def test_values_larger_than_a_chunk_and_a_batch_are_restored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runner.restoration.reading.CHUNK_BYTES", 20)
-    monkeypatch.setattr("runner.restoration.reading.BATCH_BYTES", 20)
-    for form, save in SAVE.items():
-        values = {f"x{size}": numbers(size, seed=size) for size in (1, 2, 3, 9, 1, 4)}
-        case = Case(cnn=save(tmp_path / form, values))
-        for name, value in values.items():
-            case.take(make_variable(f"{form}_{name}", np.zeros(value.shape)), ("cnn", name))
-        for name, value in case.run(verify=True).items():
-            np.testing.assert_array_equal(value, values[name.removeprefix(f"{form}_")])
 
 
 def test_only_initializers_that_are_not_overwritten_run(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import Problem
 from runner.restoration.variables import (
     EMA_SUFFIX,
-    MovingAverages,
     Ownership,
     StateClass,
     assign_owners,
     classify,
+    moving_average,
     owners_of,
 )
 from tests.tiny.plans import scaffold
@@ -66,21 +66,17 @@ def test_the_owner_is_the_longest_variable_name_above(
 
 
 def test_averages_as_tensorflow_and_keras_name_them() -> None:
-    averages = MovingAverages(
-        [
-            "a/k/ExponentialMovingAverage",
-            "adam/net_a_k_average",
-            "adam/net_body_dense_kernel_average",
-            "one/x_bias_average",
-            "two/y_bias_average",
-        ]
-    )
-    assert averages.find("a/k") == "a/k/ExponentialMovingAverage"
-    assert averages.find("body/dense/kernel") == "adam/net_body_dense_kernel_average"
-    assert averages.find("net.body.dense.kernel") == "adam/net_body_dense_kernel_average"
-    assert averages.find("x/bias") == "one/x_bias_average"
-    assert averages.find("bias") is None  # Two might be meant.
-    assert averages.find("other") is None
+    tensors = ["a/k/ExponentialMovingAverage", "adam/net_a_k_average"]
+    tensors += ["adam/net_body_dense_kernel_average", "one/x_bias_average", "two/y_bias_average"]
+    expected = {
+        "a/k": "a/k/ExponentialMovingAverage",
+        "body/dense/kernel": "adam/net_body_dense_kernel_average",
+        "net.body.dense.kernel": "adam/net_body_dense_kernel_average",
+        "x/bias": "one/x_bias_average",
+        "bias": None,  # Two might be meant.
+        "other": None,
+    }
+    assert {name: moving_average(name, tensors) for name in expected} == expected
 
 
 STATES = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,8 +35,18 @@ CONFIG = tiny(
 )
 
 
+Command = Callable[..., tuple[DictConfig, list[str]]]
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """Composes the configuration of a command; tests only read it."""
+    with composing(tmp_path_factory.mktemp("conf")):
+        yield cache(lambda *overrides: (compose("config", list(overrides)), list(overrides)))
+
+
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunDirectory]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     directory = RunDirectory(tmp_path / "runs" / "001")
     directory.path.mkdir(parents=True)
     directory.write(RunRecord("tiny", "0" * 16, Status.KILLED, {}))
@@ -42,12 +54,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunDirector
     directory.config.write_text(OmegaConf.to_yaml(OmegaConf.create(plain)))
     TrackingDirectory(directory.path).write_opening(Opening("uid", "tiny", "1", stores=(STORE,)))
     monkeypatch.chdir(tmp_path)
-    with composing(tmp_path / "conf"):
-        yield directory
-
-
-def command(*overrides: str) -> tuple[DictConfig, list[str]]:
-    return compose("config", list(overrides)), list(overrides)
+    return directory
 
 
 FOLDER = ("mode=evaluate", "run_dir=runs/001")
@@ -55,7 +62,7 @@ SECRET = "+data={token: abcdefgh}"
 
 
 def test_it_is_the_recorded_configuration_with_what_the_command_may_change(
-    run: RunDirectory,
+    run: RunDirectory, command: Command
 ) -> None:
     given, overrides = command(
         *(*FOLDER, SECRET, "evaluate.which=7", "session.grace_seconds=3", "tracking.uri=other.db")
@@ -84,7 +91,7 @@ def test_it_is_the_recorded_configuration_with_what_the_command_may_change(
     ],
 )
 def test_what_decides_the_result_is_the_runs(
-    run: RunDirectory, overrides: tuple[str, ...], message: str
+    run: RunDirectory, command: Command, overrides: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         recorded_config(*command(*FOLDER, *overrides))
@@ -92,7 +99,7 @@ def test_what_decides_the_result_is_the_runs(
 
 @pytest.mark.parametrize("content", [None, "", "{", "[1]"])
 def test_without_its_configuration_a_run_cannot_be_named_by_its_folder(
-    run: RunDirectory, content: str | None
+    run: RunDirectory, command: Command, content: str | None
 ) -> None:
     run.config.unlink()
     if content is not None:
@@ -102,9 +109,13 @@ def test_without_its_configuration_a_run_cannot_be_named_by_its_folder(
 
 
 @pytest.mark.parametrize("folder", ["runs", "runs/01"])
-def test_the_runs_that_are_there_are_named(run: RunDirectory, folder: str) -> None:
+def test_the_runs_that_are_there_are_named(
+    run: RunDirectory, command: Command, folder: str
+) -> None:
+    given, overrides = copy.deepcopy(command(*FOLDER))
+    given.run_dir = folder
     with pytest.raises(RunnerError, match=f"run_dir is {folder}, which is not a run") as caught:
-        recorded_config(*command("mode=export", f"run_dir={folder}"))
+        recorded_config(given, overrides)
     assert list(caught.value.problems[0].choices) == ["runs/001"]
 
 
@@ -118,6 +129,6 @@ def test_the_runs_that_are_there_are_named(run: RunDirectory, folder: str) -> No
     ],
 )
 def test_a_command_that_names_no_run_or_an_experiment_is_not_by_folder(
-    run: RunDirectory, overrides: tuple[str, ...]
+    command: Command, overrides: tuple[str, ...]
 ) -> None:
     assert not is_by_folder(command(*overrides)[0])

@@ -74,7 +74,7 @@ def test_the_run_that_came_furthest_is_extended(
         (SHORT, "PRUNED", 10, "it holds no run at all"),
         (SAME, "FINISHED", 20, "has taken 20 of 20 steps, and train.steps is 20"),
         (LONG, "KILLED", 15, "has taken 15 of 30 steps"),
-        (SHORT, "FINISHED", 0, "001 has no checkpoint"),
+        (SHORT, "FINISHED", 0, "has taken 0 of 10 steps, and train.steps is 20"),
         (OTHER_SECRET, "FINISHED", 10, "another secret, or the same values"),
         ({**SHORT, "seed": 3}, "FINISHED", 10, "than train.steps differs from .*: seed: 3 -> 0"),
         (OTHER_SLOTS, "FINISHED", 10, "slots: 8 -> 7"),

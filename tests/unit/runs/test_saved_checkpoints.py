@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,10 @@ from runner.runs.saved_checkpoints import by_step, damage, is_save_error, recove
 from tests.tiny.counter import Counter
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> RunDirectory:
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with checkpoints of the steps 1, 2 and 3."""
-    directory = RunDirectory(tmp_path / "001")
+    directory = RunDirectory(tmp_path_factory.mktemp("saved") / "001")
     with tf.Graph().as_default(), tf.Session() as session:
         weight = tf.get_variable("w", initializer=np.arange(1000.0), use_resource=True)
         tf.get_variable("names", initializer=["a", "bc"], use_resource=True)
@@ -33,7 +34,13 @@ def run(tmp_path: Path) -> RunDirectory:
         for step in (1, 2, 3):
             save(session, saver, directory.checkpoints, step)
             session.run(weight.assign_add(np.ones(1000)))
-    return directory
+    return directory.path
+
+
+@pytest.fixture
+def run(saved: Path, tmp_path: Path) -> RunDirectory:
+    """A copy of that run."""
+    return RunDirectory(Path(shutil.copytree(saved, tmp_path / "001")))
 
 
 def _recovered(run: RunDirectory) -> list[str]:

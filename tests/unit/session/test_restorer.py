@@ -138,30 +138,5 @@ def test_an_init_op_of_the_restorer_that_is_fed_is_run(source: Callable[[str, fl
 
 def test_a_restorer_that_was_not_built_is_refused(source: Callable[[str, float], str]) -> None:
     restorer = restorer_of({"cnn": source("cnn", 1.0)}, {"cnn": tf.get_variable("cnn", ())})
-    with pytest.raises(RuntimeError, match="build must be called before its operation is used"):
+    with pytest.raises(RuntimeError, match="build must be called first"):
         SessionManager(restorer=restorer).prepare_session()
-
-
-def test_steps_after_a_warm_start_keep_the_graph_optimiser(
-    source: Callable[[str, float], str],
-) -> None:
-    variable = tf.get_variable("cnn", initializer=-1.0)
-    restorer = restorer_of({"cnn": source("cnn", 1.0)}, {"cnn": variable})
-    restorer.build()
-    fed = tf.placeholder(tf.float32, [2, 3])
-    # The two undo each other: with the optimiser no step transposes.
-    step = tf.transpose(tf.transpose(fed)) + variable
-
-    def transposes(session: tf.Session) -> int:
-        options, told = tf.RunOptions(output_partition_graphs=True), tf.RunMetadata()
-        session.run(step, {fed: np.ones((2, 3))}, options, told)
-        return sum("Transpose" in node.op for each in told.partition_graphs for node in each.node)
-
-    plain = tf.ConfigProto()
-    plain.graph_options.rewrite_options.disable_meta_optimizer = True
-    with tf.Session(config=plain) as session:
-        session.run(variable.initializer)
-        assert transposes(session) == 2
-    creator = ChiefSessionCreator(tf.train.Scaffold(init_op=restorer.init_op), restorer=restorer)
-    with creator.create_session() as session:
-        assert transposes(session) == 0

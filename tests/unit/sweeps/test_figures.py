@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib import pyplot
 from matplotlib.figure import Figure
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState
@@ -12,12 +14,13 @@ from runner.config.choices import Goal
 from runner.config.schema import SweepConfig
 from runner.sweeps.figures import (
     MOST,
-    band_figure,
+    band_plots,
     draw,
-    draw_bands,
     importances,
+    plot_bands,
     show_literally,
     study_of,
+    study_plots,
 )
 from runner.sweeps.objectives import Objective
 from runner.sweeps.results import Band, bands
@@ -70,40 +73,34 @@ def test_numbers_stand_in_their_order(typed: list[str], choices: tuple[object, .
 def test_figures_are_of_what_there_is_and_one_that_cannot_be_drawn_is_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # Names and values that would be malformed formulas are drawn as they are.
+    objective = Objective(r"validation/$\w$", Goal.minimize)
+    values = [r"^$\w+$", r"$\d$", "b"]
+    trials = [
+        _trial(number, 0.1 * number, objective=0.1 * number, values={r"$\k$": value})
+        for number, value in enumerate(values)
+    ]
     (tmp_path / "slices.png").mkdir()
-    files = draw(study_of(TRIALS, [LOSS]), [LOSS], tmp_path)
+    plots = study_plots(study_of(trials, [objective]), [objective])
+    curves = [replace(each, curve=((1, 0.5),)) for each in trials[:2]]
+    plots |= band_plots(bands(curves, objective, []), objective, SweepConfig(bands=[r"$\w$"]))
+    files = draw(plots, tmp_path)
     kinds = ["objective_over_trials", "parallel_coordinates", "importances", "learning_curves"]
     assert [file.stem for file in files] == kinds
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
     (message,) = caplog.messages
     assert message.startswith("The figure slices is left out: [Errno ")
-    one = [file.stem for file in draw(study_of(TRIALS[:1], [LOSS]), [LOSS], tmp_path)]
-    assert one == ["objective_over_trials", "learning_curves"]
-    assert draw(study_of(TRIALS[6:], [LOSS]), [LOSS], tmp_path) == []
+    names = [list(study_plots(study_of(some, [LOSS]), [LOSS])) for some in (TRIALS[:1], TRIALS[6:])]
+    assert names == [["objective_over_trials", "learning_curves"], []]
 
 
 def test_figures_of_two_objectives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Figure, "savefig", lambda *arguments, **options: None)
     objectives = [LOSS, ACCURACY]
-    names = [file.stem for file in draw(study_of(TRIALS, objectives), objectives, tmp_path)]
-    assert "pareto_front" in names
-    assert {"slices_loss", "slices_accuracy"} <= set(names)
-
-
-def test_values_that_would_be_malformed_formulas_are_drawn_as_they_are(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    objective = Objective(r"validation/$\w$", Goal.minimize)
-    trials = [
-        _trial(number, 0.1 * number, objective=0.1 * number, values={r"$\k$": value})
-        for number, value in enumerate([r"^$\w+$", r"$\d$", "b"])
-    ]
-    files = draw(study_of(trials, [objective]), [objective], tmp_path)
-    assert len(files) == 5
-    settings = SweepConfig(bands=[r"$\w$"])
-    curve = finished(0, 0.5, values={"n": r"^$\w+$"}, curve=((1, 0.5),))
-    assert draw_bands(bands([curve], objective, []), objective, tmp_path, settings) != []
-    assert caplog.messages == []
+    names = {
+        file.stem for file in draw(study_plots(study_of(TRIALS, objectives), objectives), tmp_path)
+    }
+    assert {"pareto_front", "slices_loss", "slices_accuracy"} <= names
 
 
 def _bands(groups: int, seeds: int) -> list[Band]:
@@ -120,7 +117,7 @@ def _bands(groups: int, seeds: int) -> list[Band]:
 
 
 def test_a_line_and_a_range_for_each_band() -> None:
-    (axes,) = band_figure(_bands(3, 2), ACCURACY, SweepConfig(threshold=0.9)).axes
+    axes = plot_bands(_bands(3, 2), ACCURACY, SweepConfig(threshold=0.9))
     labels = [str(line.get_label()) for line in axes.lines[:3]]
     assert labels == ["units=2", "units=1", "units=0"]
     assert len(axes.collections) == 3
@@ -128,24 +125,18 @@ def test_a_line_and_a_range_for_each_band() -> None:
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("global step", "validation/accuracy")
     assert [text.get_text() for text in axes.texts] == ["0.9"]
     assert len({line.get_color() for line in axes.lines[:3]}) == 3
-    (axes,) = band_figure(_bands(2, 1), ACCURACY, SweepConfig()).axes
+    axes = plot_bands(_bands(2, 1), ACCURACY, SweepConfig())
     assert (len(axes.lines), len(axes.collections), len(axes.texts)) == (2, 0, 0)
     assert axes.get_title("left") == "validation/accuracy of each trial"
+    pyplot.close("all")
 
 
-def test_the_bands_are_a_file_unless_there_are_none_or_too_many(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tmp_path / "figures"
-    assert draw_bands(_bands(MOST + 1, 1), ACCURACY, folder, SweepConfig()) == []
-    assert draw_bands([], ACCURACY, folder, SweepConfig()) == []
-    assert not folder.exists()
-    (path,) = draw_bands(_bands(2, 2), ACCURACY, folder, SweepConfig())
-    assert path == folder / "learning_curves.png"
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert draw_bands(_bands(2, 2), ACCURACY, path, SweepConfig()) == []
-    (message,) = caplog.messages
-    assert message.startswith("The figure learning_curves is left out: [Errno ")
+def test_there_is_a_figure_of_bands_unless_there_are_none_or_too_many() -> None:
+    counts = [
+        len(band_plots(_bands(groups, 1), ACCURACY, SweepConfig()))
+        for groups in (0, 1, MOST, MOST + 1)
+    ]
+    assert counts == [0, 1, 1, 0]
 
 
 def test_only_the_numbers_along_a_logarithmic_axis_are_formulas() -> None:

@@ -74,7 +74,7 @@ def test_constraints_are_bounds_or_functions() -> None:
     # With or without what stands before them; and bounds that just touch.
     for bounds in ({"loss": {"max": 1}}, {"validation/accuracy": {"min": 1, "max": 1}}):
         assert len(constraints({"constraints": bounds}, METRICS)) == 1
-    assert constraints({}) == constraints({"constraints": None}) == {}
+    assert constraints({}, METRICS) == constraints({"constraints": None}, METRICS) == {}
 
 
 _ABOVE = "min is above max, so that no trial meets it"
@@ -112,7 +112,7 @@ def test_mistakes_in_constraints(given: Any, problems: list[tuple[str, str]]) ->
 
 def test_what_is_unknown_is_violated() -> None:
     given = {"validation/loss": {"max": 0.5}, "accurate": ACCURATE}
-    found = constraints({"constraints": given})
+    found = constraints({"constraints": given}, METRICS)
     assert violation(found["validation/loss"], {"loss": 0.25}) == -0.25
     for metrics in ({"loss": math.nan}, {"accuracy": 1.0}, {}):
         assert violation(found["validation/loss"], metrics) == math.inf
@@ -124,7 +124,8 @@ def test_a_function_that_gives_no_number_is_named_with_the_metrics() -> None:
     given = {name: f"tests.tiny.spaces.{name}" for name in ("forgetful", "divided")}
     nodes = {name: {"_target_": target} for name, target in given.items()}
     causes = ("TypeError: float() argument must be", "ZeroDivisionError")
-    for function, cause in zip(constraints({"constraints": nodes}).values(), causes, strict=True):
+    found = constraints({"constraints": nodes}, METRICS)
+    for function, cause in zip(found.values(), causes, strict=True):
         with pytest.raises(ConfigError, match="gives no number") as raised:
             function({"loss": 0.5, "error": 0.5})
         assert f"cause: {cause}" in str(raised.value)

@@ -68,7 +68,7 @@ def test_a_sweep_that_is_resumed_has_one_run_and_so_has_a_trial_that_failed_with
     )
     for message, status in (("no secret", Status.KILLED), ("nor this secret", Status.FINISHED)):
         parent = ParentRun(directory, config)
-        parent.open("tiny", ["+experiment=tiny", "seed=1,2"])
+        parent.open(["tiny"], ["+experiment=tiny", "seed=1,2"])
         skipped = Attempt(1, 3, (), {}, status=Status.SKIPPED)
         directory.add([_failed(1, 2, message), skipped])
         parent.record_unopened(composed)
@@ -94,7 +94,7 @@ def test_the_parent_run_has_no_trials_secrets_and_a_name(directory: SweepDirecto
     config = tiny(tracking=TrackingConfig(uri=None, tensorboard=True))
     mask = Mask(config.tracking.mask, {}, [{"data": {"token": f"secret-{n}"}} for n in range(2)])
     parent = ParentRun(directory, config, mask)
-    parent.open(None, ["data.token=secret-0,secret-1", "data.path=/secret-0,/secret-1"])
+    parent.open(["tiny", "warm"], ["data.token=secret-0,secret-1", "data.path=/secret-0,/secret-1"])
     parent.tracker.log_text("secret-0 secret-1", "summary.txt")
     parent.close(Status.FINISHED, {})
     files = TrackingDirectory(directory.path)
@@ -121,7 +121,7 @@ def test_what_a_killed_sweep_has_not_seen_delivered_is_delivered(
     provenance.write_text(json.dumps({"schema": 1, "run": {"run_id": None}}))
 
     parent = ParentRun(directory, tiny(tracking=TrackingConfig(uri=uri)))
-    parent.open("tiny", [])
+    parent.open(["tiny"], [])
     parent.close(Status.FINISHED, {})
     found = _runs(uri, "tiny")["one"]
     assert found.info.status == "FINISHED"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
 
 from runner.config.choices import Resume
 from runner.config.composition import Compose
@@ -98,25 +101,30 @@ def _refused(compose: Compose, *overrides: str) -> list[str]:
 
 
 def test_every_problem_of_every_point_is_reported_once_with_its_place(compose: Compose) -> None:
+    composed = compose(["+experiment=tiny"])
+
+    def quickly(overrides: Sequence[str]) -> DictConfig:
+        config = copy.deepcopy(composed)
+        for each in overrides[1:]:
+            key, _, value = each.partition("=")
+            OmegaConf.update(config, key, value)
+        return config
+
     objectives = "train.objective=validation/accuracy,validation/acuracy"
-    lines = _refused(compose, "optimizer=adam,nosuch", "train.steps=0,3", objectives)
+    lines = _refused(quickly, "train.steps=0,3", objectives, "name=a,b")
     states = [line for line in lines if not line.startswith(" ")]
-    assert [state.split(" is ")[0] for state in states] == [
-        "train.steps",
-        "train.objective",
-        "optimizer 'nosuch'",
-    ]
-    assert "(in 2 of 8 trials: optimizer=adam train.steps=0 train.objective=validation/" in lines[1]
-    assert any("in 4 of 8 trials: " in line and "; and 1 more)" in line for line in lines)
+    assert [state.split(" is ")[0] for state in states] == ["train.steps", "train.objective"]
+    assert "(in 4 of 8 trials: train.steps=0 train.objective=validation/accuracy" in lines[1]
+    assert lines[1].endswith("; and 1 more)")
 
 
 # Override(s) -> the states of what is reported.
 COMPOSED: dict[tuple[str, ...], list[str]] = {
-    ("optimizer.learning_rate=fast,0.1,slow",): [
+    ("optimizer.learning_rate=fast,slow",): [
         "optimizer.learning_rate is 'fast'",
         "optimizer.learning_rate is 'slow'",
     ],
-    ("traim.steps=3,4", "sesion.x=1", "seed=-1,1"): [
+    ("traim.steps=3,4", "sesion.x=1", "seed=-1"): [
         "traim.steps is not a key of the configuration",
         "sesion.x is not a key of the configuration",
         "seed is -1",
@@ -124,7 +132,7 @@ COMPOSED: dict[tuple[str, ...], list[str]] = {
     ("+experiment=warm", "scaffolds.body.checkpoint=experiment:tiny,experiment:tinny"): [
         "scaffolds.body.checkpoint: experiment 'tinny' is not known"
     ],
-    ("cluster.workers=1,2",): ["cluster.workers is 2, and there is no cluster"],
+    ("cluster.workers=2",): ["cluster.workers is 2, and there is no cluster"],
 }
 
 
@@ -157,7 +165,7 @@ def test_a_sweep_over_the_params_of_a_model_fn(compose: Compose) -> None:
     assert composed[0].fingerprint != composed[1].fingerprint
     check_targets(composed)
     with pytest.raises(ConfigError, match=r"params\.unit is not set"):
-        compose_points(_points("+experiment=program", "params.unit=2,4"), compose)
+        compose_points(_points("+experiment=program", "params.unit=2"), compose)
 
 
 def _composed(*configs: RunConfig) -> list[ComposedPoint]:

@@ -17,11 +17,10 @@ from rich.console import Console
 from runner.config.masking import Mask
 from runner.config.schema import MaskConfig, SweepConfig
 from runner.console import Screen
-from runner.errors import ConfigError, SweepError
+from runner.errors import SweepError
 from runner.sweeps.results import (
     Results,
     bands,
-    check_bands,
     columns,
     failures,
     masked_trials,
@@ -159,17 +158,6 @@ def test_a_trial_that_does_not_reach_the_threshold_counts_as_longer_than_it_was(
     assert row == ["random", "0 of 1", "> 20", "> 20", "> 20", "0.2"]
     (_, row) = threshold_rows(bands(CURVES[:1], LOSS, ["seed"]), LOSS, 0.1)
     assert row[1:5] == ["1 of 1", "10", "10", "10"]
-
-
-def test_bands_are_over_swept_keys_and_the_default_suits_every_sweep() -> None:
-    swept = {"optimizer", "fold", "train.steps"}
-    with pytest.raises(ConfigError) as raised:
-        check_bands(["fold", "seed", "sed", "stps"], swept)
-    states = [each.state for each in raised.value.problems]
-    assert states == ["sweep.bands names 'sed'", "sweep.bands names 'stps'"]
-    assert "choices: fold, optimizer, train.steps" in str(raised.value)
-    check_bands(["seed"], set())
-    check_bands(["anything"], None)
 
 
 GOOD = finished(0, 0.5, curve=((10, 0.9), (20, 0.5)))

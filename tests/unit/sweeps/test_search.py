@@ -7,7 +7,7 @@ import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import optuna
 import pytest
@@ -29,7 +29,6 @@ from runner.sweeps.execution import Execution, Launch
 from runner.sweeps.objectives import Objective
 from runner.sweeps.optuna_sweeper import OptunaSweeper
 from runner.sweeps.points import ComposedPoint, Point
-from runner.sweeps.search_space import SearchSpace
 from runner.sweeps.study import OWNER, SearchStudy, open_storage, open_study
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.status import Status
@@ -51,6 +50,9 @@ class Sweep:
     `sweeper` is that of the last command, which has returned `trials` and has `printed`.
     """
 
+    # Composing is most of a test's time.
+    composed: ClassVar[dict[tuple[str, ...], DictConfig]] = {}
+
     def __init__(self, directory: SweepDirectory, compose: Compose) -> None:
         self.directory, self.compose = directory, compose
         self.work: Work = _rate
@@ -63,13 +65,12 @@ class Sweep:
         }
         self.launcher = FakeLauncher(directory)
         self.launch: Launch = self.launcher
-        self._composed: dict[tuple[str, ...], DictConfig] = {}
 
     def _compose_once(self, overrides: Sequence[str]) -> DictConfig:
         key = tuple(each for each in overrides if not each.startswith("optimizer.learning_rate=0"))
-        if key not in self._composed:
-            self._composed[key] = self.compose(overrides)
-        return self._composed[key]
+        if key not in self.composed:
+            self.composed[key] = self.compose(overrides)
+        return self.composed[key]
 
     def run(self, *overrides: str, folder: str = "", resume: str = "auto") -> optuna.Study:
         """Returns the study; `folder` is another one than that of the search."""
@@ -96,8 +97,8 @@ class Sweep:
         point = ComposedPoint(Point((), {}), config, "")
         self.trials = sweeper.trials([point], Execution(directory, self.launch, 0), directory)
         self.printed = printed.getvalue()
-        study: optuna.Study = sweeper.study()
-        return study
+        assert sweeper.study is not None
+        return sweeper.study
 
     def states(self, *overrides: str) -> list[TrialState]:
         """Runs, and returns the state of each trial of the study."""
@@ -110,7 +111,7 @@ class Sweep:
     def study(self) -> SearchStudy:
         storage = open_storage(self.directory.path, None)
         objectives = [Objective("validation/loss", Goal.minimize)]
-        return open_study(storage, "s", self.settings, objectives, SearchSpace((), ()))
+        return open_study(storage, "s", self.settings, objectives, {})
 
     def left_by(self, owner: str, attempt: Attempt | None = None) -> None:
         """Makes a trial that another process has asked for, and perhaps begun."""
@@ -148,13 +149,21 @@ def test_trials_are_asked_for_run_and_recorded(sweep: Sweep) -> None:
     assert len(sweep.launcher.launched) == 3
 
 
-def test_trials_of_a_process_that_was_killed_are_resumed(sweep: Sweep) -> None:
+def test_trials_that_were_not_started_or_whose_process_was_killed_are_resumed(
+    sweep: Sweep,
+) -> None:
+    def nothing(overrides: Sequence[Sequence[str]], first: int) -> None:
+        raise OSError("no sbatch")
+
     def dying(overrides: Sequence[str]) -> Any:
         if len(sweep.launcher.started) == 2:
             raise Killed
         return _rate(overrides)
 
-    sweep.work = dying
+    sweep.launch, sweep.work = nothing, dying
+    with pytest.raises(SweepError, match=r"the launcher started no trial\n.*OSError: no sbatch"):
+        sweep.run(RATE)
+    sweep.launch = sweep.launcher
     with pytest.raises(Killed):
         sweep.run(RATE)
     first, second = sweep.study().trials
@@ -165,7 +174,8 @@ def test_trials_of_a_process_that_was_killed_are_resumed(sweep: Sweep) -> None:
     assert started[2] == started[1]
     assert study.trials[1].params == second.params
     attempts = sweep.attempts()
-    assert (attempts[2].trial, attempts[2].run_dir) == (1, attempts[1].run_dir)
+    assert [each.trial for each in attempts] == [0, 0, 1, 1]
+    assert attempts[3].run_dir == attempts[2].run_dir
 
 
 def test_what_other_processes_left_is_recorded_left_alone_or_not_counted(sweep: Sweep) -> None:
@@ -205,17 +215,6 @@ def test_a_trial_that_was_interrupted_elsewhere_is_resumed_by_the_next_search(sw
     assert sweep.states(RATE) == [COMPLETE] * 2
     first, _, again = sweep.attempts()
     assert (first.run_dir, first.overrides) == (again.run_dir, again.overrides)
-
-
-def test_a_search_whose_launcher_starts_nothing_is_resumed(sweep: Sweep) -> None:
-    def nothing(overrides: Sequence[Sequence[str]], first: int) -> None:
-        raise OSError("no sbatch")
-
-    sweep.launch = nothing
-    with pytest.raises(SweepError, match="the launcher started no trial"):
-        sweep.run(RATE)
-    sweep.launch = sweep.launcher
-    assert sweep.states(RATE) == [COMPLETE] * 2
 
 
 @pytest.mark.parametrize("stop", [True, False])
@@ -318,8 +317,10 @@ def test_trials_from_another_folder_are_shown_and_not_tried_again(shared: Sweep)
     assert [each.curve for each in shared.trials] == [((0, 0.5),), ((0, 0.25),)]
     best = shared.sweeper.best(shared.trials, shared.sweeper.objectives(tiny()))
     assert [each.trial for each in best] == [1]
-    with pytest.raises(ConfigError, match="exists, with other values of optimizer"):
+    shared.settings["n_trials"] = 3
+    with pytest.raises(SweepError, match="draws no trial") as raised:
         shared.run("optimizer.learning_rate=1,2", folder="other")
+    assert "give hydra.sweeper.study_name another name" in str(raised.value)
 
 
 def test_a_search_that_starts_anew_has_a_study_of_its_own(shared: Sweep) -> None:

@@ -11,8 +11,6 @@ from typing import Any
 import optuna
 import pytest
 from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
 )
@@ -23,7 +21,7 @@ from runner.config.choices import Goal
 from runner.errors import ConfigError
 from runner.sweeps.objectives import Objective, constraints, judged
 from runner.sweeps.search import try_search
-from runner.sweeps.search_space import Dimension, Distribution, SearchSpace
+from runner.sweeps.search_space import Dimension, SearchSpace
 from runner.sweeps.study import Reporter, SearchStudy, build_sampler, open_storage, open_study
 from runner.sweeps.sweep_directory import Attempt
 from runner.system.status import Status
@@ -34,7 +32,6 @@ SETTINGS: dict[str, Any] = {
     "sampler": {"_target_": "optuna.samplers.RandomSampler", "seed": 1},
     "pruner": PRUNER,
 }
-NOWHERE = SearchSpace((), ())
 
 
 @pytest.fixture
@@ -42,14 +39,8 @@ def folder(tmp_path: Path, empty_study: Path) -> Path:
     return Path(shutil.copy(empty_study, tmp_path)).parent
 
 
-def _study(
-    folder: Path,
-    *objectives: Objective,
-    settings: dict[str, Any] = SETTINGS,
-    space: SearchSpace = NOWHERE,
-) -> SearchStudy:
-    storage = open_storage(folder, None)
-    return open_study(storage, "s", settings, objectives or (LOSS,), space)
+def _study(folder: Path, *objectives: Objective) -> SearchStudy:
+    return open_study(open_storage(folder, None), "s", SETTINGS, objectives or (LOSS,), {})
 
 
 def _attempt(status: Status, trial: int = 0, **metrics: float) -> Attempt:
@@ -89,31 +80,6 @@ def test_a_study_with_other_objectives_is_refused(folder: Path) -> None:
         assert "hydra.sweeper.study_name" in str(found.value)
 
 
-def test_a_study_of_values_that_do_not_mix_is_refused(folder: Path) -> None:
-    before: dict[str, BaseDistribution] = {
-        "one": CategoricalDistribution(["1"]),
-        "two": CategoricalDistribution(["1", "2"]),
-        "whole": IntDistribution(1, 2),
-        "real": FloatDistribution(1, 2),
-    }
-    now: dict[str, Distribution] = {
-        "one": CategoricalDistribution(["1", "2"]),
-        "two": IntDistribution(1, 2),
-        "whole": FloatDistribution(1, 2),
-        "real": FloatDistribution(1, 2, log=True),
-    }
-    _study(folder).ask(before)
-    for name, distribution in now.items():
-        space = SearchSpace((), (Dimension(f"++{name}", name, distribution),))
-        with pytest.raises(ConfigError, match=f"'s' exists, with other values of {name}"):
-            _study(folder, space=space)
-        with pytest.raises(ValueError, match=r"dynamic value space|distribution|log configuration"):
-            _study(folder).ask({name: distribution})  # Optuna itself refuses them, too late.
-    wider = Dimension("++whole", "whole", IntDistribution(1, 5, step=2))
-    study = _study(folder, space=SearchSpace((), (wider,)))
-    study.ask({"whole": wider.distribution})
-
-
 STATES = {
     Status.FINISHED: TrialState.COMPLETE,
     Status.PRUNED: TrialState.PRUNED,
@@ -124,10 +90,11 @@ STATES = {
 
 
 def test_the_study_is_brought_up_to_date_with_attempts(folder: Path) -> None:
-    study = _study(folder)
-    bounds = constraints({"constraints": {"loss": {"max": 0.25}, "accuracy": {"min": 0}}})
+    given = {"loss": {"max": 0.25}, "accuracy": {"min": 0}}
+    bounds = constraints({"constraints": given}, [LOSS.name, ACCURACY.name])
+    study = open_study(open_storage(folder, None), "s", SETTINGS, (LOSS,), bounds)
     for status in STATES:
-        study.record(_attempt(status, study.ask().number, loss=0.5), bounds)
+        study.record(_attempt(status, study.ask().number, loss=0.5))
     for status, trial in zip(STATES, study.trials, strict=True):
         assert trial.state is STATES[status]
         assert trial.values == ([0.5] if status is Status.FINISHED else None)
@@ -135,7 +102,7 @@ def test_the_study_is_brought_up_to_date_with_attempts(folder: Path) -> None:
         assert trial.user_attrs == ({"loss": 0.5} if ended else {})
         # What is unknown violates a constraint.
         assert trial.constraints == ({"loss": 0.25, "accuracy": math.inf} if ended else {})
-    assert study.infeasible() == {0, 1, 2}
+    assert study.infeasible() == {0, 1}
 
 
 def test_a_finished_trial_without_a_usable_objective_has_failed() -> None:

@@ -16,6 +16,7 @@ from runner.config.schema import ScaffoldConfig
 from runner.errors import ConfigError, Problem
 from runner.sweeps.grid_sweeper import GridSweeper
 from runner.sweeps.points import ComposedPoint, Point
+from runner.sweeps.sweeper import check_swept
 from tests.tiny.command_line import CONF, Command, in_process
 from tests.tiny.configs import tiny
 
@@ -32,11 +33,7 @@ OPTUNA = "hydra/sweeper=optuna"
 RATE = "optimizer.learning_rate=interval(0.1,1)"
 BODY = "scaffolds.body.variables.include=['body/*']"
 MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
-    ("mode=plan,train",): ("mode is swept over", "do the same thing"),
-    ("sweep.on_error=continue,stop", "sweep.retries=0,1"): (
-        "sweep.on_error is swept over",
-        "sweep.retries is swept over",
-    ),
+    ("mode=plan,train", "sweep.bands=[sed]"): ("mode is swept over", "sweep.bands names 'sed'"),
     (OPTUNA, "seed=1"): ("there is nothing to search", "interval(1e-4, 1e-1)"),
     (OPTUNA, "hydra.sweeper.custom_search_space={_target_: tests.tiny.spaces.misspelt}"): (
         "optimizer.learning_rat is not set",
@@ -80,7 +77,9 @@ def test_without_optuna_the_message_says_how_to_get_it(
 def test_a_late_mistake_is_reported_after_what_is_done(command: Command, tmp_path: Path) -> None:
     constraint = "hydra.sweeper.constraints={mine: {_target_: tests.tiny.spaces.undivided}}"
     tensorboard = ("tracking.uri=null", "tracking.tensorboard=true")
-    outcome = command(OPTUNA, RATE, constraint, *tensorboard, "sweep.figures=false")
+    outcome = command(
+        OPTUNA, RATE, constraint, *tensorboard, "sweep.figures=false", "train.steps=2"
+    )
     assert outcome.code == 2
     assert "\ntrial  " in outcome.out
     assert " FINISHED  tiny/001\n" in outcome.out
@@ -124,10 +123,25 @@ def test_a_sweep_without_optuna_that_masks_secrets_and_is_evaluated(
     assert head[:4] == ["reached", "fewest", "median", "most"]
     assert row[:6] == ["2", "of", "2", "2", "2", "2"]
 
-    outcome = command(*given, "mode=evaluate")
+    outcome = command("seed=choice(10001)", *given[1:], "mode=evaluate")
     assert outcome.code == 0, outcome.err
     (head,) = [line.split() for line in outcome.out.splitlines() if line.startswith("trial  ")]
     assert head == ["trial", "seed", "test/loss", "status", "run"]
+
+
+def test_bands_are_over_swept_keys_and_the_default_suits_every_sweep() -> None:
+    swept = {"optimizer", "fold", "train.steps", "sweep.retries"}
+    with pytest.raises(ConfigError) as raised:
+        check_swept(swept, ["fold", "seed", "sed", "stps"])
+    states = [each.state for each in raised.value.problems]
+    assert states == [
+        "sweep.retries is swept over",
+        "sweep.bands names 'sed'",
+        "sweep.bands names 'stps'",
+    ]
+    assert "choices: fold, optimizer, sweep.retries" in str(raised.value)
+    check_swept(set(), ["seed"])
+    check_swept(None, ["anything"])
 
 
 NO_SOURCE = "scaffolds.body.checkpoint: there is no checkpoint at /nosuch/model"

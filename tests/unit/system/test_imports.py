@@ -21,7 +21,6 @@ ROOT = Path(__file__).resolve().parents[3]
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(LEVEL, raising=False)
     yield
-    gc.unfreeze()
     gc.enable()
 
 

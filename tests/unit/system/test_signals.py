@@ -43,7 +43,9 @@ def test_a_signal_ends_the_run_outside_a_loop_and_is_remembered_inside(
 HANGING = """
 import os, signal, sys, threading
 from contextlib import ExitStack
+from runner.system import signals
 from runner.system.signals import Interruption, ending_at_once
+signals._AT_ONCE_SECONDS = 0.2
 lock = threading.Lock()
 lock.acquire()
 left = int(sys.argv[2])

@@ -31,7 +31,7 @@ from runner.tracking.tracking_directory import Opening, TrackingDirectory
 from runner.training.export import exported_model, named
 from tests.tiny.experiment import Blobs
 from tests.tiny.odd import Structured
-from tests.tiny.runs import Runs, warm
+from tests.tiny.runs import Runs, short, warm
 
 
 def _outputs(directory: RunDirectory, features: np.ndarray) -> np.ndarray:
@@ -200,13 +200,13 @@ def test_an_export_of_another_step_is_neither_replaced_nor_registered_as_this_on
 
 
 def test_the_scaffolds_checkpoints_are_evaluated_and_exported_without_a_run(
-    runs: Runs, finished: Runs, tmp_path: Path
+    plain: Runs, tmp_path: Path
 ) -> None:
     """All of the model comes from a checkpoint, so that it is that checkpoint's model."""
-    finished.folder.rename(tmp_path / "source")
-    source = Runs(tmp_path / "source").directory()
-    latest = EvaluateConfig("latest")
-    expected = Runs(tmp_path / "source").shown(mode=Mode.evaluate, evaluate=latest)
+    trained = Runs(tmp_path / "source", **plain.changes)
+    trained.run(train=short(steps=2))
+    source = trained.directory()
+    expected = trained.shown(mode=Mode.evaluate, train=short(steps=2))
     scaffolds = {"all": ScaffoldConfig(VariablesConfig(["*"]), str(source.checkpoints))}
     given: dict[str, Any] = {
         "scaffolds": scaffolds,
@@ -214,23 +214,23 @@ def test_the_scaffolds_checkpoints_are_evaluated_and_exported_without_a_run(
         "train": TrainConfig(ema_decay=0.9),
     }
     start = EvaluateConfig("scaffolds")
-    lines = runs.shown(**given, mode=Mode.evaluate, evaluate=start)
-    assert lines[0] == "8 of 8 model variables (100 % of their bytes) from 1 checkpoint"
+    lines = plain.shown(**given, mode=Mode.evaluate, evaluate=start)
+    assert lines[0] == "4 of 4 model variables (100 % of their bytes) from 1 checkpoint"
     assert lines[-1].startswith("the start from the scaffolds: test  loss ")
     assert _shown(lines) == _shown(expected)
-    assert not runs.folder.exists()
+    assert not plain.folder.exists()
 
-    runs.shown(**given, mode=Mode.export, export=ExportConfig("scaffolds"))
-    served = tf.saved_model.load(str(runs.folder / "export-scaffolds"))
+    plain.shown(**given, mode=Mode.export, export=ExportConfig("scaffolds"))
+    served = tf.saved_model.load(str(plain.folder / "export-scaffolds"))
     values = {each.name.partition(":")[0]: each.numpy() for each in served.variables}
     reader = tf.train.load_checkpoint(str(source.checkpoints))
     kernel = next(value for value in values.values() if value.shape == (4, 2))
     assert (kernel == reader.get_tensor("head/kernel")).all()
-    found = provenance_of(str(runs.folder / "export-scaffolds"))
+    found = provenance_of(str(plain.folder / "export-scaffolds"))
     assert found is not None
-    assert found["sources"]["all"][0]["path"] == str(source.checkpoints / "model.ckpt-20")
+    assert found["sources"]["all"][0]["path"] == str(source.checkpoints / "model.ckpt-2")
     with pytest.raises(PlanError, match="there is no checkpoint at"):
-        runs.shown(scaffolds=warm("/nowhere"), mode=Mode.evaluate, evaluate=start)
+        plain.shown(scaffolds=warm("/nowhere"), mode=Mode.evaluate, evaluate=start)
 
 
 def test_there_must_be_a_finished_run_of_this_configuration(finished: Runs) -> None:

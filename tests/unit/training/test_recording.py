@@ -145,6 +145,17 @@ def test_a_store_that_is_lost_on_the_way_does_not_stop_training(
     assert f"python -m runner.sync {tracked.directory().path}" in caplog.text
 
 
+def test_an_error_is_shown_though_the_server_is_away(
+    tracked: TrackedRuns, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracked.uri = "http://localhost:9"
+    hooks = disturbed("FailOnce", step=3, marker=str(tmp_path / "marker"))
+    with pytest.raises(UserCodeError, match="the hook failed"):
+        tracked.run(hooks=hooks)
+    assert tracked.record().status == "FAILED"
+    assert "the tracking store http://localhost:9 cannot be opened" in caplog.text
+
+
 def test_a_run_whose_record_was_deleted_warns_as_it_continues(
     tracked: TrackedRuns, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,9 +26,12 @@ from tests.tiny.configs import tiny
 from tests.tiny.runs import Runs
 
 
-@pytest.fixture(autouse=True)
-def conf(tmp_path: Path) -> Iterator[Path]:
-    with composing(tmp_path / "conf") as folder:
+@pytest.fixture(scope="module", autouse=True)
+def conf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The configs, in which the tiny experiment has a model of two layers."""
+    with composing(tmp_path_factory.mktemp("conf")) as folder:
+        file = folder / "experiment" / "tiny.yaml"
+        file.write_text(file.read_text().replace("experiment.Net", "odd.Plain"))
         yield folder
 
 
@@ -61,11 +64,10 @@ def _spec(sources: Sources, scaffold: str) -> CheckpointSpec:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+def trained(tmp_path_factory: pytest.TempPathFactory, conf: Path) -> RunDirectory:
     """A run of `+experiment=tiny`, to be copied."""
     folder = tmp_path_factory.mktemp("trained")
-    with composing(folder / "conf"):
-        config = validate(compose_experiment("tiny", ["tracking.uri=null"]))
+    config = validate(compose_experiment("tiny", ["tracking.uri=null"]))
     config.run_dir = str(folder / "tiny")
     _train(config)
     return RunDirectory(folder / "tiny" / "001")
@@ -76,7 +78,7 @@ def test_paths_are_read_and_null_stays_null(tmp_path: Path, trained: RunDirector
     sources = _sources(_config(tmp_path, body=_scaffold(str(checkpoints)), head=_scaffold(None)))
     spec = _spec(sources, "body")
     assert (spec.path, spec.step) == (str(checkpoints / "model.ckpt-20"), 20)
-    assert "body/dense/kernel" in spec.tensors
+    assert "body/kernel" in spec.tensors
     assert sources.expected().specs["head"] is None
 
 
@@ -93,7 +95,7 @@ def test_every_absent_checkpoint_is_reported_with_its_scaffold(tmp_path: Path) -
 def test_an_experiment_that_is_not_trained_gives_what_it_will_save(tmp_path: Path) -> None:
     spec = _spec(_sources(_config(tmp_path, body=_scaffold("experiment:tiny"))), "body")
     assert (spec.path, spec.step) == ("experiment:tiny (not trained yet)", None)
-    assert spec.tensors["body/dense/kernel"].shape == (8, 4)
+    assert spec.tensors["body/kernel"].shape == (8, 4)
     assert not (tmp_path / "runs").exists()
 
 

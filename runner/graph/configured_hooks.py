@@ -1,8 +1,9 @@
-"""Names: of every variable, as plans and checkpoints know it, and in the arguments of hooks."""
+"""Hooks of the configuration, and what `${graph:NAME}` and `${run:NAME}` in them stand for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -11,45 +12,6 @@ import tensorflow as tf
 from runner.config.instantiation import References, build_target, check_target, references
 from runner.errors import ConfigError, Problem
 from runner.graph.experiment import Training
-from runner.internals.tensorflow import slice_of
-from runner.restoration.variables import Partition
-
-
-def name_variables(
-    variables: list[tf.Variable],
-    known: dict[str, tf.Variable],
-    training: Training | None = None,
-) -> dict[str, tf.Variable]:
-    """Returns name -> variable for all of `variables`.
-
-    Args:
-      variables: the graph's global variables.
-      known: the names of the model's variables, from `model_variables`. An optimizer's slot
-        `model/kernel_3/Adam` takes the known name of `model/kernel_3` as its prefix.
-      training: the training step, once it is built.
-    """
-    by_op = {variable.op.name: name for name, variable in known.items()}
-    state_names = training.state_names if training else {}
-    named = {}
-    for variable in variables:
-        op_name = state_names.get(variable.op.name, variable.op.name)
-        if op_name in by_op:
-            named[by_op[op_name]] = variable
-            continue
-        owner, rest = op_name, ""
-        while owner not in by_op and "/" in owner:
-            owner, _, last = owner.rpartition("/")
-            rest = f"/{last}{rest}"
-        named[f"{by_op[owner]}{rest}" if owner in by_op else op_name] = variable
-    return named
-
-
-def partition_of(variable: tf.Variable) -> Partition | None:
-    """Returns which part of a partitioned variable this is; None for a whole one."""
-    part = slice_of(variable)
-    if part is None:
-        return None
-    return Partition(part.full_name, tuple(part.full_shape), tuple(part.var_offset))
 
 
 def graph_names(variables: Mapping[str, tf.Variable], training: Training) -> dict[str, Any]:
@@ -72,16 +34,19 @@ def graph_names(variables: Mapping[str, tf.Variable], training: Training) -> dic
     }
 
 
-def finder(graph: tf.Graph) -> Callable[[str], Any]:
-    """Returns what finds a tensor (`name:0`) or an operation (`name`) by TensorFlow's own name."""
+def graph_references(
+    graph: tf.Graph, variables: Mapping[str, tf.Variable], training: Training
+) -> References:
+    """Returns what `${graph:NAME}` stands for: see `graph_names`, or TensorFlow's own name."""
+    return References({"graph": graph_names(variables, training)}, partial(_find, graph))
 
-    def find(name: str) -> Any:
-        try:
-            return graph.as_graph_element(name)
-        except (KeyError, ValueError):
-            return None
 
-    return find
+def _find(graph: tf.Graph, name: str) -> Any:
+    """Returns a tensor (`name:0`) or an operation (`name`) by TensorFlow's own name, or None."""
+    try:
+        return graph.as_graph_element(name)
+    except (KeyError, ValueError):
+        return None
 
 
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
@@ -99,10 +64,6 @@ _STAND_INS = {
 
 def first_hooks(nodes: Mapping[str, Any], graph: References) -> dict[str, _Hook | None]:
     """Builds the hooks that need only the graph, and checks the others.
-
-    Args:
-      nodes: name -> `_target_` of a hook.
-      graph: what their references of kind `graph` stand for.
 
     Returns:
       Name -> hook, or None for one that refers to the run.

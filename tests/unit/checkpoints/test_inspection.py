@@ -1,3 +1,5 @@
+"""Checkpoints as mappings, their differences, and statistics of their values."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -9,19 +11,32 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.checkpoints.comparison import Statistics, differences, statistics
-from runner.checkpoints.open import open_checkpoint
-from runner.checkpoints.reader import CheckpointReader
+import runner
+from runner.checkpoints.inspection import Statistics, statistics
+from tests.conformance.goldens import save_npz
 
 
-def _npz(path: Path, **tensors: object) -> CheckpointReader:
-    np.savez(path, allow_pickle=False, **{k: np.asarray(v) for k, v in tensors.items()})
-    return open_checkpoint(str(path))
+def test_a_checkpoint_is_a_mapping_whose_values_are_read_when_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    save_npz(path, kernel=np.ones((2, 3), np.float32), step=np.int64(7))
+    found = runner.open_checkpoint(path)
+    assert list(found) == ["kernel", "step"]
+    assert (found.tensors["kernel"].shape, found.tensors["kernel"].dtype) == ((2, 3), "float32")
+    assert repr(found) == f"<NumPy archive {path}, 2 tensors>"
+    np.testing.assert_array_equal(found["kernel"], np.ones((2, 3)))
+    assert "kernle" not in found
+    assert found.get("kernle") is None
+    with pytest.raises(KeyError, match="nearest: kernel"):
+        found["kernle"]
+    assert not runner.checkpoints.diff(found, path)
+    path.unlink()  # A value that was not read is not in memory.
+    with pytest.raises(runner.RunnerError):
+        found["step"]
 
 
-def _compared(folder: Path, one: dict[str, object], other: dict[str, object]) -> dict[str, str]:
-    readers = _npz(folder / "one.npz", **one), _npz(folder / "other.npz", **other)
-    return dict(differences(*readers))
+def _compared(folder: Path, one: dict[str, Any], other: dict[str, Any]) -> Any:
+    paths = save_npz(folder / "one.npz", **one), save_npz(folder / "other.npz", **other)
+    return runner.checkpoints.diff(*paths)
 
 
 @pytest.mark.parametrize(
@@ -48,22 +63,23 @@ def _compared(folder: Path, one: dict[str, object], other: dict[str, object]) ->
 def test_what_differs_is_said(one: object, other: object, what: str, tmp_path: Path) -> None:
     same = np.array([np.nan, np.inf], np.float32)
     found = _compared(tmp_path, {"t": one, "same": same}, {"t": other, "same": same})
-    assert found == {"t": what}
+    assert found.tensors == {"t": what}
 
 
 def test_tensors_of_one_checkpoint_only(tmp_path: Path) -> None:
     found = _compared(tmp_path, {"a": 1.0, "b": 2.0}, {"b": 2.0, "c": 3.0})
-    assert found == {"a": "only in the first", "c": "only in the second"}
+    assert found.tensors == {"a": "only in the first", "c": "only in the second"}
+    assert str(found).startswith(f"2 tensors differ\nfirst: {tmp_path}/one.npz\n")
 
 
 def test_tensors_are_found_by_alias(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "w.h5", "w") as file:
         file["layers/dense/vars/0"] = np.array([[1, 2]], np.float32)
         file["layers/dense/vars"].attrs["name"] = "head"
-    keras = open_checkpoint(str(tmp_path / "w.h5"))
-    other = _npz(tmp_path / "o.npz", **{"head/kernel": np.array([[1, 3]], np.float32)})
-    assert dict(differences(keras, other)) == {"layers/dense/vars/0": "1 of 2 values, by up to 1"}
-    assert list(dict(differences(other, keras))) == ["head/kernel"]
+    other = save_npz(tmp_path / "o.npz", **{"head/kernel": np.array([[1, 3]], np.float32)})
+    found = runner.checkpoints.diff(tmp_path / "w.h5", other)
+    assert found.tensors == {"layers/dense/vars/0": "1 of 2 values, by up to 1"}
+    assert list(runner.checkpoints.diff(other, tmp_path / "w.h5").tensors) == ["head/kernel"]
 
 
 @pytest.mark.parametrize(

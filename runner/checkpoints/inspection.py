@@ -1,0 +1,230 @@
+"""Looks into checkpoints: as mappings of tensors, at their differences and statistics."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from runner.checkpoints.locate import LATEST, resolve
+from runner.checkpoints.open import open_checkpoint as open_reader
+from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
+from runner.console import Listing, as_text, plural
+from runner.errors import nearest
+
+
+class Checkpoint(Mapping[str, NDArray[Any]]):
+    """A checkpoint of any format: tensor name -> value, read from the file when it is asked for.
+
+    A value is an array of the shape and dtype in `tensors`; bfloat16 and its like have the dtypes
+    of `ml_dtypes`. It may be a read-only view of the file. Aliases, such as Keras's paths in a
+    `.keras` file, are accepted as well.
+
+    Args:
+      reader: reads the checkpoint.
+    """
+
+    def __init__(self, reader: CheckpointReader) -> None:
+        self.reader = reader
+
+    @cached_property
+    def spec(self) -> CheckpointSpec:
+        """Its path, format, step, digest, aliases and tensors, from metadata."""
+        return self.reader.spec()
+
+    @property
+    def tensors(self) -> Mapping[str, TensorSpec]:
+        """Tensor name -> shape and dtype; no value is read for it."""
+        return self.spec.tensors
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Reads a tensor by its name or an alias; raises KeyError with the nearest names."""
+        own = name if name in self.tensors else self.spec.aliases.get(name)
+        if own is None:
+            near = nearest(name, [*self.tensors, *self.spec.aliases])
+            raise KeyError(f"{name!r} is not in {self.spec.path}; nearest: {', '.join(near)}")
+        ((_, value),) = self.reader.read([own])
+        return value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.tensors or name in self.spec.aliases
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __repr__(self) -> str:
+        return f"<{self.spec.format} {self.spec.path}, {len(self)} tensors>"
+
+
+def open_checkpoint(path: str | os.PathLike[str], which: str = LATEST) -> Checkpoint:
+    """Opens a checkpoint of any format; see `Checkpoint`.
+
+    Args:
+      path: a file, a bundle's prefix, a SavedModel, a directory of checkpoints or of a run; also of
+        a file system that `tf.io.gfile` opens.
+      which: in a directory `latest`, `best` by the objective that a run recorded, or a step.
+
+    Raises:
+      CheckpointError: when there is none, or it cannot be read.
+    """
+    (found,) = resolve(os.fspath(path), str(which))
+    return Checkpoint(open_reader(found))
+
+
+@dataclass(frozen=True)
+class Differences:
+    """How two checkpoints differ; false when they do not, and prints as a table.
+
+    Attributes:
+      one: the first.
+      other: the second.
+      tensors: name, as the first spells it or else the second -> what differs, in words.
+    """
+
+    one: CheckpointSpec
+    other: CheckpointSpec
+    tensors: Mapping[str, str]
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __str__(self) -> str:
+        return as_text(self.__rich__())
+
+    def __rich__(self) -> RenderableType:
+        """Returns the differences as a table, how many there are first."""
+        count = f"{plural(len(self), 'tensor')} differ{'s' * (len(self) == 1)}"
+        lines = (count if self else "no difference", f"first: {self.one.path}")
+        rows = list(self.tensors.items())
+        return Group(
+            *map(Text, (*lines, f"second: {self.other.path}")),
+            *([Listing(("tensor", "differs"), rows)] if rows else []),
+        )
+
+
+def diff(
+    one: str | os.PathLike[str] | Checkpoint, other: str | os.PathLike[str] | Checkpoint
+) -> Differences:
+    """Compares two checkpoints, of any two formats, value by value.
+
+    A tensor of one is found in the other by its name or by an alias of either. Values are read one
+    tensor of each checkpoint at a time.
+
+    Raises:
+      CheckpointError: when one of them cannot be read.
+    """
+    first, second = (
+        each if isinstance(each, Checkpoint) else open_checkpoint(each) for each in (one, other)
+    )
+    return Differences(first.spec, second.spec, dict(_differences(first, second)))
+
+
+def _differences(one: Checkpoint, other: Checkpoint) -> Iterator[tuple[str, str]]:
+    """Yields every tensor that differs, or that only one checkpoint has, and what differs."""
+    ours, theirs = one.tensors, other.tensors
+    partners = _partners(one.spec, other.spec)
+    for name in ours:
+        if name not in partners:
+            yield name, "only in the first"
+    for name in sorted({*theirs} - {*partners.values()}):
+        yield name, "only in the second"
+    comparable = []
+    for name, partner in partners.items():
+        changed = _metadata(ours[name], theirs[partner])
+        if changed:
+            yield name, changed
+        elif ours[name].dtype != "variant":  # A variant has no comparable values.
+            comparable.append(name)
+    values = one.reader.read(comparable)
+    counterparts = other.reader.read([partners[name] for name in comparable])
+    for (name, value), (_, counterpart) in zip(values, counterparts, strict=True):
+        changed = _values(value, counterpart)
+        if changed:
+            yield name, changed
+
+
+def _partners(ours: CheckpointSpec, theirs: CheckpointSpec) -> dict[str, str]:
+    """Returns tensor of the first -> the same tensor of the second."""
+    other_names: dict[str, list[str]] = {}
+    for alias, name in ours.aliases.items():
+        other_names.setdefault(name, []).append(alias)
+    partners: dict[str, str] = {}
+    for name in ours.tensors:
+        for candidate in (name, *other_names.get(name, ())):
+            found = candidate if candidate in theirs.tensors else theirs.aliases.get(candidate)
+            if found is not None and found not in partners.values():
+                partners[name] = found
+                break
+    return partners
+
+
+def _metadata(one: TensorSpec, other: TensorSpec) -> str:
+    changed = []
+    if one.shape != other.shape:
+        changed.append(f"shape {list(one.shape)} -> {list(other.shape)}")
+    if one.dtype != other.dtype:
+        changed.append(f"dtype {one.dtype} -> {other.dtype}")
+    return ", ".join(changed)
+
+
+def _values(one: NDArray[np.generic], other: NDArray[np.generic]) -> str:
+    """Describes how many values differ, and how far; empty when none do. NaN equals NaN."""
+    kind = one.dtype.name
+    same = one == other
+    if "float" in kind or "complex" in kind:
+        same |= np.isnan(one) & np.isnan(other)
+    count = int(np.asarray(same).size - np.count_nonzero(same))
+    if not count:
+        return ""
+    described = f"{count:,} of {one.size:,} values"
+    if one.dtype.kind in "OSU":
+        return described
+    wide = np.result_type(one.dtype, np.float64) if "complex" in kind else np.float64
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(np.subtract(one[~same], other[~same], dtype=wide))
+    return f"{described}, by up to {float(np.max(apart)):.6g}"
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of a tensor's values.
+
+    Attributes:
+      minimum: the smallest value that is not NaN; None for strings and without any values.
+      maximum: the largest.
+      mean: the mean of the values that are not NaN, computed in float64.
+      nan: how many values are NaN.
+    """
+
+    minimum: float | None
+    maximum: float | None
+    mean: float | None
+    nan: int
+
+
+def statistics(value: NDArray[Any]) -> Statistics:
+    """Returns the statistics of an array; complex numbers and strings have no order."""
+    kind = value.dtype.name
+    if "float" in kind or "complex" in kind:
+        missing = np.isnan(value)
+        nan = int(np.count_nonzero(missing))
+    elif value.dtype.kind in "biu" or kind.startswith(("int", "uint")):
+        nan = 0
+    else:
+        return Statistics(None, None, None, 0)
+    if nan:
+        value = value[~missing]
+    if "complex" in kind or not value.size:
+        return Statistics(None, None, None, nan)
+    mean = float(np.mean(value, dtype=np.float64))
+    return Statistics(float(value.min()), float(value.max()), mean, nan)
