@@ -19,7 +19,6 @@ from runner.errors import ClusterError, Problem
 _Session: TypeAlias = tf.compat.v1.Session
 _Answer = TypeVar("_Answer")
 _HOST = f"/job:{PS}/task:0"
-_FINISHED, _SAVED, _STOP = "cluster_finished", "cluster_saved", "cluster_stop"
 # A live server accepts a connection at once; this bounds the wait for a silent machine.
 _CONNECT_SECONDS = 2.0
 
@@ -119,15 +118,6 @@ def left_flag(server: int) -> Announcement:
     return Announcement("cluster_left", server)
 
 
-def session_flags(servers: int) -> list[Announcement]:
-    """Returns the flags of one session of the chief: each new session starts with these cleared."""
-    return [
-        *ready_flags(servers),
-        *(left_flag(server) for server in range(servers)),
-        *map(Announcement, (_FINISHED, _SAVED, _STOP)),
-    ]
-
-
 class State(NamedTuple):
     """What the chief has announced, as tensors or as their values.
 
@@ -163,7 +153,11 @@ class Channel:
                 self._record = tf.compat.v1.placeholder(tf.string, [])
                 self._put = queue.enqueue(self._record)
                 self._take = queue.dequeue_many(queue.size())
-            self.finished, self.saved, self.stop = map(Announcement, (_FINISHED, _SAVED, _STOP))
+            self.finished, self.saved = (
+                Announcement("cluster_finished"),
+                Announcement("cluster_saved"),
+            )
+            self.stop = Announcement("cluster_stop")
             (self.ready,) = ready_flags(1)
             self.ended = {
                 task: Announcement(f"cluster_ended_{task}") for task in announcing_tasks(cluster)
@@ -185,6 +179,11 @@ class Channel:
         for task, sent, metrics in self.receive(session):
             if sent <= step:
                 self.send(session, task, metrics, sent)
+
+    def of_session(self, servers: int) -> list[Announcement]:
+        """Returns the flags of one session of the chief, which the next clears when it starts."""
+        left = [left_flag(server) for server in range(servers)]
+        return [self.finished, self.saved, self.stop, *ready_flags(servers), *left]
 
     def read_state(self) -> State:
         """Returns new tensors, read after the present control dependencies."""

@@ -21,9 +21,9 @@ from runner.cluster.trial_link import TRIAL, TrialLink
 from runner.config.cluster_spec import VARIABLE, write_tf_config
 from runner.config.schema import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
 from runner.errors import ClusterError, ConfigError, PlanError, Problem
+from runner.sweeps.job import Trial
 from runner.system.lifeline import LIFELINE, OBJECTIVE, has_begun, lead_nowhere
 from runner.system.signals import GRACE_SECONDS, Interruption
-from runner.training.watch import TrialWatch
 
 _LOOK_SECONDS = 0.1
 # What the chief needs to end besides saving, and this process besides waiting for the tasks.
@@ -74,7 +74,7 @@ class LocalCluster:
         cluster: ClusterConfig,
         command: Sequence[str],
         save_seconds: float = GRACE_SECONDS,
-        trial: TrialWatch | None = None,
+        trial: Trial | None = None,
     ) -> None:
         self._cluster, self._command = cluster, list(command)
         self._chief_seconds = max(cluster.grace_secs, save_seconds + _MARGIN_SECONDS)

@@ -19,7 +19,6 @@ from runner.cluster.channel import (
     missing_of,
     not_answering,
     ready_flags,
-    session_flags,
     shared_settings,
 )
 from runner.config.cluster_spec import addresses_by_type, own_name, parameter_servers, trainers
@@ -228,7 +227,7 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
         super().__init__(master=task.target, config=session_config(cluster), **arguments)
         self._task, self._run = task, run
         self.channel, self.restarted = Channel(cluster), False
-        self._clear = [flag.clear_op for flag in session_flags(cluster.ps)]
+        self._clear = [flag.clear_op for flag in self.channel.of_session(cluster.ps)]
         self._set_ready = [flag.set_op for flag in ready_flags(cluster.ps)]
         self._step = tf.compat.v1.train.get_global_step()
         self._is_initialized = tf.raw_ops.VarIsInitializedOp(resource=self._step.handle)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-from runner.errors import PrunedRunError, SweepError
-from runner.training.watch import TrialWatch
+from runner.sweeps.job import Trial
 
 # In the environment of a chief: the trial, and the descriptor of a pipe to the sweep.
 TRIAL = "RUNNER_TRIAL"
 
 
 class TrialLink:
-    """The sweep's end: carries out what the chief of a trial calls."""
+    """The sweep's end: the trial learns what its chief reports."""
 
-    def __init__(self, trial: TrialWatch) -> None:
+    def __init__(self, trial: Trial) -> None:
         self._trial = trial
         self._threads: list[threading.Thread] = []
         self._failure: Exception | None = None
@@ -34,8 +33,9 @@ class TrialLink:
         thread = threading.Thread(target=self._serve, args=(ours,), daemon=True)
         thread.start()
         self._threads.append(thread)
-        trial = {"parent": self._trial.parent, "tags": dict(self._trial.tags)}
-        return theirs, json.dumps({"descriptor": theirs.fileno(), **trial})
+        trial = self._trial
+        given = {"parent": trial.parent, "values": trial.values, "number": trial.number}
+        return theirs, json.dumps({"descriptor": theirs.fileno(), **given})
 
     @property
     def pruned(self) -> bool:
@@ -43,12 +43,12 @@ class TrialLink:
         return self._trial.pruned
 
     def check(self) -> None:
-        """Raises what went wrong when the trial was called, if anything."""
+        """Raises what went wrong when the trial learned of a report, if anything."""
         if self._failure is not None:
             raise self._failure
 
     def end(self) -> None:
-        """Waits until everything is carried out that the chiefs, which have ended, have called.
+        """Waits until the trial has learned all that the chiefs, which have ended, have reported.
 
         Raises:
           PrunedRunError: when the trial is pruned.
@@ -62,54 +62,37 @@ class TrialLink:
         with connection, suppress(EOFError, OSError):  # The chief has ended, or was killed.
             while True:
                 method, arguments = connection.recv()
-                connection.send((self._call(method, arguments), self._trial.pruned))
-
-    def _call(self, method: str, arguments: Sequence[Any]) -> object:
-        try:
-            return getattr(self._trial, method)(*arguments)
-        except (PrunedRunError, SweepError) as error:  # The chief's run ends by these.
-            return error
-        except Exception as error:  # noqa: BLE001 - `check` raises it in the main thread
-            self._failure = error
-            return None
+                try:
+                    getattr(self._trial, method)(*arguments)
+                except Exception as error:  # noqa: BLE001 - `check` raises it in the main thread
+                    self._failure = error
+                connection.send(self._trial.pruned)
 
 
-class LinkedTrial(TrialWatch):
-    """The chief's end: a trial in the sweep's process, over a connection that ends with this."""
+class LinkedTrial(Trial):
+    """The chief's end: reports to the trial in the sweep's process over `connection`."""
 
-    def __init__(self, parent: str, tags: Mapping[str, str], connection: Connection) -> None:
-        self.parent, self.tags, self.pruned = parent, tags, False
+    def __init__(
+        self, parent: str, values: Mapping[str, str], number: int, connection: Connection
+    ) -> None:
+        super().__init__(parent, values, number=number)
         self.connection = connection
-
-    def name(self, container: Path) -> str:
-        """Returns what identifies the trial below the configured `run_dir`."""
-        return str(self._call("name", container.absolute()) or "")
 
     def started(self, run_dir: Path) -> None:
         """Reports the run's directory."""
-        self._call("started", run_dir.absolute())
+        self._report("started", run_dir.absolute())
 
     def evaluated(self, metrics: Mapping[str, float], step: int) -> None:
         """Reports an evaluation, after which `pruned` may be true."""
-        self._call("evaluated", {name: float(value) for name, value in metrics.items()}, step)
+        if not self.pruned:
+            self._step = step
+        self._report("evaluated", {name: float(value) for name, value in metrics.items()}, step)
 
-    def check(self) -> None:
-        """Raises `PrunedRunError` if the trial is pruned."""
-        self._call("check")
-
-    def judge(self, objective: float) -> None:
-        """Raises `SweepError` if the trial, trained to its end, is a failure."""
-        self._call("judge", float(objective))
-
-    def _call(self, method: str, *arguments: Any) -> object:
-        try:
+    def _report(self, method: str, *arguments: Any) -> None:
+        # Without the sweep's process the lifeline ends this one.
+        with suppress(EOFError, OSError):
             self.connection.send((method, arguments))
-            result, self.pruned = self.connection.recv()
-        except (EOFError, OSError):
-            return None  # Without the sweep's process the lifeline ends this one.
-        if isinstance(result, Exception):
-            raise result
-        return result
+            self.pruned = self.connection.recv()
 
 
 def linked_trial(environ: Mapping[str, str]) -> LinkedTrial | None:
@@ -118,4 +101,5 @@ def linked_trial(environ: Mapping[str, str]) -> LinkedTrial | None:
     if value is None:
         return None
     trial = json.loads(value)
-    return LinkedTrial(trial["parent"], trial["tags"], Connection(trial["descriptor"]))
+    connection = Connection(trial["descriptor"])
+    return LinkedTrial(trial["parent"], trial["values"], trial["number"], connection)

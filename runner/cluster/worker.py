@@ -80,7 +80,11 @@ def train_worker(task: ClusterTask, built: BuiltGraph, update: SynchronousUpdate
         raise ValueError("the graph was built without a training step")
     with built.graph.as_default():
         own = None if built.own is None else built.own.scaffold
-        scaffold = _scaffold(training, task.cluster.ps, own)
+        # A worker prepares its own input and local variables, and the chief all others.
+        scaffold = tf.compat.v1.train.Scaffold(
+            local_init_op=local_init_op(own, training.input_initializer),
+            ready_for_local_init_op=missing_of_model(task.cluster.ps),
+        )
         creator = ClusterWorkerSessionCreator(task, scaffold)
         hooks = _hooks(task, training, creator.channel, update)
         if built.own is not None:
@@ -116,16 +120,6 @@ def _hooks(
         MetricsHook(values, training.step, train.log_every, record),
         StopWhenHook(leaves),
     ]
-
-
-def _scaffold(
-    training: Training, servers: int, own: tf.compat.v1.train.Scaffold | None
-) -> tf.compat.v1.train.Scaffold:
-    """Returns what prepares a worker's session: its own input and local variables, no others."""
-    return tf.compat.v1.train.Scaffold(
-        local_init_op=local_init_op(own, training.input_initializer),
-        ready_for_local_init_op=missing_of_model(servers),
-    )
 
 
 def missing_of_model(servers: int) -> tf.Tensor:

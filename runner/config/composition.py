@@ -268,6 +268,6 @@ def register() -> None:
     store = ConfigStore.instance()
     # OmegaConf merges neither a list into a mapping nor the reverse, but either into null.
     store.store(name="runner_config", node=RunConfig(scaffolds=None))
-    # Hydra copies its sources for each composition, and the store with them: 40 % of the time, and
-    # for nothing, because the store copies what it loads.
+    # Hydra copies its sources, and the store with them, for each composition (a tenth of its time)
+    # and each group that --help lists (0.7 s in all). It need not: the store copies what it loads.
     vars(store)["__deepcopy__"] = ConfigStore.instance

@@ -128,8 +128,11 @@ class Objective:
     def _loss(self, own_metrics: bool) -> Measure:
         config, model = self._config, self._trainer
         overrides = model is not None and _overrides(model, "compute_loss")
-        if config.loss is None:
-            _require_weighted(config.loss_weights, ())
+        loss = _resolved("loss", "loss", config.loss)
+        if isinstance(loss, list):
+            loss = self._by_output(loss)
+        _require_weighted(config.loss_weights, loss if isinstance(loss, Mapping) else ())
+        if loss is None:
             if model is None or not (model.compiled or overrides):
                 raise ConfigError(
                     Problem(
@@ -139,10 +142,6 @@ class Objective:
                     )
                 )
             return OfModel(model, loss=True, metrics=own_metrics)
-        loss = _resolved("loss", "loss", config.loss)
-        if isinstance(loss, list):
-            loss = self._by_output(loss)
-        _require_weighted(config.loss_weights, loss if isinstance(loss, Mapping) else ())
         if overrides and model is not None:
             optimizer = model.optimizer if model.compiled else None
             model.compile(optimizer=optimizer, loss=loss, loss_weights=config.loss_weights or None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -73,13 +74,11 @@ def mean(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
 def _stream(
     source: str, reader: CheckpointReader, names: Sequence[str], look: Look | None
 ) -> Iterator[NDArray[Any]]:
-    try:
+    with in_scaffold(source):
         for name, value in reader.read(names):
             if look is not None:
                 look(source, name, value, None)
             yield value
-    except CheckpointError as error:
-        raise in_scaffold(source, error) from error
 
 
 def _convert(
@@ -114,14 +113,15 @@ def _convert(
     return np.require(value, requirements=["C", "O", "W"])
 
 
-def in_scaffold(source: str, error: CheckpointError) -> CheckpointError:
-    """Returns the error with the name of the scaffold in every problem."""
-    return CheckpointError(
-        *(
-            replace(problem, state=f"scaffolds.{source}: {problem.state}")
-            for problem in error.problems
-        )
-    )
+@contextmanager
+def in_scaffold(source: str) -> Iterator[None]:
+    """Names the scaffold in every problem of a checkpoint."""
+    try:
+        yield
+    except CheckpointError as error:
+        where = f"scaffolds.{source}"
+        found = (replace(each, state=f"{where}: {each.state}") for each in error.problems)
+        raise CheckpointError(*found) from error
 
 
 class NonFinite:

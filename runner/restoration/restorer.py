@@ -162,10 +162,8 @@ class Restorer:
         readers = {}
         for source in self._plan.sources:
             if source in used:
-                try:
+                with in_scaffold(source):
                     readers[source] = self._open_reader(source)
-                except CheckpointError as error:
-                    raise in_scaffold(source, error) from error
         return readers
 
     def _initialized(self, other_inits: Sequence[tf.Operation]) -> list[tf.Variable]:

@@ -52,9 +52,8 @@ class GridSweeper(RunnerSweeper):
         done: dict[int, Attempt] = {}
         left: list[Attempt] = []
         for number, each in zip(numbers, composed, strict=True):
-            known = finished.get((number, each.fingerprint))
-            if known is not None:
-                done[number] = known
+            if (number, each.fingerprint) in finished:
+                done[number] = finished[number, each.fingerprint]
                 continue
             overrides, values = each.point.overrides, each.point.values
             metric = each.config.train.objective

@@ -223,9 +223,9 @@ def masked_trials(trials: Sequence[Attempt], mask: Mask) -> list[Attempt]:
                 known[key].append(value)
 
     def shown(key: str, value: str) -> str:
-        masked = str(mask.value(key, value))
-        several = len(known.get(key, ())) > 1 and value in known[key]
-        return f"{masked}{known[key].index(value) + 1}" if several else masked
+        several = known.get(key, ())
+        number = several.index(value) + 1 if len(several) > 1 and value in several else ""
+        return f"{mask.value(key, value)}{number}"
 
     return [
         replace(

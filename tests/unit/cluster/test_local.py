@@ -261,11 +261,11 @@ def test_a_second_signal_leaves_no_process_either(
 
 def test_a_trial_learns_from_its_chief_and_may_be_pruned(tmp_path: Path) -> None:
     body = (
+        "assert ('RUNNER_TRIAL' in os.environ) == (kind == 'chief')\n"
+        "if kind == 'ps': wait()\n"
         "from pathlib import Path\n"
         "from runner.cluster.trial_link import linked_trial\n"
         "trial = linked_trial(os.environ)\n"
-        "assert (trial is not None) == (kind == 'chief')\n"
-        "if trial is None: wait()\n"
         "trial.started(Path('run'))\n"
         "trial.evaluated({'loss': 0.5}, 10)\n"
         "sys.exit(trial.pruned)\n"

@@ -158,7 +158,7 @@ def test_two_workers_match_one_process_with_the_doubled_batch(
 
 
 def test_a_worker_that_never_comes_ends_a_step_with_an_error(servers: InProcess) -> None:
-    servers.cluster.max_wait_secs = 1.0
+    servers.cluster.max_wait_secs = 3.0  # Also for what prepares the session.
     copy = Copy(servers, "chief")
     with (
         copy.session(first) as (session, coordinator),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from runner.cluster.channel import Channel, ready_flags, session_flags
+from runner.cluster.channel import Channel, ready_flags
 from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import session_config
 from runner.cluster.worker import ChiefHook, train_worker
@@ -42,7 +42,7 @@ class Both:
                 train_op=tf.no_op(), step=step.read_value(), values={"loss": tf.constant(0.5)}
             )
             self.channel = Channel(servers.cluster)
-            self._clear = [flag.clear_op for flag in session_flags(1)]
+            self._clear = [flag.clear_op for flag in self.channel.of_session(1)]
         self.chief, self.worker = map(self._session, ("chief", "worker"))
 
     def _session(self, kind: str) -> Any:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig
 
 from runner.config.composition import (
+    compose_all,
     compose_experiment,
     experiment_names,
     forced,
@@ -64,3 +67,11 @@ def test_hydra_copies_only_the_schemas_that_a_composition_loads() -> None:
     store = ConfigStore.instance()
     assert copy.deepcopy(store) is store
     assert store.load("runner_config.yaml").node is not store.load("runner_config.yaml").node
+
+
+def test_a_folder_of_configs_that_may_not_be_read_is_named() -> None:
+    def compose(overrides: Sequence[str]) -> DictConfig:
+        raise PermissionError(13, "Permission denied", "conf/experiment")
+
+    (problem,) = compose_all(compose, ["+experiment=mine"])[1]
+    assert problem.state == "[Errno 13] Permission denied: 'conf/experiment'"

@@ -13,9 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.composition import problems_of_command
 from tests.tiny.command_line import CONF, Command
-from tests.tiny.privileges import folder_for_all, without_privileges
 
 TABLE = Path(__file__).with_name("mistakes.txt")
 
@@ -82,18 +80,6 @@ def test_what_a_mistake_prints(
     assert outcome.err.rstrip("\n").replace(str(tmp_path), "HERE") == case.printed
     assert (outcome.code, outcome.out) == (2, "")
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_folder_of_configs_that_may_not_be_read() -> None:
-    with folder_for_all() as folder:
-        closed = folder / "experiment"
-        closed.mkdir(mode=0o000)
-        arguments = ["--config-dir", str(folder), "+experiment=mine"]
-        with without_privileges():
-            with pytest.raises(PermissionError) as error:
-                list(closed.iterdir())
-            found, *_ = problems_of_command(folder, arguments, error.value)
-        assert found.state == f"[Errno 13] Permission denied: '{closed}'"
 
 
 def test_every_problem_has_a_cause_or_a_remedy() -> None:

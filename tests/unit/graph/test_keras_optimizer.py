@@ -141,15 +141,16 @@ def test_its_variables_are_called_and_classed_as_those_of_tensorflows_optimizers
     assert once.state is StateClass.OPTIMIZER_SLOT
     assert set(once.kept_for) == {each.name for each in built.specs if each.trainable}
     assert len(states) == len(kernels) * 2 * 4 + 2, "and nothing has another name"
-    scheduled = build(tiny(**PLAIN, optimizer=adam_w(), scaffolds=_scaffolds())).variables
-    assert {"from_step_2/AdamW/iterations", "rate_x0.5/AdamW/iterations"} <= set(scheduled)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"optimizer": adam_w(use_ema=True, clipnorm=0.5)},
-        {"optimizer": adam_w(), "scaffolds": _scaffolds(), "train": TrainConfig(accumulate=2)},
+        {
+            "optimizer": adam_w(use_ema=True, clipnorm=0.5),
+            "scaffolds": _scaffolds(),
+            "train": TrainConfig(accumulate=2),
+        },
         {
             "optimizer": {"_target_": "tests.tiny.odd.own_rate"},
             "model": {**PLAIN["model"], "dtype_policy": "mixed_float16"},
@@ -176,6 +177,8 @@ def test_a_checkpoint_resumes_bit_for_bit(changes: dict[str, Any], tmp_path: Pat
 def test_a_frozen_variable_is_left_alone_and_a_multiplier_multiplies() -> None:
     settings = {"_target_": "keras.optimizers.SGD", "learning_rate": 0.1}
     with opened(tiny(**PLAIN, optimizer=settings, scaffolds=_scaffolds())) as run:
+        scopes = ("from_step_2", "rate_x0.5")
+        assert {f"{scope}/SGD/iterations" for scope in scopes} <= set(run.built.variables)
         names = ("body/kernel", "head/kernel")
         frozen, before = run.values(*names)
         run.train(2)
@@ -273,7 +276,8 @@ def test_slots_of_keras_files_are_restored(optimizer: str, ending: str, tmp_path
     rate = keras.optimizers.schedules.CosineDecay(0.1, 9) if optimizer == "SGD" else 0.1
     given: dict[str, Any] = {"use_ema": True, **({"momentum": 0.9} if optimizer == "SGD" else {})}
     model.compile(getattr(_KERAS, optimizer)(rate, **given), "mse")
-    model.fit(np.ones((4, 8)), np.ones((4, 2)), epochs=2, verbose=0)
+    gradients = [tf.ones_like(each) for each in model.trainable_variables]
+    model.optimizer.apply(gradients, model.trainable_variables)
     path = str(tmp_path / f"model.{ending}")
     (model.save if ending == "keras" else model.save_weights)(path)
     node = {"_target_": f"keras.optimizers.{optimizer}", "learning_rate": 0.1, **given}

@@ -92,8 +92,6 @@ def built(node: Any) -> Any:
 
 METRICS = {
     "auc": metrics("AUC"),
-    "recall": metrics("Recall", thresholds=0.3),
-    "r2": metrics("R2Score"),
     "iou": metrics("BinaryIoU", dtype="float32"),
     "accuracy": "accuracy",
     "mean_absolute_error": "mean_absolute_error",

@@ -246,7 +246,6 @@ def _shipped(name: str, *overrides: str) -> Any:
 
 
 SHIPPED = [
-    ("cosine", ["decay_steps=100"], {0: 1e-3, 50: 5e-4, 100: 0.0, 200: 0.0}),
     (
         "cosine",
         ["decay_steps=100", "warmup_steps=10", "warmup_target=1e-2"],

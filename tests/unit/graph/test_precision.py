@@ -63,7 +63,9 @@ RISING = {
     [
         (LINEAR_16, {**RISING, "train": TrainConfig(accumulate=2)}, True, 1e-3),
         # Its gradient reads TensorLists of the forward pass, which XLA hands to no other function.
-        ({"_target_": "tests.tiny.odd.Recurrent"}, {}, False, 1e-4),
+        pytest.param(
+            *({"_target_": "tests.tiny.odd.Recurrent"}, {}, False, 1e-4), marks=pytest.mark.soak
+        ),
     ],
 )
 def test_forward_pass_loss_and_gradient_are_compiled_as_one_and_give_the_same(

@@ -37,6 +37,7 @@ from runner.restoration.report import (
 from runner.restoration.variables import Partition, StateClass
 from runner.runs.provenance import Origin, chain
 from tests.tiny import runs
+from tests.tiny.configs import LINEAR
 from tests.tiny.plans import checkpoint, one, plan, scaffold, slot, variable
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -366,7 +367,7 @@ def test_each_server_is_listed_with_what_it_holds() -> None:
 def test_every_form_of_the_plan_shows_the_placement(tmp_path: Path) -> None:
     cluster = ClusterConfig(local=True, workers=2, ps=2)
     table, as_json, page = (
-        runs.run(tmp_path, mode=Mode.plan, cluster=cluster, plan=PlanConfig(format=form))
+        runs.run(tmp_path, mode=Mode.plan, cluster=cluster, plan=PlanConfig(format=form), **LINEAR)
         for form in (PlanFormat.table, PlanFormat.json, PlanFormat.html)
     )
     assert [line.strip()[:14] for line in table if "/job:ps" in line] == SERVERS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import shutil
 import signal
@@ -25,6 +26,7 @@ from runner.config.choices import Goal, Resume
 from runner.config.composition import Compose
 from runner.console import Screen
 from runner.errors import ConfigError, InterruptedRunError, SweepError
+from runner.sweeps import study as studies
 from runner.sweeps.execution import Execution, Launch
 from runner.sweeps.objectives import Objective
 from runner.sweeps.optuna_sweeper import OptunaSweeper
@@ -121,7 +123,14 @@ class Sweep:
 
 
 @pytest.fixture
-def sweep(directory: SweepDirectory, compose: Compose, empty_study: Path) -> Sweep:
+def sweep(
+    directory: SweepDirectory,
+    compose: Compose,
+    empty_study: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Sweep:
+    # Opening a database takes longer than a trial; tests of the study open theirs each time.
+    monkeypatch.setattr(studies, "_database", functools.cache(studies._database))
     directory.path.mkdir()
     directory.stop_on_failure(False)
     shutil.copy(empty_study, directory.path)
