@@ -24,6 +24,7 @@ from runner.graph.optimization import Schedule
 from runner.graph.own_graph import build_own_graph
 from runner.graph.precision import (
     build_model,
+    check_compiled,
     dtype_policy,
     is_compiled,
     new_graph,
@@ -97,6 +98,7 @@ def _build(config: RunConfig, split: str, *, train: bool, replica: Replica) -> B
         if training:
             hooks = first_hooks(config.hooks, graph_references(graph, variables, training))
         saver = _saver(config, variables, trained, source)
+    check_compiled(config, graph)
     specs = variable_specs(variables, trainable, policies, training, initializers(model))
     of_fit = [name for name in weights if trainable.get(name)]
     return BuiltGraph(
