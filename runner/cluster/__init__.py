@@ -1,4 +1,4 @@
-"""Training by several processes on TensorFlow's distributed runtime; outside the core of a run.
+"""Training by several processes on TensorFlow's distributed runtime.
 
 Every process of a cluster is a task with a role, which the configuration names (`cluster.task`):
 
@@ -19,6 +19,6 @@ which its chief reaches through `trial_link`.
 
 Doors for the command line: `chief.coordinator_of`, `chief.run_task`, `local.LocalCluster`,
 `local.task_command` and `trial_link.linked_trial`.
-Which tasks there are, and where, is for `runner.config` to say; how a run trains is for
-`runner.training`, which does not know this room.
+`runner.config.cluster` reads which tasks there are, and where. `runner.training` trains, and does
+not know this room.
 """

@@ -1,6 +1,6 @@
 """The configuration: its keys, their rules, and how Hydra composes it.
 
-- `schema`: every key, with its type, default and bounds; `choices`: their choices and bounds;
+- `schema`: every key, with its type and default; `choices`: the choices and bounds of its values;
   `keys`: paths and types of keys; `reference`: the keys with their comments, as a page of the docs
   and in `--help`.
 - `composition`: composing sources and trials (Hydra composes the command itself, in

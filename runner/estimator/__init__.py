@@ -5,8 +5,8 @@
 - `estimator`, with its `results`, and `train_and_evaluate`: for programs that drive it from Python.
 - `run_config`, `exporters`, `export`: their arguments, with TensorFlow's defaults and messages.
 
-It extends the rooms before it, which do not know it: a `model_fn` of a configuration reaches it as
-the `_target_` of a graph.
+It extends the rooms before it, which import nothing of it: for a configuration with a `model_fn`,
+`runner.graph.own_graph` looks up `model_fn.graph_function` by its name.
 """
 
 from runner.estimator import export

@@ -3,16 +3,15 @@
 - `experiment`: the contracts of data, models, losses and metrics; `BuiltGraph`, what comes out.
 - `build`: `build_graph`, the door; `own_graph`: the same for a configuration with a graph of its
   own, which is a `graph_spec`.
-- `input_pipeline`: the training input, whose position checkpoints hold, and what of a step they do
-  not hold.
-- `objective`: the loss, the metrics and the weights of examples; `measures`: those of functions,
-  `keras_measures`: those of Keras.
+- `input_pipeline`: the training input, whose position is saved in checkpoints.
+- `objective`: the loss, the metrics and the weights of examples; `measures`: losses and metrics
+  that are functions; `keras_measures`: those that are Keras's.
 - `training_step`: forward pass, gradients, update; `optimization`: optimizers and their schedules,
   clipping, accumulation, moving averages; `keras_optimizer`: those of Keras as TensorFlow's;
-  `precision`: seeds, 16 bits, XLA, threads.
+  `precision`: the new graph and the model in it, with seeds, 16 bits, XLA and threads.
 - `variables`: their names, and what the planner and checkpoints know of them; `configured_hooks`:
   the hooks of the configuration, and what `${graph:NAME}` in their arguments stands for.
-- `calls`: calls of an experiment's own code, which name the one that raised.
+- `calls`: calls the experiment's own code, and names the part of it that an error comes from.
 - `replica`: the seam at which a cluster places the parts of a graph.
 
 It rests on `restoration`, whose ownership decides under which scaffold's settings a variable

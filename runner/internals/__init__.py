@@ -1,6 +1,7 @@
-"""The private API of libraries that the rooms use, each part with its purpose and its reason.
+"""The private API that the rooms use, each part with its purpose and its reason.
 
-- `tensorflow`, `keras`: that of TensorFlow and of Keras.
+- `tensorflow`: TensorFlow's.
+- `keras`: Keras's.
 
-Nothing here knows the rest of the package; a test for each module notices what a library changes.
+Nothing here imports another room. For each module, a test fails when its library changes.
 """

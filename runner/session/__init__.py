@@ -1,9 +1,9 @@
 """TensorFlow's session classes, extended to warm starts and to steps that are prepared once.
 
 - `monitored_session`: the monitored sessions, the session creators and the Supervisor.
-- `session_manager`: the SessionManager, which restores the model's own checkpoint, or else
-  initializes everything and then restores from several, or by the `Restorer` of a plan, as a run
-  does; the Scaffold that names one of them. `pretrained`: restores them through their savers.
+- `session_manager`: the SessionManager, which restores the model's own checkpoint if there is one.
+  Otherwise it first runs all initializers, and then restores each pretrained scaffold from its
+  checkpoint (`pretrained`), or, in a run, what the `Restorer` of its plan restores.
 - `cached_session`: the session that all of them return, which may run a tiny step in the caller's
   thread; `fetches` prepares what a step fetches and feeds.
 

@@ -8,5 +8,5 @@
 - `imports`: fast and silent imports of large libraries.
 - `user_code`: errors of an experiment's own code, with only its own frames.
 
-Nothing here knows of runs, sweeps or TensorFlow graphs.
+Nothing here reads a configuration, or knows what a run computes.
 """

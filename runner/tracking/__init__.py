@@ -3,11 +3,12 @@
 A run appends to a journal on disk and never waits for a store; a process of its own follows the
 journal and delivers each record once.
 
-- `tracker`: `Tracker` for one run and `RunStore` for all; used directly, they only log
-- `journal_store`, `journal`, `tracking_directory`: recording with secrets masked, its line format,
-  and its files
-- `follower`, `delivery`, `follower_process`: from the journal to a store, to all stores of a run
-  (`python -m runner.sync`), and the process that does so beside a run
+- `tracker`: the base classes `Tracker`, for one run, and `RunStore`, for all. They write to the log
+  alone, for `tracking=none`
+- `journal_store`: records to the journal, with secrets masked; `journal`: its lines;
+  `tracking_directory`: its files
+- `follower_process`: the process beside a run that delivers; `delivery`: to all stores of a run,
+  also by `python -m runner.sync`; `follower`: from the journal to one store
 - `encoding`: names and values within MLflow's limits
 - `address`: tracking URIs, shown without their passwords
 - `mlflow_store`, `mlflow_run`: all of MLflow's API

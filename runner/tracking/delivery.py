@@ -1,4 +1,4 @@
-"""Delivers what a run recorded to its stores: `python -m runner.sync RUN_DIR`."""
+"""Delivers the journal of a run to all of its stores, for `runner.sync` and beside a run."""
 
 from __future__ import annotations
 
