@@ -2,10 +2,11 @@
 
 `python -m runner` runs a configuration, and `runner.run` shows the life of such a run; further
 commands are `runner.inspect`, `runner.lineage` and `runner.sync`. Each folder is a room with one
-purpose: its doors are what other rooms call, and a seam is a class that another room extends.
-A room imports only earlier ones, and any room imports `errors`, `console` and `internals`: system,
-config, inputs, checkpoints, tracking, runs, restoration, graph, session, hooks, training,
-estimator, sweeps, cluster. The last two extend a run, and a run does not know them.
+purpose: its doors are the functions to start reading from, and a seam is a class that another room
+extends. Any room may import `errors`, `console` and `internals`; otherwise it imports only those
+before it in this order: system, config, inputs, checkpoints, tracking, runs, restoration, graph,
+session, hooks, training, estimator, sweeps, cluster. A run knows neither sweeps nor clusters, which
+extend it; `examples` is user code.
 
 For Keras models, modules and variables of eager TensorFlow 2, without a run: `warm_start` and
 `plan`, the callback `WarmStart`, `open_checkpoint` and `checkpoints.diff`.

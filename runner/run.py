@@ -28,11 +28,11 @@ from runner.training.run import Run, Surroundings
 
 
 def run_experiment(config: RunConfig, context: Surroundings | None = None) -> float | None:
-    """Trains, plans, evaluates or exports an experiment, by its `mode`.
+    """Trains, plans, evaluates or exports an experiment, as its `mode` says.
 
     Args:
       config: the validated configuration, from `runner.validate`.
-      context: overrides, screen, and what the run meets outside itself; empty by default.
+      context: overrides, screen, and what connects the run to a sweep or cluster; empty by default.
 
     Returns:
       For training the best objective, for an evaluation the objective on the evaluated split, and
@@ -57,7 +57,7 @@ def run_experiment(config: RunConfig, context: Surroundings | None = None) -> fl
 def train(run: Run) -> float:
     """Trains a run to its end and returns the best objective.
 
-    It resumes an interrupted run of the same configuration if there is one.
+    It resumes or extends an earlier run if `resume` says so and there is one.
     """
     # Configuration mistakes surface first, then plan problems, before anything is written.
     _ = run.built

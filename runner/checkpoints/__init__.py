@@ -10,7 +10,7 @@ The interface:
 
 The formats:
   bundle: TensorFlow's V1 and V2 checkpoints, saved by name or by object, and SavedModels.
-  tables: damage in the tables that V1 checkpoints and the indices of bundles are.
+  tables: finds damage in the tables that V1 checkpoints and the indices of bundles are made of.
   keras_files: `.keras`, `.h5` and other HDF5 files, and Keras's names of variables.
   array_files: `.npy`, `.npz`, `.safetensors`.
 
@@ -18,8 +18,8 @@ On top of the interface:
   inspection: checkpoints as mappings, their differences, statistics of values. Doors for programs:
     `open_checkpoint`, which is `runner.open_checkpoint`, and `diff`.
 
-Reading is all that happens here: nothing builds a training graph, assigns a variable or writes
-into a checkpoint's directory. Which tensor goes to which variable is decided in `restoration`.
+This room only reads: nothing builds a training graph, assigns a variable or writes into a
+checkpoint's directory. Which tensor goes to which variable is decided in `restoration`.
 """
 
 from __future__ import annotations

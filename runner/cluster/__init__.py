@@ -2,8 +2,8 @@
 
 Every process of a cluster is a task with a role, which the configuration names (`cluster.task`):
 
-- `chief`: runs the experiment, leads the others and releases the parameter servers, which hold the
-  variables and do nothing else. `Chief` is a `Coordinator`, the seam at which a run meets it.
+- `chief`: runs the experiment and leads the others. `Chief` is a `Coordinator`, the seam at which a
+  run meets it; `serve` is a parameter server, which only holds variables until it is released.
 - `worker`: trains beside the chief.
 - `evaluator`: evaluates every checkpoint beside the training.
 
@@ -14,11 +14,11 @@ They have in common:
 - `replica`: a task's copy of the graph: which variable is on which server, which batches it reads.
 - `synchronous`: updates that combine one gradient per worker.
 
-`local` starts the tasks of a cluster on this machine. The local cluster may be a trial of a sweep,
-which its chief reaches through `trial_link`.
+`local` starts the tasks of a cluster on this machine. A local cluster may run a trial of a sweep;
+its chief reports to the sweep through `trial_link`.
 
 Doors for the command line: `chief.coordinator_of`, `chief.run_task`, `local.LocalCluster`,
 `local.task_command` and `trial_link.linked_trial`.
-`runner.config.cluster` reads which tasks there are, and where. `runner.training` trains, and does
-not know this room.
+`runner.config.cluster` reads which tasks there are, and where. The chief trains by
+`runner.training`, which does not know this room; a worker has a loop of its own.
 """

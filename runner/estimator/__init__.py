@@ -2,8 +2,9 @@
 
 - `spec`: `EstimatorSpec` and `ModeKeys`, what a `model_fn` returns.
 - `model_fn`: calls a `model_fn` for a mode, and returns the graph as a `runner.GraphSpec`.
-- `estimator`, with its `results`, and `train_and_evaluate`: for programs that drive it from Python.
-- `run_config`, `exporters`, `export`: their arguments, with TensorFlow's defaults and messages.
+- `estimator`, with its `results`, and `train_and_evaluate`: for programs that use an `Estimator`.
+  It trains in a `MonitoredTrainingSession`, not in a run: without plan, journal and MLflow.
+- `run_config`, `exporters`, `export`: the arguments of these, with TensorFlow's defaults.
 
 It extends the rooms before it, which import nothing of it: for a configuration with a `model_fn`,
 `runner.graph.own_graph` looks up `model_fn.graph_function` by its name.

@@ -1,8 +1,8 @@
 """From a configuration to a complete graph, before it is finalised.
 
 - `experiment`: the contracts of data, models, losses and metrics; `BuiltGraph`, what comes out.
-- `build`: `build_graph`, the door; `own_graph`: the same for a configuration with a graph of its
-  own, which is a `graph_spec`.
+- `build`: `build_graph`, the door; `own_graph`: the same for a configuration that brings
+  its own graph, described by a `GraphSpec` (`graph_spec`).
 - `input_pipeline`: the training input, whose position is saved in checkpoints.
 - `objective`: the loss, the metrics and the weights of examples; `measures`: losses and metrics
   that are functions; `keras_measures`: those that are Keras's.
@@ -15,5 +15,5 @@
 - `replica`: the seam at which a cluster places the parts of a graph.
 
 It rests on `restoration`, whose ownership decides under which scaffold's settings a variable
-trains. Nothing here opens a session, reads a checkpoint or writes a file.
+trains. Nothing here runs the graph, restores a value or writes a file.
 """

@@ -5,8 +5,8 @@ chooses the best, evaluation.py evaluates, stop.py ends training, nan_loss.py re
 is NaN; metrics.py hands training metrics and what steps cost to a callback, and writes summaries
 and profiles for TensorBoard; progress.py shows how far training is.
 
-A hook takes tensors, savers, functions and schedules, not the `RunConfig`: which hooks a run has,
-and in which order, is decided in `runner.training`.
+A hook takes tensors, savers, functions, paths and schedules, not the `RunConfig`: which hooks a run
+has, and in which order, is decided in `runner.training`.
 """
 
 from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook, InputStateHook, SavePolicy

@@ -3,5 +3,6 @@
 - `tensorflow`: TensorFlow's.
 - `keras`: Keras's.
 
-Nothing here imports another room. For each module, a test fails when its library changes.
+Nothing here imports another room. A test of each module fails when its library changes what is
+used. Optuna's internals are in `runner.sweeps.study`.
 """

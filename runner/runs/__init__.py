@@ -3,7 +3,8 @@
 - `run_directory`: its files, the record of its status, and its owner
 - `resumption`: which run is resumed or extended, and which is nearest to a configuration
 - `recorded_config`: the configuration of a run that is named by its folder
-- `saved_checkpoints`: its checkpoints, saved and recovered so that a crash leaves a whole one
+- `saved_checkpoints`: its checkpoints, saved so that a crash leaves a whole one; damaged ones are
+  set aside in `damaged/` when it resumes
 - `provenance`: its code, machine and packages, where its variables' values came from, and the runs
   that it started from
 

@@ -2,10 +2,10 @@
 
 - `monitored_session`: the monitored sessions, the session creators and the Supervisor.
 - `session_manager`: the SessionManager, which restores the model's own checkpoint if there is one.
-  Otherwise it first runs all initializers, and then restores each pretrained scaffold from its
-  checkpoint (`pretrained`), or, in a run, what the `Restorer` of its plan restores.
-- `cached_session`: the session that all of them return, which may run a tiny step in the caller's
-  thread; `fetches` prepares what a step fetches and feeds.
+  Otherwise it first runs the initializers, by default all, and then restores each pretrained
+  scaffold from its checkpoint (`pretrained`), or, in a run, what its plan's `Restorer` restores.
+- `cached_session`: the session under all monitored sessions; it prepares each kind of step once,
+  and may run a tiny step in the caller's thread. `fetches`: what a step fetches and feeds.
 
 Programs use these classes as `runner.*`. Nothing here knows the configuration or a run directory;
 hooks have a room of their own, and TensorFlow's private API is in `runner.internals.tensorflow`.

@@ -1,6 +1,6 @@
 """Sweeps: trials that are runs, launched by Hydra and compared at the end.
 
-Hydra knows the sweepers by the plugins in `hydra_plugins/runner_sweepers`, which only pass on to
+Hydra finds the sweepers through the plugins in `hydra_plugins/runner_sweepers`, which delegate to
 those here. A run does not know this room: it meets its sweep as a
 `runner.training.watch.TrialWatch`.
 
@@ -8,7 +8,8 @@ A sweep in the order of its life:
   sweeper          checks, opens, runs and reports a sweep
   grid_sweeper     a sweep over every combination
   optuna_sweeper   a search
-  points           the overrides of trials, composed and checked before the first one starts
+  points           the overrides of trials, composed and checked before they start: all of a
+                   grid, each batch of a search
   sweep_directory  the files: what identifies the sweep, and one record for each attempt at a trial
   parent_run       the run in MLflow whose children the trials are
   execution        launches attempts by Hydra's launchers, and retries failures
@@ -19,8 +20,8 @@ A sweep in the order of its life:
   figures          drawn by Matplotlib and Optuna
 A search also has:
   search_space     the distributions that trials are drawn from
-  study            Optuna's study: draws trials, decides which are pruned, and takes in
-                   those of other processes
+  study            Optuna's study: draws trials, decides which are pruned, and adds the
+                   trials of other processes
   search           the loop that asks for trials, runs and records them
 
 Doors: `job.job_of`, `job.carry_out` and `job.Trial` for the command line; `grid_sweeper` and

@@ -1,7 +1,7 @@
 """What the operating system provides, and how processes use it.
 
 - `signals`: SIGINT and SIGTERM as an orderly end of a run, within a bounded time.
-- `lifeline`: the end of a process whose parent has gone.
+- `lifeline`: ends a process when its parent has gone.
 - `locks`: locks, and the heartbeat of their owner for other hosts.
 - `status`: the statuses of runs, trials and attempts.
 - `atomic_files`: atomic writes, and paths that survive a move.

@@ -1,7 +1,8 @@
 """What a run records of itself, and where: in MLflow, as event files, or in the log alone.
 
-A run appends to a journal on disk and never waits for a store; a process of its own follows the
-journal and delivers each record once.
+While it trains, a run only appends to a journal on disk and never waits for a store. A separate
+process follows the journal and delivers each record once; at its end the run waits for it, for a
+limited time. Finding runs and models asks MLflow directly.
 
 - `tracker`: the base classes `Tracker`, for one run, and `RunStore`, for all. They write to the log
   alone, for `tracking=none`
@@ -11,7 +12,7 @@ journal and delivers each record once.
   also by `python -m runner.sync`; `follower`: from the journal to one store
 - `encoding`: names and values within MLflow's limits
 - `address`: tracking URIs, shown without their passwords
-- `mlflow_store`, `mlflow_run`: all of MLflow's API
+- `mlflow_store`, `mlflow_run`: the only modules that import MLflow
 
 The doors are the functions below and the classes of `tracker`. Nothing here knows TensorFlow's
 graphs or sessions, or what a run does.

@@ -1,13 +1,15 @@
 """One run, from its sources to its export.
 
-- `run`: `Run`, everything that belongs to one run; `Coordinator` and `Surroundings`, what it meets
-  outside itself; `watch`: `TrialWatch`, the seam at which a sweep watches it.
-- `sources`: finds and pins each scaffold's checkpoint, first training the experiment that it comes
-  from if there is no finished run of it; `plan_run`: the plan.
+- `run`: `Run`, everything that belongs to one run; `Coordinator` and `Surroundings`, what connects
+  it to the command, the screen, a sweep and a cluster; `watch`: `TrialWatch`, the seam at which a
+  sweep watches it.
+- `sources`: `Sources` finds and pins each scaffold's checkpoint, first training the experiment that
+  it comes from if there is no finished run of it; its `plan_run` plans with them.
 - `loop`: `train_run`, the session and the loop; `loop_hooks`: its hooks, in their order (the last
-  ones stop it, also after a signal), and where their metrics go.
+  one ends it after a signal, or when its trial is pruned), and where their metrics go.
 - `recording`: what is recorded of a run at its start and its end, and its last lines.
-- `evaluation`, `export`: `mode=evaluate` and `mode=export` of a run's checkpoint.
+- `evaluation`, `export`: `mode=evaluate` and `mode=export`, of a run's checkpoint or of what
+  training would start from.
 
 `runner.run` calls these in turn. Plans and graphs are made in the rooms before this one; clusters
 and sweeps plug in at the seams.

@@ -1,4 +1,4 @@
-"""One run: what its phases share, each made once, and what it meets outside itself.
+"""One run: what its phases share, each made once, and what connects it to its surroundings.
 
 A run may train together with the tasks of a cluster, and a sweep may watch it. By default there is
 neither: `runner.cluster` extends `Coordinator` and `runner.sweeps` extends `TrialWatch`; nothing in
