@@ -16,17 +16,17 @@ from benchmarks.harness import machine
 # itself, so that all of them take 20 minutes at most.
 THREE = ("--repeats", "3")
 BENCHMARKS: dict[str, tuple[float, tuple[str, ...]]] = {
-    "monitored_step": (1.7, ("--repeats", "25")),
-    "start_up": (2.2, THREE),
-    "restoration": (5.5, (*THREE, "--only", "bundles", "variable", "many", "planning")),
+    "monitored_step": (1.0, ("--repeats", "25")),
+    "start_up": (1.5, THREE),
+    "restoration": (6.5, (*THREE, "--only", "bundles", "variable", "many", "planning")),
     "eager": (0.2, ()),
     "scale": (0.1, ()),
-    "tracking": (2.0, ("--repeats", "2", "--points", "10000")),
-    "real_model": (2.0, ("--repeats", "2")),
-    "keras_fit": (2.2, THREE),
-    "sweeps": (3.0, ("--repeats", "2")),
+    "tracking": (1.5, ("--repeats", "2", "--points", "10000")),
+    "real_model": (1.7, ("--repeats", "2")),
+    "keras_fit": (1.6, THREE),
+    "sweeps": (4.0, ("--repeats", "2", "--steps", "400")),
     "caller_thread": (0.4, ("--repeats", "15")),
-    "cluster": (1.6, ()),
+    "cluster": (1.1, ()),
 }
 
 
