@@ -215,9 +215,9 @@ def _with_shared(
     found: Match, variable: VariableSpec, takers: Mapping[str, Iterable[str]]
 ) -> Match:
     """Adds a note where one tensor gives several variables their value, other than parts of one."""
-    notes = list(found.notes)
+    notes = []
     for name in found.piece.names if found.piece else ():
         others = [each for each in takers[name] if each != variable.full_name]
         if others:
             notes.append(f"{name} is also taken by {some(others)}")
-    return Match(found.piece, tuple(notes))
+    return Match(found.piece, (*found.notes, *notes)) if notes else found

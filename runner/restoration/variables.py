@@ -172,6 +172,7 @@ def assign_owners(
     `states` maps these to their class of state, `kept_for` what an optimizer keeps for several
     variables to those.
     """
+    owners = owners_of(states)
     claims: dict[str, list[str]] = {}
     problems: list[Problem] = []
     for scaffold, config in scaffolds.items():
@@ -180,7 +181,7 @@ def assign_owners(
         except re.error as error:
             problems.append(bad_expression(f"scaffolds.{scaffold}.variables", error))
             continue
-        claimed = _claimed(config, matched, states, kept_for or {})
+        claimed = _claimed(config, matched, states, owners, kept_for or {})
         for name in claimed:
             claims.setdefault(name, []).append(scaffold)
         if matched.unused:
@@ -202,6 +203,7 @@ def _claimed(
     config: ScaffoldConfig,
     matched: Selected,
     states: Mapping[str, StateClass],
+    owners: Mapping[str, str],
     kept_for: Mapping[str, Sequence[str]],
 ) -> list[str]:
     """Returns the variables that a scaffold claims, all of the classes in its `state`.
@@ -210,18 +212,19 @@ def _claimed(
     keeps for several variables is claimed with all of them together; the global step is claimed by
     its class alone unless a pattern excludes it.
     """
-    owners = owners_of(states)
+    classes = [state for state in StateClass if CHOICES.get(state) in config.state]
     return [
         name
         for name, state in states.items()
-        if CHOICES.get(state) in config.state
-        and not matched.excluded.intersection((name, owners.get(name, name)))
-        and (
+        if (
             name in matched.selected
             or owners.get(name) in matched.selected
             or (bool(kept_for.get(name)) and matched.selected.issuperset(kept_for[name]))
             or state is StateClass.GLOBAL_STEP
         )
+        and state in classes
+        and name not in matched.excluded
+        and owners.get(name) not in matched.excluded
     ]
 
 
