@@ -43,8 +43,8 @@ from runner.config.validation import is_by_folder, validate
 from runner.errors import Problem, RunnerError
 
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
-# What composing raises too, as a run may: of an override below a key without a value, OmegaConf
-# fails itself, and a folder of configs may be closed.
+# A composition, like a run, can also raise these: OmegaConf itself fails at an override below a key
+# without a value, and a folder of configs may not be readable.
 RAISED = (*COMPOSITION_ERRORS, ValueError, AttributeError, AssertionError, PermissionError)
 
 # Composes a configuration, `hydra` included, of overrides.

@@ -37,7 +37,7 @@ _REFUSED = {
 
 
 def require_usable(optimizer: keras.optimizers.Optimizer, *, alone: bool) -> None:
-    """Raises a ConfigError for what of an optimizer does not work in a graph.
+    """Raises a ConfigError with every setting of an optimizer that does not work in a graph.
 
     Args:
       optimizer: the optimizer.
@@ -117,7 +117,7 @@ def _schedule_node(schedule: Any) -> dict[str, Any]:
 def optimizer_notes(config: RunConfig, model: Any) -> Iterator[str]:
     """Yields what of a compiled model's own optimizer is used, and what is left out, a line each.
 
-    The configuration is the one with that optimizer.
+    `config` has that optimizer already.
     """
     yield f"optimizer: the compiled model's own, {config.optimizer['_target_'].rpartition('.')[2]}"
     scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)

@@ -132,7 +132,7 @@ class Objective:
         if isinstance(loss, list):
             loss = self._by_output(loss)
         _require_weighted(config.loss_weights, loss if isinstance(loss, Mapping) else ())
-        if loss is None:
+        if config.loss is None:
             if model is None or not (model.compiled or overrides):
                 raise ConfigError(
                     Problem(

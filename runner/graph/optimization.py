@@ -115,8 +115,8 @@ def shared_state(
 ) -> dict[str, tuple[str, ...]]:
     """Returns what each optimizer keeps once for all of its variables, such as Adam's powers.
 
-    That is the operation's name of each -> those of the variables that it is kept for, once the
-    gradients are applied.
+    It maps the name of their operation to those of the variables that they are kept for. Call it
+    after `apply_gradients`.
     """
     shared = {}
     for schedule, optimizer in optimizers.items():

@@ -112,7 +112,7 @@ def keras_slots(
 def saved_as(
     variables: Mapping[str, tf.Variable], averaged: AbstractSet[str] = frozenset()
 ) -> dict[str, Any]:
-    """Returns tensor name -> what is saved and restored under it; averages stand for `averaged`."""
+    """Returns tensor name -> what is saved under it; of `averaged`, under their averages' names."""
     saved: dict[str, Any] = {}
     for name, variable in variables.items():
         if partition_of(variable) is not None:

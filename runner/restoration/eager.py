@@ -299,7 +299,11 @@ def _frozen(
         for name, owners in claims.items()
         if not scaffolds[owners[0]].trainable and variables[name].trainable
     )
-    fixed = {claims[name][0]: name for name in frozen if isinstance(variables[name], tf.Variable)}
+    fixed = {
+        claims[name][0]: name
+        for name in sorted(frozen, reverse=True)
+        if isinstance(variables[name], tf.Variable)
+    }
     if fixed:
         raise ConfigError(
             *(

@@ -87,10 +87,11 @@ class SourceTensor:
 class Rules:
     """What the first patterns of `convert`, `transpose` and `vocabulary` say about a variable.
 
-    `name` is the variable's, or its owner's where it is a slot or an average.
+    `name` is the variable's, or its owner's where it is a slot or an average, as `linear` says.
     """
 
     name: str
+    linear: bool
     convert: str | None
     transpose: Sequence[int] | None
     vocabulary: VocabularyConfig | None
@@ -126,9 +127,10 @@ class Fitter:
         """Returns for `convert`, `transpose` and `vocabulary` the patterns that nothing used."""
         return {part: rules.unused() for part, rules in self._rules.items()}
 
-    def rules(self, name: str) -> Rules:
-        """Returns the rules for the variable `name`."""
-        return Rules(name, **{part: rules.find(name) for part, rules in self._rules.items()})
+    def rules(self, name: str, *, linear: bool) -> Rules:
+        """Returns the rules for the variable `name`, or for a slot or an average of it."""
+        found = {part: rules.find(name) for part, rules in self._rules.items()}
+        return Rules(name, linear, **found)
 
     def names(self, rules: Rules, wanted: str) -> tuple[str, ...]:
         """Returns the names of the tensors needed for a variable whose renamed name is `wanted`.
@@ -196,8 +198,7 @@ class Fitter:
         steps: list[Conversion] = []
         combination = None
         if rules.convert is not None:
-            linear = rules.name != variable.full_name  # A slot or an average.
-            target = Target(rules.name, variable.full_shape, linear)
+            target = Target(rules.name, variable.full_shape, rules.linear)
             layout = NAMED_CONVERSIONS[rules.convert].build(target, shapes)
             steps, combination = list(layout.conversions), layout.combination
         if rules.transpose is not None:

@@ -107,9 +107,10 @@ class _Matcher:
 
     def _match(self, variable: VariableSpec) -> Match:
         # The rules for a slot or an average are those of the variable that it belongs to.
-        owner = self._owners.get(variable.full_name)
-        rule_name = owner or variable.full_name
-        rules = self._fitter.rules(rule_name)
+        whole = variable.full_name
+        owner = self._owners.get(whole)
+        rule_name = owner or whole
+        rules = self._fitter.rules(rule_name, linear=owner is not None)
         exact = self._renames.exact(variable.full_name) if owner else None
         renamed = exact or self._renames.find(rule_name)
         if rules.convert is not None and rules.convert not in NAMED_CONVERSIONS:
@@ -134,7 +135,7 @@ class _Matcher:
         known = [tensor for tensor in tensors if tensor is not None]
         piece, fitted = self._fitter.fit(variable, known, rules)
         for name in piece.names if piece else ():
-            self.takers.setdefault(name, {})[variable.full_name] = None
+            self.takers.setdefault(name, {})[whole] = None
         if renamed is None:
             self._found.append(variable.full_name)
         return Match(piece, (*notes, *fitted))

@@ -169,8 +169,8 @@ def assign_owners(
 ) -> Ownership:
     """Matches the scaffolds' patterns, in order, over the variables.
 
-    `states` maps these to their class of state, `kept_for` what an optimizer keeps for several
-    variables to those.
+    `states` is variable -> class of state; `kept_for`, what an optimizer keeps for several
+    variables -> those variables.
     """
     owners = owners_of(states)
     claims: dict[str, list[str]] = {}

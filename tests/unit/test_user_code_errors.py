@@ -72,6 +72,10 @@ OF_BUILDING = {
         "RuntimeError: no such device",
     ),
     "none": Case({**PLAIN, "loss": _partial("none")}, "loss returned None"),
+    "a call": Case(
+        {"loss": _target("none", labels=0, outputs=0)},
+        "loss raised TypeError: 'NoneType' object is not callable",
+    ),
     "ranks": Case(
         {**PLAIN, "data": _target("Labels", kind="rank")},
         "loss raised ValueError: Argument `output` must have rank (ndim) `target.ndim - 1`.",

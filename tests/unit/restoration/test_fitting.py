@@ -231,6 +231,7 @@ def test_parts_are_slices_of_the_whole_or_were_saved_one_by_one(
 ) -> None:
     plan = one(parts("emb", (4, 2), 3), scaffold("emb"), checkpoint(shapes=saved))
     assert (steps(plan, "emb/part_0"), steps(plan, "emb/part_1")) == expected
+    assert not any(each.notes for each in plan.assignments)
 
 
 def test_a_missing_whole_is_reported_once() -> None:
