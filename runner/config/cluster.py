@@ -124,6 +124,12 @@ def _conflicts(cluster: ClusterConfig, tf_config: ClusterConfig | None) -> Itera
             "the tasks of a local cluster are given theirs when they are started",
             "delete cluster.addresses, or set cluster.local=false",
         )
+    elif cluster.local and cluster.task.type is not None and tf_config is None:
+        yield Problem(
+            f"cluster.local is true, and cluster.task.type is {cluster.task.type}",
+            "this process starts all tasks of a local cluster, and is not one of them",
+            "delete cluster.task, or set cluster.local=false and give cluster.addresses",
+        )
     if tf_config is None:
         return
     if cluster.local and not tf_config.local:

@@ -125,6 +125,11 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
             ],
         ),
         (
+            {"cluster": ClusterConfig(local=True, task=TaskConfig("worker", 0))},
+            {},
+            ["cluster.local is true, and cluster.task.type is worker"],
+        ),
+        (
             {"cluster": ClusterConfig(evaluator=True, placement=Placement.by_size, restarts=1)},
             {},
             [
