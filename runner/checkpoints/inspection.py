@@ -1,4 +1,4 @@
-"""Looks into checkpoints: as mappings of tensors, at their differences and statistics."""
+"""Inspects checkpoints: as mappings of tensors, by their differences and by statistics."""
 
 from __future__ import annotations
 

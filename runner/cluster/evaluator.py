@@ -148,7 +148,7 @@ class FollowedRun:
         return newest
 
     def require(self, *, answers: bool) -> None:
-        """Takes notice of whether the first parameter server answers.
+        """Notes whether the first parameter server answers.
 
         Raises:
           ClusterError: when it did not, or the run was not RUNNING, for `cluster.max_wait_secs`.

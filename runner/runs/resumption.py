@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 
 from filelock import FileLock
 
-from runner.checkpoints import contents
 from runner.config.fingerprint import fingerprint
 from runner.errors import Problem, RunDirectoryError
 from runner.runs.run_directory import RunDirectory, RunRecord, runs
@@ -179,8 +178,12 @@ def _following(value: Any, found: Any, new: int, old: int) -> Any:
 
 
 def _steps_taken(directory: RunDirectory) -> int:
-    """Returns the step of the newest checkpoint; 0 where there is none."""
-    return max(contents.steps(str(directory.checkpoints)), default=0)
+    """Returns the step of the newest checkpoint; 0 where there is none.
+
+    The `checkpoint` file is not asked: that of a run that only lies beside may be damaged.
+    """
+    names = (file.stem.rpartition("-")[2] for file in directory.checkpoints.glob("*.index"))
+    return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def extension_lines(found: RunRecord, record: RunRecord) -> Iterator[str]:
@@ -226,11 +229,11 @@ def _refuse_to_extend(container: Path, record: RunRecord) -> NoReturn:
         raise RunDirectoryError(Problem(state, "it holds no run at all", remedy))
     directory, old, changes = nearest(found, record)
     taken, before, steps = _steps_taken(directory), _steps(old.settings), _steps(record.settings)
-    if taken == 0 or taken >= steps or before > steps:
-        cause = f"{directory.path} has taken {taken} of {before} steps, and {_STEPS} is {steps}"
-        raise RunDirectoryError(Problem(state, cause, f"give a larger {_STEPS}, or {remedy}"))
     # The values that followed the steps may differ too.
     others = "; ".join(each for each in changes if not each.endswith(f": {before} -> {steps}"))
+    if not others and (taken == 0 or taken >= steps or before > steps):
+        cause = f"{directory.path} has taken {taken} of {before} steps, and {_STEPS} is {steps}"
+        raise RunDirectoryError(Problem(state, cause, f"give a larger {_STEPS}, or {remedy}"))
     cause = f"more than {_STEPS} differs from {directory.path}: {others or _UNSEEN}"
     raise RunDirectoryError(Problem(state, cause, f"repeat its configuration, or {remedy}"))
 

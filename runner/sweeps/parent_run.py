@@ -46,7 +46,7 @@ class ParentRun:
         Delivers what trials have recorded that ended before, and whose sweep was killed before it
         was delivered.
 
-        `names` are those of the experiments: with several, the run is named after none.
+        `names` are those of the experiments; if there are several, the run is called `sweep`.
 
         Raises:
           TrackingError: another process records from the directory.

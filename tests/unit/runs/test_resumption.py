@@ -77,6 +77,7 @@ def test_the_run_that_came_furthest_is_extended(
         (SHORT, "FINISHED", 0, "has taken 0 of 10 steps, and train.steps is 20"),
         (OTHER_SECRET, "FINISHED", 10, "another secret, or the same values"),
         ({**SHORT, "seed": 3}, "FINISHED", 10, "than train.steps differs from .*: seed: 3 -> 0"),
+        ({**SAME, "seed": 3}, "FINISHED", 20, "than train.steps differs from .*: seed: 3 -> 0"),
         (OTHER_SLOTS, "FINISHED", 10, "slots: 8 -> 7"),
     ],
 )
@@ -87,6 +88,15 @@ def test_what_cannot_be_extended(
     with pytest.raises(RunDirectoryError, match=message):
         extended(tmp_path, SAME)
     assert not any("resume=extend" in line for line in left_alone(tmp_path, record(SAME), SAME))
+
+
+def test_a_damaged_run_beside_it_stops_no_other(tmp_path: Path) -> None:
+    for name, other in (("001", SAME), ("002", {**SAME, "seed": 3})):
+        path = make(tmp_path, name, record(other, Status.KILLED), 5)
+        (path / "checkpoints" / "checkpoint").touch()  # Empty, as a full disk leaves it.
+    (line,) = left_alone(tmp_path, record(SAME), SAME)
+    assert line == f"{tmp_path}/002 is unfinished and left alone: seed: 3 -> 0"
+    assert extended(tmp_path, SAME) == "001"
 
 
 def test_a_trial_extends_only_its_own_run(tmp_path: Path) -> None:
