@@ -105,7 +105,7 @@ def test_a_signal_ends_the_whole_sweep_and_the_same_command_continues_it(command
 def test_a_sweep_of_plans_records_nothing(command: Command) -> None:
     done = command.run("-m", TINY, "mode=plan", "optimizer.learning_rate=1e-3,3e-3")
     assert done.returncode == 0
-    assert done.stdout.count("body/dense/kernel/Adam_1") == 2
+    assert done.stdout.count("8 model variables from initializers") == 2
     assert command.tracked("tiny") == []
     assert not (command.folder / "runs").exists()
 
