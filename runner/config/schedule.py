@@ -50,7 +50,7 @@ def as_schedule(when: When) -> Schedule:
         fields of `Schedule`.
 
     Raises:
-      ValueError: when it is none of these.
+      ValueError: when it is not one of these.
     """
     if isinstance(when, Schedule):
         return when

@@ -320,7 +320,7 @@ def metric_names(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def objective_problem(objective: str, names: Sequence[str]) -> Problem | None:
-    """Returns the problem of a `train.objective` that is none of the metrics' names."""
+    """Returns the problem of a `train.objective` that is not the name of a metric."""
     valid = [f"validation/{each}" for each in names]
     if objective in valid:
         return None

@@ -22,7 +22,7 @@ from runner.restoration.problems import (
     unknown_conversions,
     unused_rule,
 )
-from runner.restoration.variables import EMA_SUFFIX, StateClass, VariableSpec, moving_average
+from runner.restoration.variables import EMA_SUFFIX, MovingAverages, StateClass, VariableSpec
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class _Matcher:
         self._config, self._source, self._owners, self._fitter = config, source, owners, fitter
         self._renames = Renames(config.rename)
         names = (*source.tensors, *source.aliases)
-        self._averages = {each for each in names if "average" in each.lower()}
+        self._averages = MovingAverages(names if config.use_ema else ())
         self._misses: dict[str, Miss] = {}
         self._misfits: dict[str, dict[str, Problem]] = {}
         self._found: list[str] = []
@@ -181,7 +181,7 @@ class _Matcher:
         """Returns the names of the tensors to take, and notes: of the averages with `use_ema`."""
         if not self._config.use_ema or variable.state is not StateClass.WEIGHT:
             return names, ()
-        averages = [moving_average(name, self._averages) for name in names]
+        averages = [self._averages.find(name) for name in names]
         known = tuple(each for each in averages if each is not None)
         if len(known) == len(names):
             return known, ("its moving average",)

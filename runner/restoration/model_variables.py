@@ -105,7 +105,7 @@ def eager_variables(model: Any) -> dict[str, Any]:
         them (`encoder/layers/0/w`); or a mapping name -> variable.
 
     Raises:
-      ConfigError: when it is none of these, holds no variable, or two variables have one name.
+      ConfigError: when it is not one of these, holds no variable, or two variables have one name.
     """
     if isinstance(model, Mapping):
         found = dict(model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -131,18 +131,31 @@ def owners_of(states: Mapping[str, StateClass]) -> dict[str, str]:
     return found
 
 
-def moving_average(name: str, tensors: Collection[str]) -> str | None:
-    """Returns which of the tensors is the average of the weight that their checkpoint calls `name`.
+class MovingAverages:
+    """Finds the moving average of a variable among a checkpoint's tensors, whoever wrote it."""
 
-    `NAME/ExponentialMovingAverage` of `tf.train.ExponentialMovingAverage` comes first, then
-    `..._average` of a Keras optimizer with `use_ema=True`, if exactly one fits.
-    """
-    if name + EMA_SUFFIX in tensors:
-        return name + EMA_SUFFIX
-    # A Keras optimizer joins the variable's whole path, the root model's name first.
-    ending = f"_{re.sub('[/.]', '_', name)}_average"
-    found = [each for each in tensors if f"_{each.rpartition('/')[2]}".endswith(ending)]
-    return found[0] if len(found) == 1 else None
+    def __init__(self, tensors: Iterable[str]) -> None:
+        self._tensors = {*tensors}
+        # The end of a joined path -> the averages that it may name, looked up for each variable.
+        self._keras: dict[str, list[str]] = {}
+        for tensor in self._tensors:
+            last = tensor.rpartition("/")[2]
+            if last.endswith("_average"):
+                # A Keras optimizer joins the variable's whole path, the root model's name first.
+                parts = last.removesuffix("_average").split("_")
+                for start in range(len(parts)):
+                    self._keras.setdefault("_".join(parts[start:]), []).append(tensor)
+
+    def find(self, name: str) -> str | None:
+        """Returns which tensor is the average of the weight that the checkpoint calls `name`.
+
+        `NAME/ExponentialMovingAverage` of `tf.train.ExponentialMovingAverage` comes first, then
+        `..._average` of a Keras optimizer with `use_ema=True`, if exactly one fits.
+        """
+        if name + EMA_SUFFIX in self._tensors:
+            return name + EMA_SUFFIX
+        found = self._keras.get(re.sub("[/.]", "_", name), [])
+        return found[0] if len(found) == 1 else None
 
 
 @dataclass(frozen=True)
