@@ -48,6 +48,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
 
     Raises:
       ConfigError: with every problem found.
+      TypeError: when the configuration is not composed over `RunConfig`.
     """
     config = _complete(config)
     _without_parts(config)
@@ -74,7 +75,8 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     if problems:
         raise ConfigError(*problems)
     typed = OmegaConf.to_object(config)
-    assert isinstance(typed, RunConfig), "it is composed over `runner_config`"
+    if not isinstance(typed, RunConfig):
+        raise TypeError(f"the configuration is not composed over RunConfig but {type(typed)}")
     typed.scaffolds = scaffolds
     return typed
 

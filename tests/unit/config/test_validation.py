@@ -273,3 +273,10 @@ def test_what_is_in_mlflow_needs_a_store() -> None:
         "scaffolds.a.average: runs:/1/best is in MLflow, and tracking is off",
     ]
     validate(composed(scaffolds={"a": entry}))
+
+
+def test_a_configuration_over_another_schema_is_a_programming_error() -> None:
+    plain = OmegaConf.create(OmegaConf.to_container(composed()))
+    assert isinstance(plain, DictConfig)
+    with pytest.raises(TypeError, match="not composed over RunConfig but <class 'dict'>"):
+        validate(plain)
