@@ -1,0 +1,274 @@
+"""Files of `torch.save`, read without PyTorch: `.pt`, `.pth`, `.bin` and Lightning's `.ckpt`.
+
+Two layouts exist: a zip archive since PyTorch 1.6, and before a sequence of pickles with the bytes
+of all storages after them (`torch/serialization.py`). In both, a pickle describes tensors as views
+of storages. It is read as data (`pickle_nodes`), and values come from a memory map of the file.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import math
+import mmap
+import os
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.checkpoints import files
+from runner.checkpoints.pickle_nodes import MAX_BYTES, Node, PickleError, read_pickle
+from runner.checkpoints.reader import (
+    CheckpointSpec,
+    FileReader,
+    TensorSpec,
+    explained,
+    is_number,
+    parse_dtype,
+    require_names,
+)
+from runner.checkpoints.torch_objects import StateDict, StorageView, state_dict, storage_dtype
+
+MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")
+_PROTOCOL = 1001
+# A local header of a zip archive, before the member's name and extra field.
+_LOCAL_HEADER = 30
+# An expanded tensor repeats its storage's values; more than this is no honest one.
+_MAX_EXPANDED_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range of a file's bytes."""
+
+    start: int
+    size: int
+
+
+@dataclass(frozen=True)
+class TorchFile:
+    """A file of `torch.save`.
+
+    Attributes:
+      root: the saved object.
+      storages: key -> where the storage's bytes are.
+      byteorder: of all storages: `<` for little endian, `>` for big.
+    """
+
+    root: Node
+    storages: Mapping[str, Span]
+    byteorder: str = "<"
+
+
+def read_zip(path: str) -> TorchFile:
+    """Reads the layout of PyTorch 1.6 and later.
+
+    Raises:
+      PickleError: when it is not such a file, or a damaged one.
+      zipfile.BadZipFile, OSError: when it cannot be read.
+    """
+    with _BoundedFile(path) as file, zipfile.ZipFile(file) as archive:
+        members = {}
+        for member in archive.infolist():
+            if member.filename in members:
+                raise PickleError(f"it has two members {member.filename!r}")
+            members[member.filename] = member
+        folder = _folder(members)
+        pickled = members[f"{folder}data.pkl"]
+        if pickled.file_size > MAX_BYTES:
+            raise PickleError(f"{pickled.filename} is larger than {MAX_BYTES:,} bytes")
+        root, _ = read_pickle(io.BytesIO(_stored(archive, pickled)))
+        order = members.get(f"{folder}byteorder")
+        is_big = order is not None and _stored(archive, order) == b"big"
+        prefix = f"{folder}data/"
+        storages = {
+            name.removeprefix(prefix): _span(file, member)
+            for name, member in members.items()
+            if name.startswith(prefix)
+        }
+    return TorchFile(root, storages, ">" if is_big else "<")
+
+
+def _folder(members: Mapping[str, object]) -> str:
+    """Returns the folder in the archive that holds everything, e.g. `archive/`."""
+    (pickled,) = [name for name in members if name.split("/")[1:] == ["data.pkl"]] or [""]
+    folder = pickled.removesuffix("data.pkl")
+    if not folder:
+        raise PickleError("it has no data.pkl")
+    if f"{folder}constants.pkl" in members:
+        raise PickleError(
+            "it is a TorchScript program; save its values with PyTorch: "
+            "torch.save(torch.jit.load(PATH).state_dict(), OTHER_PATH)"
+        )
+    return folder
+
+
+class _BoundedFile(io.FileIO):
+    """A file from which no more than `MAX_BYTES` are read at once."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size < 0:
+            size = os.fstat(self.fileno()).st_size - self.tell()
+        if size > MAX_BYTES:
+            raise PickleError(f"its zip directory is larger than {MAX_BYTES:,} bytes")
+        return super().read(size)
+
+
+def _stored(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    _require_stored(member)
+    return archive.read(member)
+
+
+def _require_stored(member: zipfile.ZipInfo) -> None:
+    """PyTorch compresses nothing; a compressed member could unpack to any size."""
+    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+        raise PickleError(f"{member.filename} is compressed or encrypted")
+
+
+def _span(file: io.FileIO, member: zipfile.ZipInfo) -> Span:
+    """Finds a member's bytes; the length of its header is stored only before them."""
+    _require_stored(member)
+    file.seek(member.header_offset)
+    header = file.read(_LOCAL_HEADER)
+    if header[:4] != b"PK\x03\x04" or len(header) < _LOCAL_HEADER:
+        raise PickleError(f"{member.filename} is not where the zip directory says")
+    lengths = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+    return Span(member.header_offset + _LOCAL_HEADER + lengths, member.file_size)
+
+
+def read_legacy(path: str) -> TorchFile:
+    """Reads the layout before PyTorch 1.6, which `_use_new_zipfile_serialization=False` writes.
+
+    Raises:
+      PickleError: when it is not such a file, or a damaged one.
+      OSError: when it cannot be read.
+    """
+    size = files.size(path)
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), min(size, MAX_BYTES), access=mmap.ACCESS_READ) as head,
+    ):
+        magic, protocol, system = (read_pickle(head)[0] for _ in range(3))  # type: ignore[arg-type]
+        if magic != int.from_bytes(MAGIC, "little") or protocol != _PROTOCOL:
+            raise PickleError(f"its protocol is {protocol!r}, where PyTorch writes {_PROTOCOL}")
+        root, references = read_pickle(head)  # type: ignore[arg-type]
+        keys, _ = read_pickle(head)  # type: ignore[arg-type]
+        # Whole modules also refer to their classes' source code.
+        views = [storage_dtype(r) for r in references if r.value[:1] != ("module",)]
+        itemsizes = {key: parse_dtype(dtype).itemsize for key, dtype in views}
+        storages = {}
+        position = head.tell()
+        for key in keys:
+            if key not in itemsizes:
+                raise PickleError(f"it stores {key!r}, which nothing refers to")
+            file.seek(position)
+            count = int.from_bytes(file.read(8), "little", signed=True)
+            span = Span(position + 8, count * itemsizes[key])
+            position = span.start + span.size
+            if count < 0 or position > size:
+                raise PickleError(f"storage {key} goes beyond the end of the file")
+            storages[key] = span
+    little = not isinstance(system, dict) or system.get("little_endian", True)
+    return TorchFile(root, storages, "<" if little else ">")
+
+
+class TorchReader(FileReader):
+    """Reads the tensors of one mapping of the file at `path`.
+
+    A file may hold several mappings, e.g. a model's and its moving average's. `path#NAME` chooses
+    one; by default it is the state dict, see `torch_objects.state_dict`.
+    """
+
+    format, what = "PyTorch file", "a file of torch.save"
+
+    def __init__(self, path: str, mapping: str = "") -> None:
+        super().__init__(path)
+        self._mapping = mapping
+
+    def spec(self) -> CheckpointSpec:
+        """See `CheckpointReader.spec`."""
+        held = self._state_dict
+        tensors = {
+            name: TensorSpec(name, tensor.shape, tensor.dtype)
+            for name, tensor in held.tensors.items()
+        }
+        with explained(self.path, self.what):
+            content = files.digest_later(self.path)
+        path = f"{self.path}#{held.mapping}" if held.mapping else self.path
+        return CheckpointSpec(
+            path, held.step, tensors, self.format, content, aliases=held.aliases
+        )
+
+    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """See `CheckpointReader.read`; a contiguous tensor is a view of the file."""
+        tensors = self._state_dict.tensors
+        require_names(self.path, names, tensors)
+        for name in names:
+            with explained(self.path, self.what, of=name):
+                value = self._value(tensors[name])
+            yield name, value
+
+    @functools.cached_property
+    def _file(self) -> TorchFile:
+        with explained(self.path, self.what):
+            return read_zip(self.path) if zipfile.is_zipfile(self.path) else read_legacy(self.path)
+
+    @functools.cached_property
+    def _state_dict(self) -> StateDict:
+        with explained(self.path, self.what):
+            held = state_dict(self._file.root, self.path, self._mapping)
+            for name, tensor in held.tensors.items():
+                if is_number(tensor.dtype):
+                    _check_bounds(name, tensor, self._file.storages)
+        return held
+
+    @functools.cached_property
+    def _bytes(self) -> NDArray[np.uint8]:
+        return np.memmap(self.path, np.uint8, mode="r")
+
+    def _value(self, tensor: StorageView) -> NDArray[Any]:
+        dtype = parse_dtype(tensor.dtype)
+        if 0 in tensor.shape:
+            return np.zeros(tensor.shape, dtype)
+        span = self._file.storages[tensor.key]
+        value: NDArray[Any] = np.ndarray(
+            tensor.shape,
+            dtype,
+            self._bytes.data,
+            span.start + tensor.offset * dtype.itemsize,
+            tuple(stride * dtype.itemsize for stride in tensor.strides),
+        )
+        if dtype.itemsize > 1 and self._file.byteorder != ("<" if sys.byteorder == "little" else ">"):
+            value = value.byteswap()
+        if tensor.is_conjugate:
+            value = value.conj()
+        if tensor.is_negative:
+            value = -value
+        return value if value.flags.c_contiguous else value.copy()
+
+
+def _check_bounds(name: str, tensor: StorageView, storages: Mapping[str, Span]) -> None:
+    """Checks that a tensor lies within its storage, in integers of any size.
+
+    Raises:
+      PickleError: when it does not.
+    """
+    if 0 in tensor.shape:
+        return
+    itemsize = parse_dtype(tensor.dtype).itemsize
+    span = storages.get(tensor.key)
+    if span is None:
+        raise PickleError(f"{name} is in storage {tensor.key!r}, which the file does not hold")
+    last = tensor.offset + sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True)
+    )
+    if (last + 1) * itemsize > span.size:
+        raise PickleError(f"{name} goes beyond its storage of {span.size:,} bytes")
+    size = itemsize * math.prod(tensor.shape)
+    if size > max(span.size, _MAX_EXPANDED_BYTES):
+        raise PickleError(f"{name} repeats its storage of {span.size:,} bytes to {size:,}")

@@ -1,0 +1,248 @@
+"""What the nodes of a PyTorch pickle stand for: tensors, and the mappings that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from runner.checkpoints.pickle_nodes import Call, Global, Node, PersistentId, PickleError
+from runner.errors import CheckpointError, Problem, nearest
+
+# Storage classes of `torch`, and the element types of `torch`, by NumPy's names.
+_DTYPES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "UntypedStorage": "uint8",
+    "BoolStorage": "bool",
+    "ComplexFloatStorage": "complex64",
+    "ComplexDoubleStorage": "complex128",
+    "float8_e8m0fnu": "float8_e8m0fnu",
+    **{f"float{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    **{f"int{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    **{f"float8_{kind}": f"float8_{kind}" for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")},
+    **{f"complex{bits}": f"complex{bits}" for bits in (64, 128)},
+    **{name: name for name in ("bfloat16", "bool")},
+    **{"half": "float16", "float": "float32", "double": "float64"},
+    **{"long": "int64", "int": "int32", "short": "int16"},
+}
+# Where programs keep the model's values beside other things, first wins.
+_STATE_DICTS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights")
+_MAX_RANK, _MAX_DEPTH, _MAX_TENSORS = 32, 64, 500_000
+
+
+@dataclass(frozen=True)
+class StorageView:
+    """A tensor, as a view of a storage.
+
+    Attributes:
+      key: the storage's.
+      dtype: NumPy's name of the element type; for a tensor that cannot be read, what it is.
+      shape: the dimensions.
+      offset, strides: in elements of `dtype`.
+      is_conjugate, is_negative: whether the values are conjugated or negated when they are read.
+    """
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int = 0
+    strides: tuple[int, ...] = ()
+    is_conjugate: bool = False
+    is_negative: bool = False
+
+
+@dataclass(frozen=True)
+class StateDict:
+    """The tensors of a mapping in a file.
+
+    Attributes:
+      mapping: where it is in the saved object, e.g. `state_dict`; empty for the object itself.
+      tensors: name -> tensor, in the file's order.
+      aliases: further name of a tensor (tied weights) -> its name in `tensors`.
+      step: the `global_step` beside it, as Lightning keeps it; None without one.
+    """
+
+    mapping: str
+    tensors: Mapping[str, StorageView]
+    aliases: Mapping[str, str]
+    step: int | None = None
+
+
+def state_dict(root: Node, path: str, mapping: str = "") -> StateDict:
+    """Returns the tensors of a mapping of a saved object.
+
+    Nested mappings are joined by dots. A whole saved module counts as the mapping that its
+    `state_dict()` would return.
+
+    Args:
+      root: the saved object.
+      path: the file, for messages.
+      mapping: its keys joined by dots; by default the first of `state_dict`, `model_state_dict`,
+        `model`, ... that holds tensors, or else the whole object.
+
+    Raises:
+      CheckpointError: when the file holds no such mapping, or no tensors.
+      PickleError: when a tensor or the nesting is not valid.
+    """
+    top = _items(root)
+    step = top.get("global_step")
+    choices = [str(key) for key, value in top.items() if next(_tensors(value), None)]
+    if mapping:
+        node: Node = root
+        for part in mapping.split("."):
+            node = _items(node).get(part)
+    else:
+        mapping = next((name for name in _STATE_DICTS if name in choices), "")
+        if any(_tensor(value) is not None for value in top.values()):
+            mapping = ""
+        node = top[mapping] if mapping else root
+    tensors, aliases = _distinct(_tensors(node))
+    if not tensors:
+        raise CheckpointError(
+            Problem(
+                f"{path} holds no tensors" + (f" in {mapping!r}" if mapping else ""),
+                "it is a file of torch.save with other objects",
+                "name a file with a state_dict, or a mapping in this file after `#`",
+                tuple(f"{path}#{name}" for name in nearest(mapping, choices)),
+            )
+        )
+    return StateDict(mapping, tensors, aliases, step if type(step) is int else None)
+
+
+def storage_dtype(reference: PersistentId) -> tuple[str, str]:
+    """Returns the key and the element type of the storage that a reference stands for.
+
+    Raises:
+      PickleError: when it is not a storage of a known type.
+    """
+    value = reference.value
+    if not (isinstance(value, tuple) and len(value) >= 5 and value[0] == "storage"):
+        raise PickleError("it refers to an object that is not a storage")
+    kind = value[1].name.rpartition(".")[2] if isinstance(value[1], Global) else ""
+    if kind not in _DTYPES or not isinstance(value[2], str):
+        raise PickleError(f"it has a storage of the unknown type {kind!r}")
+    return value[2], _DTYPES[kind]
+
+
+def _distinct(
+    named: Iterator[tuple[str, StorageView]],
+) -> tuple[dict[str, StorageView], dict[str, str]]:
+    """Returns the tensors, and the further names of tensors that are tied."""
+    tensors: dict[str, StorageView] = {}
+    first: dict[StorageView, str] = {}
+    aliases = {}
+    for name, tensor in named:
+        if len(tensors) + len(aliases) >= _MAX_TENSORS:
+            raise PickleError(f"it names more than {_MAX_TENSORS:,} tensors")
+        original = first.setdefault(tensor, name) if tensor.key else name
+        if original == name:
+            tensors[name] = tensor
+        else:
+            aliases[name] = original
+    return tensors, aliases
+
+
+def _items(node: Node) -> Mapping[Node, Node]:
+    """Returns what a node holds by name: the items of a dictionary, or the parts of a module."""
+    if isinstance(node, dict):
+        return node
+    if not isinstance(node, Call):
+        return {}
+    if isinstance(node.state, dict) and "_parameters" in node.state and "_modules" in node.state:
+        parts = {}
+        skipped = node.state.get("_non_persistent_buffers_set", ())
+        for kind in ("_parameters", "_buffers", "_modules"):
+            parts.update(_items(node.state.get(kind)))
+        for name in skipped.elements if isinstance(skipped, Call) else skipped or ():
+            parts.pop(name, None)
+        return parts
+    return node.items
+
+
+def _tensors(node: Node) -> Iterator[tuple[str, StorageView]]:
+    """Yields the names and tensors in nested mappings, in their order."""
+    pending: list[tuple[str, Node, int]] = [("", node, 0)]
+    visited = 0
+    while pending:
+        prefix, node, depth = pending.pop()
+        visited += 1
+        if depth > _MAX_DEPTH or visited > 4 * _MAX_TENSORS:
+            raise PickleError("its mappings are nested too deeply")
+        tensor = _tensor(node)
+        if tensor is not None:
+            yield prefix, tensor
+            continue
+        separator = "." if prefix else ""
+        children = [
+            (f"{prefix}{separator}{key}", value, depth + 1)
+            for key, value in _items(node).items()
+            if isinstance(key, (str, int))
+        ]
+        pending += reversed(children)
+
+
+def _tensor(node: Node) -> StorageView | None:
+    """Returns the tensor that a node stands for; None for anything else."""
+    for _ in range(_MAX_DEPTH):
+        if not isinstance(node, Call):
+            return None
+        name, arguments = node.name.rpartition(".")[2], node.arguments
+        if not node.name.startswith("torch."):
+            return None
+        if name in ("_rebuild_parameter", "_rebuild_parameter_with_state", "Parameter"):
+            node = arguments[0] if arguments else None
+        elif name == "_rebuild_from_type_v2" and len(arguments) > 2:
+            node = Call(arguments[0], arguments[2]) if isinstance(arguments[2], tuple) else None
+        elif name in ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3"):
+            return _view(name, arguments)
+        elif name.startswith("_rebuild"):
+            return StorageView("", f"{name.removeprefix('_rebuild_')} of PyTorch", ())
+        else:
+            return None
+    raise PickleError("a tensor is nested too deeply")
+
+
+def _view(function: str, arguments: tuple[Node, ...]) -> StorageView:
+    if len(arguments) < 4 or not isinstance(arguments[0], PersistentId):
+        raise PickleError(f"{function} has no storage")
+    key, dtype = storage_dtype(arguments[0])
+    shape, strides = _integers(arguments[2]), _integers(arguments[3])
+    metadata_at = 6
+    if function == "_rebuild_tensor_v3":
+        metadata_at = 7
+        kind = arguments[6] if len(arguments) > 6 else None
+        name = kind.name.rpartition(".")[2] if isinstance(kind, Global) else ""
+        dtype = _DTYPES.get(name, f"{name} of PyTorch")
+    (offset,) = _integers((arguments[1],))
+    if len(shape) != len(strides) or len(shape) > _MAX_RANK:
+        raise PickleError(f"a tensor has {len(shape)} dimensions and {len(strides)} strides")
+    view = arguments[0].value[5:6]
+    if view and isinstance(view[0], tuple) and len(view[0]) == 3:  # Before PyTorch 0.4.
+        offset += _integers(view[0][1:2])[0]
+    tensor = StorageView(key, dtype, shape, offset, strides)
+    metadata = arguments[metadata_at] if len(arguments) > metadata_at else None
+    if isinstance(metadata, dict):
+        tensor = replace(
+            tensor,
+            is_conjugate=metadata.get("conj") is True,
+            is_negative=metadata.get("neg") is True,
+        )
+    return tensor
+
+
+def _integers(node: Node) -> tuple[int, ...]:
+    """Returns a `torch.Size` or a tuple of integers that are sizes, offsets or strides."""
+    values = node.arguments[0] if isinstance(node, Call) and node.arguments else node
+    if not isinstance(values, (tuple, list)) or not all(
+        type(value) is int and 0 <= value < 1 << 63 for value in values
+    ):
+        raise PickleError("a tensor's shape, offset or strides are not integers of at least 0")
+    return tuple(values)
