@@ -13,6 +13,9 @@ The formats:
   tables: finds damage in the tables that V1 checkpoints and the indices of bundles are made of.
   keras_files: `.keras`, `.h5` and other HDF5 files, and Keras's names of variables.
   array_files: `.npy`, `.npz`, `.safetensors`.
+  torch_files: files of `torch.save`; `torch_objects`: the tensors in them; `pickle_nodes`: pickles
+    as data, without executing anything.
+  shards: several files and their index.
 
 On top of the interface:
   inspection: checkpoints as mappings, their differences, statistics of values. Doors for programs:

@@ -1,13 +1,11 @@
-"""Files of plain arrays: NumPy's `.npy` and `.npz`, `.safetensors` in one file or in shards."""
+"""Files of plain arrays: NumPy's `.npy` `.npz`, and `.safetensors`."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import json
 import os
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,13 +14,8 @@ from numpy.typing import NDArray
 
 from runner.checkpoints import files
 from runner.checkpoints.reader import (
-    CheckpointReader,
-    CheckpointSpec,
     FileReader,
     TensorSpec,
-    explained,
-    require_names,
-    unreadable,
 )
 from runner.errors import CheckpointError, Problem
 
@@ -157,80 +150,3 @@ class SafetensorsReader(FileReader):
     def value(self, name: str, entry: Any) -> NDArray[np.generic]:
         """See `FileReader.value`."""
         return np.asarray(entry.get_tensor(name))
-
-
-WEIGHT_MAP = "weight_map"
-
-
-class SafetensorsShardsReader(CheckpointReader):
-    """Reads the shards beside the JSON index at `path` that it names."""
-
-    format, what = "sharded safetensors", "an index of safetensors shards"
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def spec(self) -> CheckpointSpec:
-        """See `CheckpointReader.spec`.
-
-        Raises:
-          CheckpointError: also when index and shards disagree on the tensors.
-        """
-        specs = {shard: reader.spec() for shard, reader in self._shards.items()}
-        stored = {(name, shard) for shard, spec in specs.items() for name in spec.tensors}
-        listed = set(self._weight_map.items())
-        remedy = "copy the index and its shards again, or name another checkpoint"
-        problems = [
-            Problem(f"{self.path} lists {name} in {shard}", "it holds no such tensor", remedy)
-            for name, shard in sorted(listed - stored)
-        ]
-        problems += [
-            Problem(f"{shard} holds {name}", f"{self.path} does not list it there", remedy)
-            for name, shard in sorted(stored - listed)
-        ]
-        if problems:
-            raise CheckpointError(*problems)
-        tensors = {name: specs[shard].tensors[name] for name, shard in sorted(listed)}
-
-        def content() -> str:
-            parts = (f"{shard} {spec.digest}" for shard, spec in specs.items())
-            return files.digest_of_parts(parts)
-
-        return CheckpointSpec(self.path, None, tensors, self.format, content)
-
-    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """See `CheckpointReader.read`."""
-        require_names(self.path, names, self._weight_map)
-        for name in names:
-            yield from self._shards[self._weight_map[name]].read([name])
-
-    @functools.cached_property
-    def _weight_map(self) -> Mapping[str, str]:
-        with explained(self.path, self.what):
-            shards = json.loads(files.read_text(self.path))[WEIGHT_MAP]
-        if not isinstance(shards, dict) or not all(map(_is_name, shards.values())):
-            raise unreadable(
-                self.path, self.what, f"{WEIGHT_MAP} does not map tensors to file names"
-            )
-        return shards
-
-    @functools.cached_property
-    def _shards(self) -> Mapping[str, SafetensorsReader]:
-        folder = os.path.dirname(self.path)
-        shards = sorted(set(self._weight_map.values()))
-        paths = {shard: os.path.join(folder, shard) for shard in shards}
-        missing = [path for path in paths.values() if not files.is_file(path)]
-        if missing:
-            raise CheckpointError(
-                Problem(
-                    f"{self.path} lacks {len(missing)} of its {len(paths)} shards",
-                    "missing: " + ", ".join(missing),
-                    "copy the missing files to the others, or name another checkpoint",
-                )
-            )
-        return {name: SafetensorsReader(files.local_copy(path)) for name, path in paths.items()}
-
-
-def _is_name(value: object) -> bool:
-    # A name with a directory in it could lead anywhere.
-    return isinstance(value, str) and value not in ("", ".", "..") and "/" not in value

@@ -11,7 +11,7 @@ from dataclasses import replace
 import yaml
 
 from runner.checkpoints import files
-from runner.checkpoints.formats import is_saved_model, is_v1
+from runner.checkpoints.formats import is_saved_model, is_torch, is_v1
 from runner.errors import CheckpointError, Problem
 
 STATE_FILE = "checkpoint"
@@ -24,9 +24,12 @@ CHECKPOINTS, BEST, BEST_RECORD = "checkpoints", "best", "best.json"
 _MLMODEL = "MLmodel"
 _MLMODEL_PARTS = ("saved_model_dir", "data", "model_data", "model_binary")
 
-_SHARDED_INDEX = ".safetensors.index.json"
-_SAFETENSORS_SHARD = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
-_SUFFIXES = (".h5", ".hdf5", ".keras", ".safetensors", ".npz", ".npy")
+_SHARDED_INDICES = (".safetensors.index.json", ".bin.index.json")
+_SHARD = re.compile(r".*-\d{5}-of-\d{5}\.(safetensors|bin)")
+_SUFFIXES = (
+    *(".h5", ".hdf5", ".keras", ".safetensors", ".npz", ".npy"),
+    *(".pt", ".pth", "pytorch_model.bin"),
+)
 # V1 checkpoints have no suffix; without a `checkpoint` file they are found by their usual names.
 _V1_NAME = re.compile(r".*\.ckpt(-\d+)?")
 _V1_SHARD = re.compile(r"(?!.*\.data-)(.*)-00000-of-\d{5}")
@@ -158,9 +161,10 @@ def in_directory(directory: str) -> tuple[str, ...]:
     names = files.names_in(directory) if files.is_directory(directory or ".") else []
     found = {name.removesuffix(".index") for name in names if name.endswith(".index")}
     for name in names:
-        shard = _SAFETENSORS_SHARD.fullmatch(name) is not None
-        usual = name.endswith((*_SUFFIXES, _SHARDED_INDEX)) and not shard
-        if usual or (_V1_NAME.fullmatch(name) and is_v1(os.path.join(directory, name))):
+        is_shard = _SHARD.fullmatch(name) is not None
+        usual = name.endswith((*_SUFFIXES, *_SHARDED_INDICES)) and not is_shard
+        path = os.path.join(directory, name)
+        if usual or (_V1_NAME.fullmatch(name) and (is_v1(path) or is_torch(path))):
             found.add(name)
         v1 = v1_shards(directory, match[1]) if (match := _V1_SHARD.fullmatch(name)) else None
         if v1 is not None:

@@ -31,14 +31,15 @@ class Format(Enum):
     HDF5 = ("HDF5 file of Keras", "keras_files", "open_hdf5")
     KERAS = (".keras archive", "keras_files", "KerasArchiveReader")
     SAFETENSORS = (".safetensors", "array_files", "SafetensorsReader")
-    SAFETENSORS_INDEX = ("index of sharded .safetensors", "array_files", "SafetensorsShardsReader")
+    TORCH = ("PyTorch file", "torch_files", "TorchReader")
+    SHARDS = ("index of .safetensors or PyTorch shards", "shards", "ShardsReader")
     NPZ = (".npz", "array_files", "NpzReader")
     NPY = (".npy", "array_files", "NpyReader")
 
     @property
     def opens_remote_paths(self) -> bool:
         """Whether its reader opens `gs://...` and the like; the others read a local copy."""
-        return self.value[1] == "bundle" or self is Format.SAFETENSORS_INDEX
+        return self.value[1] == "bundle" or self is Format.SHARDS
 
 
 # Exceptions that h5py, zipfile and NumPy raise on damaged files; TensorFlow, protobuf and
@@ -53,6 +54,8 @@ KNOWN = tuple(form.value[0] for form in Format)
 
 # The end of a V1 checkpoint, and of the index of a bundle.
 TABLE_MAGIC = bytes.fromhex("57fb808b247547db")
+# The pickled integer at the beginning of PyTorch's files before version 1.6.
+TORCH_MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")
 _HEAD = 1024
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _PART = re.compile(r"(?P<prefix>.*)\.(data-\d{5}-of-\d{5}|meta)")
@@ -78,7 +81,7 @@ _FOREIGN: tuple[tuple[tuple[bytes, ...], str, str], ...] = (
     ),
     (
         (b"\x80",),
-        "it is pickled, and to load a pickle is to run whatever code is in it",
+        "it is pickled, and not by torch.save: to load it is to run whatever code is in it",
         "if you trust the file, load it yourself and save its arrays: np.savez(path, **arrays)",
     ),
 )
@@ -120,6 +123,17 @@ def is_saved_model(directory: str) -> bool:
     )
 
 
+def split_mapping(path: str) -> tuple[str, str]:
+    """Splits `FILE#MAPPING` into the file and the mapping in it; the latter is empty without one.
+
+    A path that exists as it is has no mapping.
+    """
+    if "#" not in path or files.exists(path):
+        return path, ""
+    file, _, mapping = path.rpartition("#")
+    return file, mapping
+
+
 def is_v1(path: str) -> bool:
     """Returns whether `path` is a V1 checkpoint: a file, or the pattern of its shards."""
     directory, name = os.path.split(path)
@@ -127,6 +141,15 @@ def is_v1(path: str) -> bool:
         return bool(files.matching(directory, name))
     is_table = files.is_file(path) and files.read_end(path, len(TABLE_MAGIC)) == TABLE_MAGIC
     return is_table and not path.endswith(".index")
+
+
+def is_torch(path: str) -> bool:
+    """Returns whether a file begins as those of PyTorch, and so of Lightning, do."""
+    if not files.is_file(path):
+        return False
+    with files.reading(path) as file:
+        head = file.read(_HEAD)
+    return head.startswith(b"PK") or TORCH_MAGIC in head[:20]
 
 
 def _file(path: str) -> Format:
@@ -143,6 +166,12 @@ def _file(path: str) -> Format:
     if path.endswith(".index") and files.read_end(path, len(TABLE_MAGIC)) == TABLE_MAGIC:
         remedy = f"give the prefix instead: {path.removesuffix('.index')}"
         raise _foreign(path, "it is the index of a bundle", remedy)
+    if TORCH_MAGIC in head[:20]:
+        return Format.TORCH
+    if head[257:262] == b"ustar":
+        cause = "it is a tar archive; PyTorch wrote such files before version 0.1.10"
+        remedy = "save it again with PyTorch: torch.save(torch.load(PATH), OTHER_PATH)"
+        raise _foreign(path, cause, remedy)
     # A safetensors file begins with the length of a JSON header, and the header.
     if 2 <= int.from_bytes(head[:8], "little") <= files.size(path) - 8 and head[8:9] == b"{":
         return Format.SAFETENSORS
@@ -162,12 +191,8 @@ def _archive(path: str) -> Format:
         return Format.KERAS
     if names and all(name.endswith(".npy") for name in names):
         return Format.NPZ
-    if any(name.endswith("data.pkl") for name in names):
-        raise _foreign(
-            path,
-            "it is a PyTorch file, which is pickled, and to load a pickle is to run its code",
-            "save it as safetensors with PyTorch: safetensors.torch.save_file(state_dict, path)",
-        )
+    if any(name.endswith("/data.pkl") for name in names):
+        return Format.TORCH
     raise _foreign(path, "it is a zip archive of something else", _REMEDY)
 
 
@@ -177,8 +202,8 @@ def _json(path: str) -> Format:
     except ValueError as error:
         raise _foreign(path, f"it begins like JSON and is damaged: {error}", _REMEDY) from error
     if "weight_map" in content:
-        return Format.SAFETENSORS_INDEX
-    raise _foreign(path, "it is JSON without a `weight_map` of safetensors shards", _REMEDY)
+        return Format.SHARDS
+    raise _foreign(path, "it is JSON without a `weight_map` of shards", _REMEDY)
 
 
 def _unknown(path: str, head: bytes) -> CheckpointError:

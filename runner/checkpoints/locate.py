@@ -14,7 +14,7 @@ from typing import Protocol
 from runner.checkpoints import contents, files
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, NoCheckpointError
 from runner.checkpoints.files import cached
-from runner.checkpoints.formats import denied, is_saved_model, is_v1
+from runner.checkpoints.formats import denied, is_saved_model, is_v1, split_mapping
 from runner.config.choices import MLFLOW_SCHEMES
 from runner.errors import CheckpointError, Problem
 
@@ -32,7 +32,8 @@ def resolve(
 
     Args:
       checkpoint: a run directory, a directory of checkpoints, a SavedModel, a model that MLflow
-        saved, a bundle's prefix, a file, or an MLflow URI; `~` is the user's home.
+        saved, a bundle's prefix, a file, a mapping in a PyTorch file (`FILE#MAPPING`), or an
+        MLflow URI; `~` is the user's home.
       which: `latest`, `best` by the objective that a run recorded, or a step.
       average: None; `last N`, the N newest checkpoints of the directory; or a list whose entries
         are steps in the directory, `latest`, `best`, or other checkpoints.
@@ -123,6 +124,9 @@ def _chosen(path: str, which: str) -> str:
 
 
 def _latest(path: str) -> str:
+    file, mapping = split_mapping(path)
+    if mapping:
+        return f"{_latest(file)}#{mapping}"
     prefix = path.removesuffix(".index")
     if files.exists(f"{prefix}.index"):
         return prefix

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import files
-from runner.checkpoints.formats import Format, recognise
+from runner.checkpoints.formats import Format, recognise, split_mapping
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, RenamedReader, TensorSpec
 from runner.errors import CheckpointError, Problem
 
@@ -27,11 +27,20 @@ def open_checkpoint(path: str, digest: str | None = None) -> CheckpointReader:
     Raises:
       CheckpointError: when the format is unknown, the file cannot be read, or the digest differs.
     """
-    form = recognise(path)
+    file, mapping = split_mapping(path)
+    form = recognise(file)
+    if mapping and form is not Format.TORCH:
+        raise CheckpointError(
+            Problem(
+                f"{path} names the mapping {mapping!r} in a {form.value[0]}",
+                "only PyTorch files hold several",
+                f"name the checkpoint without it: {file}",
+            )
+        )
     if digest is not None and form is Format.HDF5:
         # The HDF5 library can hang on damaged bytes, so it never sees them.
         _require_digest(path, files.digest_of_file(files.local_copy(path)), digest)
-    reader = _reader(form, path)
+    reader = _reader(form, file, *([mapping] if mapping else []))
     if digest is not None:
         _require_digest(path, reader.spec().digest, digest)
     return reader
@@ -50,12 +59,12 @@ def open_pinned(pinned: Sequence[tuple[str, str]]) -> CheckpointReader:
     return readers[0] if len(readers) == 1 else AverageReader(readers)
 
 
-def _reader(form: Format, path: str) -> CheckpointReader:
+def _reader(form: Format, path: str, *mapping: str) -> CheckpointReader:
     _, module, opener = form.value
     reader = getattr(importlib.import_module(f"runner.checkpoints.{module}"), opener)
     if files.is_remote(path) and not form.opens_remote_paths:
-        return RenamedReader(reader(files.local_copy(path)), path=path)
-    return cast(CheckpointReader, reader(path))
+        return RenamedReader(reader(files.local_copy(path), *mapping), path=path)
+    return cast(CheckpointReader, reader(path, *mapping))
 
 
 def _require_digest(path: str, digest: str, pinned: str) -> None:

@@ -86,20 +86,23 @@ def read_pickle(file: IO[bytes]) -> tuple[Node, list[PersistentId]]:
     try:
         for count, (opcode, argument, position) in enumerate(pickletools.genops(file)):
             if count >= MAX_OPCODES or (position or 0) > MAX_BYTES:
-                raise PickleError(f"it has more than {MAX_OPCODES:,} opcodes or {MAX_BYTES:,} bytes")
+                raise PickleError(
+                    f"it has more than {MAX_OPCODES:,} opcodes or {MAX_BYTES:,} bytes"
+                )
             machine.run(opcode.name, argument)
     except PickleError:
         raise
     # What pickletools and the stack raise on damaged bytes.
     except (ValueError, LookupError, TypeError, OverflowError, AttributeError) as error:
-        raise PickleError(f"its pickle is damaged: {error or type(error).__name__}") from error
+        raise PickleError(f"its pickle is damaged: {type(error).__name__}: {error}") from error
     return machine.result(), machine.persistent_ids
 
 
 _PUSHES_ARGUMENT = frozenset(
-    "INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING "
-    "UNICODE SHORT_BINUNICODE BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8 "
-    "BYTEARRAY8".split()
+    """
+    INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING
+    UNICODE SHORT_BINUNICODE BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8
+    """.split()  # noqa: SIM905 - names read better than a list of literals
 )
 _PUSHES_CONSTANT: dict[str, Callable[[], Node]] = {
     "NONE": lambda: None,

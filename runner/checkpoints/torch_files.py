@@ -16,16 +16,17 @@ import sys
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import files
+from runner.checkpoints.formats import TORCH_MAGIC
 from runner.checkpoints.pickle_nodes import MAX_BYTES, Node, PickleError, read_pickle
 from runner.checkpoints.reader import (
+    CheckpointReader,
     CheckpointSpec,
-    FileReader,
     TensorSpec,
     explained,
     is_number,
@@ -34,12 +35,14 @@ from runner.checkpoints.reader import (
 )
 from runner.checkpoints.torch_objects import StateDict, StorageView, state_dict, storage_dtype
 
-MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")
 _PROTOCOL = 1001
 # A local header of a zip archive, before the member's name and extra field.
 _LOCAL_HEADER = 30
 # An expanded tensor repeats its storage's values; more than this is no honest one.
 _MAX_EXPANDED_BYTES = 64 << 20
+
+
+ByteOrder: TypeAlias = Literal["little", "big"]
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,12 @@ class TorchFile:
     Attributes:
       root: the saved object.
       storages: key -> where the storage's bytes are.
-      byteorder: of all storages: `<` for little endian, `>` for big.
+      byteorder: the storages' byte order, as `sys.byteorder` has it.
     """
 
     root: Node
     storages: Mapping[str, Span]
-    byteorder: str = "<"
+    byteorder: ByteOrder
 
 
 def read_zip(path: str) -> TorchFile:
@@ -91,7 +94,7 @@ def read_zip(path: str) -> TorchFile:
             for name, member in members.items()
             if name.startswith(prefix)
         }
-    return TorchFile(root, storages, ">" if is_big else "<")
+    return TorchFile(root, storages, "big" if is_big else "little")
 
 
 def _folder(members: Mapping[str, object]) -> str:
@@ -154,8 +157,10 @@ def read_legacy(path: str) -> TorchFile:
         mmap.mmap(file.fileno(), min(size, MAX_BYTES), access=mmap.ACCESS_READ) as head,
     ):
         magic, protocol, system = (read_pickle(head)[0] for _ in range(3))  # type: ignore[arg-type]
-        if magic != int.from_bytes(MAGIC, "little") or protocol != _PROTOCOL:
+        if magic != int.from_bytes(TORCH_MAGIC, "little") or protocol != _PROTOCOL:
             raise PickleError(f"its protocol is {protocol!r}, where PyTorch writes {_PROTOCOL}")
+        is_big = isinstance(system, dict) and system.get("little_endian") is False
+        byteorder: ByteOrder = "big" if is_big else "little"
         root, references = read_pickle(head)  # type: ignore[arg-type]
         keys, _ = read_pickle(head)  # type: ignore[arg-type]
         # Whole modules also refer to their classes' source code.
@@ -167,17 +172,16 @@ def read_legacy(path: str) -> TorchFile:
             if key not in itemsizes:
                 raise PickleError(f"it stores {key!r}, which nothing refers to")
             file.seek(position)
-            count = int.from_bytes(file.read(8), "little", signed=True)
+            count = int.from_bytes(file.read(8), byteorder, signed=True)
             span = Span(position + 8, count * itemsizes[key])
             position = span.start + span.size
             if count < 0 or position > size:
                 raise PickleError(f"storage {key} goes beyond the end of the file")
             storages[key] = span
-    little = not isinstance(system, dict) or system.get("little_endian", True)
-    return TorchFile(root, storages, "<" if little else ">")
+    return TorchFile(root, storages, byteorder)
 
 
-class TorchReader(FileReader):
+class TorchReader(CheckpointReader):
     """Reads the tensors of one mapping of the file at `path`.
 
     A file may hold several mappings, e.g. a model's and its moving average's. `path#NAME` chooses
@@ -187,8 +191,7 @@ class TorchReader(FileReader):
     format, what = "PyTorch file", "a file of torch.save"
 
     def __init__(self, path: str, mapping: str = "") -> None:
-        super().__init__(path)
-        self._mapping = mapping
+        self.path, self._mapping = path, mapping
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
@@ -200,9 +203,7 @@ class TorchReader(FileReader):
         with explained(self.path, self.what):
             content = files.digest_later(self.path)
         path = f"{self.path}#{held.mapping}" if held.mapping else self.path
-        return CheckpointSpec(
-            path, held.step, tensors, self.format, content, aliases=held.aliases
-        )
+        return CheckpointSpec(path, held.step, tensors, self.format, content, aliases=held.aliases)
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """See `CheckpointReader.read`; a contiguous tensor is a view of the file."""
@@ -243,7 +244,7 @@ class TorchReader(FileReader):
             span.start + tensor.offset * dtype.itemsize,
             tuple(stride * dtype.itemsize for stride in tensor.strides),
         )
-        if dtype.itemsize > 1 and self._file.byteorder != ("<" if sys.byteorder == "little" else ">"):
+        if self._file.byteorder != sys.byteorder:
             value = value.byteswap()
         if tensor.is_conjugate:
             value = value.conj()

@@ -30,8 +30,12 @@ _DTYPES = {
     **{f"float8_{kind}": f"float8_{kind}" for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")},
     **{f"complex{bits}": f"complex{bits}" for bits in (64, 128)},
     **{name: name for name in ("bfloat16", "bool")},
-    **{"half": "float16", "float": "float32", "double": "float64"},
-    **{"long": "int64", "int": "int32", "short": "int16"},
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "long": "int64",
+    "int": "int32",
+    "short": "int16",
 }
 # Where programs keep the model's values beside other things, first wins.
 _STATE_DICTS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights")
@@ -138,7 +142,7 @@ def _distinct(
     """Returns the tensors, and the further names of tensors that are tied."""
     tensors: dict[str, StorageView] = {}
     first: dict[StorageView, str] = {}
-    aliases = {}
+    aliases: dict[str, str] = {}
     for name, tensor in named:
         if len(tensors) + len(aliases) >= _MAX_TENSORS:
             raise PickleError(f"it names more than {_MAX_TENSORS:,} tensors")
@@ -157,7 +161,7 @@ def _items(node: Node) -> Mapping[Node, Node]:
     if not isinstance(node, Call):
         return {}
     if isinstance(node.state, dict) and "_parameters" in node.state and "_modules" in node.state:
-        parts = {}
+        parts: dict[Node, Node] = {}
         skipped = node.state.get("_non_persistent_buffers_set", ())
         for kind in ("_parameters", "_buffers", "_modules"):
             parts.update(_items(node.state.get(kind)))

@@ -20,6 +20,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from tests.tiny.tables import recompressed
+from tests.tiny.torch_files import save_arrays, save_legacy, state_dict
 
 Tensors = Mapping[str, NDArray[Any]]
 
@@ -329,6 +330,29 @@ def safetensors_shards(folder: Path, values: Tensors) -> object:
         safetensors.numpy.save_file(part, folder / shard)
         weight_map |= dict.fromkeys(part, shard)
     index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return index
+
+
+@golden(checksums=False)
+def torch_file(folder: Path, values: Tensors) -> object:
+    """A checkpoint of Lightning."""
+    return save_arrays(folder / "model.ckpt", values, STEP)
+
+
+@golden(step=None, checksums=False)
+def torch_legacy(folder: Path, values: Tensors) -> object:
+    return save_legacy(folder / "model.pt", state_dict(values), values)
+
+
+@golden(step=None, checksums=False)
+def torch_shards(folder: Path, values: Tensors) -> object:
+    weight_map: dict[str, str] = {}
+    for number, names in enumerate((sorted(values)[0::2], sorted(values)[1::2]), 1):
+        shard = f"pytorch_model-{number:05d}-of-00002.bin"
+        save_arrays(folder / shard, {name: values[name] for name in names})
+        weight_map |= dict.fromkeys(names, shard)
+    index = folder / "pytorch_model.bin.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     return index
 

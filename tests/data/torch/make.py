@@ -7,7 +7,6 @@ without a zip archive, 1.6 the first zip archives; see README.md for the files t
 """
 
 import argparse
-import collections
 import os
 import sys
 

@@ -13,8 +13,8 @@ from runner.checkpoints.array_files import (
     NpyReader,
     NpzReader,
     SafetensorsReader,
-    SafetensorsShardsReader,
 )
+from runner.checkpoints.shards import ShardsReader
 from runner.errors import CheckpointError
 
 
@@ -108,13 +108,13 @@ def test_an_element_type_that_numpy_lacks_is_listed_and_not_read(tmp_path: Path)
         list(reader.read(["t"]))
 
 
-def _write(folder: Path, weight_map: object, **shards: list[str]) -> SafetensorsShardsReader:
+def _write(folder: Path, weight_map: object, **shards: list[str]) -> ShardsReader:
     for shard, names in shards.items():
         tensors = {name: np.ones(2, np.float32) for name in names}
         safetensors.numpy.save_file(tensors, folder / f"{shard}.safetensors")
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": weight_map}))
-    return SafetensorsShardsReader(str(index))
+    return ShardsReader(str(index))
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
@@ -144,5 +144,5 @@ def test_an_index_that_names_no_files_beside_it_is_refused(
 def test_a_damaged_index_is_refused(content: str, tmp_path: Path) -> None:
     path = tmp_path / "index.json"
     path.write_text(content)
-    with pytest.raises(CheckpointError, match="cannot be read as an index of safetensors shards"):
-        SafetensorsShardsReader(str(path)).spec()
+    with pytest.raises(CheckpointError, match="cannot be read as an index of shards"):
+        ShardsReader(str(path)).spec()

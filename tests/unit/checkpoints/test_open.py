@@ -116,11 +116,11 @@ FOREIGN = [
     (gzip.compress(b"x", mtime=0), "it is compressed by gzip"),
     (b"BZh91AY", "it is compressed by gzip, bzip2 or xz"),
     (b"\xfd7zXZ\x00", "it is compressed by gzip, bzip2 or xz"),
-    (pickle.dumps({"w": 1}), "it is pickled, and to load a pickle is to run"),
+    (pickle.dumps({"w": 1}), "it is pickled, and not by torch.save"),
     (b"PK\x03\x04 and no more", "it begins like a zip archive and is damaged"),
     (b'{"a": ', "it begins like JSON and is damaged"),
     (b'{"a": 1}', "it is JSON without a `weight_map`"),
-    (_zip("archive/data.pkl"), "it is a PyTorch file"),
+    (bytes(257) + b"ustar", "it is a tar archive; PyTorch wrote such files"),
     (_zip("notes.txt"), "a zip archive of something else"),
     (b"just some text", "it begins with b'just som', like none of them"),
 ]
