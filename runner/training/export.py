@@ -102,7 +102,7 @@ def _keep(run: Run, directory: RunDirectory, folder: Path, step: int) -> None:
     else:
         model = exported_model(folder, step, build_data(config))
     try:
-        uri = store.keep_model(directory.path, model, register, config.export.alias)
+        uri = store.keep_model(directory.path, model, register, alias=config.export.alias)
     except TrackingError as error:
         if register is not None:
             raise

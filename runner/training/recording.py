@@ -116,7 +116,7 @@ def _open_tracker(run: Run) -> Tracker:
     experiment = run.config.name
     name = f"{experiment} {directory.path.name}"
     watch.started(directory.path)
-    tracker = run.store.open(directory.path, experiment, name, tags, watch.parent)
+    tracker = run.store.open(directory.path, experiment, name, tags=tags, parent=watch.parent)
     if run.plan is None:  # It resumes; where it is extended, under another fingerprint.
         tracker.set_tags({FINGERPRINT_TAG: tags[FINGERPRINT_TAG]})
     if watch.tags:
