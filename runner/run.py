@@ -101,7 +101,8 @@ def show_plan(experiment: Experiment) -> None:
         screen.write(json_text(plan, placement.devices if placement else None))
     elif experiment.config.plan.format is PlanFormat.html:
         title = f"{experiment.config.name}: restoration plan"
-        screen.write(html(plan, title, placement=placement))
+        divisions = {placement.title: placement.by_device(plan)} if placement else {}
+        screen.write(html(plan, title, divisions=divisions))
     else:
         if resumed is not None and resumed.has_checkpoint():
             screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")

@@ -146,7 +146,8 @@ def _write_plan(run: OpenedRun, plan: RestorationPlan) -> None:
     lines = placement.lines(plan, full=False) if placement else []
     shown = text(plan) + "".join(f"{line}\n" for line in lines)
     devices = placement.devices if placement else None
-    page = html(plan, f"{run.config.name}: restoration plan", placement=placement)
+    divisions = {placement.title: placement.by_device(plan)} if placement else {}
+    page = html(plan, f"{run.config.name}: restoration plan", divisions=divisions)
     write_text(directory.plan, shown, lasting=False)
     write_text(directory.plan_json, json_text(plan, devices), lasting=False)
     write_text(directory.plan_html, page, lasting=False)
