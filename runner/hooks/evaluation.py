@@ -157,7 +157,7 @@ def evaluate_checkpoint(
 
 
 @dataclass(frozen=True)
-class Cuts:
+class EvaluationCutoff:
     """When an evaluation is cut short.
 
     Attributes:
@@ -199,12 +199,12 @@ class EvaluationHook(ScheduledHook):
         every: When,
         on_result: OnResult = lambda session, metrics, step: None,
         averages: AveragedWeights | None = None,
-        cuts: Cuts | None = None,
+        cuts: EvaluationCutoff | None = None,
     ) -> None:
         super().__init__(step, every, at_end=True)
         self.metrics = split.names
         self._split, self._on_result, self._averages = split, on_result, averages
-        self._cuts = cuts or Cuts()
+        self._cuts = cuts or EvaluationCutoff()
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
         """Repeats an evaluation of this step that was cut short."""

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from runner.errors import ConfigError
 from runner.graph.experiment import Split
 from runner.graph.optimization import average_weights
-from runner.hooks import CheckpointHook, Cuts, EvaluationHook, StopAtStepHook, evaluate
+from runner.hooks import CheckpointHook, EvaluationCutoff, EvaluationHook, StopAtStepHook, evaluate
 from tests.tiny.counter import Counter
 
 
@@ -67,7 +67,7 @@ def test_it_evaluates_at_multiples_and_once_at_the_end(
 
     hook = EvaluationHook(_split([1.0, 2.0]), counter.step, 3, look)
     unless_cut = _Results()
-    cuts = Cuts(lambda: bool(unless_cut.steps))
+    cuts = EvaluationCutoff(lambda: bool(unless_cut.steps))
     other = EvaluationHook(_split([1.0]), counter.step, 3, unless_cut, cuts=cuts)
     counter.run([StopAtStepHook(steps), hook, other])
     assert seen == [(step, step, 1.5) for step in evaluated]  # It takes no training step.
@@ -78,7 +78,7 @@ def test_it_evaluates_at_multiples_and_once_at_the_end(
 def test_a_session_resumed_at_its_last_step_evaluates_it(counter: Counter, tmp_path: Path) -> None:
     counter.run([StopAtStepHook(4), CheckpointHook(counter.saver, tmp_path, counter.step, 100)])
     # One that was cut short is made up for, although others trained on.
-    for due in (Cuts(), Cuts(record=_due(tmp_path, 3)[1])):
+    for due in (EvaluationCutoff(), EvaluationCutoff(record=_due(tmp_path, 3)[1])):
         results = _Results()
         hook = EvaluationHook(_split([1.0]), counter.step, 3, results, cuts=due)
         counter.run([hook, StopAtStepHook(4)], own=tmp_path)
@@ -97,11 +97,11 @@ def test_one_that_is_cut_short_is_made_up_for_by_the_next_session(
 
     split, due = _split([1.0, 2.0]), tmp_path / "due.json"
     save = CheckpointHook(counter.saver, tmp_path / "saved", counter.step, every=100)
-    hook = EvaluationHook(split, counter.step, 3, results, cuts=Cuts(cut, due))
+    hook = EvaluationHook(split, counter.step, 3, results, cuts=EvaluationCutoff(cut, due))
     counter.run([hook, StopAtStepHook(6), save])
     assert results.steps == [3]
     assert due.exists()
-    hook = EvaluationHook(split, counter.step, 3, results, cuts=Cuts(record=due))
+    hook = EvaluationHook(split, counter.step, 3, results, cuts=EvaluationCutoff(record=due))
     assert counter.run([hook, StopAtStepHook(8)], own=tmp_path / "saved") == 2
     assert results.steps == [3, 6, 8]
     assert not due.exists()
@@ -117,7 +117,9 @@ def test_what_is_due_of_a_later_step_is_left_to_the_schedule(
     counter: Counter, tmp_path: Path
 ) -> None:
     results, due = _due(tmp_path, 6)
-    hook = EvaluationHook(_split([1.0]), counter.step, 3, results, cuts=Cuts(record=due))
+    hook = EvaluationHook(
+        _split([1.0]), counter.step, 3, results, cuts=EvaluationCutoff(record=due)
+    )
     counter.run([hook, StopAtStepHook(4)])
     assert results.steps == [3, 4]
     assert not due.exists()
@@ -130,7 +132,7 @@ def test_where_others_train_meanwhile_a_result_is_of_the_step_at_which_it_is_the
     split = _split([1.0])
     others = tf.group(split.initializer, counter.step_variable.assign_add(10))
     split = replace(split, initializer=others)
-    hook = EvaluationHook(split, counter.step, 12, results, cuts=Cuts(record=due))
+    hook = EvaluationHook(split, counter.step, 12, results, cuts=EvaluationCutoff(record=due))
     counter.run([hook, StopAtStepHook(23)])
     # The one that was cut short before; after step 12, at the end.
     assert results.steps == [10, 22, 33]

@@ -174,16 +174,18 @@ def test_any_checkpoint_is_evaluated_on_the_split_that_is_chosen(finished: Runs)
     # By its folder any run will do, whatever its status and its configuration.
     finished.directory().update(status="KILLED", fingerprint="f" * 16)
     run_dir = str(finished.directory().path)
-    (again,) = finished.shown(mode=Mode.evaluate, evaluate=chosen, run_dir=run_dir, by_folder=True)
+    (again,) = finished.shown(
+        mode=Mode.evaluate, evaluate=chosen, run_dir=run_dir, from_run_dir=True
+    )
     assert again == line
     with pytest.raises(CheckpointError, match="no checkpoint of step 7"):
         finished.shown(
-            mode=Mode.evaluate, evaluate=EvaluateConfig("7"), run_dir=run_dir, by_folder=True
+            mode=Mode.evaluate, evaluate=EvaluateConfig("7"), run_dir=run_dir, from_run_dir=True
         )
     for folder in ("checkpoints", "best"):
         shutil.rmtree(finished.directory().path / folder)
     with pytest.raises(RunDirectoryError, match="has no checkpoint\n  cause: the run is KILLED"):
-        finished.shown(mode=Mode.evaluate, evaluate=chosen, run_dir=run_dir, by_folder=True)
+        finished.shown(mode=Mode.evaluate, evaluate=chosen, run_dir=run_dir, from_run_dir=True)
 
 
 def test_an_export_of_another_step_is_neither_replaced_nor_registered_as_this_one(
