@@ -104,16 +104,22 @@ def provenance_document(
             if spec is not None
         },
         "variables": {
-            assignment.variable.name: {
-                "pieces": [
-                    _origin(piece, plan.sources[piece.source], origins[piece.source])
-                    for piece in assignment.pieces
-                ]
-            }
-            if assignment.pieces
-            else {"initializer": assignment.variable.initializer}
+            assignment.variable.name: _provenance(assignment, plan, origins)
             for assignment in plan.assignments
         },
+    }
+
+
+def _provenance(
+    assignment: Assignment, plan: RestorationPlan, origins: Mapping[str, Sequence[Origin]]
+) -> dict[str, Any]:
+    if not assignment.pieces:
+        return {"initializer": assignment.variable.initializer}
+    return {
+        "pieces": [
+            _origin(piece, plan.sources[piece.source], origins[piece.source])
+            for piece in assignment.pieces
+        ]
     }
 
 
