@@ -90,14 +90,10 @@ def provenance_document(
       averaged, of {`source` (scaffold), `path`, `tensors` (names), `step`, `digest`, `run_id` (of
       the MLflow run that wrote it, or null), `conversions` (in words, in order)}.
     """
+    identity = {"experiment": experiment, "run_dir": str(run_dir)}
     return {
         "schema": provenance.SCHEMA,
-        "run": {
-            "experiment": experiment,
-            "run_dir": str(run_dir),
-            "tracking_uri": tracking_uri,
-            "run_id": run_id,
-        },
+        "run": {**identity, "tracking_uri": tracking_uri, "run_id": run_id},
         "sources": {
             name: [each.document() for each in origins[name]]
             for name, spec in plan.sources.items()
