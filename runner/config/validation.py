@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.choices import MLFLOW_SCHEMES, SCAFFOLDS, EvaluatedSplit, Mode, rule_problems
-from runner.config.hydra_errors import unknown_key, unresolved
+from runner.config.key_problems import unknown_key, unresolved
 from runner.config.keys import unknown_keys
 from runner.config.masking import flatten
 from runner.config.scaffold_reading import read_scaffolds

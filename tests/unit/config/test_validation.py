@@ -247,7 +247,7 @@ def test_scaffolds_that_are_accepted(changes: dict[str, Any]) -> None:
     [
         ({"rename": ["a"]}, "rename has a value that does not fit"),
         ({"variables": {"include": "a"}}, "variables.include has a value that does not fit"),
-        ({"variables": {"only": ["a"]}}, "variables.only is not a key of a scaffold"),
+        ({"variables": {"only": ["a"]}}, "variables.only is not a key of the configuration"),
         ({"which": "-1"}, "which is '-1'"),
         ({"average": 5}, "average is 5"),
         ({"average": [100, 1.5]}, "average is [100, 1.5]"),
