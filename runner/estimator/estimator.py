@@ -194,34 +194,13 @@ class Estimator:
         if log_every is not None:
             tensors = {"loss": spec.loss, "step": tf.compat.v1.train.get_global_step()}
             hooks.append(tf.compat.v1.train.LoggingTensorHook(tensors, every_n_iter=log_every))
-        chief_hooks = list(spec.chief_hooks)
-        saver_hooks = [
-            hook
-            for hook in (*chief_hooks, *hooks)
-            if isinstance(hook, tf.compat.v1.train.CheckpointSaverHook)
-        ]
-        if saver_hooks:
-            add_listeners(saver_hooks[0], listeners)
-        elif config.save_checkpoints_secs or config.save_checkpoints_steps:
-            saver_hook = tf.compat.v1.train.CheckpointSaverHook(
-                self.model_dir,
-                config.save_checkpoints_secs,
-                config.save_checkpoints_steps,
-                scaffold=scaffold,
-                listeners=listeners,
-                save_graph_def=config.checkpoint_save_graph_def,
-            )
-            chief_hooks.append(saver_hook)
-        elif listeners:
-            raise ValueError(
-                "There should be a CheckpointSaverHook to use saving_listeners. Please set one of "
-                "the RunConfig.save_checkpoints_steps or RunConfig.save_checkpoints_secs."
-            )
+        program_hooks = [*spec.chief_hooks, *hooks]
+        saver_hooks = self._saver_hooks(program_hooks, scaffold, listeners=listeners)
         with MonitoredTrainingSession(
             checkpoint_dir=self.model_dir,
             scaffold=scaffold,
             hooks=hooks,
-            chief_only_hooks=chief_hooks,
+            chief_only_hooks=[*spec.chief_hooks, *saver_hooks],
             save_checkpoint_secs=0,  # A hook saves.
             save_summaries_steps=config.save_summary_steps or 0,
             config=self._session_config,
@@ -229,6 +208,31 @@ class Estimator:
         ) as session:
             while not session.should_stop():
                 session.run([spec.train_op, spec.loss])
+
+    def _saver_hooks(
+        self, hooks: list[Any], scaffold: tf.compat.v1.train.Scaffold, *, listeners: list[Any]
+    ) -> list[tf.compat.v1.train.CheckpointSaverHook]:
+        """Returns a hook that saves checkpoints, unless the program has one or saving is off."""
+        config, kind = self._config, tf.compat.v1.train.CheckpointSaverHook
+        program_hook = next((hook for hook in hooks if isinstance(hook, kind)), None)
+        if program_hook is not None:
+            add_listeners(program_hook, listeners)
+        elif config.save_checkpoints_secs or config.save_checkpoints_steps:
+            saver_hook = kind(
+                self.model_dir,
+                config.save_checkpoints_secs,
+                config.save_checkpoints_steps,
+                scaffold=scaffold,
+                listeners=listeners,
+                save_graph_def=config.checkpoint_save_graph_def,
+            )
+            return [saver_hook]
+        elif listeners:
+            raise ValueError(
+                "There should be a CheckpointSaverHook to use saving_listeners. Please set one of "
+                "the RunConfig.save_checkpoints_steps or RunConfig.save_checkpoints_secs."
+            )
+        return []
 
     def evaluate(
         self,
