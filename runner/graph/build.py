@@ -88,6 +88,8 @@ def _build(config: RunConfig, split: str, *, train: bool, replica: Replica) -> B
         weights = keras_variables(model)
         keras_names = {name: each.value for name, each in weights.items()}
         own = name_variables(tf.compat.v1.global_variables(), keras_names)
+        # In the model's order, in which Keras creates slots and saves them.
+        own = {**{name: own[name] for name in keras_names if name in own}, **own}
         policies = _policies(config, own)
         _require_sources(config, graph, own, policies)
         trainable = which_train(model, own)
@@ -100,14 +102,13 @@ def _build(config: RunConfig, split: str, *, train: bool, replica: Replica) -> B
         saver = _saver(config, variables, trained, source)
     check_compiled(config, graph)
     specs = variable_specs(variables, trainable, policies, training, initializers(model))
-    of_fit = [name for name in weights if trainable.get(name)]
     return BuiltGraph(
         *(graph, variables, specs, training, evaluation, hooks, saver),
         sizes=data.sizes() if isinstance(data, Sized) else {},
         calls=calls,
         notes=notes,
         layout=partial(weights_layout, model, weights) if weights else None,
-        slots=keras_slots(variables, of_fit, training) if training else None,
+        slots=keras_slots(variables, training) if training else None,
     )
 
 

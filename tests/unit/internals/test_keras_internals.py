@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import signal
+
 import keras
+import numpy as np
+import pytest
 import tensorflow as tf
 
-from runner.internals.keras import hand_over_losses, layers_of, saved_groups, spares_weights
+from runner.errors import InterruptedRunError
+from runner.internals.keras import (
+    hand_over_losses,
+    layers_of,
+    saved_groups,
+    slots_of,
+    spares_weights,
+)
 
 
 def test_where_keras_saves_variables() -> None:
@@ -37,6 +48,25 @@ def test_which_weights_do_not_decay() -> None:
     assert spares_weights(optimizer)
 
 
+def test_which_slots_an_optimizer_keeps_for_a_variable() -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="one")], name="net")
+    kernel, bias = model.trainable_variables
+    names = {}
+    for name in ("Adam", "Adafactor", "Muon"):
+        optimizer = getattr(keras.optimizers, name)(use_ema=name == "Adam")
+        optimizer.build([kernel, bias])
+        slots = list(slots_of(optimizer))
+        assert {id(slot.variable) for slot in slots} < {id(kept) for kept in optimizer.variables}
+        names[name] = {
+            side: [slot.name for slot in slots if slot.trained is variable]
+            for side, variable in (("kernel", kernel), ("bias", bias))
+        }
+    adam, adafactor = ["average", "momentum", "velocity"], ["r", "c", "velocity"]
+    assert names["Adam"] == {"kernel": adam, "bias": adam}
+    assert names["Adafactor"] == {"kernel": adafactor, "bias": adafactor}
+    assert names["Muon"] == {"kernel": ["momentum"], "bias": ["momentum", "velocity"]}
+
+
 def test_losses_of_a_call_within_a_stateless_scope() -> None:
     with tf.Graph().as_default():
         layer = keras.layers.ActivityRegularization(l2=1.0)
@@ -46,3 +76,14 @@ def test_losses_of_a_call_within_a_stateless_scope() -> None:
             assert not layer.losses, "nothing need be handed over"
             hand_over_losses(layer, scope)
             assert len(layer.losses) == 1
+
+
+def test_a_signal_inside_a_keras_call_stays_one() -> None:
+    class Interrupted(keras.layers.Layer):
+        def call(self, x: object) -> object:
+            raise InterruptedRunError(signal.SIGTERM)
+
+    with pytest.raises(InterruptedRunError) as caught:
+        Interrupted()(np.ones([1]))
+    assert caught.value.exit_code == 143
+    assert str(caught.value) == str(InterruptedRunError(signal.SIGTERM))
