@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.checkpoints.reader import TensorSpec
 from runner.config.schema import RunConfig, ScaffoldConfig
-from runner.graph.experiment import Training
+from runner.graph.built_graph import Training
 from runner.graph.input_pipeline import TrainingInput
 from runner.internals.tensorflow import slice_of
 from runner.restoration.model_variables import LEARNING_RATE
