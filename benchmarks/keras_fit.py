@@ -25,7 +25,7 @@ from runner.config.schema import RunConfig
 from runner.config.validation import validate
 from runner.console import Screen
 from runner.run import run_experiment
-from runner.training.run import Surroundings
+from runner.training.run import RunContext
 
 NEVER = 10**9
 # experiment -> steps in each repeat, and the greatest share of `fit`'s time that is wanted.
@@ -103,7 +103,7 @@ def in_turns(experiment: str, folder: Path, steps: int) -> tuple[float, float]:
     try:
         with (folder / "screen").open("w") as screen:
             console = Console(file=screen, width=100, highlight=False)
-            run_experiment(config, Surroundings(screen=Screen(console)))
+            run_experiment(config, RunContext(screen=Screen(console)))
     finally:
         fit.close()
     count = steps // BLOCK * BLOCK

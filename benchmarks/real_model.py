@@ -23,7 +23,7 @@ from runner.config.validation import validate
 from runner.console import Screen
 from runner.graph.build import build_graph
 from runner.run import run_experiment
-from runner.training.run import Surroundings
+from runner.training.run import RunContext
 
 STEPS = 250
 NEVER = 10**9
@@ -71,7 +71,7 @@ def in_turns(folder: Path, *, tracked: bool, terminal: bool) -> tuple[Taken, Tak
     config = configuration(folder, f"sqlite:///{folder}/mlflow.db" if tracked else None)
     with bare_loop(config), (folder / "screen").open("w") as screen:
         console = Console(file=screen, force_terminal=terminal, width=100, highlight=False)
-        run_experiment(config, Surroundings(screen=Screen(console)))
+        run_experiment(config, RunContext(screen=Screen(console)))
     return Turns.theirs, Turns.ours
 
 

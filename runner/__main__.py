@@ -73,8 +73,8 @@ def _job(config: DictConfig) -> float | None:
 
 def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     overrides = HydraConfig.get().overrides.task
-    by_folder = is_by_folder(config)
-    if by_folder:
+    from_run_dir = is_by_folder(config)
+    if from_run_dir:
         config = recorded_config(config, overrides)
     run_config = resolve(validate(config, experiment_names()), os.environ)
     if launches(run_config):
@@ -86,7 +86,7 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     _import_runtime()
     from runner.cluster.chief import coordinator_of, run_task
     from runner.run import run_experiment
-    from runner.training.run import Surroundings
+    from runner.training.run import RunContext
     from runner.training.watch import TrialWatch
 
     if run_config.mode is Mode.train and not alone:
@@ -95,12 +95,12 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     # The chief of a local cluster may be a trial of the sweep that has started it.
     swept = trial or linked_trial(os.environ)
     by_itself = swept is None and HydraConfig.get().mode == RunMode.RUN
-    context = Surroundings(
+    context = RunContext(
         overrides=overrides,
         # The trials of a sweep share a folder, and are distinguished by their configurations.
-        dedicated=by_itself and run_config.run_dir != f"runs/{run_config.name}",
-        by_folder=by_folder,
-        suggests=by_itself and LIFELINE not in os.environ,
+        run_dir_is_explicit=by_itself and run_config.run_dir != f"runs/{run_config.name}",
+        from_run_dir=from_run_dir,
+        print_next_commands=by_itself and LIFELINE not in os.environ,
         watch=swept or TrialWatch(),
         coordinator=coordinator_of(run_config),
     )

@@ -16,18 +16,18 @@ from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import summary, table, text
-from runner.runs.resumption import extension_lines, left_alone
-from runner.runs.run_directory import RunRecord, settle_killed_runs
+from runner.runs.resumption import extension_lines, skipped_run_notice
+from runner.runs.run_directory import RunRecord, mark_killed_runs
 from runner.runs.saved_checkpoints import recover
 from runner.system.signals import Interruption
 from runner.training.evaluation import evaluate_run
 from runner.training.export import export_run
 from runner.training.loop import train_run
 from runner.training.loop_hooks import configured_hooks
-from runner.training.run import Run, Surroundings
+from runner.training.run import Run, RunContext
 
 
-def run_experiment(config: RunConfig, context: Surroundings | None = None) -> float | None:
+def run_experiment(config: RunConfig, context: RunContext | None = None) -> float | None:
     """Trains, plans, evaluates or exports an experiment, as its `mode` says.
 
     Args:
@@ -42,7 +42,7 @@ def run_experiment(config: RunConfig, context: Surroundings | None = None) -> fl
       RunnerError: see its subclasses in `runner.errors`; `InterruptedRunError` after a signal,
         `PrunedRunError` when the trial is pruned.
     """
-    run = Run(config, context or Surroundings())
+    run = Run(config, context or RunContext())
     if config.mode is Mode.train:
         return train(run)
     if config.mode is Mode.evaluate:
@@ -62,7 +62,8 @@ def train(run: Run) -> float:
     # Configuration mistakes surface first, then plan problems, before anything is written.
     _ = run.built
     resumed = run.run_to_resume()
-    former = (resumed.path, resumed.require()) if resumed else None  # Opening changes the record.
+    # Opening the run changes its record.
+    former = (resumed.path, resumed.load_record()) if resumed else None
     fresh = resumed is None or not resumed.has_checkpoint()
     if fresh:
         run.plan = _sound_plan(run)
@@ -71,8 +72,8 @@ def train(run: Run) -> float:
         run.open(interruption)
         with run.failing():
             run.coordinator.report_begun()
-            for killed in settle_killed_runs(run.container):
-                run.store.settle(killed.path)
+            for killed in mark_killed_runs(run.container):
+                run.store.deliver_rest(killed.path)
             recover(run.directory, run.screen.line)
             # Another process may have changed the run since: decide again whether to warm-start.
             if run.directory.has_checkpoint():
@@ -106,7 +107,8 @@ def show_plan(run: Run) -> None:
         screen.write(json_text(plan, placement.devices if placement else None))
     elif run.config.plan.format is PlanFormat.html:
         title = f"{run.config.name}: restoration plan"
-        screen.write(html(plan, title, placement=placement))
+        divisions = {placement.title: placement.by_device(plan)} if placement else {}
+        screen.write(html(plan, title, divisions=divisions))
     else:
         if resumed is not None and resumed.has_checkpoint():
             screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
@@ -133,7 +135,7 @@ def _sound_plan(run: Run) -> RestorationPlan:
 def _train_sources(run: Run) -> None:
     """Trains the sources that are experiments not trained yet, and replans with them."""
     # The plan so far was made with what their graphs will save: a bad plan fails before training.
-    context = Surroundings(screen=run.screen)
+    context = RunContext(screen=run.screen)
     if run.sources.train_missing(lambda source: run_experiment(source, context), run.screen.line):
         run.plan = _sound_plan(run)
         run.started = time.monotonic()
@@ -153,7 +155,7 @@ def _introduce(run: Run, former: tuple[Path, RunRecord] | None) -> None:
     steps = f", extended to step {run.config.train.steps}" if extended else ""
     screen.line(f"{run.config.name}: {how} in {path}{steps}")
     if not same and not run.record.trial:
-        for line in left_alone(run.container, run.record, run.settings):
+        for line in skipped_run_notice(run.container, run.record, run.settings):
             screen.line(f"  {line}")
     own = ("own checkpoint: pretrained sources not read",)
     for line in (*run.built.notes, *(summary(run.plan) if run.plan else own)):

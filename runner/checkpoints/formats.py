@@ -1,7 +1,7 @@
-"""Recognises the format of a checkpoint by its content, and explains what other files are.
+"""Recognises the format of a checkpoint by its content, and identifies other files in errors.
 
-Every command imports this to find runs and checkpoints, so it imports neither NumPy nor a library
-that reads checkpoints.
+Every command imports this module to find runs and checkpoints, so it imports neither NumPy nor a
+library that reads checkpoints.
 """
 
 from __future__ import annotations
@@ -35,9 +35,14 @@ class Format(Enum):
     NPZ = (".npz", "array_files", "NpzReader")
     NPY = (".npy", "array_files", "NpyReader")
 
+    @property
+    def opens_remote_paths(self) -> bool:
+        """Whether its reader opens `gs://...` and the like; the others read a local copy."""
+        return self.value[1] == "bundle" or self is Format.SAFETENSORS_INDEX
 
-# What h5py, zipfile and NumPy raise on damaged files, and TensorFlow, protobuf and safetensors
-# besides exceptions of their own.
+
+# Exceptions that h5py, zipfile and NumPy raise on damaged files; TensorFlow, protobuf and
+# safetensors raise these besides exceptions of their own.
 DAMAGE = (
     *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError),
     *(RuntimeError, ArithmeticError, MemoryError, SyntaxError),
@@ -46,36 +51,35 @@ DAMAGE = (
 
 KNOWN = tuple(form.value[0] for form in Format)
 
-# What ends the tables that TensorFlow's V1 checkpoints and the indices of its bundles are.
+# The end of a V1 checkpoint, and of the index of a bundle.
 TABLE_MAGIC = bytes.fromhex("57fb808b247547db")
 _HEAD = 1024
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-_PART = re.compile(r"(?P<prefix>.*)\.(?P<part>data-\d{5}-of-\d{5}|meta)")
+_PART = re.compile(r"(?P<prefix>.*)\.(data-\d{5}-of-\d{5}|meta)")
 _SAVED_MODEL_FILE = re.compile(r"(?P<folder>.*/)?saved_model\.pb(txt)?")
 _REMEDY = "name a checkpoint of one of these formats"
 
-_HTML = (
-    "it is an HTML page, as a failed download leaves it",
-    "download the file itself: open the address in a browser to see the page",
-)
-# Files that are mistaken for checkpoints, by their first bytes in lower case.
-_FOREIGN: tuple[tuple[bytes, str, str], ...] = (
+# Files that are mistaken for checkpoints: their first bytes in lower case, the cause, the remedy.
+_FOREIGN: tuple[tuple[tuple[bytes, ...], str, str], ...] = (
     (
-        b"version https://git-lfs",
-        "it is a Git LFS pointer, not the file that it stands for",
+        (b"version https://git-lfs",),
+        "it is a Git LFS pointer, not the file itself",
         "fetch the file with `git lfs pull`",
     ),
-    (b"<!doctype html", *_HTML),
-    (b"<html", *_HTML),
-    (b"<?xml", "it is XML, as a failed download leaves it", "download the file itself"),
-    (b"\x1f\x8b", "it is compressed by gzip", "unpack it with gunzip or tar"),
-    (b"bzh", "it is compressed by bzip2", "unpack it with bunzip2 or tar"),
-    (b"\xfd7zxz", "it is compressed by xz", "unpack it with unxz or tar"),
-    (b"model_checkpoint_path:", "it only names a checkpoint", "give its directory instead"),
     (
-        b"\x80",
+        (b"<!doctype html", b"<html", b"<?xml"),
+        "it is HTML or XML, as a failed download leaves it",
+        "download the file itself: open the address in a browser to see the page",
+    ),
+    (
+        (b"\x1f\x8b", b"bzh", b"\xfd7zxz"),
+        "it is compressed by gzip, bzip2 or xz",
+        "unpack it with gunzip, bunzip2, unxz or tar",
+    ),
+    (
+        (b"\x80",),
         "it is pickled, and to load a pickle is to run whatever code is in it",
-        "where you trust the file, load it yourself and save its arrays: np.savez(path, **arrays)",
+        "if you trust the file, load it yourself and save its arrays: np.savez(path, **arrays)",
     ),
 )
 
@@ -109,7 +113,7 @@ def recognise(path: str) -> Format:
 
 
 def is_saved_model(directory: str) -> bool:
-    """Whether a directory is a SavedModel."""
+    """Returns whether a directory is a SavedModel."""
     return any(
         files.exists(os.path.join(directory, name))
         for name in ("saved_model.pb", "saved_model.pbtxt", "variables/variables.index")
@@ -117,7 +121,7 @@ def is_saved_model(directory: str) -> bool:
 
 
 def is_v1(path: str) -> bool:
-    """Whether `path` is a V1 checkpoint: a file, or the pattern that stands for its shards."""
+    """Returns whether `path` is a V1 checkpoint: a file, or the pattern of its shards."""
     directory, name = os.path.split(path)
     if "?" in name:
         return bool(files.matching(directory, name))
@@ -179,16 +183,13 @@ def _json(path: str) -> Format:
 
 def _unknown(path: str, head: bytes) -> CheckpointError:
     start = head.lstrip().lower()
-    for prefix, cause, remedy in _FOREIGN:
-        if start.startswith(prefix):
+    for beginnings, cause, remedy in _FOREIGN:
+        if start.startswith(beginnings):
             return _foreign(path, cause, remedy)
-    part = _PART.fullmatch(path)
-    if part:
-        what = "the graph" if part["part"] == "meta" else "one data shard"
+    if part := _PART.fullmatch(path):
         remedy = f"give the prefix instead: {part['prefix']}"
-        return _foreign(path, f"it is {what} of a bundle", remedy)
-    graph = _SAVED_MODEL_FILE.fullmatch(path)
-    if graph:
+        return _foreign(path, "it is one file of a bundle", remedy)
+    if graph := _SAVED_MODEL_FILE.fullmatch(path):
         folder = graph["folder"] or "."
         return _foreign(path, "it is the graph of a SavedModel", f"give its folder: {folder}")
     return _foreign(path, f"it begins with {head[:8]!r}, like none of them", _REMEDY)

@@ -1,8 +1,8 @@
 """Keras's files: `.keras` archives, `.weights.h5` of Keras 3, `.h5` of Keras 2 and 3; other HDF5.
 
-HDF5 keeps no checksums here: a flipped byte is found by the digest of a pinned file alone. Other
-damage makes h5py raise, nearly always: of 900 files damaged at random, 2 made the library loop for
-ever, which is too rare to try every file in a process of its own first (0.4 s a file).
+These HDF5 files have no checksums: only the digest of a pinned file detects a flipped byte. Other
+damage nearly always makes h5py raise: of 900 files damaged at random, 2 made the library loop for
+ever, which is too rare to try every file in a separate process first (0.4 s a file).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import struct
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import h5py
@@ -31,7 +32,7 @@ from runner.checkpoints.reader import (
     FileReader,
     TensorSpec,
     explained,
-    require_names,
+    is_count,
     unreadable,
 )
 from runner.errors import CheckpointError, Problem
@@ -45,73 +46,75 @@ _KERAS3_ITERATIONS, _ITERATIONS = "optimizer/vars/0", ("iter", "iteration", "ite
 class KerasWeightsReader(FileReader):
     """Reads a `.weights.h5` file, or any other HDF5 file: the paths of datasets are the names.
 
-    The paths by which Keras knows the variables are aliases, where the file leaves no doubt.
+    The paths by which Keras knows the variables are aliases, if the file leaves no doubt.
     """
 
     format, what = "Keras weights", "a Keras weights file"
-    digest = staticmethod(files.digest_of_file)
+
+    @contextlib.contextmanager
+    def file(self) -> Iterator[h5py.File]:
+        """Opens the HDF5 file."""
+        with h5py.File(self.path, "r") as file:
+            yield file
+
+    @contextlib.contextmanager
+    def tensors(self) -> Iterator[Mapping[str, h5py.Dataset]]:
+        """Opens the file and yields tensor name -> dataset."""
+        with self.file() as file:
+            yield self.datasets(file)
+
+    def tensor_spec(self, name: str, entry: h5py.Dataset) -> TensorSpec:
+        """See `FileReader.tensor_spec`."""
+        return TensorSpec(name, tuple(int(size) for size in entry.shape or ()), _dtype(entry))
+
+    def value(self, name: str, entry: h5py.Dataset) -> NDArray[np.generic]:
+        """See `FileReader.value`; refuses values in another file and values never written."""
+        return _value(self.path, entry)
+
+    def step_name(self, tensors: Mapping[str, TensorSpec]) -> str | None:
+        """Returns the tensor in which the optimizer counts its steps."""
+        return _KERAS3_ITERATIONS if is_count(tensors.get(_KERAS3_ITERATIONS)) else None
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
-        with self._opened() as file:
-            found = self._datasets(file)
-            tensors = {name: _spec(name, found[name]) for name in sorted(found)}
-            name = self._step_name(tensors)
-            step = None if name is None else int(found[name][()])
+        spec = super().spec()
+        with explained(self.path, self.what), self.file() as file:
             layers = _layers(file)
-            aliases = self._aliases(file, tensors, layers)
-            content = files.digest_later(self.path, self.digest)
-        return CheckpointSpec(self.path, step, tensors, self.format, content, aliases, layers)
+            aliases = self.aliases(file, spec.tensors, layers)
+        return replace(spec, aliases=aliases, layers=layers)
 
-    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """See `CheckpointReader.read`."""
-        with self._opened() as file:
-            found = self._datasets(file)
-            require_names(self.path, names, found)
-            for name in names:
-                yield name, _value(self.path, found[name])
+    def datasets(self, file: h5py.File) -> Mapping[str, h5py.Dataset]:
+        """Returns tensor name -> dataset, without following links."""
+        return {path: entry for path, entry in _entries(file) if isinstance(entry, h5py.Dataset)}
 
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[h5py.File]:
-        with explained(self.path, self.what), h5py.File(self.path, "r") as file:
-            yield file
-
-    def _datasets(self, file: h5py.File) -> Mapping[str, h5py.Dataset]:
-        """Returns tensor name -> dataset; links are not followed."""
-        return {path: each for path, each in _entries(file) if isinstance(each, h5py.Dataset)}
-
-    def _aliases(
+    def aliases(
         self, file: h5py.File, tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]
     ) -> dict[str, str]:
         """Returns other names of some tensors -> tensor name."""
         return keras_paths(tensors, layers)
 
-    def _step_name(self, tensors: Mapping[str, TensorSpec]) -> str | None:
-        """Returns the tensor in which the optimizer counts its steps."""
-        return _KERAS3_ITERATIONS if _is_count(tensors.get(_KERAS3_ITERATIONS)) else None
-
 
 class KerasArchiveReader(KerasWeightsReader):
-    """Reads the weights in a `.keras` archive; nothing is unpacked.
+    """Reads the weights in a `.keras` archive without unpacking it.
 
-    Before anything is read, all weights are compared with the CRC-32 in the archive, so that the
-    HDF5 library does not see damaged bytes.
+    All weights are first compared with the CRC-32 in the archive, so that the HDF5 library never
+    sees damaged bytes.
     """
 
     format, what = "Keras archive", "a .keras archive"
     digest = staticmethod(files.digest_of_archive)
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[h5py.File]:
-        with explained(self.path, self.what):
-            _require_intact(self.path, files.stamp(self.path))
-            with _opened_member(self.path) as member, h5py.File(member, "r") as file:
-                yield file
+    def file(self) -> Iterator[h5py.File]:
+        """Opens the HDF5 file in the archive."""
+        _require_intact(self.path, files.stamp(self.path))
+        with _opened_member(self.path) as member, h5py.File(member, "r") as file:
+            yield file
 
 
 @functools.lru_cache(maxsize=256)
 def _require_intact(path: str, stamp: str) -> None:
-    """Checks the weights; a file that has not changed since is not read again."""
+    """Checks the weights, once for each state of the file."""
     with zipfile.ZipFile(path) as archive, archive.open(MEMBER) as member:
         while member.read(_CHUNK):
             pass  # At the end zipfile compares the CRC-32.
@@ -119,11 +122,11 @@ def _require_intact(path: str, stamp: str) -> None:
 
 @contextlib.contextmanager
 def _opened_member(path: str) -> Iterator[Any]:
-    """Opens the weights in an archive, in place where they are stored uncompressed, as by Keras.
+    """Opens the weights in an archive; in place if they are uncompressed, as Keras stores them.
 
-    HDF5 jumps back and forth in a file, for which `zipfile` reads it from the beginning each time:
-    with it a warm start from 100 MB in three files took 1.9 of the time of `load_weights`, without
-    it 0.4.
+    HDF5 seeks back and forth, and `zipfile` then reads the member from the beginning each time: a
+    warm start from 100 MB in three files took 1.9 times as long as `load_weights` through
+    `zipfile`, and 0.4 times as long in place.
     """
     with zipfile.ZipFile(path) as archive:
         entry = archive.getinfo(MEMBER)
@@ -140,7 +143,7 @@ class _Member(io.FileIO):
 
     def __init__(self, path: str, entry: zipfile.ZipInfo) -> None:
         super().__init__(path)
-        # The local header has 30 bytes, the last four of which are the sizes of what follows it.
+        # The last four of the local header's 30 bytes are the sizes of the two fields after it.
         super().seek(entry.header_offset + 26)
         names, extra = struct.unpack("<HH", self.read(4))
         self._start: int = entry.header_offset + 30 + names + extra
@@ -160,14 +163,13 @@ class _Member(io.FileIO):
 class KerasH5Reader(KerasWeightsReader):
     """Reads a `.h5` file in which every layer's group lists its weights by name.
 
-    Tensors have the names in those lists, without `:0`; weights of one name in two layers are
-    distinguished by the layer. Names that start with the model's, as in Keras 3, have an alias
-    without it.
+    Tensors have the listed names, without `:0`; the layer distinguishes weights of one name in two
+    layers. Names that start with the model's name, as in Keras 3, have an alias without it.
     """
 
     format, what = "Keras HDF5", "a Keras .h5 file"
 
-    def _datasets(self, file: h5py.File) -> Mapping[str, h5py.Dataset]:
+    def datasets(self, file: h5py.File) -> Mapping[str, h5py.Dataset]:
         """Returns tensor name -> dataset; a listed weight that is not there is a KeyError."""
         layers = file.get(_WEIGHTS, file)
         entries = [
@@ -176,27 +178,29 @@ class KerasH5Reader(KerasWeightsReader):
             for weight in _strings(layers[layer].attrs, "weight_names")
         ]
         count = Counter(weight for _, weight, _ in entries)
-        found = {
+        datasets = {
             (weight if count[weight] == 1 else f"{layer}/{weight}").removesuffix(":0"): dataset
             for layer, weight, dataset in entries
         }
         if _OPTIMIZER in file:
             group = file[_OPTIMIZER]
             for weight in _strings(group.attrs, "weight_names"):
-                found[f"{_OPTIMIZER}/{weight.removesuffix(':0')}"] = group[weight]
-        return found
+                datasets[f"{_OPTIMIZER}/{weight.removesuffix(':0')}"] = group[weight]
+        return datasets
 
-    def _aliases(
+    def aliases(
         self, file: h5py.File, tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]
     ) -> dict[str, str]:
+        """Returns the names without the model's name -> tensor name."""
         model = f"{_model_name(file.attrs.get('model_config'))}/"
         shorter = {name.removeprefix(model): name for name in tensors if name.startswith(model)}
         return {alias: name for alias, name in shorter.items() if alias not in tensors}
 
-    def _step_name(self, tensors: Mapping[str, TensorSpec]) -> str | None:
+    def step_name(self, tensors: Mapping[str, TensorSpec]) -> str | None:
+        """Returns the tensor in which the optimizer counts its steps."""
         for name, spec in tensors.items():
             of_optimizer = name.startswith(f"{_OPTIMIZER}/")
-            if of_optimizer and name.rpartition("/")[2] in _ITERATIONS and _is_count(spec):
+            if of_optimizer and name.rpartition("/")[2] in _ITERATIONS and is_count(spec):
                 return name
         return None
 
@@ -214,22 +218,18 @@ def open_hdf5(path: str) -> CheckpointReader:
 
 def _entries(group: h5py.Group) -> list[tuple[str, h5py.Group | h5py.Dataset]]:
     """Returns (path, entry) of everything in the group, without following links."""
-    found: list[tuple[str, h5py.Group | h5py.Dataset]] = []
-    group.visititems(lambda path, entry: found.append((path, entry)))
-    return found
+    entries: list[tuple[str, h5py.Group | h5py.Dataset]] = []
+    group.visititems(lambda path, entry: entries.append((path, entry)))
+    return entries
 
 
 def _layers(file: h5py.File) -> dict[str, str]:
-    """Returns the groups of a weights file that are layers -> the layers' names."""
+    """Returns group -> name of the layer, of the groups of a weights file that are layers."""
     return {
         path.removesuffix("vars").rstrip("/"): name
-        for path, each in _entries(file)
-        if path.rpartition("/")[2] == "vars" and isinstance(name := each.attrs.get("name"), str)
+        for path, entry in _entries(file)
+        if path.rpartition("/")[2] == "vars" and isinstance(name := entry.attrs.get("name"), str)
     }
-
-
-def _spec(name: str, dataset: h5py.Dataset) -> TensorSpec:
-    return TensorSpec(name, tuple(int(size) for size in dataset.shape or ()), _dtype(dataset))
 
 
 def _value(path: str, dataset: h5py.Dataset) -> NDArray[np.generic]:
@@ -249,24 +249,20 @@ def _value(path: str, dataset: h5py.Dataset) -> NDArray[np.generic]:
     if dataset.size and not dataset.id.get_storage_size():
         raise unreadable(path, "an HDF5 file", f"the values of {dataset.name} were never written")
     if dataset.size and dataset.dtype.kind in "biufc":
-        read = np.empty(dataset.shape, dataset.dtype)  # One that need not be copied to be owned.
-        dataset.read_direct(read)
+        value = np.empty(dataset.shape, dataset.dtype)  # Owns its memory, unlike `dataset[()]`.
+        dataset.read_direct(value)
     else:
-        read = np.asarray(dataset[()])
+        value = np.asarray(dataset[()])
     # Keras writes bfloat16 as two opaque bytes with an attribute.
-    if _dtype(dataset) == "bfloat16" and read.dtype != ml_dtypes.bfloat16:
-        return read.view(ml_dtypes.bfloat16)
-    return read
+    if _dtype(dataset) == "bfloat16" and value.dtype != ml_dtypes.bfloat16:
+        return value.view(ml_dtypes.bfloat16)
+    return value
 
 
 def _dtype(dataset: h5py.Dataset) -> str:
     if _string(dataset.attrs.get("dtype", "")) == "bfloat16":
         return "bfloat16"
     return "string" if dataset.dtype.kind in "OSU" else str(dataset.dtype.name)
-
-
-def _is_count(spec: TensorSpec | None) -> bool:
-    return spec is not None and spec.shape == () and "int" in spec.dtype
 
 
 def _model_name(config: Any) -> str:
@@ -280,12 +276,12 @@ def _model_name(config: Any) -> str:
 
 
 def _strings(attributes: Mapping[str, Any], name: str) -> list[str]:
-    """Returns a list of strings that Keras stored in an attribute, or in parts in several."""
+    """Returns a list of strings that Keras stored in one attribute, or in parts in several."""
     if name in attributes:
-        return [_string(each) for each in attributes[name]]
+        return [_string(value) for value in attributes[name]]
     numbered = (f"{name}{number}" for number in itertools.count())
     parts = itertools.takewhile(lambda part: part in attributes, numbered)
-    return [_string(each) for part in parts for each in attributes[part]]
+    return [_string(value) for part in parts for value in attributes[part]]
 
 
 def _string(value: object) -> str:
@@ -293,9 +289,8 @@ def _string(value: object) -> str:
 
 
 # A weights file numbers a layer's variables in the order in which the layer creates them. It names
-# the class of a layer in a list, but only the attribute of a layer that is an attribute. Names are
-# derived only where class and number, or else the shapes, leave one possibility among Keras's own
-# layers.
+# a layer in a list by its class, and a layer in an attribute by the attribute. Names are derived
+# only if class and number, or else the shapes, leave one possibility among Keras's layers.
 _BIASED = (("kernel", "bias"), ("kernel",))
 _NORMALIZED = ("gamma", "beta", "moving_mean", "moving_variance")
 _RECURRENT = (("kernel", "recurrent_kernel", "bias"), ("kernel", "recurrent_kernel"))
@@ -327,15 +322,15 @@ def keras_paths(tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]) ->
       layers: group of a layer, e.g. `cnn/layers/conv2d`, -> the layer's name, e.g. `conv1`; the
         model's own group is empty.
     """
-    found: dict[str, list[str]] = {}
+    candidates: dict[str, list[str]] = {}
     for group in layers:
         prefix = f"{group}/vars/"
         numbered = sorted(
             (name for name in tensors if name.startswith(prefix)),
             key=lambda name: name.removeprefix(prefix).zfill(9),
         )
-        whole = any("float" not in tensors[name].dtype for name in numbered)
-        if not group or (whole and _class(group, layers) != "normalization"):
+        integers = any("float" not in tensors[name].dtype for name in numbered)
+        if not group or (integers and _class(group, layers) != "normalization"):
             # Quantized layers number their scales among the variables.
             continue
         path = _layer_path(group, layers)
@@ -343,11 +338,11 @@ def keras_paths(tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]) ->
         for names in _variables(group, layers, shapes):
             if len(names) == len(numbered):
                 for variable, tensor in zip(names, numbered, strict=True):
-                    found.setdefault(f"{path}/{variable}", []).append(tensor)
+                    candidates.setdefault(f"{path}/{variable}", []).append(tensor)
     return {
-        alias: tensor[0]
-        for alias, tensor in sorted(found.items())
-        if len(tensor) == 1 and alias not in tensors
+        alias: names[0]
+        for alias, names in sorted(candidates.items())
+        if len(names) == 1 and alias not in tensors
     }
 
 
@@ -382,7 +377,7 @@ def _of_shapes(shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[str, ...], ...]
 
 
 def _is_recurrent(shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether shapes are those of a kernel, a recurrent kernel and a bias, if there is one."""
+    """Returns whether the shapes fit a kernel, a recurrent kernel and an optional bias."""
     if len(shapes) not in (2, 3) or [len(shape) for shape in shapes[:2]] != [2, 2]:
         return False
     (_, width), (units, same) = shapes[:2]
@@ -390,9 +385,9 @@ def _is_recurrent(shapes: Sequence[tuple[int, ...]]) -> bool:
 
 
 def _class(group: str, layers: Mapping[str, str]) -> str:
-    """Returns the layer's class in snake case; empty where the group is named after an attribute.
+    """Returns the layer's class in snake case; empty if the group is named after an attribute.
 
-    In a list of layers the groups are named by class and number; a list is not a layer itself.
+    In a list of layers the groups are named by class and number; the list itself is no layer.
     """
     parent, _, last = group.rpartition("/")
     if not parent or parent in layers:

@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import ml_dtypes  # also registers bfloat16 and its like with NumPy
+import ml_dtypes  # also registers bfloat16 and similar types with NumPy
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.checkpoints import files
 from runner.checkpoints.formats import DAMAGE
 from runner.errors import CheckpointError, Problem, nearest
+
+GLOBAL_STEP = "global_step"
 
 
 @dataclass(frozen=True)
@@ -34,14 +37,14 @@ class TensorSpec:
 
     @property
     def bytes(self) -> int:
-        """How many bytes its values take; 0 for types without a fixed size, such as strings."""
+        """The size of its values; 0 for types without a fixed size, such as strings."""
         if not is_number(self.dtype):
             return 0
         return parse_dtype(self.dtype).itemsize * math.prod(self.shape)
 
 
 def parse_dtype(name: str) -> np.dtype[Any]:
-    """Returns NumPy's dtype of this name, including those of `ml_dtypes` such as `bfloat16`.
+    """Returns NumPy's dtype of this name, including the types of `ml_dtypes` such as `bfloat16`.
 
     Raises:
       ValueError: when `name` is not a type of numbers or booleans, e.g. `string`.
@@ -69,14 +72,14 @@ class CheckpointSpec:
     """The metadata of a checkpoint.
 
     Attributes:
-      path: what its reader opens; for TensorFlow bundles the prefix.
+      path: the path that its reader opens; for TensorFlow bundles the prefix.
       step: the global step it was saved at; None when it records none.
       tensors: tensor name -> spec.
       format: the name of the format, e.g. `TensorFlow bundle`.
       content: returns the digest; see `files.digest_later`.
       aliases: other names of some tensors -> the name in `tensors`; in an object-based checkpoint
         a tensor is named by an object path, and the variable's own name is an alias.
-      layers: of Keras's weights files, group -> name of the layer; the model's own group is empty.
+      layers: group -> name of the layer, in Keras's weights files; the model's group is empty.
     """
 
     path: str
@@ -91,8 +94,8 @@ class CheckpointSpec:
     def digest(self) -> str:
         """`sha256:<hex>` of the content, which identifies a pinned checkpoint; empty without one.
 
-        For TensorFlow bundles and zip archives it covers the checksums that they hold of every
-        tensor; of other files all bytes are read for it, the first time.
+        For TensorFlow bundles and zip archives it is computed from the checksums that they hold of
+        every tensor; other files are read whole, the first time.
 
         Raises:
           CheckpointError: when a file has changed since the spec was read, or cannot be read.
@@ -116,10 +119,10 @@ class Bundle:
 class CheckpointReader(abc.ABC):
     """Reads one checkpoint, of any format; nothing is ever written.
 
-    A format implements `spec` and `read`; `bundle` has a default. Values are
-    NumPy arrays with the shape and dtype of their spec, in this machine's byte order: bfloat16 and
-    its like have the dtypes of `ml_dtypes`, strings are arrays of `bytes` or `str` (dtype kind O,
-    S or U).
+    A format implements `spec` and `read`, or derives from `FileReader`; `bundle` has a default.
+    Values are NumPy arrays with the shape and dtype of their spec, in this machine's byte order.
+    bfloat16 and similar types have the dtypes of `ml_dtypes`; strings are arrays of `bytes` or
+    `str` (dtype kind O, S or U).
     """
 
     @abc.abstractmethod
@@ -156,10 +159,62 @@ class CheckpointReader(abc.ABC):
 
 
 class FileReader(CheckpointReader):
-    """A reader of the checkpoint at `path`."""
+    """A reader of the one file at `path`.
+
+    A format implements `tensors`, `tensor_spec` and `value`; Keras's override more.
+
+    Attributes:
+      path: the file.
+      format: the name of the format, for `CheckpointSpec`.
+      what: what the file should be, for errors; e.g. `an .npy file`.
+      errors: exceptions of the format's library, besides `DAMAGE`.
+      digest: computes the digest of the file at a path.
+    """
+
+    format: str
+    what: str
+    errors: tuple[type[Exception], ...] = ()
+    digest: Callable[[str], str] = staticmethod(files.digest_of_file)
 
     def __init__(self, path: str) -> None:
         self.path = path
+
+    @abc.abstractmethod
+    def tensors(self) -> contextlib.AbstractContextManager[Mapping[str, Any]]:
+        """Opens the file and yields tensor name -> what the two methods below take as `entry`."""
+
+    @abc.abstractmethod
+    def tensor_spec(self, name: str, entry: Any) -> TensorSpec:
+        """Returns the spec of a tensor, from metadata."""
+
+    @abc.abstractmethod
+    def value(self, name: str, entry: Any) -> NDArray[np.generic]:
+        """Reads a tensor."""
+
+    def step_name(self, tensors: Mapping[str, TensorSpec]) -> str | None:
+        """Returns the tensor that holds the global step, or None."""
+        return GLOBAL_STEP if is_count(tensors.get(GLOBAL_STEP)) else None
+
+    def spec(self) -> CheckpointSpec:
+        """See `CheckpointReader.spec`."""
+        with explained(self.path, self.what, *self.errors), self.tensors() as entries:
+            tensors = {name: self.tensor_spec(name, entries[name]) for name in sorted(entries)}
+            name = self.step_name(tensors)
+            step = None if name is None else int(self.value(name, entries[name]).item())
+            content = files.digest_later(self.path, self.digest)
+        return CheckpointSpec(self.path, step, tensors, self.format, content)
+
+    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """See `CheckpointReader.read`."""
+        with explained(self.path, self.what, *self.errors), self.tensors() as entries:
+            require_names(self.path, names, entries)
+            for name in names:
+                yield name, self.value(name, entries[name])
+
+
+def is_count(spec: TensorSpec | None) -> bool:
+    """Returns whether a tensor is an integer scalar, as a global step is."""
+    return spec is not None and spec.shape == () and spec.dtype.startswith(("int", "uint"))
 
 
 class RenamedReader(CheckpointReader):
@@ -183,11 +238,11 @@ class RenamedReader(CheckpointReader):
 
 @contextlib.contextmanager
 def explained(path: str, what: str, *errors: type[Exception], of: str = "") -> Iterator[None]:
-    """Turns what a library raises on a damaged file into a `CheckpointError`.
+    """Turns the exceptions of a library on a damaged file into a `CheckpointError`.
 
     Args:
       path: the checkpoint.
-      what: what the file should have been; see `unreadable`.
+      what: what the file should be; see `unreadable`.
       *errors: exceptions of the library, besides `DAMAGE`.
       of: the part of the checkpoint that is read, for the message.
     """
@@ -202,9 +257,9 @@ def unreadable(path: str, what: str, cause: object) -> CheckpointError:
     """Returns the error of a checkpoint that is damaged.
 
     Args:
-      path: the checkpoint or the file of it that is damaged.
-      what: what the file should have been, after `cannot be read as`; e.g. `an HDF5 file`.
-      cause: the reason; of an exception the first line.
+      path: the checkpoint, or its damaged file.
+      what: what the file should be, after `cannot be read as`; e.g. `an HDF5 file`.
+      cause: the reason; only the first line of an exception is shown.
     """
     lines = str(cause).splitlines() or [type(cause).__name__]
     return CheckpointError(
@@ -217,7 +272,7 @@ def unreadable(path: str, what: str, cause: object) -> CheckpointError:
 
 
 def require_names(path: str, names: Sequence[str], known: Mapping[str, object]) -> None:
-    """Raises `CheckpointError` with each of the `names` that is not `known` in the checkpoint."""
+    """Raises a `CheckpointError` that lists every name that is not `known` in the checkpoint."""
     problems = [
         Problem(
             f"{path} holds no tensor {name!r}",

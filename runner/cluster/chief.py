@@ -59,7 +59,7 @@ class Chief(Coordinator):
 
         A chief may die once the servers have ended, without which its next process could not train.
         """
-        if not run.directory.require().trained:
+        if not run.directory.load_record().trained:
             return False
         with run.interruption.deferred():
             run.screen.line("cluster: trained already, so that only the record is closed")
@@ -86,7 +86,7 @@ class Chief(Coordinator):
         return first, [_TasksHook(creator.channel, run, self._cluster.grace_secs)]
 
     @contextmanager
-    def leading(self, run: Run) -> Iterator[None]:
+    def session_scope(self, run: Run) -> Iterator[None]:
         """Lets the parameter servers end after the block, whose session still needs them.
 
         After a signal, or where the block fails, only those end that a signal has reached or

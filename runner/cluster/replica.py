@@ -13,9 +13,8 @@ from runner.config.cluster_spec import replica_index
 from runner.config.schema import CHIEF, PS, ClusterConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.optimization import Gradients
-from runner.graph.replica import Replica
+from runner.graph.replica import Replica, VariablePlacement
 from runner.graph.variables import partition_of
-from runner.restoration.report import VariablePlacement
 
 # Operations that hold variables; by default lookup tables would be placed on the servers, too.
 _VARIABLES = ("Variable", "VariableV2", "VarHandleOp")

@@ -18,7 +18,7 @@ MAKERS = {
 
 
 def graph_maker(config: RunConfig) -> GraphMaker:
-    """Returns the maker of a configuration's graphs; validation lets only one of the keys be set."""
+    """Returns the maker of a configuration's graphs; only one of their keys is set."""
     key = next(key for key in MAKERS if getattr(config, key))
     maker: type[GraphMaker] = get_object(MAKERS[key])
     return maker(config)

@@ -113,7 +113,7 @@ class InGraphEvaluation(Evaluation):
 
 @dataclass(frozen=True)
 class SeparateEvaluation(Evaluation):
-    """An evaluation in another graph and session, to which a temporary checkpoint takes the weights.
+    """An evaluation in another graph and session, which a temporary checkpoint gives the weights.
 
     Attributes:
       graph: holds everything but `transfer`.
@@ -122,8 +122,8 @@ class SeparateEvaluation(Evaluation):
       scaffold: its saver restores the model, its local init prepares the rest.
       hooks: hooks of the evaluation.
       transfer: saves the model for that saver, in the graph of the session that holds it.
-      rebuild: builds the evaluation again for every call of `evaluate`, for hooks whose `begin` adds
-        operations or starts counting; None, the default, uses the graph again.
+      rebuild: builds the evaluation again for every call of `evaluate`, for hooks whose `begin`
+        adds operations or starts counting; None, the default, uses the graph again.
       once: whether `update` runs once, because it reads nothing that ends; by default not.
       cardinality: as in `InGraphEvaluation`.
       explaining: surrounds the session and explains errors of the graph's operations; by default

@@ -83,20 +83,20 @@ class KerasGraph(GraphMaker):
             weights = keras_variables(model)
             keras_names = {name: weight.value for name, weight in weights.items()}
             of_model = name_variables(tf.compat.v1.global_variables(), keras_names)
+            # In the model's order, in which Keras creates slots and saves them.
+            of_model = {
+                name: of_model[name] for name in [*keras_names, *of_model] if name in of_model
+            }
             policies = _policies(config, of_model)
             _require_sources(config, graph, of_model, policies=policies)
             trainable = which_train(model, of_model)
-            trained = _trained(
-                {name: of_model[name] for name in of_model if trainable[name]}, policies
-            )
+            trained = _trained(of_model, trainable, policies=policies)
             training = step.build([*trained.values()], evaluation.metrics, model) if step else None
             variables = name_variables(tf.compat.v1.global_variables(), keras_names, training)
-            hooks: Mapping[str, tf.compat.v1.train.SessionRunHook | None] = {}
-            if training:
-                hooks = first_hooks(config.hooks, graph_references(graph, variables, training))
+            references = graph_references(graph, variables, training) if training else None
+            hooks = first_hooks(config.hooks, references) if references else {}
             saver = _saver(config, variables, trained, source=source)
         check_compiled(config, graph)
-        of_fit = [name for name in weights if trainable.get(name)]
         return BuiltGraph(
             graph=graph,
             variables=variables,
@@ -109,7 +109,7 @@ class KerasGraph(GraphMaker):
             sizes=data.sizes() if isinstance(data, Sized) else {},
             notes=notes,
             layout=partial(weights_layout, model, weights) if weights else None,
-            slots=keras_slots(variables, of_fit, training) if training else None,
+            slots=keras_slots(variables, training) if training else None,
         )
 
     def serving(self, checkpoint: str) -> ServingGraph:
@@ -307,13 +307,16 @@ def _require_sources(
 
 
 def _trained(
-    trainable: Mapping[str, tf.Variable], policies: Mapping[str, ScaffoldConfig]
+    variables: Mapping[str, tf.Variable],
+    trainable: Mapping[str, bool],
+    *,
+    policies: Mapping[str, ScaffoldConfig],
 ) -> dict[str, tuple[tf.Variable, Schedule]]:
-    """Returns name -> variable and schedule, for those that train."""
+    """Returns name -> variable and schedule, for the variables that train."""
     trained = {}
-    for name, variable in trainable.items():
+    for name, variable in variables.items():
         policy = policies.get(name, ScaffoldConfig())
-        if policy.trainable:
+        if trainable[name] and policy.trainable:
             schedule = Schedule(policy.freeze_until_step, policy.learning_rate_multiplier)
             trained[name] = (variable, schedule)
     return trained

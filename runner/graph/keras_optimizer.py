@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem
-from runner.internals.keras import spares_weights
-from runner.restoration.model_variables import slot_prefix
+from runner.internals.keras import slots_of, spares_weights
+from runner.restoration.model_variables import tensorflow_variable
 from runner.restoration.variables import EMA_SUFFIX
 
 # Class -> why it cannot be used, and what to use.
@@ -184,7 +184,7 @@ class KerasOptimizer(tf.compat.v1.train.Optimizer):
         weights = [self._weights.get(each.ref(), each) for _, each in pairs]
         if not self._optimizer.built:
             with tf.init_scope():
-                self._build(weights, [each for _, each in pairs])
+                self._build(weights)
         gradients = [gradient for gradient, _ in pairs]
 
         def update() -> tf.Tensor:
@@ -221,40 +221,25 @@ class KerasOptimizer(tf.compat.v1.train.Optimizer):
             constrained = weight.constraint if weight is not None else None
             variable.assign(constrained(average) if constrained else average)
 
-    def _build(self, weights: Sequence[Any], variables: Sequence[tf.Variable]) -> None:
+    def _build(self, weights: Sequence[Any]) -> None:
         optimizer = self._optimizer
         optimizer.build(list(weights))
         scope = tf.compat.v1.get_default_graph().get_name_scope()
         shared = f"{scope}/{self.get_name()}" if scope else self.get_name()
-        everything = [id(each) for each in optimizer.variables]
-        for attribute, kept in list(vars(optimizer).items()):
-            called = attribute.strip("_")
-            if isinstance(kept, keras.Variable):
-                self.names[kept.value.op.name] = f"{shared}/{called}"
-            elif (
-                # Keras finds what is kept for a variable by its position among the variables.
-                isinstance(kept, list | tuple)
-                and len(kept) == len(weights)
-                and [id(each) for each in kept] not in (everything, [id(each) for each in weights])
-            ):
-                for slot, weight, variable in zip(kept, weights, variables, strict=True):
-                    if isinstance(slot, keras.Variable):
-                        self._add_slot(slot, _slot_name(slot, weight) or called, variable)
+        for attribute, value in vars(optimizer).items():
+            if isinstance(value, keras.Variable):
+                self.names[value.value.op.name] = f"{shared}/{attribute.strip('_')}"
+        for slot in slots_of(optimizer):
+            self._add_slot(slot.variable.value, slot.name, tensorflow_variable(slot.trained))
 
-    def _add_slot(self, slot: keras.Variable, called: str, variable: tf.Variable) -> None:
-        value, owner = slot.value, variable.op.name
-        self._kept.setdefault(called, {})[variable.ref()] = value
-        if called == "average":
-            self.names[value.op.name] = f"{owner}{EMA_SUFFIX}"
-            self.averages.append((variable, value))
+    def _add_slot(self, slot: tf.Variable, name: str, variable: tf.Variable) -> None:
+        owner = variable.op.name
+        self._kept.setdefault(name, {})[variable.ref()] = slot
+        if name == "average":
+            self.names[slot.op.name] = f"{owner}{EMA_SUFFIX}"
+            self.averages.append((variable, slot))
         else:
-            self.names[value.op.name] = f"{owner}/{self.get_name()}/{called}"
-
-
-def _slot_name(slot: keras.Variable, weight: Any) -> str:
-    """Returns what Keras calls a slot, e.g. `momentum`; empty where that is not in its path."""
-    owner, last = slot_prefix(weight), str(slot.path).rpartition("/")[2]
-    return last.removeprefix(owner) if last.startswith(owner) else ""
+            self.names[slot.op.name] = f"{owner}/{self.get_name()}/{name}"
 
 
 def _divided(gradient: Any, scale: float) -> Any:

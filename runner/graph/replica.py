@@ -4,11 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import tensorflow as tf
 
+from runner.console import plural
 from runner.graph.optimization import Gradients
-from runner.restoration.report import VariablePlacement
+from runner.restoration.plan import RestorationPlan
+from runner.restoration.variables import VariableSpec
+
+
+@dataclass(frozen=True)
+class VariablePlacement:
+    """The devices of a cluster that hold the variables of a graph.
+
+    Attributes:
+      strategy: how they were spread.
+      devices: variable name -> device, such as `/job:ps/task:0`.
+    """
+
+    strategy: str
+    devices: Mapping[str, str]
+
+    @property
+    def title(self) -> str:
+        """The heading of a report on it."""
+        return f"placement on the cluster ({self.strategy})"
+
+    def by_device(self, plan: RestorationPlan) -> dict[str, list[VariableSpec]]:
+        """Returns the variables of the plan that each device holds, by the device's name."""
+        held: dict[str, list[VariableSpec]] = {name: [] for name in sorted(self.devices.values())}
+        for assignment in plan.assignments:
+            held[self.devices[assignment.variable.name]].append(assignment.variable)
+        return held
+
+    def lines(self, plan: RestorationPlan, *, full: bool) -> list[str]:
+        """Returns a heading and, for each device, its size and, if `full`, its variables."""
+        lines = [f"{self.title}:"]
+        for device, variables in self.by_device(plan).items():
+            size = sum(variable.tensor.bytes for variable in variables)
+            lines.append(f"  {device}: {plural(len(variables), 'variable')}, {size:,} bytes")
+            if full:
+                lines += [f"    {spec.name}  {spec.tensor.bytes:,} bytes" for spec in variables]
+        return lines
 
 
 class Replica:

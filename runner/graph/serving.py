@@ -1,4 +1,4 @@
-"""The signature of an exported model, and the names under which it takes features and gives outputs."""
+"""The signature of an exported model, and the names of its features and outputs."""
 
 from __future__ import annotations
 

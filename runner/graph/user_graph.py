@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from runner.config.cluster_spec import is_cluster
 from runner.config.instantiation import build_target
-from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, RunnerError, UserCodeError, ranked
 from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph, Training
 from runner.graph.calls import Calls
@@ -69,17 +68,21 @@ class UserGraph(GraphMaker):
             evaluation, variables = self._evaluation(split)
         if evaluation.hooks:
             evaluation = replace(evaluation, rebuild=lambda: self._rebuilt_evaluation(split))
-        if not train:
-            return BuiltGraph(
-                graph=evaluation.graph,
-                variables=variables,
-                specs=variable_specs(variables, which_train(None, variables), {}, None),
-                training=None,
-                evaluation=evaluation,
-                hooks={},
-                saver=evaluation.transfer,
-                calls=Calls(config),
-            )
+        if train:
+            return self._build_training(evaluation, replica)
+        return BuiltGraph(
+            graph=evaluation.graph,
+            variables=variables,
+            specs=variable_specs(variables, which_train(None, variables), {}, None),
+            training=None,
+            evaluation=evaluation,
+            hooks={},
+            saver=evaluation.transfer,
+            calls=Calls(config),
+        )
+
+    def _build_training(self, evaluation: SeparateEvaluation, replica: Replica) -> BuiltGraph:
+        config = self.config
         with new_graph(config, replica) as graph:
             spec = self.spec("train")
             problems = list(self._training_problems(spec))

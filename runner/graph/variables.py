@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -15,7 +15,7 @@ from runner.graph.built_graph import Training
 from runner.graph.input_pipeline import TrainingInput
 from runner.internals.tensorflow import slice_of
 from runner.restoration.model_variables import LEARNING_RATE
-from runner.restoration.variables import EMA_SUFFIX, Partition, VariableSpec, classify
+from runner.restoration.variables import EMA_SUFFIX, Partition, VariableSpec, classify, owner_of
 from runner.restoration.weights_layout import Slots
 
 
@@ -37,14 +37,9 @@ def name_variables(
     named = {}
     for variable in variables:
         op_name = state_names.get(variable.op.name, variable.op.name)
-        if op_name in by_op:
-            named[by_op[op_name]] = variable
-            continue
-        owner, rest = op_name, ""
-        while owner not in by_op and "/" in owner:
-            owner, _, last = owner.rpartition("/")
-            rest = f"/{last}{rest}"
-        named[f"{by_op[owner]}{rest}" if owner in by_op else op_name] = variable
+        owner = owner_of(op_name, by_op)
+        name = op_name if owner is None else by_op[owner] + op_name.removeprefix(owner)
+        named[name] = variable
     return named
 
 
@@ -93,20 +88,15 @@ def variable_specs(
     return tuple(specs)
 
 
-def keras_slots(
-    variables: Mapping[str, tf.Variable], trained: Sequence[str], training: Training
-) -> Slots | None:
-    """Returns what the optimizer of a training step keeps; None when it is not one of Keras.
-
-    `trained` are the trainable variables of the Keras model, in the model's order.
-    """
+def keras_slots(variables: Mapping[str, tf.Variable], training: Training) -> Slots | None:
+    """Returns what the optimizer of a training step keeps; None when it is not one of Keras."""
     kept = {
         name: tuple(each.shape.as_list())
         for name, each in variables.items()
         if each.op.name in training.state_names and not name.endswith(f"/{LEARNING_RATE}")
     }
     kind = next((name.rpartition("/")[0] for name in kept if name.endswith("/iterations")), "")
-    return Slots(kind, kept, trained) if kind else None
+    return Slots(kind, kept) if kind else None
 
 
 def saved_as(

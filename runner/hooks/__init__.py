@@ -10,7 +10,7 @@ has, and in which order, is decided in `runner.training`.
 """
 
 from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook, InputStateHook, SavePolicy
-from runner.hooks.evaluation import Cuts, EvaluationHook
+from runner.hooks.evaluation import EvaluationCutoff, EvaluationHook
 from runner.hooks.metrics import (
     MemoryHook,
     MetricsHook,
@@ -26,8 +26,8 @@ from runner.hooks.stop import EarlyStoppingHook, StopAtStepHook, StopWhenHook, W
 __all__ = [
     "BestCheckpoint",
     "CheckpointHook",
-    "Cuts",
     "EarlyStoppingHook",
+    "EvaluationCutoff",
     "EvaluationHook",
     "FiniteCheck",
     "InputStateHook",

@@ -21,7 +21,7 @@ OnResult = Callable[[Session, Mapping[str, float], int], None]
 
 
 @dataclass(frozen=True)
-class Cuts:
+class EvaluationCutoff:
     """When an evaluation is cut short.
 
     Attributes:
@@ -63,12 +63,12 @@ class EvaluationHook(ScheduledHook):
         every: When,
         on_result: OnResult = lambda session, metrics, step: None,
         averages: AveragedWeights | None = None,
-        cuts: Cuts | None = None,
+        cuts: EvaluationCutoff | None = None,
     ) -> None:
         super().__init__(step, every, at_end=True)
         self.metrics = evaluation.metrics
         self._evaluation, self._on_result, self._averages = evaluation, on_result, averages
-        self._cuts = cuts or Cuts()
+        self._cuts = cuts or EvaluationCutoff()
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
         """Repeats an evaluation of this step that was cut short."""

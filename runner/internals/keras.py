@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import keras
+import tensorflow as tf
 from keras.src.saving import saving_lib
 
 
@@ -56,6 +60,47 @@ def hand_over_losses(model: Any, scope: Any) -> None:
     for layer in layers_of(model):
         layer._loss_ids.update(map(id, layer._losses))
         scope.losses.extend(layer._losses)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A variable that a Keras optimizer keeps for a variable that it trains.
+
+    Attributes:
+      variable: the slot.
+      name: e.g. `momentum`, or `average` for a moving average.
+      trained: the variable that the optimizer trains, as it was given to `build`.
+    """
+
+    variable: keras.Variable
+    name: str
+    trained: Any
+
+
+def slots_of(optimizer: Any) -> Iterator[Slot]:
+    """Yields the slots of a built Keras optimizer.
+
+    An optimizer finds the slot of a variable by the variable's position, in an attribute that is a
+    list. Nothing public tells slots apart: their paths join the names of optimizer, variable and
+    slot with `_`, and those of Adafactor lack the variable.
+    """
+    trained = optimizer._trainable_variables
+    for attribute, slots in vars(optimizer).items():
+        if attribute in ("_variables", "_trainable_variables"):
+            continue
+        if isinstance(slots, list | tuple) and len(slots) == len(trained):
+            for slot, variable in zip(slots, trained, strict=True):
+                if isinstance(slot, keras.Variable):
+                    last = slot.path.rpartition("/")[2]
+                    name = last.removeprefix(_slot_prefix(variable))
+                    yield Slot(slot, attribute.strip("_") if name == last else name, variable)
+
+
+def _slot_prefix(variable: Any) -> str:
+    """Returns the beginning of the last part of a slot's path, as Keras makes it."""
+    if isinstance(variable, tf.Variable):
+        return f"{variable.name}_".replace("/", "_").replace(":", "_")
+    return f"{variable.path}_".replace("/", "_")
 
 
 def spares_weights(optimizer: Any) -> bool:

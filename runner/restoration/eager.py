@@ -255,7 +255,7 @@ def _prepare(
     slots: dict[str, Any] = {}
     if optimizer is not None:
         build_optimizer(optimizer, [*trained.values()], model)
-        slots = optimizer_variables(optimizer, trained)
+        slots = optimizer_variables(optimizer, variables)
     specs = [
         _spec(name, each, trains=trains[name], frozen=name in frozen)
         for name, each in variables.items()
@@ -264,7 +264,7 @@ def _prepare(
     located, sources = open_sources(given, _artifacts(given))
     if isinstance(model, keras.Layer):
         shapes = {name: tuple(each.shape) for name, each in slots.items()}
-        kept = Slots(type(optimizer).__name__, shapes, tuple(trained)) if slots else None
+        kept = Slots(type(optimizer).__name__, shapes) if slots else None
         located = named_sources(located, partial(weights_layout, model, variables), kept)
     made = make_plan(specs, given, located, rules.collision, rules.expect)
     origins = {name: source.origins for name, source in sources.items()}

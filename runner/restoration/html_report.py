@@ -8,15 +8,8 @@ from string import Template
 
 from runner.console import plural, sized
 from runner.restoration.plan import RestorationPlan
-from runner.restoration.report import (
-    Row,
-    VariablePlacement,
-    at_step,
-    kept_value,
-    report_rows,
-    summary,
-)
-from runner.restoration.variables import WARM_STARTED
+from runner.restoration.report import Row, at_step, kept_value, report_rows, summary
+from runner.restoration.variables import WARM_STARTED, VariableSpec
 
 # Hues that people with colour blindness can distinguish; initializers are grey.
 _HUES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442")
@@ -55,7 +48,7 @@ summary { cursor: pointer; padding: .3rem 0; } input { font: inherit; width: min
 $problems
 <h2>Bytes of the model by source</h2>
 $sources
-$placement
+$divisions
 <h2>Variables</h2>
 <p><input type="search" placeholder="Search in names and sources" aria-label="Search"></p>
 $groups
@@ -84,12 +77,13 @@ def html(
     plan: RestorationPlan,
     title: str = "Restoration plan",
     *,
-    placement: VariablePlacement | None = None,
+    divisions: Mapping[str, Mapping[str, Sequence[VariableSpec]]] | None = None,
 ) -> str:
     """Returns the page: summary, problems, a bar of bytes by source, variables, what is unused.
 
     It needs no other file and no network. The variables of each scaffold are a group, and so are
-    those of each class of state that is not the model's; these are folded.
+    those of each class of state that is not the model's; these are folded. `divisions` are shown as
+    bars too: heading -> part, such as a device -> its variables.
     """
     count = len(plan.problems)
     page = _PAGE.substitute(
@@ -100,7 +94,7 @@ def html(
         else "No problems: the plan can be carried out",
         problems=_each("h2", ["Problems"] * bool(count)) + _each("pre", map(str, plan.problems)),
         sources=_sources(plan),
-        placement=_placement(plan, placement) if placement else "",
+        divisions="\n".join(_division(title, parts) for title, parts in (divisions or {}).items()),
         groups="\n".join(_groups(report_rows(plan, full=True))),
         unused="".join(
             _details(f"{plural(len(names), 'unused tensor')} in {scaffold}", names)
@@ -158,13 +152,13 @@ def _sources(plan: RestorationPlan) -> str:
     return _bar(sizes, texts, rest)
 
 
-def _placement(plan: RestorationPlan, placement: VariablePlacement) -> str:
+def _division(title: str, parts: Mapping[str, Sequence[VariableSpec]]) -> str:
     sizes, texts = {}, {}
-    for device, held in placement.by_device(plan).items():
-        sizes[device] = sum(each.tensor.bytes for each in held)
-        names = [f"{each.name} {sized(each.tensor.bytes)}" for each in held]
-        texts[device] = _details(plural(len(held), "variable"), names)
-    return f"<h2>{escape(placement.title.capitalize())}</h2>{_bar(sizes, texts)}"
+    for part, variables in parts.items():
+        sizes[part] = sum(variable.tensor.bytes for variable in variables)
+        names = [f"{variable.name} {sized(variable.tensor.bytes)}" for variable in variables]
+        texts[part] = _details(plural(len(variables), "variable"), names)
+    return f"<h2>{escape(title)}</h2>{_bar(sizes, texts)}"
 
 
 def _bar(sizes: Mapping[str, int], texts: Mapping[str, str], rest: str = "") -> str:

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
-from runner.internals.keras import layers_of
+from runner.internals.keras import layers_of, slots_of
 from runner.restoration.weights_layout import layers_around
 
 
@@ -171,55 +171,30 @@ LEARNING_RATE = "learning_rate"
 _OPTIMIZER = "optimizer"
 
 
-def optimizer_variables(optimizer: Any, trained: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns name -> variable of a built Keras optimizer that trains the variables `trained`.
+def optimizer_variables(optimizer: Any, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns name -> variable of a built Keras optimizer that trains some of `variables`.
 
-    A slot is named after the variable that it belongs to (`cnn/conv1/kernel/momentum`), what is
-    kept for all of them after the optimizer (`optimizer/iteration`). Keras joins the parts of both
-    names to one (`adam/model_cnn_conv1_kernel_momentum`). The learning rate is left out. Those of
-    the optimizer within a `LossScaleOptimizer` have its names, the scale's own `loss_scale/...`.
+    A slot is named after the variable that it belongs to (`cnn/conv1/kernel/momentum`), state that
+    is kept once after the optimizer (`optimizer/iteration`). The learning rate is left out. The
+    optimizer within a `LossScaleOptimizer` has the same names, the scale `loss_scale/...`.
     """
-    by_prefix = {slot_prefix(each): name for name, each in trained.items()}
-    prefixes = sorted(by_prefix, key=len, reverse=True)
-    named: dict[str, Any] = {}
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        named = optimizer_variables(optimizer.inner_optimizer, trained)
-        inner = {id(each) for each in optimizer.inner_optimizer.variables}
-        scale = [each for each in optimizer.variables if id(each) not in inner]
-        return {**named, **{f"{_OPTIMIZER}/loss_scale/{each.name}": each for each in scale}}
-    by_place = _by_place(optimizer, [*trained])
-    for each in optimizer.variables:
-        last = each.path.rpartition("/")[2]
-        if last == LEARNING_RATE:
-            continue
-        prefix = next((prefix for prefix in prefixes if last.startswith(prefix)), None)
-        if prefix is not None:
-            named[f"{by_prefix[prefix]}/{last[len(prefix) :]}"] = each
-        else:
-            named[by_place.get(id(each), f"{_OPTIMIZER}/{last}")] = each
-    return named
-
-
-def _by_place(optimizer: Any, trained: Sequence[str]) -> dict[int, str]:
-    """Returns `id` of a slot -> name, for all that an optimizer keeps in lists by variable.
-
-    Adafactor's paths do not tell what they are for.
-    """
-    everything = [id(each) for each in optimizer.variables]
-    return {
-        id(each): f"{name}/{attribute.strip('_')}"
-        for attribute, kept in vars(optimizer).items()
-        if isinstance(kept, list | tuple) and len(kept) == len(trained)
-        if [id(each) for each in kept] != everything
-        for name, each in zip(trained, kept, strict=True)
+        inner = optimizer.inner_optimizer
+        named = optimizer_variables(inner, variables)
+        known = {id(variable) for variable in inner.variables}
+        scale = [variable for variable in optimizer.variables if id(variable) not in known]
+        return {**named, **{f"{_OPTIMIZER}/loss_scale/{state.name}": state for state in scale}}
+    names = {id(tensorflow_variable(variable)): name for name, variable in variables.items()}
+    slots = {
+        id(slot.variable): f"{names[trained]}/{slot.name}"
+        for slot in slots_of(optimizer)
+        if (trained := id(tensorflow_variable(slot.trained))) in names
     }
-
-
-def slot_prefix(variable: Any) -> str:
-    """Returns what Keras puts before the name of a variable's slot, in the slot's path."""
-    if isinstance(variable, tf.Variable):
-        return f"{variable.name}_".replace("/", "_").replace(":", "_")
-    return f"{variable.path}_".replace("/", "_")
+    return {
+        slots.get(id(state), f"{_OPTIMIZER}/{state.path.rpartition('/')[2]}"): state
+        for state in optimizer.variables
+        if state.name != LEARNING_RATE
+    }
 
 
 def build_optimizer(optimizer: Any, trained: Sequence[Any], model: Any) -> None:

@@ -17,7 +17,7 @@ from rich.text import Text
 from runner.checkpoints.reader import CheckpointSpec
 from runner.console import Listing, as_text, plural, shaped, short, sized
 from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.variables import WARM_STARTED, StateClass, VariableSpec
+from runner.restoration.variables import WARM_STARTED, StateClass
 
 # Of more model variables than these, numbered layers that agree share a row.
 _ONE_BY_ONE = 60
@@ -134,41 +134,6 @@ def _headline(plan: RestorationPlan) -> str:
             parts.append(f"{other if parts else plural(other, 'model variable')} {origin}")
     problems = f"; {plural(len(plan.problems), 'problem')}" if plan.problems else ""
     return (", ".join(parts) or "no model variables") + problems
-
-
-@dataclass(frozen=True)
-class VariablePlacement:
-    """Where the variables of a graph are in a cluster.
-
-    Attributes:
-      strategy: how they were spread.
-      devices: variable name -> device, such as `/job:ps/task:0`.
-    """
-
-    strategy: str
-    devices: Mapping[str, str]
-
-    @property
-    def title(self) -> str:
-        """The heading of a report on it."""
-        return f"placement on the cluster ({self.strategy})"
-
-    def by_device(self, plan: RestorationPlan) -> dict[str, list[VariableSpec]]:
-        """Returns the variables of the plan that each device holds, by the device's name."""
-        held: dict[str, list[VariableSpec]] = {name: [] for name in sorted(self.devices.values())}
-        for assignment in plan.assignments:
-            held[self.devices[assignment.variable.name]].append(assignment.variable)
-        return held
-
-    def lines(self, plan: RestorationPlan, *, full: bool) -> list[str]:
-        """Returns a heading and, for each device, its size and, if `full`, its variables."""
-        lines = [f"{self.title}:"]
-        for device, held in self.by_device(plan).items():
-            size = sum(each.tensor.bytes for each in held)
-            lines.append(f"  {device}: {plural(len(held), 'variable')}, {size:,} bytes")
-            if full:
-                lines += [f"    {v.name}  {v.tensor.bytes:,} bytes" for v in held]
-        return lines
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -112,23 +112,27 @@ def classify(name: str, *, model: bool) -> StateClass:
     return StateClass.WEIGHT if model else StateClass.OPTIMIZER_SLOT
 
 
+def owner_of(name: str, variables: Container[str]) -> str | None:
+    """Returns the longest of `variables` that is `name` or begins it, up to a `/`."""
+    while name not in variables:
+        name = name.rpartition("/")[0]
+        if not name:
+            return None
+    return name
+
+
 def owners_of(states: Mapping[str, StateClass]) -> dict[str, str]:
     """Returns what slots and averages belong to: the longest name of a model variable above each.
 
     What an optimizer keeps for all variables at once, such as `beta1_power`, has no owner.
     """
     model = {name for name, state in states.items() if state in WARM_STARTED}
-    found: dict[str, str] = {}
-    for name, state in states.items():
-        if state not in (StateClass.OPTIMIZER_SLOT, StateClass.MOVING_AVERAGE):
-            continue
-        owner = name
-        while "/" in owner:
-            owner = owner.rpartition("/")[0]
-            if owner in model:
-                found[name] = owner
-                break
-    return found
+    return {
+        name: owner
+        for name, state in states.items()
+        if state in (StateClass.OPTIMIZER_SLOT, StateClass.MOVING_AVERAGE)
+        and (owner := owner_of(name, model)) is not None
+    }
 
 
 class MovingAverages:

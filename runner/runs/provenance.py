@@ -267,7 +267,7 @@ def name_tracked_run(directory: RunDirectory, store: RunStore) -> None:
 
 
 def _directory(path: Path) -> Ancestor:
-    record = RunDirectory(path).require()
+    record = RunDirectory(path).load_record()
     objective = "" if record.objective is None else f", objective {record.objective:.6g}"
     return Ancestor(
         f"{record.name}  {path}  {record.status}{objective}",

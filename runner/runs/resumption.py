@@ -28,7 +28,7 @@ def interrupted_run(
     record: RunRecord,
     resume: str,
     *,
-    dedicated: bool = False,
+    run_dir_is_explicit: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> RunDirectory | None:
     """Returns the run that is to be resumed, or None when a new one is to be started.
@@ -43,13 +43,13 @@ def interrupted_run(
         only resumes, trials of a sweep excepted that have not started yet; `never` only starts;
         `extend` continues the run that came furthest, finished or not, of those of the same
         configuration but for a smaller `train.steps`.
-      dedicated: whether `container` was given for this run; with `auto`, an interrupted run in it
-        that has another warm start is then an error.
+      run_dir_is_explicit: whether the user named `container` for this run; with `auto`, an
+        interrupted run in it that has another warm start is then an error.
       settings: those of `record` with their secrets, for `extend`; by default there are none.
 
     Raises:
       RunDirectoryError: when `must` or `extend` finds no such run, `container` is itself a run
-        that is not to be resumed, or a `dedicated` one holds a run of another warm start.
+        that is not to be resumed, or an explicit one holds a run of another warm start.
     """
     if resume == "extend":
         found = _extendable(container, record, settings or record.settings)
@@ -60,7 +60,7 @@ def interrupted_run(
     if resume == "must" and not record.trial:
         raise RunDirectoryError(_nothing_to_resume(container, record))
     own = RunDirectory(container).read() is not None
-    if resume == "auto" and (dedicated or own):
+    if resume == "auto" and (run_dir_is_explicit or own):
         _refuse_other_warm_start(container, record)
     if own:
         cause = "it is finished or has another configuration, and a run is never overwritten"
@@ -75,7 +75,7 @@ def open_run(
     record: RunRecord,
     resume: str,
     *,
-    dedicated: bool = False,
+    run_dir_is_explicit: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> RunDirectory:
     """Claims the directory of the run to resume, or a new, numbered one in `container`.
@@ -92,11 +92,11 @@ def open_run(
     make_container(container, "run_dir")
     with FileLock(container / ".lock"):
         directory = interrupted_run(
-            container, record, resume, dedicated=dedicated, settings=settings
+            container, record, resume, run_dir_is_explicit=run_dir_is_explicit, settings=settings
         )
         if directory is not None:
             directory.claim()
-            found = directory.require()
+            found = directory.load_record()
             changes: dict[str, Any] = {"status": Status.RUNNING}
             if found.fingerprint != record.fingerprint or found.status == Status.FINISHED:
                 changes |= {"fingerprint": record.fingerprint, "settings": record.settings}
@@ -116,7 +116,7 @@ def discard(directory: RunDirectory, container: Path) -> None:
         directory.delete()
 
 
-def left_alone(
+def skipped_run_notice(
     container: Path, record: RunRecord, settings: Mapping[str, Any] | None = None
 ) -> list[str]:
     """Returns a line on the run that could be extended, or else on the newest unfinished run.

@@ -117,7 +117,7 @@ class RunDirectory:
         with self._lock:
             pass
 
-    def settle(self) -> RunRecord | None:
+    def mark_killed(self) -> RunRecord | None:
         """Marks the run KILLED if it is RUNNING though no process owns it.
 
         Returns its former record, or None where there was nothing to do.
@@ -159,7 +159,7 @@ class RunDirectory:
                 )
             ) from error
 
-    def require(self) -> RunRecord:
+    def load_record(self) -> RunRecord:
         """Returns the run's record.
 
         Raises:
@@ -177,7 +177,7 @@ class RunDirectory:
 
     def update(self, **changes: Any) -> None:
         """Changes fields of the run's record."""
-        self.write(replace(self.require(), **changes))
+        self.write(replace(self.load_record(), **changes))
 
     def has_checkpoint(self) -> bool:
         """Whether the run has saved a checkpoint that it can resume from."""
@@ -208,7 +208,7 @@ def runs(container: Path) -> list[tuple[RunDirectory, RunRecord]]:
     return found
 
 
-def settle_killed_runs(container: Path) -> list[RunDirectory]:
+def mark_killed_runs(container: Path) -> list[RunDirectory]:
     """Marks as KILLED the runs that are RUNNING though no process owns them, and returns them.
 
     A process that is killed outright cannot do so itself.
@@ -217,5 +217,5 @@ def settle_killed_runs(container: Path) -> list[RunDirectory]:
         return [
             directory
             for directory, record in runs(container)
-            if record.status == Status.RUNNING and directory.settle() is not None
+            if record.status == Status.RUNNING and directory.mark_killed() is not None
         ]

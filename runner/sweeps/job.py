@@ -111,7 +111,7 @@ class Trial(TrialWatch):
         if self.pruned:
             raise PrunedRunError(Problem(f"pruned at step {self._step}"))
 
-    def judge(self, objective: float) -> None:
+    def fail_if_nan(self, objective: float) -> None:
         """Raises `SweepError` if the objective of the trial, trained to its end, is NaN."""
         if math.isnan(objective):
             raise SweepError(Problem(_NAN))

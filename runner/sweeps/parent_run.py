@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.config.masking import Mask
 from runner.config.schema import RunConfig
 from runner.runs.provenance import environment_tags, name_tracked_run
-from runner.runs.run_directory import RunDirectory, settle_killed_runs
+from runner.runs.run_directory import RunDirectory, mark_killed_runs
 from runner.sweeps.points import ComposedPoint
 from runner.sweeps.sweep_directory import FAILURES, Attempt, AttemptFile, SweepDirectory
 from runner.system.atomic_files import write_text
@@ -61,7 +61,7 @@ class ParentRun:
             run_name = f"{name} sweep"
         self.tracker = store.open(self._directory.path, name, run_name, tags)
         for run_directory in (*self._run_directories(), *self.unopened()):
-            store.settle(run_directory)
+            store.deliver_rest(run_directory)
 
     def close(self, status: Status, tags: Mapping[str, str], seconds: float | None = None) -> None:
         """Sets the last tags and closes the run, once its trials are delivered.
@@ -83,7 +83,7 @@ class ParentRun:
             each.path
             for container in containers
             if container.is_dir()
-            for each in settle_killed_runs(container)
+            for each in mark_killed_runs(container)
         }
         # A launcher may have ended, with a trial's process, also what delivers its records.
         killed |= {
@@ -93,7 +93,7 @@ class ParentRun:
         }
         store = open_store(self._config.tracking, asdict(self._config))
         for path in sorted({each.absolute() for each in killed}):
-            store.settle(path)
+            store.deliver_rest(path)
 
     def record_unopened(self, composed: Sequence[ComposedPoint]) -> None:
         """Records a run for each trial that failed before it could open one itself.

@@ -237,7 +237,7 @@ class JournalStore(RunStore):
         """Whether the directory holds a journal."""
         return TrackingDirectory(directory).opening() is not None
 
-    def settle(self, directory: Path) -> None:
+    def deliver_rest(self, directory: Path) -> None:
         """Gives that to the follower, unless the status has been delivered."""
         files = TrackingDirectory(directory.absolute())
         opening = files.opening()

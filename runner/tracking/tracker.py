@@ -238,7 +238,7 @@ class RunStore:
         """
         return None
 
-    def settle(self, directory: Path) -> None:
+    def deliver_rest(self, directory: Path) -> None:
         """Has the rest of a killed process's run delivered, and its status.
 
         Neither waits for the store nor raises because of it.

@@ -1,6 +1,6 @@
 """One run, from its sources to its export.
 
-- `run`: `Run`, everything that belongs to one run; `Coordinator` and `Surroundings`, what connects
+- `run`: `Run`, everything that belongs to one run; `Coordinator` and `RunContext`, what connects
   it to the command, the screen, a sweep and a cluster; `watch`: `TrialWatch`, the seam at which a
   sweep watches it.
 - `sources`: `Sources` finds and pins each scaffold's checkpoint, first training the experiment that

@@ -77,7 +77,7 @@ def chosen_weights(run: Run, which: str) -> Iterator[Weights]:
         raise RunDirectoryError(
             Problem(
                 f"{directory.path} has no checkpoint",
-                f"the run is {directory.require().status}",
+                f"the run is {directory.load_record().status}",
                 "the command that it was started with continues it",
             )
         ) from error
@@ -112,7 +112,7 @@ def _record(run: Run, directory: RunDirectory, metrics: Mapping[str, float], ste
     config, store, screen = run.config, run.store, run.screen
     if not store.recorded(directory.path):
         return
-    ended = directory.require().status.in_mlflow
+    ended = directory.load_record().status.in_mlflow
     if ended is Status.RUNNING:  # Its process may still record.
         screen.line(f"not recorded: {directory.path} is {ended}")
         return

@@ -31,8 +31,8 @@ def export_run(run: Run) -> None:
     """Writes a checkpoint, by default the best of the newest finished run, as a SavedModel.
 
     Its signature `serving_default` takes `features`, a batch of any size, and gives `outputs`.
-    Where these are dictionaries, it takes and gives their keys, see `graph.serving.named`. The provenance that is
-    beside the checkpoint is in its folder too.
+    Where these are dictionaries, it takes and gives their keys, see `runner.graph.serving.named`.
+    The provenance that is beside the checkpoint is in its folder too.
 
     Where the run is recorded, the model is kept with it, and registered if `export.register` says
     so; an export that exists is registered as it is.

@@ -41,7 +41,7 @@ def train_run(run: Run, configured: ConfiguredHooks) -> float:
             best = _loop(run, configured)
             run.interruption.check()
             run.watch.check()
-            run.watch.judge(best)
+            run.watch.fail_if_nan(best)
     except InterruptedRunError:
         for line in interrupted_lines(run):
             run.screen.line(line)
@@ -55,7 +55,7 @@ def train_run(run: Run, configured: ConfiguredHooks) -> float:
 def _loop(run: Run, configured: ConfiguredHooks) -> float:
     training = run.training
     if run.coordinator.is_over(run):
-        return _number(run.directory.require().objective)
+        return _number(run.directory.load_record().objective)
     with run.built.graph.as_default():
         creator = _session_creator(run)
         progress = ProgressHook(training.step, run.config.train.steps, run.screen)
@@ -67,7 +67,7 @@ def _loop(run: Run, configured: ConfiguredHooks) -> float:
             run.built.calls.explaining(),
             configured.explaining(),
             run.interruption.deferred(),
-            run.coordinator.leading(run),
+            run.coordinator.session_scope(run),
         ):
             with MonitoredSession(creator, hooks) as session:
                 _train(session, run, configured)

@@ -16,7 +16,7 @@ from runner.graph.configured_hooks import build_hook, graph_names, graph_referen
 from runner.hooks import (
     BestCheckpoint,
     CheckpointHook,
-    Cuts,
+    EvaluationCutoff,
     EvaluationHook,
     FiniteCheck,
     InputStateHook,
@@ -216,7 +216,7 @@ def _evaluation(run: Run, best: BestCheckpoint) -> EvaluationHook:
         config.train.evaluate_every,
         record,
         training.averages if config.train.evaluate_ema else None,
-        Cuts(run.interruption.received, run.directory.evaluation_due),
+        EvaluationCutoff(run.interruption.received, run.directory.evaluation_due),
     )
 
 

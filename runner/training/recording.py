@@ -84,7 +84,7 @@ def recorded(run: Run) -> Iterator[None]:
                     tracker.close(status.in_mlflow, interruption.remaining())
                     name_tracked_run(directory, run.store)
                 # Last: a run whose end was cut short is still RUNNING, and the next one of its
-                # experiment settles it, in the store too.
+                # experiment marks it KILLED, in the store too.
                 directory.update(status=status)
             finally:
                 directory.release()
@@ -93,7 +93,7 @@ def recorded(run: Run) -> Iterator[None]:
 def _describe(run: Run) -> None:
     """Sets the description: the best value so far, what the run started from, and the command."""
     best = _best_value(run)
-    start = "\n".join(f"- {line}" for line in run.directory.require().start.splitlines())
+    start = "\n".join(f"- {line}" for line in run.directory.load_record().start.splitlines())
     command = run.mask.command(_environment(Path.cwd())[COMMAND_TAG])
     parts = [f"Best: **{best}**" if best else "", start, f"```sh\n{command}\n```"]
     run.tracker.set_tags({DESCRIPTION_TAG: "\n\n".join(filter(None, parts))})
@@ -108,7 +108,7 @@ def _described(error: BaseException) -> str:
 def _open_tracker(run: Run) -> Tracker:
     directory, mask, watch = run.directory, run.mask, run.watch
     tags = {
-        FINGERPRINT_TAG: directory.require().fingerprint,
+        FINGERPRINT_TAG: directory.load_record().fingerprint,
         RUN_DIR_TAG: str(directory.path.resolve()),
         "runner.overrides": " ".join(mask.overrides(run.overrides)),
         **_environment(Path.cwd()),
@@ -174,7 +174,8 @@ def _write_plan(run: Run, plan: RestorationPlan) -> None:
     lines = placement.lines(plan, full=False) if placement else []
     shown = text(plan) + "".join(f"{line}\n" for line in lines)
     devices = placement.devices if placement else None
-    page = html(plan, f"{run.config.name}: restoration plan", placement=placement)
+    divisions = {placement.title: placement.by_device(plan)} if placement else {}
+    page = html(plan, f"{run.config.name}: restoration plan", divisions=divisions)
     write_text(directory.plan, shown, lasting=False)
     write_text(directory.plan_json, json_text(plan, devices), lasting=False)
     write_text(directory.plan_html, page, lasting=False)
@@ -227,14 +228,14 @@ def result_lines(run: Run) -> Iterator[str]:
     page = run.store.page(run.directory.path)
     if page and page not in run.tracker.location():
         yield f"page:    {page}"
-    if run.suggests:
+    if run.print_next_commands:
         yield f"test:    {on_run('evaluate', run.directory.path)}"
         yield f"export:  {on_run('export', run.directory.path)}"
 
 
 def interrupted_lines(run: Run) -> Iterator[str]:
     """Yields the last lines of a run ended by a signal; none if another process reports that."""
-    if not run.suggests:
+    if not run.print_next_commands:
         return
     steps = contents.steps(str(run.directory.checkpoints))
     yield f"saved:   {f'step {max(steps)}' if steps else 'nothing yet'}"

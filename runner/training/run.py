@@ -42,7 +42,8 @@ class Run:
 
     Attributes:
       config: the validated configuration.
-      overrides, dedicated, by_folder, suggests, screen, watch, coordinator: see `Surroundings`.
+      overrides, run_dir_is_explicit, from_run_dir: see `RunContext`.
+      print_next_commands, screen, watch, coordinator: see `RunContext`.
       started: when it was made, or its sources were trained, by `time.monotonic`.
       store: where runs are recorded.
       sources: the checkpoints that the configuration names.
@@ -57,10 +58,12 @@ class Run:
     interruption: Interruption
     tracker: Tracker
 
-    def __init__(self, config: RunConfig, context: Surroundings) -> None:
+    def __init__(self, config: RunConfig, context: RunContext) -> None:
         self.config = config
-        self.overrides, self.dedicated = context.overrides, context.dedicated
-        self.by_folder, self.suggests = context.by_folder, context.suggests
+        self.overrides = context.overrides
+        self.run_dir_is_explicit = context.run_dir_is_explicit
+        self.from_run_dir = context.from_run_dir
+        self.print_next_commands = context.print_next_commands
         self.started = time.monotonic()
         self.screen, self.watch = context.screen, context.watch
         self.coordinator = context.coordinator
@@ -124,13 +127,13 @@ class Run:
         Raises:
           RunDirectoryError: when training would refuse to start here.
         """
-        resume, more = self.config.resume.value, self._looking
+        resume, more = self.config.resume.value, self._resume_criteria
         return interrupted_run(self.container, self.record, resume, **more)
 
     @property
-    def _looking(self) -> dict[str, Any]:
+    def _resume_criteria(self) -> dict[str, Any]:
         """What else decides which run is resumed."""
-        return {"dedicated": self.dedicated, "settings": self.settings}
+        return {"run_dir_is_explicit": self.run_dir_is_explicit, "settings": self.settings}
 
     def open(self, interruption: Interruption) -> None:
         """Claims the directory of the run to resume, or of a new one.
@@ -142,7 +145,7 @@ class Run:
           RunDirectoryError: as `run_to_resume`; also when a living process owns the directory.
         """
         self.interruption = interruption
-        resume, more = self.config.resume.value, self._looking
+        resume, more = self.config.resume.value, self._resume_criteria
         self.directory = open_run(self.container, self.record, resume, **more)
 
     @contextmanager
@@ -192,7 +195,7 @@ class Run:
         Raises:
           RunDirectoryError: when there is none; it lists what differs from the nearest run.
         """
-        if self.by_folder:
+        if self.from_run_dir:
             return RunDirectory(self.container)
         found = runs(self.container)
         for directory, record in found:
@@ -243,32 +246,32 @@ class Coordinator:
         """Returns the hooks that come before and after all others."""
         return (), ()
 
-    def leading(self, run: Run) -> AbstractContextManager[object]:
+    def session_scope(self, run: Run) -> AbstractContextManager[object]:
         """Surrounds the run's session."""
         return nullcontext()
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class RunContext:
     """What a command gives to a run besides its configuration.
 
     Attributes:
       overrides: the command line's overrides, recorded with the run.
-      dedicated: whether `run_dir` was given for this run; an interrupted run in it with another
-        warm start is then refused, where otherwise a new run is made beside it.
-      by_folder: whether `run_dir` is itself the run to evaluate or export, and the configuration
-        the one recorded there.
-      suggests: whether the run's last lines hold commands that evaluate, export or resume it. Those
-        of sources and trials do not.
+      run_dir_is_explicit: whether the user named `run_dir` for this run; training then refuses an
+        interrupted run in it with another warm start, instead of starting a run beside it.
+      from_run_dir: whether `run_dir` is itself the run to evaluate or export, and `config` its
+        recorded configuration.
+      print_next_commands: whether the run's last lines suggest commands that evaluate, export or
+        resume it; False for sources and trials.
       screen: where to print; by default standard output.
       watch: the trial of a sweep that the run is.
       coordinator: leads the other tasks of a cluster.
     """
 
     overrides: Sequence[str] = ()
-    dedicated: bool = False
-    by_folder: bool = False
-    suggests: bool = False
+    run_dir_is_explicit: bool = False
+    from_run_dir: bool = False
+    print_next_commands: bool = False
     screen: Screen = field(default_factory=Screen)
     watch: TrialWatch = field(default_factory=TrialWatch)
     coordinator: Coordinator = field(default_factory=Coordinator)

@@ -35,5 +35,5 @@ class TrialWatch:
     def check(self) -> None:
         """Raises `PrunedRunError` if the trial is pruned."""
 
-    def judge(self, objective: float) -> None:
+    def fail_if_nan(self, objective: float) -> None:
         """Raises `SweepError` if the trial, trained to its end, is a failure."""

@@ -15,12 +15,12 @@ def golden_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def shared_golden(golden_folder: Path) -> Callable[[str], Golden]:
-    """Gives a golden by name, made once; tests only read it."""
-    made: dict[str, Golden] = {}
+    """Returns a golden by name, made once; tests only read it."""
+    goldens: dict[str, Golden] = {}
 
     def get(name: str) -> Golden:
-        if name not in made:
-            made[name] = make(name, golden_folder / name)
-        return made[name]
+        if name not in goldens:
+            goldens[name] = make(name, golden_folder / name)
+        return goldens[name]
 
     return get

@@ -1,4 +1,4 @@
-"""Golden checkpoints: one registered maker a format, all of the same tensors."""
+"""Golden checkpoints of the same tensors, by one registered maker for each format."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def tensors(offset: float = 0.0) -> dict[str, NDArray[Any]]:
         "dense/kernel": (4, 5),
         "dense/bias": (5,),
     }
-    made = {}
+    tensors = {}
     for number, (name, shape) in enumerate(shapes.items()):
         values = (np.arange(np.prod(shape)) * (number + 1)) % 64 / 8 + 0.125
-        made[name] = (values.reshape(shape) + offset).astype(np.float32)
-    return made
+        tensors[name] = (values.reshape(shape) + offset).astype(np.float32)
+    return tensors
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Golden:
     """A checkpoint made for a test.
 
     Attributes:
-      path: what `open_checkpoint` is given.
+      path: the argument of `open_checkpoint`.
       files: its files.
-      dtype: of all tensors but the step.
+      dtype: the dtype of all tensors but the step.
       step: the step it records; None when the format has no place for one.
-      checksums: whether the format finds a flipped byte in a tensor by itself.
+      checksums: whether the format itself detects a flipped byte in a tensor.
     """
 
     path: str
@@ -72,14 +72,15 @@ def save_bundle(prefix: Path | str, values: Mapping[str, Any]) -> str:
         prefix=str(prefix),
         tensor_names=list(values),
         shape_and_slices=[""] * len(values),
-        tensors=[tf.convert_to_tensor(each) for each in values.values()],
+        tensors=[tf.convert_to_tensor(value) for value in values.values()],
     )
     return str(prefix)
 
 
 def save_npz(path: Path, **values: Any) -> str:
-    """Saves arrays, or what makes arrays, and returns the path."""
-    np.savez(path, allow_pickle=False, **{name: np.asarray(each) for name, each in values.items()})
+    """Saves arrays, or values that NumPy converts to arrays, and returns the path."""
+    arrays = {name: np.asarray(value) for name, value in values.items()}
+    np.savez(path, allow_pickle=False, **arrays)
     return str(path)
 
 
@@ -102,7 +103,7 @@ def make(name: str, folder: Path, values: Tensors | None = None) -> Golden:
     folder.mkdir(parents=True, exist_ok=True)
     maker, attributes = MAKERS[name]
     path = str(maker(folder, tensors() if values is None else values))
-    files = sorted(each for each in folder.rglob("*") if each.is_file())
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
     return Golden(path, tuple(files), **attributes)
 
 
@@ -125,8 +126,9 @@ def graph_with(values: Tensors) -> Iterator[tf.compat.v1.Session]:
 def save_graph(folder: Path, values: Tensors, **saver: Any) -> str:
     """Saves by name with a `Saver`, as graph code does, and returns the prefix."""
     with graph_with(values) as session:
-        made = tf.compat.v1.train.Saver(**saver)
-        path = made.save(session, str(folder / "model.ckpt"), STEP, write_meta_graph=False)
+        path = tf.compat.v1.train.Saver(**saver).save(
+            session, str(folder / "model.ckpt"), STEP, write_meta_graph=False
+        )
     return str(path)
 
 
@@ -162,22 +164,22 @@ def bundle_snappy(folder: Path, values: Tensors) -> object:
 def bundle_partitioned(folder: Path, values: Tensors) -> object:
     """Kernels in two slices each, as `fixed_size_partitioner` leaves them."""
     prefix = str(folder / "model.ckpt-1234")
-    names, slices, parts = slices_of(values)
+    names, slices, parts = entriesof(values)
     tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=slices, tensors=parts)
     return prefix
 
 
-def slices_of(values: Tensors) -> tuple[list[str], list[str], list[tf.Tensor]]:
-    found = [("global_step", "", tf.constant(STEP, tf.int64))]
+def entriesof(values: Tensors) -> tuple[list[str], list[str], list[tf.Tensor]]:
+    entries = [("global_step", "", tf.constant(STEP, tf.int64))]
     for name, value in values.items():
         if not name.endswith("kernel"):
-            found.append((name, "", tf.constant(value)))
+            entries.append((name, "", tf.constant(value)))
             continue
         half = (value.shape[0] + 1) // 2
         whole, rest = " ".join(map(str, value.shape)), ":-" * (value.ndim - 1)
         for start, part in ((0, value[:half]), (half, value[half:])):
-            found.append((name, f"{whole} {start},{len(part)}{rest}", tf.constant(part)))
-    names, slices, parts = map(list, zip(*found, strict=True))
+            entries.append((name, f"{whole} {start},{len(part)}{rest}", tf.constant(part)))
+    names, slices, parts = map(list, zip(*entries, strict=True))
     return names, slices, parts
 
 
@@ -196,7 +198,7 @@ def v1_sharded(folder: Path, values: Tensors) -> object:
 @golden()
 def v1_partitioned(folder: Path, values: Tensors) -> object:
     path = str(folder / "model.ckpt-1234")
-    names, slices, parts = slices_of(values)
+    names, slices, parts = entriesof(values)
     tf.raw_ops.SaveSlices(filename=path, tensor_names=names, shapes_and_slices=slices, data=parts)
     return path
 
@@ -289,9 +291,9 @@ def keras_h5_of_keras2(folder: Path, values: Tensors) -> object:
         weights.attrs["layer_names"] = [layer.encode() for layer in layers]
         for layer in layers:
             group = weights.create_group(layer)
-            own = [name for name in values if name.startswith(f"{layer}/")]
-            group.attrs["weight_names"] = [f"{name}:0".encode() for name in own]
-            for name in own:
+            names = [name for name in values if name.startswith(f"{layer}/")]
+            group.attrs["weight_names"] = [f"{name}:0".encode() for name in names]
+            for name in names:
                 group[f"{name}:0"] = values[name]
         optimizer = file.create_group("optimizer_weights")
         optimizer.attrs["weight_names"] = [b"SGD/iter:0"]
@@ -355,6 +357,6 @@ def npy_record(folder: Path, values: Tensors) -> object:
     return folder / "model.npy"
 
 
-def relocated(made: Golden, folder: Path, target: str) -> str:
+def relocated(golden: Golden, folder: Path, target: str) -> str:
     """Returns the path that a golden in `folder` has below `target`."""
-    return os.path.join(target, os.path.relpath(made.path, folder))
+    return os.path.join(target, os.path.relpath(golden.path, folder))

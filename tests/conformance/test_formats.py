@@ -15,7 +15,7 @@ from runner.checkpoints import contents
 from runner.checkpoints.inspection import diff
 from runner.checkpoints.locate import latest_checkpoint, resolve
 from runner.checkpoints.open import AverageReader, open_checkpoint
-from runner.checkpoints.reader import CheckpointSpec
+from runner.checkpoints.reader import CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError
 from tests.conformance.goldens import MAKERS, STEP, Golden, make, relocated, tensors
 
@@ -31,27 +31,24 @@ in_one_file = [
 
 
 def names_in(spec: CheckpointSpec) -> dict[str, str]:
-    """The goldens' names -> the checkpoint's own, through an alias where it has another."""
+    """The goldens' names -> the names in the checkpoint, of which the former may be aliases."""
     return {name: spec.aliases.get(name, name) for name in tensors()}
 
 
 def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
-    files = (each for each in folder.rglob("*") if each.is_file())
-    return {str(each): (each.read_bytes(), each.stat().st_mtime_ns) for each in files}
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(file): (file.read_bytes(), file.stat().st_mtime_ns) for file in files}
 
 
 @every_format
 def test_the_spec_has_every_tensor_and_no_bookkeeping(name: str, shared_golden: Get) -> None:
-    made = shared_golden(name)
-    spec = open_checkpoint(made.path).spec()
-    assert (spec.path, spec.step) == (made.path, made.step)
+    golden = shared_golden(name)
+    spec = open_checkpoint(golden.path).spec()
+    assert (spec.path, spec.step) == (golden.path, golden.step)
     assert spec.format
-    for golden, own in names_in(spec).items():
-        assert spec.tensors[own].name == own
-        assert (spec.tensors[own].shape, spec.tensors[own].dtype) == (
-            tensors()[golden].shape,
-            made.dtype,
-        )
+    for expected, name in names_in(spec).items():
+        shape = tensors()[expected].shape
+        assert spec.tensors[name] == TensorSpec(name, shape, golden.dtype)
     shown = " ".join([*spec.tensors, *spec.aliases])
     for hidden in (".ATTRIBUTES", "VARIABLE_VALUE", "OBJECT_GRAPH", "save_counter", ":0"):
         assert hidden not in shown
@@ -61,33 +58,32 @@ def test_the_spec_has_every_tensor_and_no_bookkeeping(name: str, shared_golden: 
 
 @every_format
 def test_values_are_read_exactly_and_in_the_order_asked_for(name: str, shared_golden: Get) -> None:
-    made = shared_golden(name)
-    reader = open_checkpoint(made.path)
-    own = names_in(reader.spec())
-    wanted = list(reversed(own))
-    read = list(reader.read([own[each] for each in wanted]))
-    assert [each for each, _ in read] == [own[each] for each in wanted]
-    for golden, (_, value) in zip(wanted, read, strict=True):
-        assert value.dtype.name == made.dtype
-        np.testing.assert_array_equal(value.astype(np.float32), tensors()[golden])
+    golden = shared_golden(name)
+    reader = open_checkpoint(golden.path)
+    names = dict(reversed(names_in(reader.spec()).items()))
+    values = list(reader.read(list(names.values())))
+    assert [name for name, _ in values] == list(names.values())
+    for expected, (_, value) in zip(names, values, strict=True):
+        assert value.dtype.name == golden.dtype
+        np.testing.assert_array_equal(value.astype(np.float32), tensors()[expected])
 
 
 @every_format
 def test_an_unknown_name_is_refused_with_the_nearest(name: str, shared_golden: Get) -> None:
     reader = open_checkpoint(shared_golden(name).path)
-    own = names_in(reader.spec())["dense/kernel"]
-    with pytest.raises(CheckpointError, match=f"holds no tensor '{own}x'") as caught:
-        list(reader.read([f"{own}x"]))
-    assert own in caught.value.problems[0].choices
+    kernel = names_in(reader.spec())["dense/kernel"]
+    with pytest.raises(CheckpointError, match=f"holds no tensor '{kernel}x'") as caught:
+        list(reader.read([f"{kernel}x"]))
+    assert kernel in caught.value.problems[0].choices
 
 
 @every_format
 def test_the_digest_is_of_the_content(name: str, shared_golden: Get, tmp_path: Path) -> None:
-    made = shared_golden(name)
-    digest = open_checkpoint(made.path).spec().digest
+    golden = shared_golden(name)
+    digest = open_checkpoint(golden.path).spec().digest
     algorithm, _, digits = digest.partition(":")
     assert (algorithm, len(digits)) == ("sha256", 64)
-    assert open_checkpoint(made.path, digest).spec().digest == digest
+    assert open_checkpoint(golden.path, digest).spec().digest == digest
     changed = tensors()
     changed["dense/bias"][-1] += 1
     other = make(name, tmp_path, changed)
@@ -97,19 +93,19 @@ def test_the_digest_is_of_the_content(name: str, shared_golden: Get, tmp_path: P
 
 @every_format
 def test_a_read_only_folder_is_enough(name: str, shared_golden: Get, tmp_path: Path) -> None:
-    made = shared_golden(name)
-    folder = Path(shutil.copytree(Path(made.path).parent, tmp_path / "copy"))
+    golden = shared_golden(name)
+    folder = Path(shutil.copytree(Path(golden.path).parent, tmp_path / "copy"))
     everything = [folder, *folder.rglob("*")]
-    for each in everything:
-        each.chmod(0o555 if each.is_dir() else 0o444)
+    for path in everything:
+        path.chmod(0o555 if path.is_dir() else 0o444)
     before = snapshot(folder)
     try:
-        reader = open_checkpoint(*resolve(str(folder / Path(made.path).name)))
+        reader = open_checkpoint(*resolve(str(folder / Path(golden.path).name)))
         assert len(dict(reader.read(list(reader.spec().tensors)))) == len(reader.spec().tensors)
         assert snapshot(folder) == before, "reading writes nothing"
     finally:
-        for each in everything:
-            each.chmod(0o755)
+        for path in everything:
+            path.chmod(0o755)
 
 
 @pytest.fixture
@@ -129,15 +125,15 @@ def test_remote_checkpoints_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RUNNER_CACHE", str(tmp_path))
-    made = shared_golden(name)
-    for file in made.files:
+    golden = shared_golden(name)
+    for file in golden.files:
         target = f"{remote}/{name}/{file.relative_to(golden_folder / name)}"
         tf.io.gfile.makedirs(target.rpartition("/")[0])
         tf.io.gfile.copy(str(file), target)
-    path = relocated(made, golden_folder / name, f"{remote}/{name}")
+    path = relocated(golden, golden_folder / name, f"{remote}/{name}")
     reader = open_checkpoint(path)
     assert reader.spec().path == path
-    assert not diff(made.path, path)
+    assert not diff(golden.path, path)
     ((_, value),) = reader.read([names_in(reader.spec())["conv/kernel"]])
     np.testing.assert_array_equal(value.astype(np.float32), tensors()["conv/kernel"])
 
@@ -145,7 +141,7 @@ def test_remote_checkpoints_are_read(
 @pytest.mark.parametrize("name", ["bundle", "safetensors_bfloat16"])
 def test_checkpoints_are_averaged(name: str, shared_golden: Get, tmp_path: Path) -> None:
     paths = [shared_golden(name).path]
-    paths += [make(name, tmp_path / str(each), tensors(each)).path for each in (1.0, 5.0)]
+    paths += [make(name, tmp_path / str(offset), tensors(offset)).path for offset in (1.0, 5.0)]
     reader = AverageReader([open_checkpoint(path) for path in paths])
     spec = reader.spec()
     ((_, value),) = reader.read([names_in(spec)["norm/moving_mean"]])
@@ -157,44 +153,44 @@ def test_checkpoints_are_averaged(name: str, shared_golden: Get, tmp_path: Path)
 
 @every_format
 def test_half_a_file_is_refused(name: str, shared_golden: Get, tmp_path: Path) -> None:
-    made = shared_golden(name)
-    for number, file in enumerate(holding_tensors(made)):
+    golden = shared_golden(name)
+    for number, file in enumerate(holding_tensors(golden)):
         half = file.read_bytes()[: file.stat().st_size // 2]
         with pytest.raises(CheckpointError) as caught:
-            read_all(changed_copy(made, tmp_path / str(number), file, half))
+            read_all(changed_copy(golden, tmp_path / str(number), file, half))
         assert "cannot be read" in str(caught.value) or "is not a checkpoint" in str(caught.value)
 
 
 @every_format
 def test_a_flipped_byte_in_a_tensor_is_found(name: str, shared_golden: Get, tmp_path: Path) -> None:
-    made = shared_golden(name)
-    digest = open_checkpoint(made.path).spec().digest
-    file, position = place_of("embed/embeddings", made)
+    golden = shared_golden(name)
+    digest = open_checkpoint(golden.path).spec().digest
+    file, position = place_of("embed/embeddings", golden)
     content = bytearray(file.read_bytes())
     content[position] ^= 1
-    path = changed_copy(made, tmp_path / "copy", file, content)
+    path = changed_copy(golden, tmp_path / "copy", file, content)
     # A format without checksums is protected by the digest that the plan pins.
     with pytest.raises(CheckpointError, match=r"cannot be read as|that was pinned"):
-        read_all(path, None if made.checksums else digest)
+        read_all(path, None if golden.checksums else digest)
 
 
 @pytest.mark.parametrize("name", in_one_file)
 def test_the_format_is_recognised_under_any_name(
     name: str, shared_golden: Get, tmp_path: Path
 ) -> None:
-    made = shared_golden(name)
+    golden = shared_golden(name)
     wrong_suffix = tmp_path / "weights.npz.h5.bin"
-    shutil.copyfile(made.path, wrong_suffix)
-    original, renamed = open_checkpoint(made.path), open_checkpoint(str(wrong_suffix))
+    shutil.copyfile(golden.path, wrong_suffix)
+    original, renamed = open_checkpoint(golden.path), open_checkpoint(str(wrong_suffix))
     assert renamed.spec().format == original.spec().format
     assert renamed.spec().tensors == original.spec().tensors
 
 
 @every_format
 def test_a_directory_stands_for_the_only_checkpoint_in_it(name: str, shared_golden: Get) -> None:
-    made = shared_golden(name)
-    directory = made.path if Path(made.path).is_dir() else str(Path(made.path).parent)
-    assert resolve(directory) == [made.path]
+    golden = shared_golden(name)
+    directory = golden.path if Path(golden.path).is_dir() else str(Path(golden.path).parent)
+    assert resolve(directory) == [golden.path]
 
 
 @pytest.mark.parametrize("name", [name for name in MAKERS if name.startswith(("bundle", "v1"))])
@@ -212,51 +208,51 @@ def test_a_prefix_is_found_as_a_checkpoint_of_tensorflow(name: str, shared_golde
 
 @every_format
 def test_what_restore_v2_reads_is_the_same(name: str, shared_golden: Get) -> None:
-    made = shared_golden(name)
-    reader = open_checkpoint(made.path)
+    golden = shared_golden(name)
+    reader = open_checkpoint(golden.path)
     bundle = reader.bundle()
     if bundle is None:
         assert not name.startswith(("bundle", "v1", "object", "saved_model"))
         return
-    own = names_in(reader.spec())
+    names = names_in(reader.spec())
     restored = tf.raw_ops.RestoreV2(
         prefix=bundle.prefix,
-        tensor_names=[bundle.keys[each] for each in own.values()],
-        shape_and_slices=[""] * len(own),
-        dtypes=[tf.float32] * len(own),
+        tensor_names=[bundle.keys[name] for name in names.values()],
+        shape_and_slices=[""] * len(names),
+        dtypes=[tf.float32] * len(names),
     )
-    for golden, value in zip(own, restored, strict=True):
-        np.testing.assert_array_equal(value, tensors()[golden])
+    for expected, value in zip(names, restored, strict=True):
+        np.testing.assert_array_equal(value, tensors()[expected])
 
 
-def changed_copy(made: Golden, target: Path, file: Path, content: bytes | bytearray) -> str:
+def changed_copy(golden: Golden, target: Path, file: Path, content: bytes | bytearray) -> str:
     """Copies a golden with another content of one of its files, and returns its path."""
-    folder = Path(made.path).parent
+    folder = Path(golden.path).parent
     shutil.copytree(folder, target)
     (target / file.relative_to(folder)).write_bytes(content)
-    return relocated(made, folder, str(target))
+    return relocated(golden, folder, str(target))
 
 
-def holding_tensors(made: Golden) -> list[Path]:
+def holding_tensors(golden: Golden) -> list[Path]:
     """The files of a golden that hold tensors or say where they are."""
     return [
         file
-        for file in made.files
+        for file in golden.files
         if file.name not in ("checkpoint", "saved_model.pb", "fingerprint.pb")
     ]
 
 
-def place_of(name: str, made: Golden) -> tuple[Path, int]:
+def place_of(name: str, golden: Golden) -> tuple[Path, int]:
     """A file of a golden and the position of a byte of a tensor in it."""
     value = tensors()[name]
     # Of a float32 that is exact in bfloat16, the bfloat16 is the upper half.
-    stored = (value.view(np.uint16)[..., 1::2] if made.dtype == "bfloat16" else value).tobytes()
-    for file in holding_tensors(made):
+    stored = (value.view(np.uint16)[..., 1::2] if golden.dtype == "bfloat16" else value).tobytes()
+    for file in holding_tensors(golden):
         position = file.read_bytes().find(stored)
         if position > 0:
             return file, position
     # The tensor is packed: the middle of the file is in one.
-    (file,) = holding_tensors(made)
+    (file,) = holding_tensors(golden)
     return file, file.stat().st_size // 2
 
 

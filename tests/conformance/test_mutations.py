@@ -1,7 +1,7 @@
 """Damaged files of every format: no crash, no hang, no other error, no silent wrong value.
 
-Run as a module with a folder, it reads mutated goldens and prints the outcome of each, a line a
-mutation; of a crash of the interpreter the last line names the mutation.
+Run as a module with a folder, it reads mutated goldens and prints a line for each mutation; after a
+crash of the interpreter the last line names the mutation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runner.errors import CheckpointError
 from tests.conformance.goldens import MAKERS, Golden, make, relocated
 from tests.tiny.forked import ROOT, Forks
 
-EACH = 5
+PER_FORMAT = 5
 Mutation = Callable[[bytearray, random.Random], bytearray]
 
 
@@ -71,20 +71,20 @@ def content_of(path: str, digest: str | None = None) -> dict[str, NDArray[Any]]:
     return values
 
 
-def outcome(path: str, made: Golden, digest: str, expected: dict[str, NDArray[Any]]) -> str:
+def outcome(path: str, golden: Golden, digest: str, expected: dict[str, NDArray[Any]]) -> str:
     """Returns `refused`, `unharmed`, or `wrong` with what is wrong."""
-    # Without checksums of its own, a format is safe as far as its digest is pinned.
-    pinned = None if made.checksums else digest
+    # Without checksums, a format is safe as far as its digest is pinned.
+    pinned = None if golden.checksums else digest
     try:
-        found = content_of(path, pinned)
+        values = content_of(path, pinned)
         if pinned is not None:
             content_of(path)  # Some seeds make the HDF5 library loop for ever: see `keras_files`.
     except CheckpointError as error:
         return "refused" if str(error) else "wrong: no message"
-    if found.keys() != expected.keys():
-        return f"wrong: names {sorted(found.keys() ^ expected.keys())}"
+    if values.keys() != expected.keys():
+        return f"wrong: names {sorted(values.keys() ^ expected.keys())}"
     for name, value in expected.items():
-        if found[name].tobytes() != value.tobytes():
+        if values[name].tobytes() != value.tobytes():
             return f"wrong: values of {name}"
     return "unharmed"
 
@@ -92,23 +92,23 @@ def outcome(path: str, made: Golden, digest: str, expected: dict[str, NDArray[An
 def main(folder: Path) -> None:
     for name in MAKERS:
         original, mutated = folder / name, folder / f"{name}_mutated"
-        made = make(name, original)
-        digest = open_checkpoint(made.path).spec().digest
-        expected = content_of(made.path)
+        golden = make(name, original)
+        digest = open_checkpoint(golden.path).spec().digest
+        expected = content_of(golden.path)
         rng = random.Random(name)
-        for number in range(EACH):
+        for number in range(PER_FORMAT):
             shutil.rmtree(mutated, ignore_errors=True)
             shutil.copytree(original, mutated)
-            file, mutation = rng.choice(made.files), rng.choice(MUTATIONS)
+            file, mutation = rng.choice(golden.files), rng.choice(MUTATIONS)
             print(f"{name} {number} {mutation.__name__} {file.name}", end=": ", flush=True)
             target = mutated / file.relative_to(original)
             target.write_bytes(mutation(bytearray(file.read_bytes()), rng))
-            path = relocated(made, original, str(mutated))
-            print(outcome(path, made, digest, expected), flush=True)
+            path = relocated(golden, original, str(mutated))
+            print(outcome(path, golden, digest, expected), flush=True)
 
 
 def test_mutated_checkpoints_are_refused_or_read_right(tmp_path: Path, forks: Forks) -> None:
-    # In a process of its own, so that a crash fails this test and not the whole run.
+    # In a separate process, so that a crash fails this test and not the whole run.
     process = forks.start(
         [sys.executable, "-m", __name__, str(tmp_path)],
         cwd=ROOT,
@@ -120,7 +120,7 @@ def test_mutated_checkpoints_are_refused_or_read_right(tmp_path: Path, forks: Fo
     assert process.returncode == 0, f"after {lines[-1:]}: {errors[-3000:]}"
     outcomes = Counter(line.partition(": ")[2] for line in lines)
     assert not [line for line in lines if ": wrong" in line]
-    assert outcomes["refused"] + outcomes["unharmed"] == EACH * len(MAKERS)
+    assert outcomes["refused"] + outcomes["unharmed"] == PER_FORMAT * len(MAKERS)
     assert outcomes["refused"] > outcomes["unharmed"], "most mutations do harm"
 
 

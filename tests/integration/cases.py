@@ -165,8 +165,8 @@ def tensors(checkpoint: Path) -> dict[str, tuple[str, bytes]]:
 def assert_same(one: Case, other: Case, experiment: str, run: str = "001") -> None:
     """Compares what two runs leave, bit for bit."""
     first, second = (each.directory(f"{experiment}/{run}") for each in (one, other))
-    assert first.require().status == second.require().status == "FINISHED", other.output()
-    assert first.require().objective == second.require().objective
+    assert first.load_record().status == second.load_record().status == "FINISHED", other.output()
+    assert first.load_record().objective == second.load_record().objective
     for folders in ((first.checkpoints, second.checkpoints), (first.best, second.best)):
         expected, found = (tensors(each) for each in folders)
         assert expected == found

@@ -70,7 +70,7 @@ class Command:
 
     def record(self, run: str) -> RunRecord:
         """Returns a run's record."""
-        return self.directory(run).require()
+        return self.directory(run).load_record()
 
     def steps(self, run: str) -> list[int]:
         """Returns the steps of a run's newest checkpoints."""

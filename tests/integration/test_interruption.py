@@ -45,7 +45,7 @@ def test_a_run_survives_every_kind_of_end_bit_for_bit(make_case: MakeCase) -> No
     code, _ = signalled(case, case.marker("waiting"), signal.SIGKILL)
     assert code == -signal.SIGKILL
     wait_for(lambda: delivered(case, "tiny")[0] == "KILLED")
-    assert (run.require().status, state(run.checkpoints)) == ("RUNNING", ["model.ckpt-10"])
+    assert (run.load_record().status, state(run.checkpoints)) == ("RUNNING", ["model.ckpt-10"])
 
     case.marker("evaluating").unlink()
     code, _ = signalled(case, case.marker("evaluating"), signal.SIGTERM)
@@ -59,7 +59,7 @@ def test_a_run_survives_every_kind_of_end_bit_for_bit(make_case: MakeCase) -> No
     assert remedy == "  remedy: the same command continues the run"
     assert run.evaluation_due.exists(), "it is put off to the next start"
     assert state(run.checkpoints) == ["model.ckpt-10", "model.ckpt-20"]
-    assert run.require().status == delivered(case, "tiny")[0] == "KILLED"
+    assert run.load_record().status == delivered(case, "tiny")[0] == "KILLED"
 
     assert case.code() == 0, case.output()
     assert case.output().count("own checkpoint: pretrained sources not read") == 2
@@ -111,7 +111,7 @@ def test_of_two_processes_that_start_at_once_one_trains(make_case: MakeCase) -> 
     assert codes == [0, 2], case.output()
     assert "is in use" in case.output()
     assert "another process owns it: process " in case.output()
-    assert case.directory("tiny/001").require().status == "FINISHED"
+    assert case.directory("tiny/001").load_record().status == "FINISHED"
     assert not case.directory("tiny/002").path.exists()
 
 

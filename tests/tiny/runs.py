@@ -18,7 +18,7 @@ from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, Variabl
 from runner.console import Screen
 from runner.run import run_experiment
 from runner.runs.run_directory import RunDirectory, RunRecord
-from runner.training.run import Surroundings
+from runner.training.run import RunContext
 from runner.training.watch import TrialWatch
 from tests.tiny.configs import tiny
 
@@ -38,20 +38,20 @@ class Runs:
         config: RunConfig,
         watch: TrialWatch | None = None,
         *,
-        dedicated: bool = False,
-        by_folder: bool = False,
+        run_dir_is_explicit: bool = False,
+        from_run_dir: bool = False,
     ) -> float | None:
         """Runs a configuration and returns the objective; `lines` are those on the screen."""
         self._file = io.StringIO()
         screen = Screen(Console(file=self._file, width=300, highlight=False))
-        surroundings = Surroundings(
-            dedicated=dedicated,
-            by_folder=by_folder,
+        context = RunContext(
+            run_dir_is_explicit=run_dir_is_explicit,
+            from_run_dir=from_run_dir,
             screen=screen,
             watch=watch or TrialWatch(),
             coordinator=coordinator_of(config),
         )
-        return run_experiment(config, surroundings)
+        return run_experiment(config, context)
 
     def run(self, **changes: Any) -> tuple[float, list[str]]:
         """Returns the objective and the lines on the screen."""
@@ -59,9 +59,9 @@ class Runs:
         assert objective is not None
         return objective, self.lines()
 
-    def shown(self, *, by_folder: bool = False, **changes: Any) -> list[str]:
+    def shown(self, *, from_run_dir: bool = False, **changes: Any) -> list[str]:
         """Returns the lines on the screen of a run that may have no objective."""
-        self.start(self.config(**changes), by_folder=by_folder)
+        self.start(self.config(**changes), from_run_dir=from_run_dir)
         return self.lines()
 
     def lines(self) -> list[str]:
@@ -76,7 +76,7 @@ class Runs:
         return RunDirectory(self.folder / f"{number:03d}")
 
     def record(self, number: int = 1) -> RunRecord:
-        return self.directory(number).require()
+        return self.directory(number).load_record()
 
     def files(self) -> dict[Path, bytes]:
         """Returns what is in the files of all runs."""

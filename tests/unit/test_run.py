@@ -149,7 +149,7 @@ def test_a_changed_warm_start_is_refused_in_a_folder_of_its_own(
     for mode in (Mode.train, Mode.plan):
         changed.mode = mode
         with pytest.raises(RunDirectoryError) as caught:
-            failed.start(changed, dedicated=True)
+            failed.start(changed, run_dir_is_explicit=True)
         message = str(caught.value)
         assert f"the warm start has changed since {failed.directory().path} began" in message
         assert "scaffolds.all: (absent) -> " in message

@@ -40,12 +40,12 @@ def test_tensorflow_is_not_imported_for_files_that_do_without(tmp_path: Path) ->
 
 
 def _readers(folder: Path, *contents: dict[str, object]) -> list[NpzReader]:
-    paths = [save_npz(folder / f"{at}.npz", **each) for at, each in enumerate(contents)]
+    paths = [save_npz(folder / f"{at}.npz", **content) for at, content in enumerate(contents)]
     return [NpzReader(path) for path in paths]
 
 
 def test_one_path_is_opened_and_several_are_averaged(tmp_path: Path) -> None:
-    paths = [each.path for each in _readers(tmp_path, {"w": [1.0]}, {"w": [4.0]})]
+    paths = [reader.path for reader in _readers(tmp_path, {"w": [1.0]}, {"w": [4.0]})]
     for chosen, expected in ((paths[:1], 1.0), (paths, 2.5)):
         pinned = [(path, open_checkpoint(path).spec().digest) for path in chosen]
         ((_, value),) = open_pinned(pinned).read(["w"])
@@ -57,7 +57,7 @@ def test_one_path_is_opened_and_several_are_averaged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ([np.float32(each) for each in (1e8, 1, -1e8, 2)], np.float32(0.75)),  # In float64.
+        ([np.float32(value) for value in (1e8, 1, -1e8, 2)], np.float32(0.75)),  # In float64.
         ([np.float16(57344), np.float16(40960)], np.float16(49152)),  # Without overflow.
         ([np.complex64(2 + 4j), np.complex64(4)], np.complex64(3 + 2j)),
         ([np.int64(10), np.int64(30)], np.int64(30)),
@@ -81,11 +81,11 @@ def test_what_has_no_mean_may_differ_in_everything(tmp_path: Path) -> None:
     spec = reader.spec()
     assert sorted(spec.tensors) == ["global_step", "new", "state", "w"]
     assert (spec.step, spec.format) == (5, "average of 2 x NumPy archive")
-    assert all(each.path in spec.path for each in readers)
+    assert all(reader.path in spec.path for reader in readers)
     assert spec.digest != AverageReader(readers[::-1]).spec().digest
     names = ["state", "w", "new", "global_step"]
-    found = [(name, value.tolist()) for name, value in reader.read(names)]
-    assert found == list(zip(names, [["c"], 2.5, True, 5], strict=True))
+    values = [(name, value.tolist()) for name, value in reader.read(names)]
+    assert values == list(zip(names, [["c"], 2.5, True, 5], strict=True))
     with pytest.raises(CheckpointError, match="holds no tensor 'gone'"):
         list(reader.read(["w", "gone"]))
 
@@ -101,23 +101,22 @@ def test_checkpoints_of_different_models_are_not_averaged(tmp_path: Path) -> Non
 
 
 def _zip(member: str) -> bytes:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
         archive.writestr(member, b"x")
-    return made.getvalue()
+    return content.getvalue()
 
 
 FOREIGN = [
     (b"", "it is empty: 0 bytes"),
-    (b"<!DOCTYPE html><html>", "it is an HTML page, as a failed download leaves it"),
-    (b"\n <html lang=en>", "it is an HTML page, as a failed download leaves it"),
-    (b"<?xml version='1.0'?><Error/>", "it is XML, as a failed download leaves it"),
+    (b"<!DOCTYPE html><html>", "it is HTML or XML, as a failed download leaves it"),
+    (b"\n <html lang=en>", "it is HTML or XML, as a failed download leaves it"),
+    (b"<?xml version='1.0'?><Error/>", "it is HTML or XML, as a failed download leaves it"),
     (b"version https://git-lfs.github.com/spec/v1\n", "it is a Git LFS pointer"),
     (gzip.compress(b"x", mtime=0), "it is compressed by gzip"),
-    (b"BZh91AY", "it is compressed by bzip2"),
-    (b"\xfd7zXZ\x00", "it is compressed by xz"),
+    (b"BZh91AY", "it is compressed by gzip, bzip2 or xz"),
+    (b"\xfd7zXZ\x00", "it is compressed by gzip, bzip2 or xz"),
     (pickle.dumps({"w": 1}), "it is pickled, and to load a pickle is to run"),
-    (b'model_checkpoint_path: "m"', "it only names a checkpoint"),
     (b"PK\x03\x04 and no more", "it begins like a zip archive and is damaged"),
     (b'{"a": ', "it begins like JSON and is damaged"),
     (b'{"a": 1}', "it is JSON without a `weight_map`"),

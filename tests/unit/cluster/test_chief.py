@@ -106,7 +106,7 @@ def test_cut_variables_are_warm_started_saved_and_resumed_as_a_whole(
     with pytest.raises(InterruptedRunError), servers(partition_bytes=32) as cluster:
         runs.run(tmp_path / "cut", cluster=cluster, **changes)
     assert has_begun(os.environ)
-    assert not made.require().trained
+    assert not made.load_record().trained
     for file in (made.plan, made.plan_json, made.plan_html):
         assert "/job:ps/task:1" in file.read_text()
     plan = {each["name"]: each for each in json.loads(made.plan_json.read_text())["variables"]}
@@ -123,7 +123,7 @@ def test_cut_variables_are_warm_started_saved_and_resumed_as_a_whole(
         found = runs.saved(tmp_path / "cut", name)
         assert found.shape == (8, 2)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
-    record = made.require()
+    record = made.load_record()
     assert (record.status, record.trained) == (Status.FINISHED, True)
 
     # A chief that died after its servers had ended needs none.
@@ -135,12 +135,12 @@ def test_cut_variables_are_warm_started_saved_and_resumed_as_a_whole(
         "cluster: trained already, so that only the record is closed",
         "cluster: no server hears that it may end, because of ps 0",
     ]
-    assert made.require() == record
+    assert made.load_record() == record
     # Or when they were still to hear of it.
     made.update(status=Status.RUNNING)
     with servers(partition_bytes=32) as cluster:
         runs.run(tmp_path / "cut", cluster=cluster, **changes)
-    assert made.require() == record
+    assert made.load_record() == record
 
 
 def test_a_run_resumes_with_another_number_of_workers(tmp_path: Path) -> None:
@@ -221,12 +221,15 @@ def test_a_server_that_is_gone_at_the_end_is_no_error() -> None:
     with tf.Graph().as_default():
         tf.compat.v1.train.create_global_step()
         leader.session_creator(run)
-    with leader.leading(run):
+    with leader.session_scope(run):
         pass
-    with pytest.raises(ValueError, match="the step failed"), leader.leading(run):
+    with pytest.raises(ValueError, match="the step failed"), leader.session_scope(run):
         raise ValueError("the step failed")
     late = tf.errors.DeadlineExceededError(None, None, "late")
-    with pytest.raises(ClusterError, match=r"ps 0 at .* does not answer"), leader.leading(run):
+    with (
+        pytest.raises(ClusterError, match=r"ps 0 at .* does not answer"),
+        leader.session_scope(run),
+    ):
         raise late
     assert lines() == ["cluster: no server hears that it may end, because of ps 0"] * 3
 

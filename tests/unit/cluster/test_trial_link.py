@@ -40,9 +40,9 @@ def test_the_sweep_learns_what_the_chiefs_report(tmp_path: Path) -> None:
             chief.started(tmp_path)
             chief.evaluated({"loss": step / 10}, step)
             chief.check()
-            chief.judge(0.5)
+            chief.fail_if_nan(0.5)
             with pytest.raises(SweepError, match="the objective is nan"):
-                chief.judge(float("nan"))
+                chief.fail_if_nan(float("nan"))
     link.end()
     chief.evaluated({"loss": 0.5}, 30)  # The sweep's process is gone.
     assert swept.run_dir == tmp_path

@@ -75,7 +75,7 @@ def test_an_experiment_trains_with_all_its_sources(
     assert [line for line in runs.lines() if ": runs in" in line] == [
         f"{name}: runs in {tmp_path / name / '001'}" for name in trained
     ]
-    accuracy = RunDirectory(tmp_path / "digits_cnn" / "001").require().objective
+    accuracy = RunDirectory(tmp_path / "digits_cnn" / "001").load_record().objective
     assert accuracy is not None
     assert accuracy > 0.9, "on unseen digits"
     for name, count in restored.items():

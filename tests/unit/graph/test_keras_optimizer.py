@@ -299,4 +299,4 @@ def test_slots_of_keras_files_are_restored(optimizer: str, ending: str, tmp_path
 
 def test_slots_of_another_optimizer_are_not_taken() -> None:
     spec = CheckpointSpec("x", None, {}, layers={"optimizer": "rmsprop"})
-    assert Slots("SGD", {}, []).named(spec) is spec
+    assert Slots("SGD", {}).named(spec) is spec

@@ -8,19 +8,19 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.errors import ConfigError
-from runner.graph.experiment import Split
+from runner.graph.evaluation import InGraphEvaluation
 from runner.graph.optimization import average_weights
-from runner.hooks import CheckpointHook, Cuts, EvaluationHook, StopAtStepHook, evaluate
+from runner.hooks import CheckpointHook, EvaluationCutoff, EvaluationHook, StopAtStepHook
 from tests.tiny.counter import Counter
 
 
-def _split(values: list[float], batch_size: int = 2, name: str = "validation") -> Split:
+def _split(values: list[float], batch_size: int = 2, name: str = "validation") -> InGraphEvaluation:
     """A split whose only metric is the mean of the values; that of training repeats."""
     dataset = tf.data.Dataset.from_tensor_slices(tf.constant(values, tf.float64)).batch(batch_size)
     dataset = dataset.repeat() if name == "train" else dataset
     iterator = tf.data.make_initializable_iterator(dataset)
     batch = iterator.get_next()
-    return Split(
+    return InGraphEvaluation(
         name,
         iterator.initializer,
         {"mean": tf.reduce_sum(batch)},
@@ -43,17 +43,17 @@ def test_every_example_counts_the_same_and_sums_are_exact_beyond_float32() -> No
     with tf.Graph().as_default(), tf.Session() as session:
         split = _split([1.0, 2.0, 6.0])
         for _ in range(2):
-            assert evaluate(session, split) == {"mean": 3.0}
+            assert split.evaluate(session) == {"mean": 3.0}
         large = _split([2.0**24, 1.0, 1.0, 1.0], batch_size=1)
-        assert evaluate(session, large) == {"mean": (2**24 + 3) / 4}
+        assert large.evaluate(session) == {"mean": (2**24 + 3) / 4}
 
 
 def test_an_empty_split_and_one_without_end_are_refused() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         with pytest.raises(ConfigError, match=r"data\.validation\(\) gives no example"):
-            evaluate(session, _split([]))
+            _split([]).evaluate(session)
         with pytest.raises(ConfigError, match=r"repeats forever.*\n.*\n.*a method sizes\(\)"):
-            evaluate(session, _split([1.0], name="train"))
+            _split([1.0], name="train").evaluate(session)
 
 
 @pytest.mark.parametrize(("steps", "evaluated"), [(7, [3, 6, 7]), (6, [3, 6])])
@@ -67,7 +67,7 @@ def test_it_evaluates_at_multiples_and_once_at_the_end(
 
     hook = EvaluationHook(_split([1.0, 2.0]), counter.step, 3, look)
     unless_cut = _Results()
-    cuts = Cuts(lambda: bool(unless_cut.steps))
+    cuts = EvaluationCutoff(lambda: bool(unless_cut.steps))
     other = EvaluationHook(_split([1.0]), counter.step, 3, unless_cut, cuts=cuts)
     counter.run([StopAtStepHook(steps), hook, other])
     assert seen == [(step, step, 1.5) for step in evaluated]  # It takes no training step.
@@ -78,7 +78,7 @@ def test_it_evaluates_at_multiples_and_once_at_the_end(
 def test_a_session_resumed_at_its_last_step_evaluates_it(counter: Counter, tmp_path: Path) -> None:
     counter.run([StopAtStepHook(4), CheckpointHook(counter.saver, tmp_path, counter.step, 100)])
     # One that was cut short is made up for, although others trained on.
-    for due in (Cuts(), Cuts(record=_due(tmp_path, 3)[1])):
+    for due in (EvaluationCutoff(), EvaluationCutoff(record=_due(tmp_path, 3)[1])):
         results = _Results()
         hook = EvaluationHook(_split([1.0]), counter.step, 3, results, cuts=due)
         counter.run([hook, StopAtStepHook(4)], own=tmp_path)
@@ -97,11 +97,11 @@ def test_one_that_is_cut_short_is_made_up_for_by_the_next_session(
 
     split, due = _split([1.0, 2.0]), tmp_path / "due.json"
     save = CheckpointHook(counter.saver, tmp_path / "saved", counter.step, every=100)
-    hook = EvaluationHook(split, counter.step, 3, results, cuts=Cuts(cut, due))
+    hook = EvaluationHook(split, counter.step, 3, results, cuts=EvaluationCutoff(cut, due))
     counter.run([hook, StopAtStepHook(6), save])
     assert results.steps == [3]
     assert due.exists()
-    hook = EvaluationHook(split, counter.step, 3, results, cuts=Cuts(record=due))
+    hook = EvaluationHook(split, counter.step, 3, results, cuts=EvaluationCutoff(record=due))
     assert counter.run([hook, StopAtStepHook(8)], own=tmp_path / "saved") == 2
     assert results.steps == [3, 6, 8]
     assert not due.exists()
@@ -117,7 +117,9 @@ def test_what_is_due_of_a_later_step_is_left_to_the_schedule(
     counter: Counter, tmp_path: Path
 ) -> None:
     results, due = _due(tmp_path, 6)
-    hook = EvaluationHook(_split([1.0]), counter.step, 3, results, cuts=Cuts(record=due))
+    hook = EvaluationHook(
+        _split([1.0]), counter.step, 3, results, cuts=EvaluationCutoff(record=due)
+    )
     counter.run([hook, StopAtStepHook(4)])
     assert results.steps == [3, 4]
     assert not due.exists()
@@ -130,7 +132,7 @@ def test_where_others_train_meanwhile_a_result_is_of_the_step_at_which_it_is_the
     split = _split([1.0])
     others = tf.group(split.initializer, counter.step_variable.assign_add(10))
     split = replace(split, initializer=others)
-    hook = EvaluationHook(split, counter.step, 12, results, cuts=Cuts(record=due))
+    hook = EvaluationHook(split, counter.step, 12, results, cuts=EvaluationCutoff(record=due))
     counter.run([hook, StopAtStepHook(23)])
     # The one that was cut short before; after step 12, at the end.
     assert results.steps == [10, 22, 33]
@@ -145,7 +147,7 @@ def test_averages_are_evaluated_in_place_of_the_weights(counter: Counter) -> Non
         # At so late a step the decay is the given one.
         late = tf.constant(1000.0)
         averages, counter.train_op = average_weights([weight], 0.5, late)
-    split = Split(
+    split = InGraphEvaluation(
         "validation",
         (iterator := tf.data.make_initializable_iterator(tf.data.Dataset.range(1))).initializer,
         {"w": weight + tf.cast(iterator.get_next(), tf.float32)},

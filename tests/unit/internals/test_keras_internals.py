@@ -5,7 +5,13 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from runner.internals.keras import hand_over_losses, layers_of, saved_groups, spares_weights
+from runner.internals.keras import (
+    hand_over_losses,
+    layers_of,
+    saved_groups,
+    slots_of,
+    spares_weights,
+)
 
 
 def test_where_keras_saves_variables() -> None:
@@ -35,6 +41,25 @@ def test_which_weights_do_not_decay() -> None:
     assert not spares_weights(optimizer)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
     assert spares_weights(optimizer)
+
+
+def test_which_slots_an_optimizer_keeps_for_a_variable() -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="one")], name="net")
+    kernel, bias = model.trainable_variables
+    names = {}
+    for name in ("Adam", "Adafactor", "Muon"):
+        optimizer = getattr(keras.optimizers, name)(use_ema=name == "Adam")
+        optimizer.build([kernel, bias])
+        slots = list(slots_of(optimizer))
+        assert {id(slot.variable) for slot in slots} < {id(kept) for kept in optimizer.variables}
+        names[name] = {
+            side: [slot.name for slot in slots if slot.trained is variable]
+            for side, variable in (("kernel", kernel), ("bias", bias))
+        }
+    adam, adafactor = ["average", "momentum", "velocity"], ["r", "c", "velocity"]
+    assert names["Adam"] == {"kernel": adam, "bias": adam}
+    assert names["Adafactor"] == {"kernel": adafactor, "bias": adafactor}
+    assert names["Muon"] == {"kernel": ["momentum"], "bias": ["momentum", "velocity"]}
 
 
 def test_losses_of_a_call_within_a_stateless_scope() -> None:

@@ -22,12 +22,12 @@ from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import Collision, Missing, Mode, PlanFormat, StateChoice
 from runner.config.schema import ClusterConfig, PlanConfig
 from runner.errors import Problem
+from runner.graph.replica import VariablePlacement
 from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text, provenance_document
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import (
     Row,
-    VariablePlacement,
     collapse,
     report_rows,
     summary,
@@ -359,8 +359,8 @@ def test_each_server_is_listed_with_what_it_holds() -> None:
         "    b  20 bytes",
     ]
     assert len(placement.lines(made, full=False)) == 3
-    page = Page(html(made, placement=placement)).text
-    assert "Placement on the cluster (by_size)" in page
+    page = Page(html(made, divisions={placement.title: placement.by_device(made)})).text
+    assert "placement on the cluster (by_size)" in page
     assert "/job:ps/task:1 20 B 1 variableb 20 B" in page
 
 
@@ -373,7 +373,7 @@ def test_every_form_of_the_plan_shows_the_placement(tmp_path: Path) -> None:
     assert [line.strip()[:14] for line in table if "/job:ps" in line] == SERVERS
     found = json.loads("\n".join(as_json))["variables"]
     assert {each["device"] for each in found} == set(SERVERS)
-    assert "Placement on the cluster (round_robin)" in "\n".join(page)
+    assert "placement on the cluster (round_robin)" in "\n".join(page)
 
 
 RUN = {"experiment": "warm", "run_dir": "runs/warm/001", "tracking_uri": "db", "run_id": "r2"}

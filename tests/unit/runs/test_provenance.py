@@ -228,7 +228,7 @@ def test_a_directory_that_is_no_run_is_reported(
 def test_runs_are_linked_by_id_and_else_by_directory(
     family: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sources = dict(RunDirectory(family).require().sources)
+    sources = dict(RunDirectory(family).load_record().sources)
     cnn, short = str(tmp_path / "digits_cnn/001"), str(tmp_path / "short_sequences/001")
     assert source_run_tags(sources, RunStore()) == {
         "runner.source_run.cnn": cnn,

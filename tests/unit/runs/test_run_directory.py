@@ -15,7 +15,7 @@ import pytest
 
 from runner.errors import RunDirectoryError
 from runner.runs.resumption import interrupted_run, open_run
-from runner.runs.run_directory import RunDirectory, RunRecord, runs, settle_killed_runs
+from runner.runs.run_directory import RunDirectory, RunRecord, mark_killed_runs, runs
 from runner.system.status import Status
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,12 +48,12 @@ def test_a_record_is_read_as_it_was_written_and_updated(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     assert run.read() is None
     with pytest.raises(FileNotFoundError, match=r"run\.json"):
-        run.require()
+        run.load_record()
     full = replace(RECORD, sources={"body": "/runs/tiny/001/best/model.ckpt-5"})
     run.write(full)
     run.update(status=Status.FINISHED, objective=0.25)
     expected = replace(full, status=Status.FINISHED, objective=0.25)
-    assert run.read() == run.require() == expected
+    assert run.read() == run.load_record() == expected
     (file,) = tmp_path.iterdir()
     # A former version wrote other fields too.
     file.write_text(json.dumps({**json.loads(file.read_text()), "tracking_run_id": "7"}))
@@ -198,22 +198,23 @@ def test_another_warm_start_is_refused_in_a_dedicated_folder(tmp_path: Path) -> 
     run = make_run(tmp_path, "001", _warm("f1", head="b", body="a"))
     changed, reordered = _warm("f2", head="b", body="c"), _warm("f2", body="a", head="b")
     assert (
-        interrupted_run(tmp_path, _warm("f2", head="b", body="a"), "auto", dedicated=True) is None
+        interrupted_run(tmp_path, _warm("f2", head="b", body="a"), "auto", run_dir_is_explicit=True)
+        is None
     )
     with pytest.raises(RunDirectoryError, match="the warm start has changed since") as caught:
-        interrupted_run(tmp_path, changed, "auto", dedicated=True)
+        interrupted_run(tmp_path, changed, "auto", run_dir_is_explicit=True)
     assert caught.value.problems[0].cause == "scaffolds.body: a -> c"
     assert "resume=never" in caught.value.problems[0].remedy
     with pytest.raises(RunDirectoryError, match="the scaffolds are in another order"):
-        interrupted_run(tmp_path, reordered, "auto", dedicated=True)
+        interrupted_run(tmp_path, reordered, "auto", run_dir_is_explicit=True)
     with pytest.raises(RunDirectoryError, match="the warm start has changed since"):
         interrupted_run(run, changed, "auto")
     assert interrupted_run(tmp_path, changed, "auto") is None
-    assert interrupted_run(tmp_path, changed, "never", dedicated=True) is None
+    assert interrupted_run(tmp_path, changed, "never", run_dir_is_explicit=True) is None
     # A finished run and one with the same warm start do not stand in the way.
     RunDirectory(run).update(status=Status.FINISHED)
     make_run(tmp_path, "002", _warm("f3", head="b", body="c"))
-    assert interrupted_run(tmp_path, changed, "auto", dedicated=True) is None
+    assert interrupted_run(tmp_path, changed, "auto", run_dir_is_explicit=True) is None
 
 
 def test_new_runs_are_numbered(tmp_path: Path, opened: list[RunDirectory]) -> None:
@@ -246,8 +247,8 @@ def test_runs_that_were_killed_are_settled_once(tmp_path: Path) -> None:
     living = RunDirectory(tmp_path / "003")
     living.claim()
     living.write(RECORD)
-    assert [each.path for each in settle_killed_runs(tmp_path)] == [killed]
-    assert settle_killed_runs(tmp_path) == []
+    assert [each.path for each in mark_killed_runs(tmp_path)] == [killed]
+    assert mark_killed_runs(tmp_path) == []
     living.release()
     statuses = [record.status for _, record in runs(tmp_path)]
     assert statuses == [Status.RUNNING, Status.FINISHED, Status.KILLED]

@@ -136,7 +136,7 @@ class _Settled(RunStore):
     def __init__(self) -> None:
         self.paths: list[Path] = []
 
-    def settle(self, directory: Path) -> None:
+    def deliver_rest(self, directory: Path) -> None:
         self.paths.append(directory)
 
 
@@ -159,7 +159,7 @@ def test_runs_that_could_not_record_that_they_were_killed_are_settled(
     parent = ParentRun(directory, configs[0])
     parent.settle_trials(configs)
     assert store.paths == [died.path, tmp_path / "saved"]
-    assert died.require().status == Status.KILLED
+    assert died.load_record().status == Status.KILLED
     # Where tracking is off, no run is recorded for those that failed before they had one.
     parent.record_unopened([ComposedPoint(Point((), {}), configs[0], "f0")])
     assert parent.unopened() == []

@@ -162,7 +162,7 @@ def test_a_killed_run_is_settled_unless_its_status_is_delivered(
     paths: list[Path] = []
     monkeypatch.setattr(FollowerProcess, "follow", lambda self, path, parent: paths.append(path))
     store = make_store()
-    store.settle(tmp_path / "untracked")
+    store.deliver_rest(tmp_path / "untracked")
     assert not store.recorded(tmp_path)
     store.open(tmp_path, "digits", "one", {})
     assert store.recorded(tmp_path)
@@ -171,7 +171,7 @@ def test_a_killed_run_is_settled_unless_its_status_is_delivered(
     files = TrackingDirectory(tmp_path)
     files.store(CONFIG.uri).mkdir()
     files.write_position(CONFIG.uri, Position(status=status))
-    store.settle(tmp_path)
+    store.deliver_rest(tmp_path)
     assert paths == [tmp_path] * followed
 
 
@@ -243,7 +243,7 @@ def test_without_mlflow_nothing_is_found_again(config: TrackingConfig, tmp_path:
     assert (store.store, store.open_command()) == ("", "")
     assert store.finished("digits", {}) == []
     assert store.keep_model(tmp_path, ExportedModel(tmp_path, 1, (), (), {})) is None
-    store.settle(tmp_path)
+    store.deliver_rest(tmp_path)
     assert list(tmp_path.iterdir()) == []
     for ask in (store.pin, lambda uri: store.download(uri, ".")):
         with pytest.raises(TrackingError, match="runs:/1/x is in MLflow, and tracking is off"):
