@@ -69,10 +69,10 @@ class KerasGraph(GraphMaker):
             with replica.partitioned():
                 model = build_model(config)
                 objective, calls = Objective(config, model), Calls(config)
-                notes = objective.notes
+                notes = list(objective.notes)
                 if not config.optimizer:
                     config = replace(config, optimizer=compiled_optimizer(model))
-                    notes = (*notes, *optimizer_notes(config, model))
+                    notes += optimizer_notes(config, model)
             source = step = None
             if train:
                 source = _training_input(data, replica)
@@ -82,19 +82,16 @@ class KerasGraph(GraphMaker):
             objective.keep_apart(graph)
             weights = keras_variables(model)
             keras_names = {name: weight.value for name, weight in weights.items()}
-            of_model = name_variables(tf.compat.v1.global_variables(), keras_names)
-            # In the model's order, in which Keras creates slots and saves them.
-            of_model = {
-                name: of_model[name] for name in [*keras_names, *of_model] if name in of_model
-            }
+            of_model = _in_order_of_model(keras_names)
             policies = _policies(config, of_model)
             _require_sources(config, graph, of_model, policies=policies)
             trainable = which_train(model, of_model)
             trained = _trained(of_model, trainable, policies=policies)
             training = step.build([*trained.values()], evaluation.metrics, model) if step else None
             variables = name_variables(tf.compat.v1.global_variables(), keras_names, training)
-            references = graph_references(graph, variables, training) if training else None
-            hooks = first_hooks(config.hooks, references) if references else {}
+            hooks: dict[str, tf.compat.v1.train.SessionRunHook | None] = {}
+            if training:
+                hooks = first_hooks(config.hooks, graph_references(graph, variables, training))
             saver = _saver(config, variables, trained, source=source)
         check_compiled(config, graph)
         return BuiltGraph(
@@ -107,7 +104,7 @@ class KerasGraph(GraphMaker):
             saver=saver,
             calls=calls,
             sizes=data.sizes() if isinstance(data, Sized) else {},
-            notes=notes,
+            notes=tuple(notes),
             layout=partial(weights_layout, model, weights) if weights else None,
             slots=keras_slots(variables, training) if training else None,
         )
@@ -256,6 +253,12 @@ def _evaluation(
     if problem is not None:
         raise ConfigError(problem)
     return evaluation
+
+
+def _in_order_of_model(keras_names: Mapping[str, tf.Variable]) -> dict[str, tf.Variable]:
+    """Names the variables of the graph in the model's order, in which Keras saves slots."""
+    variables = name_variables(tf.compat.v1.global_variables(), keras_names)
+    return {name: variables[name] for name in (*keras_names, *variables) if name in variables}
 
 
 def _policies(config: RunConfig, variables: Mapping[str, tf.Variable]) -> dict[str, ScaffoldConfig]:

@@ -21,7 +21,7 @@ from runner.restoration.weights_layout import Slots
 
 def name_variables(
     variables: list[tf.Variable],
-    known: dict[str, tf.Variable],
+    known: Mapping[str, tf.Variable],
     training: Training | None = None,
 ) -> dict[str, tf.Variable]:
     """Returns name -> variable for all of `variables`.
