@@ -6,6 +6,7 @@ from hydra.utils import get_object
 
 from runner.config.schema import RunConfig
 from runner.graph.built_graph import BuiltGraph, GraphMaker
+from runner.graph.precision import set_threads
 from runner.graph.replica import Replica
 
 # Key of the configuration -> the maker of its graph. Makers are imported by name, as targets are:
@@ -38,4 +39,5 @@ def build_graph(
     Raises:
       ConfigError: when a `_target_` cannot be built or does not keep its contract.
     """
+    set_threads(config)
     return graph_maker(config).build(split, train=train, replica=replica or Replica())

@@ -13,7 +13,7 @@ from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import objective_problem
 from runner.errors import ConfigError, Problem
-from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph
+from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph, Training
 from runner.graph.calls import Calls
 from runner.graph.configured_hooks import first_hooks, graph_references
 from runner.graph.evaluation import InGraphEvaluation
@@ -30,7 +30,6 @@ from runner.graph.precision import (
     full_precision,
     is_compiled,
     new_graph,
-    set_threads,
 )
 from runner.graph.replica import Replica
 from runner.graph.serving import SIGNATURE, named
@@ -63,7 +62,6 @@ class KerasGraph(GraphMaker):
     def build(self, split: str, *, train: bool, replica: Replica) -> BuiltGraph:
         """Builds the forward pass to train and to evaluate, and what updates the variables."""
         config = self.config
-        set_threads(config)
         with new_graph(config, replica) as graph, dtype_policy(config):
             data = build_data(config)
             with replica.partitioned():
@@ -89,9 +87,7 @@ class KerasGraph(GraphMaker):
             trained = _trained(of_model, trainable, policies=policies)
             training = step.build([*trained.values()], evaluation.metrics, model) if step else None
             variables = name_variables(tf.compat.v1.global_variables(), keras_names, training)
-            hooks: dict[str, tf.compat.v1.train.SessionRunHook | None] = {}
-            if training:
-                hooks = first_hooks(config.hooks, graph_references(graph, variables, training))
+            hooks = _hooks(config, graph, variables, training=training)
             saver = _saver(config, variables, trained, source=source)
         check_compiled(config, graph)
         return BuiltGraph(
@@ -150,6 +146,18 @@ def first_example(data: Data) -> dict[str, Any]:
         session.run([batches.initializer, tf.compat.v1.tables_initializer()])
         example = session.run(named("features", features))
     return {name: value[:1] for name, value in example.items()}
+
+
+def _hooks(
+    config: RunConfig,
+    graph: tf.Graph,
+    variables: Mapping[str, tf.Variable],
+    *,
+    training: Training | None,
+) -> Mapping[str, tf.compat.v1.train.SessionRunHook | None]:
+    if training is None:
+        return {}
+    return first_hooks(config.hooks, graph_references(graph, variables, training))
 
 
 def _saver(

@@ -24,7 +24,7 @@ from runner.graph.configured_hooks import first_hooks, graph_references
 from runner.graph.evaluation import SeparateEvaluation, separate_evaluation
 from runner.graph.graph_spec import GraphSpec
 from runner.graph.input_pipeline import needed
-from runner.graph.precision import new_graph, set_threads
+from runner.graph.precision import new_graph
 from runner.graph.replica import Replica
 from runner.graph.serving import SIGNATURE
 from runner.graph.training_step import rollback_count
@@ -62,7 +62,6 @@ class UserGraph(GraphMaker):
     def build(self, split: str, *, train: bool, replica: Replica) -> BuiltGraph:
         """Builds the training graph and the evaluation graph, or only the latter."""
         config = self.config
-        set_threads(config)
         # A session of this process evaluates, also in a cluster.
         with new_graph(config, Replica()):
             evaluation, variables = self._evaluation(split)
