@@ -28,10 +28,10 @@ from runner.config.choices import EXPERIMENT, MLFLOW_SCHEMES, OPTIONAL, Resume
 from runner.config.cluster import resolve_trial
 from runner.config.composition import (
     Compose,
-    compose_all,
     experiment_names,
-    forced,
+    reporting_composition,
     running,
+    with_plus_plus,
     without_hydra,
 )
 from runner.config.fingerprint import Identity, in_scaffold
@@ -111,13 +111,12 @@ def compose_points(points: Sequence[Point], compose: Compose) -> list[ComposedPo
     composed: list[ComposedPoint] = []
     problems = _Problems()
     for point in points:
-        config, found = compose_all(compose, point.overrides)
         try:
-            if config is not None:
-                composed.append(_validated(point, config))
+            with reporting_composition():
+                config = compose(point.overrides)
+            composed.append(_validated(point, config))
         except RunnerError as error:
-            found += error.problems
-        problems.add(found, point)
+            problems.add(error.problems, point)
     problems.require_none(len(points))
     return composed
 
@@ -282,7 +281,7 @@ def params_as_typed(params: Any, overrides: Sequence[Override]) -> list[str]:
     ]
     if problems:
         raise ConfigError(*problems)
-    return [forced(f"{key}={_as_typed(value)}") for key, value in left.items()]
+    return [with_plus_plus(f"{key}={_as_typed(value)}") for key, value in left.items()]
 
 
 def _as_typed(values: Any) -> str:

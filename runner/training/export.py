@@ -21,13 +21,13 @@ from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.session.session_manager import PLACED_SOFTLY
 from runner.tracking.tracker import ExportedModel, Field
 from runner.training.evaluation import Weights, chosen_weights
-from runner.training.run import Run
+from runner.training.run import Experiment
 
 # Where SavedModels keep what is not TensorFlow's.
 _STEP = Path("assets.extra") / "step"
 
 
-def export_run(run: Run) -> None:
+def export_run(experiment: Experiment) -> None:
     """Writes a checkpoint, by default the best of the newest finished run, as a SavedModel.
 
     Its signature `serving_default` takes `features`, a batch of any size, and gives `outputs`.
@@ -42,22 +42,22 @@ def export_run(run: Run) -> None:
         and it is of another step or nothing is to be registered.
       TrackingError: when the model cannot be registered.
     """
-    with chosen_weights(run, run.config.export.which) as weights:
-        folder = _folder(run, weights)
+    with chosen_weights(experiment, experiment.config.export.which) as weights:
+        folder = _folder(experiment, weights)
         if folder.exists():
-            _refuse_again(run.config, folder, weights)
+            _refuse_again(experiment.config, folder, weights)
         else:
             folder.parent.mkdir(parents=True, exist_ok=True)
             _export(weights, folder)
-            run.screen.line(f"{weights}: exported to {folder}")
+            experiment.screen.line(f"{weights}: exported to {folder}")
     if weights.directory is not None:
-        _keep(run, weights.directory, folder, weights.step)
+        _keep(experiment, weights.directory, folder, weights.step)
 
 
-def _folder(run: Run, weights: Weights) -> Path:
+def _folder(experiment: Experiment, weights: Weights) -> Path:
     if weights.directory is None:
-        return run.container / "export-scaffolds"
-    if run.config.export.which == BEST_OF_RUN:
+        return experiment.container / "export-scaffolds"
+    if experiment.config.export.which == BEST_OF_RUN:
         return weights.directory.export
     return weights.directory.path / f"export-{weights.step}"
 
@@ -79,9 +79,9 @@ def _refuse_again(config: RunConfig, folder: Path, weights: Weights) -> None:
         )
 
 
-def _keep(run: Run, directory: RunDirectory, folder: Path, step: int) -> None:
+def _keep(experiment: Experiment, directory: RunDirectory, folder: Path, step: int) -> None:
     """Keeps an export with the run, and registers it."""
-    config, store, screen = run.config, run.store, run.screen
+    config, store, screen = experiment.config, experiment.store, experiment.screen
     register = config.export.register
     if register is None and not store.recorded(directory.path):
         return

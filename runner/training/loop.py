@@ -18,10 +18,10 @@ from runner.session.monitored_session import ChiefSessionCreator, MonitoredSessi
 from runner.system.user_code import raised
 from runner.training.loop_hooks import ConfiguredHooks, loop_hooks
 from runner.training.recording import interrupted_lines, recorded, result_lines
-from runner.training.run import Run
+from runner.training.run import OpenedRun
 
 
-def train_run(run: Run, configured: ConfiguredHooks) -> float:
+def train_run(run: OpenedRun, configured: ConfiguredHooks) -> float:
     """Trains to the last step and returns the best objective.
 
     Args:
@@ -52,7 +52,7 @@ def train_run(run: Run, configured: ConfiguredHooks) -> float:
     return best
 
 
-def _loop(run: Run, configured: ConfiguredHooks) -> float:
+def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
     training = run.training
     if run.coordinator.is_over(run):
         return _number(run.directory.load_record().objective)
@@ -79,13 +79,13 @@ def _loop(run: Run, configured: ConfiguredHooks) -> float:
     return _number(reached)
 
 
-def _report_early_end(run: Run) -> None:
+def _report_early_end(run: OpenedRun) -> None:
     last = max(contents.steps(str(run.directory.checkpoints)), default=0)
     if 0 < last < run.config.train.steps:
         run.screen.line(f"ended at step {last} of {run.config.train.steps}: a hook requested it")
 
 
-def _train(session: MonitoredSession, run: Run, configured: ConfiguredHooks) -> None:
+def _train(session: MonitoredSession, run: OpenedRun, configured: ConfiguredHooks) -> None:
     while not session.should_stop():
         try:
             run.training.run_step(session)
@@ -103,14 +103,14 @@ def _number(objective: float | None) -> float:
     return float("nan") if objective is None else objective
 
 
-def _session_creator(run: Run) -> ChiefSessionCreator:
+def _session_creator(run: OpenedRun) -> ChiefSessionCreator:
     training, built = run.training, run.built
     initializers: list[tf.Operation] = []
     restorer = None
     if run.plan is None:
         initializers.append(tf.compat.v1.global_variables_initializer())
     else:
-        restorer = run.restorer(run.plan)
+        restorer = run.experiment.restorer(run.plan)
         restorer.build([training.input_initializer])  # The session manager has it initialise.
     if built.scaffold.init_op is not None:
         initializers.append(built.scaffold.init_op)
@@ -129,7 +129,7 @@ def _session_creator(run: Run) -> ChiefSessionCreator:
     )
 
 
-def _saver(run: Run) -> tf.compat.v1.train.Saver:
+def _saver(run: OpenedRun) -> tf.compat.v1.train.Saver:
     """Returns the saver of the run's checkpoints.
 
     Where the newest one has no position that the training input can be set to, because another
