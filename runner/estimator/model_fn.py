@@ -25,20 +25,18 @@ from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.user_graph import UserGraph
 from runner.internals.tensorflow import build_all_signature_defs
 
-_ARGUMENTS = ("features", "labels", "mode", "params", "config", "self")
-
 
 @dataclass(frozen=True)
 class ModelFn:
-    """A `model_fn` with its other arguments than features, labels and mode.
+    """A `model_fn` with its arguments `params` and `config`.
 
     Attributes:
       function: takes `features`, and any of `labels`, `mode`, `params` and `config`.
-      params: the `params`, a dict or any other object; None where it takes none.
+      params: the `params`, a dict or any other object; None if the function takes none.
       config: the `config`.
 
     Raises:
-      ValueError: when the function takes other arguments.
+      ValueError: when there are `params` and the function takes none.
     """
 
     function: Callable[..., Any]
@@ -46,31 +44,24 @@ class ModelFn:
     config: RunConfig
 
     def __post_init__(self) -> None:
-        given = _arguments(self.function)
-        if "features" not in given:
-            raise ValueError(f"model_fn ({self.function}) must include features argument.")
-        if self.params is not None and "params" not in given:
+        if self.params is not None and "params" not in _arguments(self.function):
             raise ValueError(
                 f"model_fn ({self.function}) does not include params argument, but params "
                 f"({self.params}) is passed to Estimator."
-            )
-        if others := sorted(set(given) - set(_ARGUMENTS)):
-            raise ValueError(
-                f"model_fn ({self.function}) has following not expected args: {others}"
             )
 
     def input(self, input_fn: Callable[..., Any], mode: str) -> tuple[Any, Any, Any]:
         """Calls an `input_fn`.
 
         Returns:
-          Features, labels (None where there are none), and the input, for a `tf.data.Dataset`.
+          Features, labels or None, and the input if the function returns a `tf.data.Dataset`.
 
         Raises:
           ValueError: when it returns a tuple or list that is not a pair.
         """
         with tf.device("/cpu:0"):
             result = self._call(input_fn, mode)
-            if callable(result):  # The function was one that returns an input_fn.
+            if callable(result):  # `input_fn` is a builder of an input_fn.
                 result = self._call(result, mode)
         source = None
         if isinstance(result, tf.data.Dataset):
@@ -88,18 +79,18 @@ class ModelFn:
         """Calls the `model_fn`.
 
         Raises:
-          ValueError: when it takes no labels and there are some, or it returns something else than
-            an `EstimatorSpec` of this mode.
+          ValueError: when there are labels and it takes none, or when it does not return an
+            `EstimatorSpec` of this mode.
         """
-        given: dict[str, Any] = {"features": features}
+        arguments = {"features": features}
         if "labels" in _arguments(self.function):
-            given["labels"] = labels
+            arguments["labels"] = labels
         elif labels is not None:
             raise ValueError("model_fn does not take labels, but input_fn returns labels.")
-        spec = self._call(self.function, mode, **given)
+        spec = self._call(self.function, mode, **arguments)
         if not isinstance(spec, EstimatorSpec):
             raise ValueError("model_fn should return an EstimatorSpec.")
-        if spec.mode is None:  # A model_fn that does not take the mode.
+        if spec.mode is None:  # From a model_fn that does not take the mode.
             return EstimatorSpec(**{**spec._asdict(), "mode": mode})
         if spec.mode != mode:
             raise ValueError(
@@ -107,11 +98,11 @@ class ModelFn:
             )
         return spec
 
-    def _call(self, function: Callable[..., Any], mode: str, **given: Any) -> Any:
+    def _call(self, function: Callable[..., Any], mode: str, **arguments: Any) -> Any:
         params = copy.deepcopy(self.params or {})
-        known = {"mode": mode, "params": params, "config": self.config}
-        named = {name: known[name] for name in _arguments(function) if name in known}
-        return function(**named, **given)
+        optional = {"mode": mode, "params": params, "config": self.config}
+        arguments |= {name: optional[name] for name in _arguments(function) if name in optional}
+        return function(**arguments)
 
 
 def _arguments(function: Callable[..., Any]) -> list[str]:
@@ -119,10 +110,14 @@ def _arguments(function: Callable[..., Any]) -> list[str]:
 
     `*args` and `**kwargs` do not count.
     """
-    given = function.keywords if isinstance(function, partial) else ()
-    found = inspect.signature(function).parameters.values()
-    any_number = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [each.name for each in found if each.kind not in any_number and each.name not in given]
+    bound = function.keywords if isinstance(function, partial) else ()
+    parameters = inspect.signature(function).parameters.values()
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind not in variadic and parameter.name not in bound
+    ]
 
 
 def training_graph(model: ModelFn, input_fn: Callable[..., Any]) -> GraphSpec:
@@ -143,10 +138,10 @@ def evaluation_graph(model: ModelFn, input_fn: Callable[..., Any]) -> GraphSpec:
     """Adds the graph of mode EVAL to the default graph."""
     features, labels, source = model.input(input_fn, ModeKeys.EVAL)
     spec = model.spec(features, labels, ModeKeys.EVAL)
-    for name, shown in (("loss", '"loss"'), ("global_step", "`global_step`")):
+    for name in ("loss", "global_step"):
         if name in spec.eval_metric_ops:
             raise ValueError(
-                f"Metric with name {shown} is not allowed, because Estimator already defines a "
+                f'Metric with name "{name}" is not allowed, because Estimator already defines a '
                 "default metric with the same name."
             )
     return GraphSpec(
