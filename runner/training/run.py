@@ -23,7 +23,7 @@ from runner.config.schema import RunConfig
 from runner.console import Screen
 from runner.errors import InterruptedRunError, Problem, RunDirectoryError
 from runner.graph.build import build_graph
-from runner.graph.experiment import BuiltGraph, Training
+from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.replica import Replica
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.restorer import Restorer
