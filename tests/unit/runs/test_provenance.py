@@ -236,7 +236,7 @@ def test_runs_are_linked_by_id_and_else_by_directory(
     known = {Path(cnn): "abc"}
     monkeypatch.setattr(RunStore, "__init__", lambda self: None)
     monkeypatch.setattr(RunStore, "run_id", lambda self, directory: known.get(directory))
-    assert source_run_tags(sources, RunStore()) == {  # type: ignore[call-arg]
+    assert source_run_tags(sources, RunStore()) == {
         "runner.source_run.cnn": "abc",
         "runner.source_run.lstm": short,
     }
