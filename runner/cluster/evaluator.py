@@ -17,8 +17,8 @@ from runner.config.schema import EVALUATOR, ClusterConfig, RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, Problem
 from runner.graph.build import build_graph
-from runner.graph.experiment import BuiltGraph
-from runner.hooks.evaluation import EvaluationCutError, evaluate
+from runner.graph.built_graph import BuiltGraph
+from runner.graph.evaluation import EvaluationCutError
 from runner.runs.run_directory import RunDirectory
 from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.signals import Interruption
@@ -190,6 +190,6 @@ def evaluated_checkpoint(
         step = int(session.run(tf.compat.v1.train.get_global_step()))
         try:
             with built.calls.explaining():
-                return step, evaluate(session, built.split, cut)
+                return step, built.evaluation.evaluate(session, cut)
         except EvaluationCutError:
             return None

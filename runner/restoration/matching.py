@@ -158,8 +158,7 @@ class _Matcher:
         return problems
 
     def _tensor(self, name: str) -> TensorSpec | None:
-        tensors = self._source.tensors
-        return tensors.get(name) or tensors.get(self._source.aliases.get(name, ""))
+        return self._source.find(name)
 
     def _kept_for(self, variable: VariableSpec) -> tuple[list[TensorSpec | None], tuple[str, ...]]:
         """Finds what the source's optimizer kept, under the name of another group of variables."""

@@ -62,6 +62,18 @@ def make_container(container: Path, key: str) -> None:
         ) from error
 
 
+def numbered_folders(container: Path) -> list[Path]:
+    """Returns the folders in a container whose names are numbers, the highest number first."""
+    numbered = [path for path in container.glob("*") if path.name.isdecimal()]
+    return sorted(numbered, key=lambda path: int(path.name), reverse=True)
+
+
+def next_numbered_folder(container: Path) -> Path:
+    """Returns the path in a container that follows its highest number, such as `CONTAINER/003`."""
+    newest = next(iter(numbered_folders(container)), None)
+    return container / f"{int(newest.name) + 1 if newest else 1:03d}"
+
+
 def way_to(path: str | None, folder: Path) -> str | None:
     """Returns a path relative to a folder, which is recorded in it together with the path."""
     return None if path is None else os.path.relpath(path, folder)
