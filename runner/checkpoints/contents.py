@@ -28,7 +28,7 @@ _SHARDED_INDICES = (".safetensors.index.json", ".bin.index.json")
 _SHARD = re.compile(r".*-\d{5}-of-\d{5}\.(safetensors|bin)")
 _SUFFIXES = (
     *(".h5", ".hdf5", ".keras", ".safetensors", ".npz", ".npy"),
-    *(".pt", ".pth", "pytorch_model.bin"),
+    *(".pt", ".pth", "pytorch_model.bin", ".msgpack"),
 )
 # V1 checkpoints have no suffix; without a `checkpoint` file they are found by their usual names.
 _V1_NAME = re.compile(r".*\.ckpt(-\d+)?")

@@ -33,6 +33,7 @@ class Format(Enum):
     SAFETENSORS = (".safetensors", "array_files", "SafetensorsReader")
     TORCH = ("PyTorch file", "torch_files", "TorchReader")
     SHARDS = ("index of .safetensors or PyTorch shards", "shards", "ShardsReader")
+    MSGPACK = ("Flax .msgpack", "msgpack_files", "MsgpackReader")
     NPZ = (".npz", "array_files", "NpzReader")
     NPY = (".npy", "array_files", "NpyReader")
 
@@ -58,6 +59,8 @@ TABLE_MAGIC = bytes.fromhex("57fb808b247547db")
 TORCH_MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")
 _HEAD = 1024
 _HDF5 = b"\x89HDF\r\n\x1a\n"
+# A map of MessagePack whose first key is a string.
+_MSGPACK = re.compile(rb"([\x81-\x8f]|\xde..|\xdf....)([\xa1-\xbf]|\xd9)[ -~]", re.DOTALL)
 _PART = re.compile(r"(?P<prefix>.*)\.(data-\d{5}-of-\d{5}|meta)")
 _SAVED_MODEL_FILE = re.compile(r"(?P<folder>.*/)?saved_model\.pb(txt)?")
 _REMEDY = "name a checkpoint of one of these formats"
@@ -177,6 +180,8 @@ def _file(path: str) -> Format:
         return Format.SAFETENSORS
     if head.lstrip().startswith(b"{"):
         return _json(path)
+    if _MSGPACK.match(head):
+        return Format.MSGPACK
     raise _unknown(path, head)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import h5py
 import keras
 import ml_dtypes
+import msgpack
 import numpy as np
 import safetensors.numpy
 import tensorflow as tf
@@ -355,6 +356,18 @@ def torch_shards(folder: Path, values: Tensors) -> object:
     index = folder / "pytorch_model.bin.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     return index
+
+
+@golden(step=None, checksums=False)
+def flax_msgpack(folder: Path, values: Tensors) -> object:
+    """As `flax.serialization.to_bytes` writes a nested dictionary."""
+    root: dict[str, Any] = {}
+    for name, value in values.items():
+        layer, variable = name.split("/")
+        packed = msgpack.packb((value.shape, value.dtype.name, value.tobytes()))
+        root.setdefault(layer, {})[variable] = msgpack.ExtType(1, packed)
+    (folder / "flax_model.msgpack").write_bytes(msgpack.packb(root))
+    return folder / "flax_model.msgpack"
 
 
 @golden()
