@@ -17,7 +17,8 @@ from runner.config.masking import MASKED, flatten
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, RunDirectoryError
 from runner.runs.run_directory import RunDirectory
-from runner.tracking.tracking_directory import TENSORBOARD, TrackingDirectory
+from runner.tracking.backends import recorded_settings
+from runner.tracking.tracking_directory import TrackingDirectory
 
 # What is built to evaluate or export, and so has to have its secrets.
 _BUILT = ("data", "model", "loss", "metrics")
@@ -125,10 +126,6 @@ def _override(key: str) -> str:
 
 
 def _tracking(directory: RunDirectory) -> Mapping[str, Any]:
-    """Returns where the run was recorded: passwords and whole paths are in its opening alone."""
+    """Returns the settings of the run's stores: only its opening has passwords and whole paths."""
     opening = TrackingDirectory(directory.path).opening()
-    stores = opening.stores if opening else ()
-    return {
-        "tracking.uri": next((each for each in stores if each != TENSORBOARD), None),
-        "tracking.tensorboard": TENSORBOARD in stores,
-    }
+    return recorded_settings(opening.stores if opening else ())
