@@ -15,7 +15,7 @@ The formats:
   array_files: `.npy`, `.npz`, `.safetensors`.
   torch_files: files of `torch.save`; `torch_objects`: the tensors in them; `pickle_nodes`: pickles
     as data, without executing anything.
-  msgpack_files: files of Flax.
+  msgpack_files: files of Flax; `orbax`: directories of Orbax.
   shards: several files and their index.
 
 On top of the interface:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import yaml
 
 from runner.checkpoints import files
-from runner.checkpoints.formats import is_saved_model, is_torch, is_v1
+from runner.checkpoints.formats import is_orbax, is_saved_model, is_torch, is_v1
 from runner.errors import CheckpointError, Problem
 
 STATE_FILE = "checkpoint"
@@ -121,14 +121,17 @@ def _parts(flavor: Mapping[str, object]) -> list[str]:
 
 
 def newest(directory: str) -> str | None:
-    """Returns the newest checkpoint by the `checkpoint` file; None when there is no such file.
+    """Returns the newest checkpoint, or None.
+
+    TensorFlow's `checkpoint` file names it; in a directory of Orbax it has the largest step.
 
     Raises:
       LostCheckpointError: when the file is damaged or names a checkpoint that is not there.
     """
     kept = _state(directory)
     if kept is None:
-        return None
+        at = _orbax_steps(directory)
+        return at[max(at)] if at else None
     if not is_checkpoint(kept[-1]):
         raise LostCheckpointError(
             Problem(
@@ -153,7 +156,19 @@ def steps(directory: str) -> dict[int, str]:
     """Returns step -> checkpoint, for those whose names end in `-<step>`."""
     found = [*in_directory(directory), *(_state(directory) or ())]
     matches = ((path, _STEP.fullmatch(path)) for path in found if is_checkpoint(path))
-    return {int(match[1]): path for path, match in matches if match}
+    return _orbax_steps(directory) | {int(match[1]): path for path, match in matches if match}
+
+
+def _orbax_steps(directory: str) -> dict[int, str]:
+    """Returns step -> checkpoint for a directory of Orbax's `CheckpointManager`."""
+    names = files.names_in(directory) if files.is_directory(directory or ".") else []
+    paths = {
+        path: int(name)
+        for name in names
+        if name.isdecimal()
+        for path in (os.path.join(directory, name, item) for item in ("default", "state"))
+    }
+    return {step: path for path, step in paths.items() if is_orbax(path)}
 
 
 def in_directory(directory: str) -> tuple[str, ...]:

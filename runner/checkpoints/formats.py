@@ -33,6 +33,7 @@ class Format(Enum):
     SAFETENSORS = (".safetensors", "array_files", "SafetensorsReader")
     TORCH = ("PyTorch file", "torch_files", "TorchReader")
     SHARDS = ("index of .safetensors or PyTorch shards", "shards", "ShardsReader")
+    ORBAX = ("Orbax checkpoint", "orbax", "OrbaxReader")
     MSGPACK = ("Flax .msgpack", "msgpack_files", "MsgpackReader")
     NPZ = (".npz", "array_files", "NpzReader")
     NPY = (".npy", "array_files", "NpyReader")
@@ -104,7 +105,10 @@ def recognise(path: str) -> Format:
         if files.is_directory(path):
             if is_saved_model(path):
                 return Format.SAVED_MODEL
-            raise _foreign(path, "it is a directory, not a SavedModel", "name a checkpoint in it")
+            if is_orbax(path):
+                return Format.ORBAX
+            cause = "it is a directory, neither a SavedModel nor of Orbax"
+            raise _foreign(path, cause, "name a checkpoint in it")
         if files.exists(path):
             return _file(path)
     except OSError as error:
@@ -124,6 +128,11 @@ def is_saved_model(directory: str) -> bool:
         files.exists(os.path.join(directory, name))
         for name in ("saved_model.pb", "saved_model.pbtxt", "variables/variables.index")
     )
+
+
+def is_orbax(directory: str) -> bool:
+    """Returns whether a directory is a checkpoint that Orbax saved."""
+    return files.is_file(os.path.join(directory, "_METADATA"))
 
 
 def split_mapping(path: str) -> tuple[str, str]:

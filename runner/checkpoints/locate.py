@@ -14,11 +14,12 @@ from typing import Protocol
 from runner.checkpoints import contents, files
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, NoCheckpointError
 from runner.checkpoints.files import cached
-from runner.checkpoints.formats import denied, is_saved_model, is_v1, split_mapping
+from runner.checkpoints.formats import denied, is_orbax, is_saved_model, is_v1, split_mapping
 from runner.config.choices import MLFLOW_SCHEMES
 from runner.errors import CheckpointError, Problem
 
 LATEST, BEST_OF_RUN = "latest", "best"
+_ORBAX = "orbax:"  # Optional: the format is recognised.
 _LAST = re.compile(r"last\s+(\d+)")
 
 
@@ -97,7 +98,7 @@ def _readable(path: str) -> Iterator[None]:
 def _on_disk(checkpoint: str, artifacts: Artifacts | None) -> str:
     if not is_mlflow_uri(checkpoint):
         # In `checkpoint=~/model` a shell leaves the tilde as it is.
-        return os.path.expanduser(checkpoint)
+        return os.path.expanduser(checkpoint.removeprefix(_ORBAX))
     if artifacts is None:
         raise _invalid(
             f"{checkpoint} is in MLflow, and no tracking store is given",
@@ -125,6 +126,8 @@ def _chosen(path: str, which: str) -> str:
 
 def _latest(path: str) -> str:
     file, mapping = split_mapping(path)
+    if mapping and files.is_directory(file):
+        return _chosen(file, mapping)
     if mapping:
         return f"{_latest(file)}#{mapping}"
     prefix = path.removesuffix(".index")
@@ -132,7 +135,7 @@ def _latest(path: str) -> str:
         return prefix
     if os.path.basename(path) == contents.STATE_FILE and files.is_file(path):
         return _latest(os.path.dirname(path) or ".")
-    if contents.is_checkpoint(path) or (files.is_directory(path) and is_saved_model(path)):
+    if contents.is_checkpoint(path) or _is_one_directory(path):
         return path
     if not files.is_directory(path):
         parent, name = os.path.split(path)
@@ -164,6 +167,10 @@ def _latest(path: str) -> str:
     if files.is_directory(kept):  # A run's files in MLflow, without its record.
         return _latest(kept)
     raise _nothing(path)
+
+
+def _is_one_directory(path: str) -> bool:
+    return files.is_directory(path) and (is_saved_model(path) or is_orbax(path))
 
 
 def _best(path: str) -> str:
