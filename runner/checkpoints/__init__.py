@@ -4,6 +4,7 @@ The interface:
   reader: `CheckpointReader`, and the specs that it returns from metadata alone.
   formats: recognises a format by content.
   open: opens the checkpoint, or the mean of several. A door: `open_checkpoint`.
+  hugging_face: finds `hf://` addresses in the cache of the Hugging Face Hub.
   locate: resolves a path and a choice (latest, best, a step, an average). A door: `resolve`.
   contents: the checkpoints, steps and runs in one directory.
   files: local and remote files, their digests, the cache of copies.

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Protocol
 
-from runner.checkpoints import contents, files
+from runner.checkpoints import contents, files, hugging_face
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, NoCheckpointError
 from runner.checkpoints.files import cached
 from runner.checkpoints.formats import denied, is_orbax, is_saved_model, is_v1, split_mapping
@@ -96,6 +96,8 @@ def _readable(path: str) -> Iterator[None]:
 
 
 def _on_disk(checkpoint: str, artifacts: Artifacts | None) -> str:
+    if checkpoint.startswith(hugging_face.SCHEME):
+        return hugging_face.locate_in_cache(checkpoint)
     if not is_mlflow_uri(checkpoint):
         # In `checkpoint=~/model` a shell leaves the tilde as it is.
         return os.path.expanduser(checkpoint.removeprefix(_ORBAX))

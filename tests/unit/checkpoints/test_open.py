@@ -155,7 +155,7 @@ def test_parts_of_a_bundle_lead_to_its_prefix(tmp_path: Path) -> None:
     (tmp_path / "saved_model.pb").unlink()
     (tmp_path / "v1").write_bytes(table)
     assert recognise(str(tmp_path / "v1")) is Format.V1
-    with pytest.raises(CheckpointError, match="it is a directory, neither a SavedModel nor of Orbax"):
+    with pytest.raises(CheckpointError, match="it is a directory, neither a SavedModel"):
         recognise(str(tmp_path))
     with pytest.raises(CheckpointError, match=r"there is no checkpoint at .*/model"):
         recognise(str(tmp_path / "model"))
