@@ -123,7 +123,7 @@ def test_a_lossy_cast_needs_permission(old: str, new: str) -> None:
     plan = fit(scaffold(), (2,), (2,), old, new)
     if new == "int32":
         problem = only(plan)
-        assert problem.state == f"scaffolds.net: {new} variables have {old} tensors: w"
+        assert problem.state == f"scaffolds.net: w is {new}, but its tensor is {old}"
         assert problem.cause == f"a cast from {old} to {new} may lose values"
         assert "++scaffolds.net.cast=true" in problem.remedy
     else:
